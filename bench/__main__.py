@@ -1,0 +1,81 @@
+"""`python -m bench NAME`: runs a benchmark, prints its table, and with --json its result as the last line."""
+
+import argparse
+import asyncio
+import importlib
+import json
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from bench.report import Result
+from bench.settings import Settings
+
+NAMES = {
+    "single": "one loop over a backlog, beside pymongo's watch()",
+    "fanout": "64 subscribers of one backlog, beside 64 watch()",
+    "mongod": "mongod's CPU for 64 subscribers, beside one",
+    "latency": "commit to client with 16 subscribers, beside 16 watch()",
+    "idle": "memory of 2,000 idle subscriptions",
+    "slow": "the others' latency while one of 16 subscribers is stopped",
+    "restart": "what MongoDB returns when 64 subscribers reconnect at once",
+    "commit": "Redis commands at 100,000 acked events/s, beside 1,000",
+}
+
+
+async def run(name: str, settings: Settings) -> Result:
+    """One benchmark by name."""
+    benchmark: Callable[[Settings], Awaitable[Result]] = importlib.import_module(f"bench.{name}").run
+    return await benchmark(settings)
+
+
+def main() -> int:
+    args = _arguments()
+    if args.name == "list":
+        for name, what in NAMES.items():
+            print(f"{name:8} {what}")
+        return 0
+    settings = Settings(args.events, args.runs, args.quick or args.tiny, args.tiny)
+    results: list[dict[str, Any]] = []
+    for name in NAMES if args.name == "all" else (args.name,):
+        result = asyncio.run(_interruptible(name, settings))
+        print(f"\n{result.as_table()}\n", flush=True)
+        results.append(result.as_json())
+    if args.json:
+        print(json.dumps(results[0] if args.name != "all" else {"name": "all", "results": results}))
+    return 0
+
+
+async def _interruptible(name: str, settings: Settings) -> Result:
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await run(name, settings)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="./run bench", description="Benchmarks, each beside its alternative.")
+    parser.add_argument(
+        "name", choices=[*NAMES, "all", "list"], metavar="NAME", help=f"{', '.join(NAMES)}, all or list"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object as the last line of standard output")
+    parser.add_argument("--events", metavar="N", type=_positive, help="events of the backlog")
+    parser.add_argument("--runs", metavar="N", type=_positive, default=3, help="measurements of each side, in turn (3)")
+    parser.add_argument("--quick", action="store_true", help="smaller sizes and rougher figures")
+    parser.add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("1 or more")
+    return number
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        sys.exit(130)

@@ -1,0 +1,91 @@
+"""The data: orders whose insert events have 534 bytes on the wire, the size of the measured facts."""
+
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from bson.codec_options import CodecOptions
+from bson.raw_bson import RawBSONDocument
+from bson.timestamp import Timestamp
+from pymongo import MongoClient, WriteConcern
+
+from bench.report import progress
+from bench.settings import COLLECTION, DATABASE
+
+EVENT_BYTES = 534
+FIRST_ID = 1_000_000
+"""From here to 8 million an `_id` takes the same room in a resume token, so that all events are equally large."""
+_INSERT_BATCH = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Events that lie in the oplog."""
+
+    start: Timestamp
+    """The operation time before the first insert."""
+    count: int
+    event_bytes: float
+    """Measured mean."""
+    padding: str
+
+    @property
+    def last_id(self) -> int:
+        return FIRST_ID + self.count - 1
+
+
+def order(number: int, padding: str) -> dict[str, Any]:
+    """A document. `sent_ns` is the monotonic clock just before it is written."""
+    return {
+        "_id": number,
+        "customer": f"c-{number % 100_000:05}",
+        "status": "placed",
+        "quantity": 3,
+        "price": 19.99,
+        "sent_ns": time.monotonic_ns(),
+        "note": padding,
+    }
+
+
+def load(client: MongoClient[dict[str, Any]], count: int) -> Backlog:
+    """Inserts `count` documents and returns where their events are."""
+    progress(f"loading {count:,} events")
+    padding = find_padding(client)
+    start = operation_time(client)
+    orders = client[DATABASE].get_collection(COLLECTION, write_concern=WriteConcern(1))
+    for first in range(0, count, _INSERT_BATCH):
+        numbers = range(FIRST_ID + first, FIRST_ID + min(first + _INSERT_BATCH, count))
+        orders.insert_many([order(number, padding) for number in numbers], ordered=True)
+    # A majority write behind them: what is not majority committed is not in a change stream yet.
+    client[DATABASE].get_collection("marks", write_concern=WriteConcern("majority")).insert_one({})
+    sizes = [len(raw) for raw in _events(client, start, min(count, 1_000))]
+    return Backlog(start, count, sum(sizes) / len(sizes), padding)
+
+
+def find_padding(client: MongoClient[dict[str, Any]]) -> str:
+    """What makes an insert's event EVENT_BYTES long."""
+    start = operation_time(client)
+    orders = client[DATABASE][COLLECTION]
+    orders.insert_one(order(FIRST_ID - 1, ""))
+    bare = len(next(_events(client, start, 1)))
+    # Random, so that WiredTiger's compression does not make the oplog smaller than a real one.
+    letters = random.Random(0).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=EVENT_BYTES - bare)
+    return "".join(letters)
+
+
+def operation_time(client: MongoClient[dict[str, Any]]) -> Timestamp:
+    """The time right behind the last write."""
+    with client.start_session() as session:
+        client.admin.command("ping", session=session)
+        time_ = session.operation_time
+    assert time_ is not None
+    return Timestamp(time_.time, time_.inc + 1)
+
+
+def _events(client: MongoClient[dict[str, Any]], start: Timestamp, count: int) -> Iterator[bytes]:
+    raw: Any = client[DATABASE].get_collection(COLLECTION, CodecOptions(document_class=RawBSONDocument))
+    with raw.watch(start_at_operation_time=start) as stream:
+        for _ in range(count):
+            yield bytes(next(stream).raw)

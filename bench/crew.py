@@ -1,0 +1,159 @@
+"""Client processes that begin together: spawned, made ready, released at one moment, and their results gathered.
+
+A job is a module-level function of a `Gate` and its own argument. It does what costs nothing later (imports,
+connections), says `ready`, waits for the start, works, and returns. All of `time.monotonic` is one clock on Linux, so
+what the jobs return can be compared. A worker whose parent is gone ends at once.
+"""
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any, Self
+
+_READY_TIMEOUT_S = 120.0
+
+
+class WorkerFailed(RuntimeError):
+    """A client process failed; the message holds its traceback."""
+
+
+class Gate:
+    """A worker's view of the start and the end."""
+
+    def __init__(self, pipe: "Connection[Any, Any]") -> None:
+        self._pipe = pipe
+        self._go = threading.Event()
+        self.stopped = threading.Event()
+        """Set when the parent wants a job without an end of its own to return."""
+
+    def listen(self) -> None:
+        """Runs in a thread for as long as the process does."""
+        try:
+            while True:
+                match self._pipe.recv():
+                    case "go":
+                        self._go.set()
+                    case "stop":
+                        self.stopped.set()
+        except (EOFError, OSError):
+            os._exit(1)
+
+    def ready(self) -> None:
+        self._pipe.send(("ready", None))
+
+    def wait(self) -> float:
+        """Says that everything is ready, waits for the start and returns its time."""
+        self.ready()
+        self._go.wait()
+        return time.monotonic()
+
+    async def wait_async(self) -> float:
+        """The same for an event loop."""
+        return await asyncio.to_thread(self.wait)
+
+
+Job = Callable[[Gate, Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    process: BaseProcess
+    pipe: "Connection[Any, Any]"
+
+
+class Crew:
+    """`async with Crew([(job, argument), …]) as crew: crew.go(); results = await crew.results()`."""
+
+    def __init__(self, jobs: Sequence[tuple[Job, Any]]) -> None:
+        self._jobs = jobs
+        self._members: list[_Member] = []
+
+    async def __aenter__(self) -> Self:
+        """Returns when all are ready."""
+        context = multiprocessing.get_context("spawn")
+        for job, argument in self._jobs:
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_work, args=(theirs, job, argument), daemon=True)
+            process.start()
+            theirs.close()
+            self._members.append(_Member(process, ours))
+        try:
+            async with asyncio.timeout(_READY_TIMEOUT_S):
+                await self.ready()
+        except BaseException:
+            await self._end()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._end()
+
+    async def ready(self) -> None:
+        """Until every job has said it is ready (once more)."""
+        for member in self._members:
+            await _answer(member, "ready")
+
+    def go(self) -> None:
+        """The start, for all."""
+        for member in self._members:
+            member.pipe.send("go")
+
+    def stop(self) -> None:
+        """Asks those to return who work until they are told."""
+        for member in self._members:
+            member.pipe.send("stop")
+
+    def freeze(self, index: int) -> None:
+        """SIGSTOP. A frozen worker is killed at the end."""
+        os.kill(self._pid(index), signal.SIGSTOP)
+
+    async def results(self, indices: Sequence[int] | None = None) -> list[Any]:
+        """What the jobs returned, in their order. Raises WorkerFailed."""
+        chosen = self._members if indices is None else [self._members[index] for index in indices]
+        return [await _answer(member, "result") for member in chosen]
+
+    def _pid(self, index: int) -> int:
+        pid = self._members[index].process.pid
+        assert pid is not None
+        return pid
+
+    async def _end(self) -> None:
+        for member in self._members:
+            member.pipe.close()
+            member.process.kill()
+        for member in self._members:
+            await asyncio.to_thread(member.process.join)
+        self._members.clear()
+
+
+async def _answer(member: _Member, wanted: str) -> Any:
+    while not member.pipe.poll():
+        if not member.process.is_alive() and not member.pipe.poll():
+            raise WorkerFailed(f"a client process ended with status {member.process.exitcode}")
+        await asyncio.sleep(0.01)
+    kind, value = member.pipe.recv()
+    if kind != wanted:
+        raise WorkerFailed(str(value))
+    return value
+
+
+def _work(pipe: "Connection[Any, Any]", job: Job, argument: Any) -> None:
+    # Ctrl-C reaches the whole foreground group; the parent decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gate = Gate(pipe)
+    threading.Thread(target=gate.listen, daemon=True).start()
+    try:
+        pipe.send(("result", job(gate, argument)))
+    except BaseException:  # noqa: BLE001 whatever it is, the parent says it
+        pipe.send(("failed", traceback.format_exc()))
+        sys.exit(1)
+    threading.Event().wait()  # until the parent has read it and ends us

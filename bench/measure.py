@@ -1,0 +1,48 @@
+"""Small measurements that several benchmarks need."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from feedmux_server.embedded import Process
+
+MIB = 1024 * 1024
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """By the nearest rank."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
+
+
+class Memory:
+    """Resident memory of a process while it is watched."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self.first_bytes = self.most_bytes = process.rss_bytes()
+
+    @property
+    def growth_bytes(self) -> int:
+        return self.most_bytes - self.first_bytes
+
+    def look(self) -> None:
+        self.most_bytes = max(self.most_bytes, self._process.rss_bytes())
+
+
+@asynccontextmanager
+async def watched(process: Process, every_s: float = 0.25) -> AsyncIterator[Memory]:
+    """Looks at the memory of `process` again and again while the block runs."""
+    memory = Memory(process)
+
+    async def look() -> None:
+        while True:
+            await asyncio.sleep(every_s)
+            memory.look()
+
+    task = asyncio.create_task(look())
+    try:
+        yield memory
+    finally:
+        task.cancel()
+        memory.look()

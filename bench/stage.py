@@ -1,0 +1,112 @@
+"""mongod, Redis and the feedmux server for one benchmark, each a process of its own, gone when we are.
+
+The server has its default configuration but for addresses. What it and mongod cost is read from /proc.
+"""
+
+import json
+import sys
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import grpc.aio
+from pymongo import MongoClient
+
+from bench.report import progress
+from feedmux.v1 import operator_pb2 as wire
+from feedmux.v1 import operator_pb2_grpc
+from feedmux_server.embedded import Process, RedisServer, ReplicaSet
+from feedmux_server.embedded.ports import free_ports
+from feedmux_server.embedded.workdir import WorkDir
+
+OPLOG_MB = 4096
+_READY_TIMEOUT_S = 30.0
+_ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """CPU seconds used so far, or between two readings."""
+
+    mongod: float
+    server: float
+
+    def __sub__(self, other: "Cpu") -> "Cpu":
+        return Cpu(self.mongod - other.mongod, self.server - other.server)
+
+
+class Stage:
+    """`async with Stage() as stage`."""
+
+    def __init__(self, limits: dict[str, Any] | None = None) -> None:
+        """`limits` are those of the server's configuration, where a benchmark is not about the defaults."""
+        self.mongo = ReplicaSet(oplog_mb=OPLOG_MB)
+        self.redis = RedisServer()
+        self.ports = free_ports(3)
+        self._limits = limits or {}
+        self._stack = AsyncExitStack()
+        self._server: Process | None = None
+
+    @property
+    def endpoint(self) -> str:
+        return f"127.0.0.1:{self.ports[0]}"
+
+    @property
+    def server(self) -> Process:
+        if self._server is None:
+            raise RuntimeError("the stage is not set")
+        return self._server
+
+    def cpu(self) -> Cpu:
+        return Cpu(self.mongo.cpu_seconds(), self.server.cpu_seconds())
+
+    def mongo_client(self) -> MongoClient[dict[str, Any]]:
+        """pymongo's client, to be closed by the caller."""
+        return MongoClient(self.mongo.uri)
+
+    async def streams(self) -> wire.ListSharedStreamsResponse:
+        """What the server reads from MongoDB now."""
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{self.ports[1]}") as channel:
+            stub: Any = operator_pb2_grpc.OperatorStub(channel)
+            response: wire.ListSharedStreamsResponse = await stub.ListSharedStreams(wire.ListSharedStreamsRequest())
+            return response
+
+    async def restart_server(self) -> None:
+        """Killed and started again on the same ports, with empty rings."""
+        await self.server.kill9()
+        await self._start_server(self.server)
+
+    async def __aenter__(self) -> Self:
+        progress("starting MongoDB, Redis and feedmux")
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self.mongo)
+            await stack.enter_async_context(self.redis)
+            folder = WorkDir("bench")
+            stack.callback(folder.remove)
+            addresses = [f"127.0.0.1:{port}" for port in self.ports]
+            config = folder.path / "server.json"
+            config.write_text(
+                json.dumps(
+                    {
+                        "sources": {"main": {"uri": self.mongo.uri}},
+                        "redis": {"url": self.redis.url},
+                        "listen": dict(zip(("data", "operator", "health"), addresses, strict=True)),
+                        "limits": self._limits,
+                    }
+                )
+            )
+            command = [sys.executable, "-m", "bench.server", str(config)]
+            self._server = Process("the feedmux server", command, folder.path / "server.log", cwd=_ROOT)
+            stack.push_async_callback(self._server.kill9)
+            await self._start_server(self._server)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def _start_server(self, server: Process) -> None:
+        server.start()
+        await server.wait_until_listening(self.ports[2], timeout_s=_READY_TIMEOUT_S)
+        await server.wait_until_listening(self.ports[0], timeout_s=_READY_TIMEOUT_S)

@@ -1,0 +1,212 @@
+"""The unary calls, once, as coroutines; `client` and `async_client` give them their two faces.
+
+Also what both clients are configured with. Every call raises FeedmuxError.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bson.codec_options import CodecOptions
+from google.protobuf import empty_pb2, field_mask_pb2
+
+from feedmux import requests
+from feedmux.feeds import (
+    Feed,
+    OnHistoryLost,
+    OnInvalidate,
+    ResolvedPosition,
+    Start,
+    StartLike,
+    SubscriptionInfo,
+    as_start,
+)
+from feedmux.link import Link, Target, Tls, Token
+from feedmux.options import SessionOptions
+from feedmux.runner import Opening
+from feedmux.seat import instance_id
+from feedmux.v1 import change_feed_pb2, subscriptions_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a client was made with."""
+
+    target: Target
+    source: str = "main"
+    timeout_s: float = 30.0
+    session: SessionOptions = field(default_factory=SessionOptions)
+    codec_options: CodecOptions[Any] = field(default_factory=CodecOptions)
+    """For the interface of pymongo, whose default it has."""
+
+
+def settings(
+    target: str,
+    api_key: str | None,
+    token: Token | None,
+    source: str,
+    tls: bool | Tls,
+    timeout_s: float,
+    session: SessionOptions | None,
+    codec_options: CodecOptions[Any] | None,
+    channel_options: Sequence[tuple[str, int | str]],
+) -> Settings:
+    """Checks and gathers what a client is made with. Raises ValueError."""
+    if api_key is not None and token is not None:
+        raise ValueError("give api_key or token, not both")
+    secure = Tls() if tls is True else tls or None
+    return Settings(
+        Target(target, api_key if api_key is not None else token, secure, tuple(channel_options)),
+        source,
+        timeout_s,
+        session or SessionOptions(),
+        codec_options or CodecOptions(),
+    )
+
+
+class Api:
+    """The unary calls of one client."""
+
+    def __init__(self, chosen: Settings) -> None:
+        self.settings = chosen
+        self.link = Link(chosen.target)
+
+    def subscription_opening(self, name: str, takeover: bool) -> Opening:
+        """What `open()` of a subscription opens."""
+        return Opening(subscription=name, takeover=takeover, instance_id=instance_id())
+
+    def feed_opening(self, feed: Feed, start: StartLike | None) -> Opening:
+        """What `open()` of a feed opens."""
+        message = requests.feed_message(feed, self.settings.source)
+        return Opening(feed=message, start=as_start(start), instance_id=instance_id())
+
+    async def resolve(self, start: StartLike, feed: Feed) -> ResolvedPosition:
+        chosen = as_start(start) or Start.latest()
+        answer = await self._call(
+            "ChangeFeed",
+            "ResolvePosition",
+            change_feed_pb2.ResolvePositionRequest(
+                feed=requests.feed_message(feed, self.settings.source), start=requests.start_message(chosen)
+            ),
+            change_feed_pb2.ResolvePositionResponse,
+        )
+        return ResolvedPosition(
+            answer.position,
+            requests.timestamp_value(answer.cluster_time) if answer.HasField("cluster_time") else None,
+            requests.time_value(answer.time) if answer.HasField("time") else None,
+        )
+
+    async def create(
+        self,
+        name: str,
+        feed: Feed,
+        start: StartLike | None,
+        on_invalidate: OnInvalidate,
+        on_history_lost: OnHistoryLost,
+    ) -> SubscriptionInfo:
+        chosen = as_start(start)
+        return requests.subscription_value(
+            await self._call(
+                "Subscriptions",
+                "CreateSubscription",
+                subscriptions_pb2.CreateSubscriptionRequest(
+                    subscription=requests.subscription_message(
+                        name,
+                        requests.feed_message(feed, self.settings.source),
+                        on_invalidate,
+                        on_history_lost,
+                    ),
+                    start=requests.start_message(chosen) if chosen else None,
+                ),
+                subscriptions_pb2.Subscription,
+            )
+        )
+
+    async def get(self, name: str) -> SubscriptionInfo:
+        return requests.subscription_value(
+            await self._call(
+                "Subscriptions",
+                "GetSubscription",
+                subscriptions_pb2.GetSubscriptionRequest(name=name),
+                subscriptions_pb2.Subscription,
+            )
+        )
+
+    async def page(self, page_size: int, page_token: str) -> tuple[list[SubscriptionInfo], str]:
+        answer = await self._call(
+            "Subscriptions",
+            "ListSubscriptions",
+            subscriptions_pb2.ListSubscriptionsRequest(page_size=page_size, page_token=page_token),
+            subscriptions_pb2.ListSubscriptionsResponse,
+        )
+        return [requests.subscription_value(each) for each in answer.subscriptions], answer.next_page_token
+
+    async def every(self, page_size: int) -> AsyncIterator[SubscriptionInfo]:
+        token = ""
+        while True:
+            page, token = await self.page(page_size, token)
+            for each in page:
+                yield each
+            if not token:
+                return
+
+    async def update(
+        self,
+        name: str,
+        feed: Feed | None,
+        on_invalidate: OnInvalidate | None,
+        on_history_lost: OnHistoryLost | None,
+        etag: str,
+    ) -> SubscriptionInfo:
+        message = requests.subscription_message(
+            name,
+            requests.feed_message(feed, self.settings.source) if feed else None,
+            on_invalidate,
+            on_history_lost,
+        )
+        message.etag = etag
+        given = {"feed": feed, "on_invalidate": on_invalidate, "on_history_lost": on_history_lost}
+        paths = [path for path, value in given.items() if value is not None]
+        if not paths:
+            raise ValueError("nothing to update")
+        return requests.subscription_value(
+            await self._call(
+                "Subscriptions",
+                "UpdateSubscription",
+                subscriptions_pb2.UpdateSubscriptionRequest(
+                    subscription=message, update_mask=field_mask_pb2.FieldMask(paths=paths)
+                ),
+                subscriptions_pb2.Subscription,
+            )
+        )
+
+    async def seek(self, name: str, to: StartLike) -> SubscriptionInfo:
+        chosen = as_start(to) or Start.latest()
+        return requests.subscription_value(
+            await self._call(
+                "Subscriptions",
+                "SeekSubscription",
+                subscriptions_pb2.SeekSubscriptionRequest(name=name, to=requests.start_message(chosen)),
+                subscriptions_pb2.Subscription,
+            )
+        )
+
+    async def delete(self, name: str, etag: str, allow_missing: bool) -> None:
+        await self._call(
+            "Subscriptions",
+            "DeleteSubscription",
+            subscriptions_pb2.DeleteSubscriptionRequest(name=name, etag=etag, allow_missing=allow_missing),
+            empty_pb2.Empty,
+        )
+
+    async def _call(self, service: str, method: str, request: Any, response_type: Any) -> Any:
+        return await self.link.unary(service, method, request, response_type, self.settings.timeout_s)
+
+
+def make_feed(feed: Feed | None, database: str | None, collection: str | None, options: dict[str, Any]) -> Feed:
+    """A feed given whole, or by its parts; raises TypeError for both, or for an unknown option."""
+    if feed is not None:
+        if database is not None or collection is not None or options:
+            raise TypeError("give a Feed or its parts, not both")
+        return feed
+    return Feed(database, collection, **options)

@@ -1,0 +1,181 @@
+"""The asynchronous session: the same as `session`, on the user's own event loop."""
+
+import asyncio
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Generator
+from types import TracebackType
+from typing import Any, Self
+
+from feedmux.batches import Batch, Event
+from feedmux.desk import Desk, Ended, Item
+from feedmux.errors import SessionClosed
+from feedmux.link import Link
+from feedmux.options import SessionOptions
+from feedmux.runner import Opening, launch
+from feedmux.seat import OnNotice, Seat
+
+
+class _Inbox:
+    """A queue for one event loop. It has no bound of its own: the credit window is the bound."""
+
+    def __init__(self) -> None:
+        self._items: deque[Item] = deque()
+        self._here = asyncio.Event()
+
+    def put(self, item: Item) -> None:
+        self._items.append(item)
+        self._here.set()
+
+    def drain(self) -> list[Item]:
+        items = list(self._items)
+        self._items.clear()
+        return items
+
+    async def get(self) -> Item:
+        while not self._items:
+            self._here.clear()
+            await self._here.wait()
+        return self._items.popleft()
+
+    def get_nowait(self) -> Item | None:
+        return self._items.popleft() if self._items else None
+
+
+class AsyncSession(Seat):
+    """Events of a durable subscription or of a feed, as an asynchronous iterator.
+
+    `async with client.subscription(name).open() as session`, or `session = await client.….open()`. For one task at a
+    time. Notices are told by `on_notice` between the events around them, and logged without it.
+    """
+
+    def __init__(self, link: Link, opening: Opening, options: SessionOptions, on_notice: OnNotice | None) -> None:
+        inbox = _Inbox()
+        super().__init__(Desk(inbox.put, inbox.drain, lambda: None), on_notice)
+        self._inbox = inbox
+        self._link = link
+        self._opening = opening
+        self._options = options
+        self._task: asyncio.Task[None] | None = None
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> Self:
+        return await self._open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        desk = self._desk
+        while True:
+            for event in self._events:
+                if desk.closing:
+                    return
+                self._last = event
+                yield event
+            # Batches may come as fast as they are taken; the loop's other tasks get their turn in between.
+            await asyncio.sleep(0)
+            if await self._get(whole=False) is None:
+                return
+
+    async def __anext__(self) -> Event:
+        return await self.next()
+
+    async def next(self, timeout_s: float | None = None) -> Event:
+        """The next event; waits for it, at most `timeout_s` seconds.
+
+        Raises TimeoutError; StopAsyncIteration after `close()`; the FeedmuxError that ended the session.
+        """
+        while not self._desk.closing:
+            for event in self._events:
+                self._last = event
+                return event
+            async with asyncio.timeout(timeout_s):
+                if await self._get(whole=False) is None:
+                    break
+        raise StopAsyncIteration
+
+    async def try_next(self) -> Event | None:
+        """The next event if it is here already, else None. Raises as `next` does, but no TimeoutError."""
+        self._check()
+        await asyncio.sleep(0)
+        while not self._desk.closing:
+            for event in self._events:
+                self._last = event
+                return event
+            item = self._inbox.get_nowait()
+            if item is None:
+                return None
+            self._put_back(item)
+            self._settle(item, whole=False)
+            if self._ended is not None:
+                break
+        raise StopAsyncIteration
+
+    async def batches(self) -> AsyncIterator[Batch]:
+        """Batches as they arrive, for bulk work: `async for batch in session.batches(): …; session.ack(batch)`."""
+        while True:
+            batch = self._rest() or await self._get(whole=True)
+            if batch is None:
+                return
+            yield batch
+            await asyncio.sleep(0)
+
+    async def close(self, timeout_s: float | None = None) -> None:
+        """Stops handing out, sends the acks and waits until they are confirmed, at most `timeout_s` (5) seconds.
+
+        Acks that could not be confirmed mean repeats in the next session, never a loss. Closing again does nothing.
+        """
+        self._desk.closing = True
+        if self._task is None:
+            return
+        self._inbox.put(Ended(None))
+        self._desk.wake()
+        wait_s = self._options.close_timeout_s if timeout_s is None else timeout_s
+        await asyncio.wait((self._task,), timeout=wait_s)
+        if not self._task.done():
+            self._task.cancel()
+            await asyncio.wait((self._task,), timeout=1.0)
+
+    async def _open(self) -> Self:
+        if self._task is not None:
+            return self
+        runner, self._task = launch(self._link, self._opening, self._options, self._desk)
+        finalizer = weakref.finalize(self, _abandon, asyncio.get_running_loop(), self._task)
+        finalizer.atexit = False
+        try:
+            error = await asyncio.shield(runner.opened)
+        except asyncio.CancelledError:
+            self._task.cancel()
+            raise
+        if error is not None:
+            raise error
+        return self
+
+    async def _get(self, whole: bool) -> Batch | None:
+        self._check()
+        while not self._desk.closing:
+            item = await self._inbox.get()
+            self._put_back(item)
+            batch = self._settle(item, whole)
+            if batch is not None or self._ended is not None:
+                return batch
+        return None
+
+    def _put_back(self, item: Item) -> None:
+        if isinstance(item, Ended):
+            self._inbox.put(item)
+
+    def _check(self) -> None:
+        if self._task is None:
+            raise SessionClosed("the session is not open: use `async with` or `await`")
+
+
+def _abandon(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
+    """A session dropped without close: its call ends, unless its event loop has."""
+    if not task.done() and not loop.is_closed():
+        loop.call_soon_threadsafe(task.cancel)

@@ -1,0 +1,121 @@
+"""The command line `feedmux`: finds the command, runs it, and turns what goes wrong into one line and an exit code.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. Each command is a module of its own that is imported
+only when it is called, so that a client's commands need nothing of the server. Neighbours: `failure`, `terminal`.
+"""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from feedmux.cli.failure import CliError, as_cli_error
+from feedmux.cli.terminal import Terminal, silence_stdout
+
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command: the module that has `add_arguments(parser)` and `run(args)`, and what it needs to be installed."""
+
+    module: str
+    summary: str
+    install: str = "feedmux"
+
+
+COMMANDS = {
+    "watch": Command("watch", "show changes as they happen"),
+    "subscriptions": Command("subscriptions", "list, create, change, move and delete durable subscriptions"),
+    "streams": Command("streams", "what the server reads from MongoDB, and for whom"),
+    "token": Command("token", "what a resume token or position says"),
+    "keys": Command("keys", "make API keys"),
+    "serve": Command("serve", "run the server on your own MongoDB and Redis", "feedmux[server]"),
+    "dev": Command("dev", "run the server with a MongoDB and Redis of its own, to play with", "feedmux[embedded]"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns the exit code; wrong usage raises SystemExit(2), as argparse does."""
+    # gRPC's own log lines would stand between the results.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    try:
+        code = _run(list(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        silence_stdout()
+        return 0
+    except Exception as error:
+        failure = as_cli_error(error)
+        if failure is None:
+            raise
+        _complain(failure)
+        return failure.exit_code
+
+
+def _run(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="feedmux", description="MongoDB's change feeds, read once and served to many.", allow_abbrev=False
+    )
+    parser.add_argument("--version", action="store_true", help="print the version")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for name, command in COMMANDS.items():
+        each = commands.add_parser(
+            name,
+            help=command.summary,
+            description=command.summary[0].upper() + command.summary[1:] + ".",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        if argv and argv[0] == name:
+            module = _import(name, command)
+            module.add_arguments(each)
+            each.set_defaults(run=module.run)
+    args = parser.parse_args(argv)
+    if args.version:
+        from importlib.metadata import version
+
+        print(f"feedmux {version('feedmux')}")
+        return 0
+    if args.command is None:
+        parser.print_help()
+        return 2
+    result: int = args.run(args)
+    return result
+
+
+def _import(name: str, command: Command) -> "_Module":
+    try:
+        module: _Module = importlib.import_module(f"feedmux.cli.{command.module}")  # type: ignore[assignment]
+        return module
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in ("", "feedmux", "feedmux_server"):
+            raise
+        raise CliError(
+            f"`feedmux {name}` needs the Python package {missing}, which is not installed",
+            f"pip install '{command.install}'",
+        ) from None
+
+
+class _Module:
+    """What a command's module offers."""
+
+    @staticmethod
+    def add_arguments(parser: argparse.ArgumentParser) -> None: ...
+
+    @staticmethod
+    def run(args: argparse.Namespace) -> int:
+        raise NotImplementedError
+
+
+def _complain(failure: CliError) -> None:
+    terminal = Terminal(sys.stderr)
+    print(f"{terminal.paint('feedmux:', 'red', 'bold')} {failure.message}", file=sys.stderr)
+    if failure.hint:
+        print(f"  {failure.hint}", file=sys.stderr)

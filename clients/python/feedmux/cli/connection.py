@@ -1,0 +1,76 @@
+"""The options that every client command shares, and the client they make."""
+
+import argparse
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import feedmux
+from feedmux.cli.failure import CliError, as_cli_error
+
+ENDPOINT = "localhost:7117"
+TIMEOUT_S = 10.0
+OPEN_TIMEOUT_S = 3.0
+"""How long a server that cannot be reached is tried again before a command gives up."""
+
+
+def add_connection_options(parser: argparse.ArgumentParser) -> None:
+    """--endpoint, --api-key, --source, --tls, --ca-file."""
+    group = parser.add_argument_group("connection")
+    group.add_argument(
+        "--endpoint",
+        metavar="HOST:PORT",
+        default=os.environ.get("FEEDMUX_ENDPOINT") or ENDPOINT,
+        help=f"the server (FEEDMUX_ENDPOINT; {ENDPOINT})",
+    )
+    group.add_argument(
+        "--api-key",
+        metavar="KEY",
+        default=os.environ.get("FEEDMUX_API_KEY") or None,
+        help="better by FEEDMUX_API_KEY: other users of this machine see arguments",
+    )
+    group.add_argument(
+        "--source",
+        metavar="NAME",
+        default=os.environ.get("FEEDMUX_SOURCE") or "main",
+        help="the MongoDB deployment in the server's configuration (FEEDMUX_SOURCE; main)",
+    )
+    add_tls_options(group)
+
+
+def add_tls_options(group: argparse._ArgumentGroup) -> None:
+    """--tls, --ca-file."""
+    group.add_argument("--tls", action="store_true", help="use TLS with the system's roots")
+    group.add_argument("--ca-file", metavar="FILE", type=Path, help="use TLS with these roots (PEM)")
+
+
+def add_json_option(parser: argparse.ArgumentParser) -> None:
+    """--json."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def tls_of(args: argparse.Namespace) -> bool | feedmux.Tls:
+    """Raises CliError for a file that cannot be read."""
+    if args.ca_file is None:
+        return bool(args.tls)
+    try:
+        args.ca_file.read_bytes()
+    except OSError as error:
+        raise CliError(f"--ca-file {args.ca_file} cannot be read: {error.strerror}") from None
+    return feedmux.Tls(root=args.ca_file)
+
+
+@contextmanager
+def connected(
+    args: argparse.Namespace, wrap: Callable[[Exception], CliError | None] | None = None
+) -> Iterator[feedmux.Client]:
+    """A client by the options. FeedmuxErrors within come out as CliErrors that name the endpoint."""
+    try:
+        with feedmux.Client(
+            args.endpoint, api_key=args.api_key, source=args.source, tls=tls_of(args), timeout_s=TIMEOUT_S
+        ) as client:
+            yield client
+    except feedmux.FeedmuxError as error:
+        told = (wrap(error) if wrap else None) or as_cli_error(error, args.endpoint)
+        raise told or error from None

@@ -1,0 +1,249 @@
+"""`feedmux dev`: MongoDB, Redis and the server in one command, gone at Ctrl-C; to play with, not to run on."""
+
+import argparse
+import asyncio
+import fcntl
+import json
+import os
+import shlex
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvloop
+
+from feedmux.cli.connection import add_json_option
+from feedmux.cli.failure import CliError
+from feedmux.cli.keys import new_key
+from feedmux.cli.sample_workload import write_sample
+from feedmux.cli.terminal import Terminal, print_json
+from feedmux_server.app import CannotStart, running
+from feedmux_server.config import Config, ConfigError, make_config
+from feedmux_server.embedded import EmbeddedError, RedisServer, ReplicaSet
+from feedmux_server.embedded.ports import free_ports
+from feedmux_server.rpc.server import Ports
+from feedmux_server.telemetry import log
+
+TENANT = "dev"
+_PORT = 7117
+_INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class _Home:
+    """What must be the same when a folder is started on again: keys, and the ports in the replica set's own config."""
+
+    key: str
+    key_hash: str
+    operator_key: str
+    operator_hash: str
+    mongodb_port: int
+    redis_port: int
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--data-dir", metavar="DIR", type=Path, help="keep the data (and the keys) here for the next time"
+    )
+    parser.add_argument("--workload", action="store_true", help="insert, update, replace and delete in shop.orders")
+    parser.add_argument("--rate", metavar="N", type=_rate, default=5.0, help="changes per second of the workload (5)")
+    parser.add_argument(
+        "--port", metavar="N", type=_port, default=_PORT,
+        help=f"of the data; operator and health are the next two ({_PORT}); 0 picks free ones",
+    )  # fmt: skip
+    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="warning")
+    add_json_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    log.configure(args.log_level, "auto")
+    try:
+        uvloop.run(_dev(args))
+    except asyncio.CancelledError:
+        return _INTERRUPTED
+    except (EmbeddedError, CannotStart, ConfigError) as error:
+        raise CliError(str(error)) from None
+    return 0
+
+
+async def _dev(args: argparse.Namespace) -> None:
+    me = asyncio.current_task()
+    assert me is not None
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, me.cancel)
+    told = Terminal(sys.stderr)
+    with _folder(args.data_dir) as folder:
+        home = _home(folder)
+        async with AsyncExitStack() as stack:
+            with told.step("MongoDB, a replica set of one"):
+                mongo = ReplicaSet(ports=[home.mongodb_port], data_dir=folder / "mongodb")
+                await stack.enter_async_context(mongo)
+            with told.step("Redis, with its append-only file"):
+                (folder / "redis").mkdir(exist_ok=True)
+                redis = RedisServer(port=home.redis_port, config={"dir": str(folder / "redis")})
+                await stack.enter_async_context(redis)
+                stack.push_async_callback(redis.terminate)
+            with told.step("feedmux"):
+                config = _config(args.port, home, folder, mongo.uri, redis.url)
+                server = await stack.enter_async_context(running(config))
+            _tell(args, home, server.ports, mongo.uri, redis.url)
+            try:
+                if args.workload:
+                    await write_sample(mongo.uri, args.rate)
+                else:
+                    await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                print(file=sys.stderr)
+                with told.step("stopping"):
+                    await stack.aclose()
+                # Ctrl-C is how this ends when all is well.
+                me.uncancel()
+
+
+@contextmanager
+def _folder(data_dir: Path | None) -> Iterator[Path]:
+    if data_dir is None:
+        with tempfile.TemporaryDirectory(prefix="feedmux-dev-") as name:
+            yield Path(name)
+        return
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        lock = os.open(data_dir / ".lock", os.O_CREAT | os.O_RDWR, 0o600)
+    except OSError as error:
+        raise CliError(f"--data-dir {data_dir} cannot be used: {error.strerror}") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield data_dir.resolve()
+    except BlockingIOError:
+        raise CliError(f"another `feedmux dev` runs on {data_dir}", "End it, or name another folder.") from None
+    finally:
+        os.close(lock)
+
+
+def _home(folder: Path) -> _Home:
+    file = folder / "dev.json"
+    try:
+        return _Home(**json.loads(file.read_text()))
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, TypeError):
+        raise CliError(f"{file} cannot be read", "Remove the folder to begin anew.") from None
+    key, operator = new_key(), new_key()
+    mongodb_port, redis_port = free_ports(2)
+    home = _Home(key.key, key.sha256, operator.key, operator.sha256, mongodb_port, redis_port)
+    file.touch(0o600)
+    file.write_text(json.dumps({name: getattr(home, name) for name in _Home.__slots__}))
+    return home
+
+
+def _config(port: int, home: _Home, folder: Path, mongodb_uri: str, redis_url: str) -> Config:
+    tenants = folder / "tenants.yaml"
+    tenants.write_text(json.dumps({"tenants": [{"name": TENANT, "api_key_hashes": [home.key_hash]}]}))
+    data, operator, health = (f"127.0.0.1:{port + offset if port else 0}" for offset in range(3))
+    return make_config(
+        {
+            "sources": {"main": {"uri": mongodb_uri}},
+            "redis": {"url": redis_url},
+            "listen": {"data": data, "operator": operator, "health": health},
+            "tenants_file": str(tenants),
+            "operator_key_hashes": [home.operator_hash],
+        }
+    )
+
+
+def _tell(args: argparse.Namespace, home: _Home, ports: Ports, mongodb_uri: str, redis_url: str) -> None:
+    endpoint, operator_endpoint = f"localhost:{ports.data}", f"localhost:{ports.operator}"
+    if args.json:
+        print_json(
+            {
+                "endpoint": endpoint,
+                "operator_endpoint": operator_endpoint,
+                "api_key": home.key,
+                "operator_key": home.operator_key,
+                "mongodb": mongodb_uri,
+                "redis": redis_url,
+            }
+        )
+        sys.stdout.flush()
+        return
+    terminal = Terminal(sys.stdout)
+    feedmux = _command()
+    at = "" if ports.data == _PORT else f" FEEDMUX_ENDPOINT={endpoint}"
+    operator_at = "" if ports.operator == _PORT + 1 else f" --operator-endpoint {operator_endpoint}"
+
+    def title(text: str) -> str:
+        return terminal.paint(text, "bold")
+
+    def fact(name: str, value: str) -> str:
+        return f"  {terminal.paint(name.ljust(13), 'dim')} {value}"
+
+    request = '{"feed": {"source": "main", "database": "shop"}, "format": "FORMAT_EXTENDED_JSON_RELAXED"}'
+    lines = [
+        "",
+        title("feedmux is running."),
+        fact("endpoint", endpoint),
+        fact("API key", home.key),
+        fact("operator", operator_endpoint),
+        fact("operator key", home.operator_key),
+        fact("MongoDB", mongodb_uri),
+        fact("Redis", redis_url),
+        "",
+        title("In another terminal:"),
+        f"  export FEEDMUX_API_KEY={home.key}{at}",
+        f"  {feedmux} watch shop.orders",
+        f"  {feedmux} streams --operator-key {home.operator_key}{operator_at}",
+        "",
+        title("In Python:"),
+        "  import feedmux",
+        f'  client = feedmux.Client("{endpoint}", api_key="{home.key}")',
+        '  for change in client["shop"]["orders"].watch():',
+        "      print(change)",
+        "",
+        title("In any language, or with buf:"),
+        "  buf curl --protocol grpc --http2-prior-knowledge \\",
+        f"    -H 'authorization: Bearer {home.key}' \\",
+        f"    -d '{request}' \\",
+        f"    http://{endpoint}/feedmux.v1.ChangeFeed/Watch",
+        "",
+        f"Writing {args.rate:g} changes per second to shop.orders."
+        if args.workload
+        else "Nothing is being written: --workload does, or your own program, at the MongoDB above.",
+        "Ctrl-C ends it all.",
+    ]
+    print("\n".join(lines), flush=True)
+
+
+def _command() -> str:
+    """How the user can call us in another terminal."""
+    script = Path(sys.argv[0])
+    found = shutil.which("feedmux")
+    if found is not None and Path(found).resolve() == script.resolve():
+        return "feedmux"
+    if script.name == "feedmux":
+        try:
+            return shlex.quote(str(script.resolve().relative_to(Path.cwd())))
+        except ValueError:
+            return shlex.quote(str(script.resolve()))
+    return f"{shlex.quote(sys.executable)} -m feedmux.cli"
+
+
+def _rate(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number <= 20_000:
+        raise argparse.ArgumentTypeError("changes per second, more than 0 and at most 20000")
+    return number
+
+
+def _port(text: str) -> int:
+    number = int(text) if text.isdecimal() else -1
+    if not 0 <= number <= 65_533:
+        raise argparse.ArgumentTypeError("a port is 0 to 65533 (the next two are used as well)")
+    return number

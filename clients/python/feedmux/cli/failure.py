@@ -1,0 +1,74 @@
+"""What goes wrong, as a line for people: the reason and what to do about it. `main` prints it; nothing else does."""
+
+from feedmux.errors import (
+    FeedInvalidated,
+    FeedmuxError,
+    HistoryLost,
+    InternalError,
+    SubscriptionBusy,
+    SubscriptionExists,
+    SubscriptionNotFound,
+    Unauthenticated,
+    Unavailable,
+)
+
+FAILED = 1
+WRONG_USAGE = 2
+
+
+class CliError(Exception):
+    """A failure with its reason and, where there is something to do, a hint."""
+
+    def __init__(self, message: str, hint: str = "", exit_code: int = FAILED) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.exit_code = exit_code
+
+
+class UsageError(CliError):
+    """The arguments do not make sense together."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message, hint, WRONG_USAGE)
+
+
+def as_cli_error(error: Exception, endpoint: str = "") -> CliError | None:
+    """What to tell about an error; None for a defect, whose traceback is worth more."""
+    if isinstance(error, CliError):
+        return error
+    if isinstance(error, FeedmuxError):
+        return CliError(_reason(error, endpoint), _hint(error, endpoint))
+    return None
+
+
+def _reason(error: FeedmuxError, endpoint: str) -> str:
+    if isinstance(error, Unavailable) and not error.reason and endpoint:
+        # gRPC lists every address it tried; the last words are the reason.
+        return f"cannot reach {endpoint} ({error.message.rpartition(': ')[2] or error.status})"
+    return error.message or error.status
+
+
+def _hint(error: FeedmuxError, endpoint: str) -> str:
+    match error:
+        case Unavailable() if not error.reason:
+            return "Is the server running? `feedmux dev` starts one; --endpoint or FEEDMUX_ENDPOINT names another."
+        case Unauthenticated():
+            return "Give the key by --api-key or FEEDMUX_API_KEY; `feedmux keys new` makes one."
+        case SubscriptionNotFound():
+            return "`feedmux subscriptions list` shows those there are."
+        case SubscriptionExists():
+            return "`feedmux subscriptions get` shows it, `update` changes it, `delete` makes room."
+        case SubscriptionBusy():
+            return "Another client reads it now; its lease ends soon after that client has gone."
+        case HistoryLost():
+            oldest = error.metadata.get("oldest_time")
+            return f"Start at --start earliest{f' ({oldest})' if oldest else ''}, or at a later time."
+        case FeedInvalidated():
+            return "The collection or database was dropped or renamed; watch again to begin anew."
+        case InternalError():
+            found = error.metadata.get("correlation_id")
+            return f"A defect of the server; its log says more under {found}." if found else ""
+    if error.reason == "SOURCE_NOT_FOUND":
+        return "Name one that the server's configuration has: --source or FEEDMUX_SOURCE."
+    return ""

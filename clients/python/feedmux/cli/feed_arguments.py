@@ -1,0 +1,147 @@
+"""Arguments that describe a feed and a start, as users type them: `DB.COLL`, `--pipeline`, `--start`."""
+
+import argparse
+import base64
+import binascii
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from bson import json_util
+from bson.timestamp import Timestamp
+
+from feedmux.feeds import Feed, Start
+
+START_HELP = (
+    "where to begin: latest, earliest, a time (2026-11-21T10:00:00Z; without a zone local time), how long ago (90s,"
+    " 15m, 2h, 7d), a cluster time (SECONDS:INCREMENT), a resume token (hex or JSON), or a position of feedmux"
+)
+POSITION_FIRST_BYTE = 0xF1
+_AGO = re.compile(r"(\d{1,9})([smhd])")
+_AGO_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_CLUSTER_TIME = re.compile(r"(\d{9,10}):(\d{1,10})")
+_HEX = re.compile(r"(?:[0-9a-fA-F]{2})+")
+
+
+def add_feed_arguments(parser: argparse.ArgumentParser, *, optional: bool = True) -> None:
+    """DB[.COLL] and what shapes the events."""
+    if optional:
+        parser.add_argument(
+            "namespace", metavar="DB[.COLL]", nargs="?", type=namespace, default=(None, None),
+            help="a database or a collection, split at the first dot; none is the whole deployment",
+        )  # fmt: skip
+    group = parser.add_argument_group("feed")
+    group.add_argument(
+        "--pipeline", metavar="JSON", type=pipeline, help="stages for MongoDB to run, an array in extended JSON"
+    )
+    group.add_argument("--full-document", metavar="MODE", help="for updates: updateLookup, whenAvailable or required")
+    group.add_argument(
+        "--full-document-before-change", metavar="MODE", help="the document before: whenAvailable or required"
+    )
+    group.add_argument("--show-expanded-events", action="store_true", help="also DDL events (MongoDB 6.0 and later)")
+
+
+def feed_of(args: argparse.Namespace) -> Feed:
+    """The feed of the arguments."""
+    database, collection = args.namespace
+    return Feed(
+        database,
+        collection,
+        args.pipeline,
+        full_document=args.full_document,
+        full_document_before_change=args.full_document_before_change,
+        show_expanded_events=args.show_expanded_events,
+        source=args.source,
+    )
+
+
+def namespace(text: str) -> tuple[str | None, str | None]:
+    """`DB`, or `DB.COLL` split at the first dot; `*` is the whole deployment."""
+    if text in ("", "*"):
+        return None, None
+    database, dot, collection = text.partition(".")
+    if not database or (dot and not collection):
+        raise argparse.ArgumentTypeError(f"{text!r} is not DB or DB.COLL")
+    return database, collection or None
+
+
+def scope_name(feed: Feed) -> str:
+    """`*`, `db` or `db.collection`."""
+    if feed.database is None:
+        return "*"
+    return f"{feed.database}.{feed.collection}" if feed.collection else feed.database
+
+
+def pipeline(text: str) -> str:
+    """Extended JSON, checked for being an array; the server judges the stages."""
+    try:
+        stages = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not JSON: {error}") from None
+    if not isinstance(stages, list):
+        raise argparse.ArgumentTypeError('an array of stages is wanted: [{"$match": {…}}]')
+    return text
+
+
+def start(text: str) -> Start:
+    """A start in any of the notations of START_HELP."""
+    if text in ("latest", "now"):
+        return Start.latest()
+    if text == "earliest":
+        return Start.earliest()
+    if found := _AGO.fullmatch(text):
+        try:
+            return Start.at_time(datetime.now(UTC) - timedelta(**{_AGO_UNITS[found[2]]: int(found[1])}))
+        except (OverflowError, ValueError):
+            raise argparse.ArgumentTypeError(f"{text!r} is too long ago") from None
+    if found := _CLUSTER_TIME.fullmatch(text):
+        try:
+            return Start.operation_time(Timestamp(int(found[1]), int(found[2])))
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is no cluster time") from None
+    try:
+        return Start.at_time(datetime.fromisoformat(text))
+    except (ValueError, OverflowError, OSError):
+        pass
+    place = place_of(text)
+    return Start.position(place) if isinstance(place, bytes) else Start.start_after(place)
+
+
+def place_of(text: str) -> bytes | dict[str, Any]:
+    """A position as bytes, or a resume token as its document. Raises ArgumentTypeError."""
+    text = text.strip()
+    if text.startswith("{"):
+        try:
+            document = json_util.loads(text)
+        except Exception:  # noqa: BLE001 - json_util lets through whatever its constructors raise
+            document = None
+        if not isinstance(document, dict) or not isinstance(document.get("_data"), str):
+            raise argparse.ArgumentTypeError('a resume token in JSON is {"_data": "82…"}')
+        return document
+    if _HEX.fullmatch(text):
+        data = bytes.fromhex(text)
+        if data[0] == POSITION_FIRST_BYTE:
+            return data
+        return {"_data": text.upper()}
+    data = _from_base64(text)
+    if data[:1] != bytes([POSITION_FIRST_BYTE]):
+        raise argparse.ArgumentTypeError(f"{_short(text)!r} is no time, resume token or position")
+    return data
+
+
+def position_text(position: bytes) -> str:
+    """A position as the commands print and take it: URL-safe base64 without padding."""
+    return base64.urlsafe_b64encode(position).decode().rstrip("=")
+
+
+def _from_base64(text: str) -> bytes:
+    usual = text.replace("-", "+").replace("_", "/").rstrip("=")
+    try:
+        return base64.b64decode(usual + "=" * (-len(usual) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 40 else text[:39] + "…"

@@ -1,0 +1,48 @@
+"""`feedmux serve`: the server, by a configuration file and environment variables."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from feedmux.cli.failure import CliError
+from feedmux_server.app import CannotStart, serve
+from feedmux_server.config import ConfigError, describe_options, load_config, sample_config
+from feedmux_server.telemetry import log
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", metavar="FILE", type=Path, help="TOML or YAML (FEEDMUX_CONFIG)")
+    parser.add_argument(
+        "--insecure-no-auth", action="store_true", help="let everybody in; else the server wants a tenants_file"
+    )
+    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="wins over log.level")
+    parser.add_argument("--print-sample-config", action="store_true", help="print a commented file and end")
+    parser.epilog = (
+        "Every option stands in the file, or in the environment as FEEDMUX_ with __ between the levels\n"
+        "(FEEDMUX_SOURCES__MAIN__URI, FEEDMUX_REDIS__URL); the environment wins.\n\n"
+        f"{describe_options()}\n\n"
+        "Tenants file: tenants is a list of {name, api_key_hashes}; `feedmux keys new` prints such a line."
+    ).replace("%", "%%")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.print_sample_config:
+        print(sample_config(), end="")
+        return 0
+    named = args.config or os.environ.get("FEEDMUX_CONFIG")
+    path = Path(named) if named else None
+    if path is None and not any(name.upper().startswith("FEEDMUX_SOURCES") for name in os.environ):
+        raise CliError(
+            "no MongoDB is configured",
+            "Write a file (feedmux serve --print-sample-config > feedmux.toml) and name it by --config, or set"
+            " FEEDMUX_SOURCES__MAIN__URI.",
+        )
+    try:
+        config = load_config(path)
+        log.configure(args.log_level or config.log.level, config.log.format)
+        serve(config, insecure_no_auth=args.insecure_no_auth)
+    except (ConfigError, CannotStart) as error:
+        raise CliError(str(error)) from None
+    sys.stderr.flush()
+    return 0

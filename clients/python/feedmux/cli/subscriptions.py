@@ -1,0 +1,202 @@
+"""`feedmux subscriptions`: list, create, get, update, seek, delete."""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+import feedmux
+from feedmux.cli.connection import add_connection_options, add_json_option, connected
+from feedmux.cli.failure import UsageError
+from feedmux.cli.feed_arguments import (
+    START_HELP,
+    add_feed_arguments,
+    feed_of,
+    pipeline,
+    position_text,
+    scope_name,
+    start,
+)
+from feedmux.cli.terminal import Terminal, duration, iso_time, local_time, print_json, table
+
+Action = Callable[[feedmux.Client, argparse.Namespace], int]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, title="actions")
+    _add(actions, "list", "all of the tenant's subscriptions", _list)
+    _name(_add(actions, "get", "one subscription", _get))
+
+    create = _name(_add(actions, "create", "make one; the same again changes nothing", _create))
+    add_feed_arguments(create)
+    create.add_argument("--start", metavar="PLACE", type=start, help=START_HELP)
+    _add_policies(create)
+
+    update = _name(_add(actions, "update", "change the filter or the policies; the place stays", _update))
+    update.add_argument("--pipeline", metavar="JSON", type=pipeline, help="the new stages; [] for none")
+    update.add_argument("--full-document", metavar="MODE", help="the new mode; an empty one for none")
+    _add_policies(update)
+
+    seek = _name(_add(actions, "seek", "move the stored position, also backwards", _seek))
+    seek.add_argument("to", metavar="PLACE", type=start, help=START_HELP)
+
+    delete = _name(_add(actions, "delete", "delete one with its stored position", _delete))
+    delete.add_argument("--allow-missing", action="store_true", help="succeed when there is none")
+
+
+def run(args: argparse.Namespace) -> int:
+    with connected(args) as client:
+        action: Action = args.act
+        return action(client, args)
+
+
+def _add(
+    actions: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, summary: str, act: Action
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = actions.add_parser(
+        name, help=summary, description=summary[0].upper() + summary[1:] + ".", allow_abbrev=False
+    )
+    parser.set_defaults(act=act)
+    add_json_option(parser)
+    add_connection_options(parser)
+    return parser
+
+
+def _name(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    parser.add_argument("name", metavar="NAME")
+    return parser
+
+
+def _add_policies(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--on-invalidate",
+        choices=("stop", "continue"),
+        help="when the collection is dropped or renamed: stop (default), or go on behind it",
+    )
+    parser.add_argument(
+        "--on-history-lost",
+        choices=("fail", "earliest"),
+        help="when the position has left the oplog: fail (default), or go on from the oldest event, with a notice",
+    )
+
+
+def _list(client: feedmux.Client, args: argparse.Namespace) -> int:
+    found = list(client.list_subscriptions())
+    if args.json:
+        print_json({"subscriptions": [as_json(each) for each in found]})
+        return 0
+    terminal = Terminal(sys.stdout)
+    if not found:
+        print("No subscriptions yet: `feedmux subscriptions create NAME DB.COLL` makes one.")
+        return 0
+    rows = [
+        (
+            each.name,
+            f"{each.feed.source}:{scope_name(each.feed)}",
+            _stored(each),
+            terminal.paint("open", "green") if each.active else "closed",
+            each.epoch,
+        )
+        for each in found
+    ]
+    print(table(terminal, ("NAME", "FEED", "STORED POSITION", "SESSION", "EPOCH"), rows))
+    return 0
+
+
+def _get(client: feedmux.Client, args: argparse.Namespace) -> int:
+    return _show(client.get_subscription(args.name), args)
+
+
+def _create(client: feedmux.Client, args: argparse.Namespace) -> int:
+    info = client.create_subscription(
+        args.name,
+        feed_of(args),
+        start=args.start,
+        on_invalidate=args.on_invalidate or "stop",
+        on_history_lost=args.on_history_lost or "fail",
+    )
+    return _show(info, args)
+
+
+def _update(client: feedmux.Client, args: argparse.Namespace) -> int:
+    if (args.pipeline, args.full_document, args.on_invalidate, args.on_history_lost) == (None,) * 4:
+        raise UsageError("nothing to change: give --pipeline, --full-document, --on-invalidate or --on-history-lost")
+    feed, etag = None, ""
+    if args.pipeline is not None or args.full_document is not None:
+        stored = client.get_subscription(args.name)
+        feed, etag = stored.feed, stored.etag
+        if args.pipeline is not None:
+            feed = replace(feed, pipeline=args.pipeline)
+        if args.full_document is not None:
+            feed = replace(feed, full_document=args.full_document or None)
+    info = client.update_subscription(
+        args.name, feed=feed, on_invalidate=args.on_invalidate, on_history_lost=args.on_history_lost, etag=etag
+    )
+    return _show(info, args)
+
+
+def _seek(client: feedmux.Client, args: argparse.Namespace) -> int:
+    return _show(client.seek_subscription(args.name, args.to), args)
+
+
+def _delete(client: feedmux.Client, args: argparse.Namespace) -> int:
+    client.delete_subscription(args.name, allow_missing=args.allow_missing)
+    if args.json:
+        print_json({"deleted": args.name})
+    else:
+        print(f"{args.name} is deleted.")
+    return 0
+
+
+def _show(info: feedmux.SubscriptionInfo, args: argparse.Namespace) -> int:
+    if args.json:
+        print_json(as_json(info))
+        return 0
+    terminal = Terminal(sys.stdout)
+    facts = as_json(info)
+    shown = {
+        "name": info.name,
+        "feed": f"{info.feed.source}:{scope_name(info.feed)}",
+        **{name.replace("_", " "): value for name, value in facts["feed"].items() if name not in _SCOPE},
+        "on invalidate": info.on_invalidate,
+        "on history lost": info.on_history_lost,
+        "stored position": _stored(info),
+        "position": facts["position"],
+        "session": f"open, epoch {info.epoch}, owner {info.owner}" if info.active else f"closed, epoch {info.epoch}",
+        "created": facts["create_time"],
+        "updated": facts["update_time"],
+    }
+    for name, value in shown.items():
+        print(f"{terminal.paint(name.ljust(16), 'dim')} {value}")
+    return 0
+
+
+_SCOPE = ("source", "database", "collection")
+
+
+def as_json(info: feedmux.SubscriptionInfo) -> dict[str, Any]:
+    """A subscription as --json prints it; unset options of the feed are left out."""
+    stored = info.cluster_time
+    return {
+        "name": info.name,
+        "feed": {name: value for name, value in asdict(info.feed).items() if value or name == "source"},
+        "on_invalidate": info.on_invalidate,
+        "on_history_lost": info.on_history_lost,
+        "position": position_text(info.position),
+        "cluster_time": f"{stored.time}:{stored.inc}" if stored else None,
+        "create_time": iso_time(info.create_time),
+        "update_time": iso_time(info.update_time),
+        "etag": info.etag,
+        "active": info.active,
+        "owner": info.owner,
+        "epoch": info.epoch,
+    }
+
+
+def _stored(info: feedmux.SubscriptionInfo) -> str:
+    if info.cluster_time is None:
+        return "-"
+    at_s = info.cluster_time.time
+    return f"{local_time(at_s)} ({duration(max(0.0, time.time() - at_s))} ago)"

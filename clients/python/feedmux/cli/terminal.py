@@ -1,0 +1,151 @@
+"""What the commands print: colours only where they are wanted, tables, and JSON.
+
+Invariant: nothing that came from a document or a name reaches a terminal with control characters in it.
+"""
+
+import json
+import os
+import re
+import select
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+_CODES = {
+    "bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35", "cyan": "36",
+}  # fmt: skip
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class Terminal:
+    """A stream, and whether it is a terminal that shows colours (https://no-color.org)."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self.interactive = stream.isatty()
+        self.colours = self.interactive and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
+
+    @property
+    def width(self) -> int:
+        """Columns now; it may be resized at any time."""
+        return shutil.get_terminal_size((100, 24)).columns
+
+    def paint(self, text: str, *styles: str) -> str:
+        if not self.colours or not styles:
+            return text
+        return f"\x1b[{';'.join(_CODES[style] for style in styles)}m{text}\x1b[0m"
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """One line for something that takes a while: what it is, then how long it took."""
+        started_s = time.monotonic()
+        if self.interactive:
+            self.stream.write(f"    {name} …")
+            self.stream.flush()
+        try:
+            yield
+        except BaseException:
+            if self.interactive:
+                self.stream.write("\n")
+            raise
+        took = f"{time.monotonic() - started_s:.1f} s"
+        if self.interactive:
+            self.stream.write(f"\r  {self.paint('✓', 'green')} {name} {self.paint(took, 'dim')}  \n")
+        else:
+            self.stream.write(f"  {name}: {took}\n")
+        self.stream.flush()
+
+
+def plain(text: object) -> str:
+    """Text without control characters."""
+    return _CONTROL.sub("?", str(text))
+
+
+def cut(text: str, width: int) -> str:
+    """At most `width` columns; escape sequences do not count."""
+    if len(_ESCAPE.sub("", text)) <= width:
+        return text
+    kept: list[str] = []
+    room = max(0, width - 1)
+    at = 0
+    for found in _ESCAPE.finditer(text):
+        piece = text[at : found.start()][:room]
+        room -= len(piece)
+        kept += (piece, found.group())
+        at = found.end()
+    kept.append(text[at:][:room])
+    return "".join(kept) + "…"
+
+
+def table(terminal: Terminal, headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Columns as wide as they must be; on a terminal cut to its width."""
+    cells = [[cell if "\x1b" in (cell := str(value)) else plain(value) for value in row] for row in rows]
+    widths = [
+        max(len(header), *(len(_ESCAPE.sub("", row[index])) for row in cells)) if cells else len(header)
+        for index, header in enumerate(headers)
+    ]
+    lines = [
+        terminal.paint("  ".join(header.ljust(width) for header, width in zip(headers, widths, strict=True)), "dim")
+    ]
+    for row in cells:
+        padded = (cell + " " * (width - len(_ESCAPE.sub("", cell))) for cell, width in zip(row, widths, strict=True))
+        lines.append("  ".join(padded).rstrip())
+    if terminal.interactive:
+        lines = [cut(line, terminal.width) for line in lines]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """One object on one line."""
+    print(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def silence_stdout() -> None:
+    """After the reader of our output has gone, so that the interpreter does not complain at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def reader_has_gone() -> bool:
+    """Whether standard output is a pipe that nobody reads any more."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def local_time(seconds: float, *, milliseconds: bool = False) -> str:
+    """Time of day, with the date where it is not today's."""
+    moment = datetime.fromtimestamp(seconds).astimezone()
+    shape = "%H:%M:%S" if moment.date() == datetime.now().astimezone().date() else "%Y-%m-%d %H:%M:%S"
+    text = moment.strftime(shape)
+    return f"{text}.{moment.microsecond // 1000:03d}" if milliseconds else text
+
+
+def iso_time(moment: datetime | None) -> str | None:
+    """For JSON: ISO 8601 in UTC."""
+    return None if moment is None else moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"
+
+
+def duration(seconds: float) -> str:
+    """A time span for people."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if seconds < 3600:
+        return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
+    return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"

@@ -1,0 +1,87 @@
+"""`feedmux token decode`: what a resume token, or the one within a position of feedmux, says."""
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from typing import Any
+
+import bson
+from bson import json_util
+
+from feedmux.cli.connection import add_json_option
+from feedmux.cli.event_line import value_text
+from feedmux.cli.failure import CliError
+from feedmux.cli.feed_arguments import place_of
+from feedmux.cli.terminal import Terminal, print_json
+from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.core.position import decode_position
+from feedmux_server.core.resume_token import TokenDescription, UnknownTokenLayout, describe
+
+_FINGERPRINT = slice(2, 10)
+"""Where a position says whose it is; here any tenant's is read."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, title="actions")
+    decode = actions.add_parser(
+        "decode", help="show what a token says", description="Shows what a token says.", allow_abbrev=False
+    )
+    decode.add_argument(
+        "token",
+        metavar="TOKEN",
+        help='hex (82…), JSON ({"_data": "82…"}), or a position of feedmux (base64 or hex); - reads standard input',
+    )
+    add_json_option(decode)
+
+
+def run(args: argparse.Namespace) -> int:
+    text = sys.stdin.read() if args.token == "-" else args.token
+    try:
+        kind, facts = _describe(text)
+    except (UnknownTokenLayout, argparse.ArgumentTypeError) as error:
+        raise CliError(f"this cannot be read: {error}", 'A token looks like 82… in hex, or {"_data": "82…"}.') from None
+    except FeedmuxError as error:
+        raise CliError(error.message) from None
+    if args.json:
+        print_json({"kind": kind, **_as_json(facts)})
+    else:
+        _show(kind, facts)
+    return 0
+
+
+def _describe(text: str) -> tuple[str, TokenDescription]:
+    place = place_of(text)
+    if isinstance(place, bytes):
+        return "position", describe(decode_position(place, place[_FINGERPRINT]).token.raw)
+    return "resume token", describe(bson.encode(place))
+
+
+def _as_json(facts: TokenDescription) -> dict[str, Any]:
+    said = asdict(facts)
+    if facts.event_identifier is not None:
+        said["event_identifier"] = json.loads(json_util.dumps(facts.event_identifier))
+    return said
+
+
+def _show(kind: str, facts: TokenDescription) -> None:
+    terminal = Terminal(sys.stdout)
+    shown: dict[str, object] = {
+        "kind": kind,
+        "cluster time": f"{facts.time}, increment {facts.cluster_time_increment}"
+        f" (Timestamp({facts.cluster_time_seconds}, {facts.cluster_time_increment}))",
+        "type": facts.token_type,
+        "version": facts.version,
+        "transaction index": facts.transaction_index,
+        "from invalidate": "yes" if facts.from_invalidate else "no",
+    }
+    if facts.collection_uuid is not None:
+        shown["collection uuid"] = facts.collection_uuid
+    if facts.event_identifier is not None:
+        shown["event"] = value_text(facts.event_identifier)
+    if facts.fragment is not None:
+        shown["fragment"] = facts.fragment
+    if facts.undecoded:
+        shown["undecoded"] = facts.undecoded
+    for name, value in shown.items():
+        print(f"{terminal.paint(name.ljust(17), 'dim')} {value}")

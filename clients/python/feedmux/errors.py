@@ -1,0 +1,187 @@
+"""The client's error tree: one table gives each reason, and each status without one, its class.
+
+Every error that a server, the network or a violated protocol causes is a `FeedmuxError`. Users catch the subclasses;
+nobody decides by message text. `recovery` decides which of them a session survives; `status` makes them from gRPC.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+
+class FeedmuxError(Exception):
+    """What went wrong.
+
+    `reason` is a name of `ErrorReason` without its prefix (`HISTORY_LOST`), or empty where the error carried none;
+    `status` the gRPC status name (`OUT_OF_RANGE`); `metadata` the facts that the reason's documentation names;
+    `retry_after_s` the seconds the server asked to wait, where it did.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str = "",
+        status: str = "UNKNOWN",
+        metadata: Mapping[str, str] | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.reason = reason
+        self.status = status
+        self.metadata: dict[str, str] = dict(metadata or {})
+        self.retry_after_s = retry_after_s
+
+    def __str__(self) -> str:
+        return f"{self.reason or self.status}: {self.message}"
+
+
+class InvalidArgument(FeedmuxError):
+    """The request is wrong in itself; `reason` says how."""
+
+
+class PositionInvalid(InvalidArgument):
+    """A position cannot be decoded, or belongs to another tenant, source or scope."""
+
+
+class OptionRefused(InvalidArgument):
+    """MongoDB refused the pipeline or an option. Metadata: `code`, `code_name`, `labels`."""
+
+
+class Unauthenticated(FeedmuxError):
+    """No credentials, or none that the server knows."""
+
+
+class PermissionDenied(FeedmuxError):
+    """The credentials do not cover this namespace or method."""
+
+
+class NotFound(FeedmuxError):
+    """There is no such thing."""
+
+
+class SubscriptionNotFound(NotFound):
+    """There is no such subscription, or it was deleted during the session."""
+
+
+class SubscriptionExists(FeedmuxError):
+    """A subscription of this name with other content exists."""
+
+
+class FailedPrecondition(FeedmuxError):
+    """The request does not fit the present state; `reason` says how."""
+
+
+class SubscriptionBusy(FailedPrecondition):
+    """Another client holds the subscription. Open with `takeover=True` to replace it. Metadata: `owner`."""
+
+
+class FeedInvalidated(FailedPrecondition):
+    """The feed ended with an invalidate (drop, rename, dropDatabase).
+
+    `position` is the last place of the session: what `Start.position` takes to go on behind the invalidate.
+    `resume_token` is MongoDB's document for it, as `Start.start_after` takes it; None where none is known.
+    """
+
+    position: bytes = b""
+    resume_token: Mapping[str, object] | None = None
+
+
+class OutOfRange(FeedmuxError):
+    """A place that cannot be read; `reason` says why."""
+
+
+class HistoryLost(OutOfRange):
+    """The position has left MongoDB's oplog. Metadata: `oldest_time` where it is known."""
+
+
+class Aborted(FeedmuxError):
+    """The server ended the session."""
+
+
+class Fenced(Aborted):
+    """The session lost its subscription. Metadata: `cause`."""
+
+
+class EndedByOperator(Aborted):
+    """An operator ended the session. It may be opened again."""
+
+
+class QuotaExceeded(FeedmuxError):
+    """A quota of the tenant or a limit of the server is reached."""
+
+
+class Unavailable(FeedmuxError):
+    """The server, or what it depends on, cannot be reached now."""
+
+
+class InternalError(FeedmuxError):
+    """A defect of the server. Metadata: `correlation_id`."""
+
+
+class ProtocolError(FeedmuxError):
+    """The server broke the protocol: a gap in the sequence, more than the credit, a batch over the limit, fragments
+    out of order, lengths that do not add up, or an undecodable message."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, reason="", status="INTERNAL")
+
+
+class SessionClosed(FeedmuxError):
+    """The session was used after `close()`."""
+
+    def __init__(self, message: str = "the session is closed") -> None:
+        super().__init__(message, status="CANCELLED")
+
+
+BY_REASON: Final[Mapping[str, type[FeedmuxError]]] = {
+    "POSITION_INVALID": PositionInvalid,
+    "POSITION_FOREIGN": PositionInvalid,
+    "OPTION_REFUSED": OptionRefused,
+    "UNAUTHENTICATED": Unauthenticated,
+    "NAMESPACE_DENIED": PermissionDenied,
+    "SOURCE_UNAUTHORIZED": PermissionDenied,
+    "METHOD_DENIED": PermissionDenied,
+    "SUBSCRIPTION_NOT_FOUND": SubscriptionNotFound,
+    "SUBSCRIPTION_EXISTS": SubscriptionExists,
+    "HISTORY_LOST": HistoryLost,
+    "FEED_INVALIDATED": FeedInvalidated,
+    "SUBSCRIPTION_BUSY": SubscriptionBusy,
+    "FENCED": Fenced,
+    "ENDED_BY_OPERATOR": EndedByOperator,
+    "QUOTA_EXCEEDED": QuotaExceeded,
+    "DRAINING": Unavailable,
+    "SOURCE_UNAVAILABLE": Unavailable,
+    "STATE_UNAVAILABLE": Unavailable,
+    "INTERNAL": InternalError,
+}
+"""Reasons with a class of their own. Any other reason, known or not, falls back to its status."""
+
+BY_STATUS: Final[Mapping[str, type[FeedmuxError]]] = {
+    "INVALID_ARGUMENT": InvalidArgument,
+    "UNAUTHENTICATED": Unauthenticated,
+    "PERMISSION_DENIED": PermissionDenied,
+    "NOT_FOUND": NotFound,
+    "ALREADY_EXISTS": SubscriptionExists,
+    "FAILED_PRECONDITION": FailedPrecondition,
+    "OUT_OF_RANGE": OutOfRange,
+    "ABORTED": Aborted,
+    "RESOURCE_EXHAUSTED": QuotaExceeded,
+    "UNAVAILABLE": Unavailable,
+    "DEADLINE_EXCEEDED": Unavailable,
+    "INTERNAL": InternalError,
+}
+
+
+def make_error(
+    status: str,
+    message: str,
+    reason: str = "",
+    metadata: Mapping[str, str] | None = None,
+    retry_after_s: float | None = None,
+) -> FeedmuxError:
+    """The error for a gRPC status name and, where there was an ErrorInfo, its reason and metadata."""
+    kind = BY_REASON.get(reason) or BY_STATUS.get(status, FeedmuxError)
+    if kind is Fenced and (metadata or {}).get("cause") == "DELETE":
+        kind = SubscriptionNotFound
+    return kind(message, reason=reason, status=status, metadata=metadata, retry_after_s=retry_after_s)

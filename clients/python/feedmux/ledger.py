@@ -1,0 +1,176 @@
+"""What was delivered under which number, what of it is acked, and what must not come out a second time.
+
+The client numbers events with ordinals that never restart; the server's delivery sequences restart with every stream.
+The ledger maps one to the other by ranges, keeps the unacked batches of a durable subscription, and after a reconnect
+recognises them by their `_id` when they come again. Pure; `runner` owns one and feeds it in the order of arrival.
+
+Invariant: `kept` holds exactly the events received and not acked, in ordinal order; `ranges` hold the sequences of
+the present stream that are not yet covered by an ack, in sequence order.
+"""
+
+from collections import deque
+
+from feedmux.batches import Batch
+from feedmux.errors import ProtocolError
+from feedmux.places import NOWHERE, Place, token_time
+
+
+class Ledger:
+    """Bookkeeping of one session object.
+
+    `durable` says that acks matter and that a reopened stream may repeat; an inline feed continues behind the last
+    event received, so nothing is kept for it.
+    """
+
+    def __init__(self, durable: bool) -> None:
+        self._durable = durable
+        self._received = 0
+        self._next_sequence = 1
+        self._acked_sequence = 0
+        self._floor = 0
+        self._ranges: deque[tuple[int, int, int]] = deque()
+        self._kept: deque[Batch] = deque()
+        self._repeats: dict[bytes, int] = {}
+        self._repeats_until: tuple[int, int] | None = None
+        self._acked_place = NOWHERE
+        self._latest = NOWHERE
+
+    @property
+    def received(self) -> int:
+        """The highest ordinal given out."""
+        return self._received
+
+    @property
+    def latest(self) -> Place:
+        """The place up to which everything has been received."""
+        return self._latest
+
+    @property
+    def expects_repeats(self) -> bool:
+        """Whether events handed out before may still come again."""
+        return bool(self._repeats)
+
+    def acked_place(self, acked: int) -> Place:
+        """The place up to which everything is acked: where a new stream has to begin. NOWHERE at the start."""
+        acked = max(acked, self._floor)
+        if acked >= self._received:
+            return self._latest
+        self._prune(acked)
+        if self._kept and self._kept[0].first_sequence <= acked:
+            key = self._kept[0].event_key(acked - self._kept[0].first_sequence)
+            if key:
+                return Place(token=key, time=token_time(key) or (0, 0))
+        return self._acked_place
+
+    def forget(self) -> None:
+        """The stored position was moved on purpose: what is unacked has lost its meaning, and may come again."""
+        self._floor = self._received
+        self._kept.clear()
+        self._repeats.clear()
+        self._acked_place = self._latest = NOWHERE
+
+    def begin(self, opened: Place, acked: int) -> None:
+        """A stream begins at `opened`, its sequences at 1. Acks up to `acked` were known when it was asked for."""
+        self._next_sequence = 1
+        self._acked_sequence = 0
+        self._ranges.clear()
+        self._repeats.clear()
+        self._prune(max(acked, self._floor))
+        if not self._kept:
+            self._acked_place = self._latest = opened
+            return
+        key = b""
+        for batch in self._kept:
+            for index in range(max(0, acked + 1 - batch.first_sequence), len(batch)):
+                key = batch.event_key(index)
+                if key:
+                    self._repeats[key] = batch.first_sequence + index
+        self._repeats_until = token_time(key) if key else None
+
+    def arrive(self, first_sequence: int, batch: Batch) -> list[Batch]:
+        """A batch arrived: it, or what of it is new, numbered. Raises ProtocolError at a gap in the sequence."""
+        if first_sequence != self._next_sequence:
+            raise ProtocolError(f"delivery {first_sequence} came where {self._next_sequence} was due")
+        self._next_sequence += len(batch)
+        if self._repeats:
+            self._stop_at_news(batch)
+        if not self._repeats:
+            self._take(first_sequence, batch)
+            self._latest = batch.place
+            return [batch]
+        fresh = self._sift(first_sequence, batch)
+        if not self._repeats:
+            self._latest = batch.place
+        return fresh
+
+    def progress(self, place: Place) -> None:
+        """Everything at or before `place` has been delivered."""
+        if not self._repeats:
+            self._latest = place
+
+    def acked_sequence(self, acked: int) -> int:
+        """The delivery sequence of the present stream up to which everything is acked; 0 for nothing.
+
+        After a rewind older events stand before those handed out earlier: then the first of them not acked decides.
+        """
+        self._prune(acked)
+        while self._ranges:
+            sequence, ordinal, count = self._ranges[0]
+            done = min(acked - ordinal + 1, count)
+            if done <= 0:
+                break
+            self._acked_sequence = sequence + done - 1
+            if done < count:
+                break
+            self._ranges.popleft()
+        return self._acked_sequence
+
+    def _take(self, sequence: int, batch: Batch) -> None:
+        batch.first_sequence = self._received + 1
+        self._received += len(batch)
+        self._map(sequence, batch.first_sequence, len(batch))
+        if self._durable:
+            self._kept.append(batch.twin())
+
+    def _sift(self, first_sequence: int, batch: Batch) -> list[Batch]:
+        fresh: list[Batch] = []
+        start = 0
+        for index in range(len(batch)):
+            ordinal = self._repeats.pop(batch.event_key(index), None)
+            if ordinal is None:
+                continue
+            if index > start:
+                fresh.append(self._take_part(first_sequence, batch, start, index))
+            self._map(first_sequence + index, ordinal, 1)
+            start = index + 1
+        if start < len(batch):
+            fresh.append(self._take_part(first_sequence, batch, start, len(batch)))
+        return fresh
+
+    def _take_part(self, first_sequence: int, batch: Batch, start: int, end: int) -> Batch:
+        part = batch.part(start, end)
+        self._take(first_sequence + start, part)
+        return part
+
+    def _stop_at_news(self, batch: Batch) -> None:
+        first_time = token_time(batch.event_key(0))
+        if first_time and self._repeats_until and first_time > self._repeats_until:
+            self._repeats.clear()
+
+    def _map(self, sequence: int, ordinal: int, count: int) -> None:
+        if not self._durable:
+            return
+        if self._ranges:
+            last_sequence, last_ordinal, last_count = self._ranges[-1]
+            if sequence - last_sequence == ordinal - last_ordinal == last_count:
+                self._ranges[-1] = (last_sequence, last_ordinal, last_count + count)
+                return
+        self._ranges.append((sequence, ordinal, count))
+
+    def _prune(self, acked: int) -> None:
+        while self._kept and self._kept[0].last_sequence <= acked:
+            batch = self._kept.popleft()
+            if batch.place.position:
+                self._acked_place = batch.place
+            else:
+                self._acked_place = Place(token=batch.event_key(len(batch) - 1))

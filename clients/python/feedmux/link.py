@@ -1,0 +1,132 @@
+"""The way to the server: one gRPC channel per event loop, credentials, and the calls that sessions and clients make.
+
+A channel is made at the first use and belongs to the event loop and process that use it, so that a client can be made
+before a fork and used from several `asyncio.run`. Nothing here knows what the messages mean.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import grpc
+import grpc.aio
+
+from feedmux.status import error_from_call
+
+_CHANNEL_OPTIONS: tuple[tuple[str, int | str], ...] = (
+    ("grpc.max_receive_message_length", 72 * 1024 * 1024),
+    ("grpc.max_send_message_length", 72 * 1024 * 1024),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 5_000),
+    ("grpc.primary_user_agent", "feedmux-python"),
+)
+_SUBSCRIBE = "/feedmux.v1.ChangeFeed/Subscribe"
+_ROUTE_KEY = "x-feedmux-route"
+
+Metadata = tuple[tuple[str, str], ...]
+Token = str | Callable[[], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """TLS by files (PEM). No `root` is the system's roots; certificate and key together are mutual TLS.
+
+    `server_name` is what the server's certificate is checked against where it is not the target's host.
+    """
+
+    root: str | Path | None = None
+    certificate: str | Path | None = None
+    key: str | Path | None = None
+    server_name: str | None = None
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """For gRPC. Raises OSError where a file cannot be read."""
+        root, key, certificate = (
+            Path(path).read_bytes() if path else None for path in (self.root, self.key, self.certificate)
+        )
+        return grpc.ssl_channel_credentials(root, key, certificate)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where the server is and how to speak to it."""
+
+    address: str
+    token: Token | None = field(default=None, repr=False)
+    tls: Tls | None = None
+    channel_options: Sequence[tuple[str, int | str]] = ()
+
+    def channel(self) -> grpc.aio.Channel:
+        """A new channel for the running event loop."""
+        chosen = [*_CHANNEL_OPTIONS, *self.channel_options]
+        if self.tls is None:
+            return grpc.aio.insecure_channel(self.address, options=chosen)
+        if self.tls.server_name:
+            chosen.append(("grpc.ssl_target_name_override", self.tls.server_name))
+        return grpc.aio.secure_channel(self.address, self.tls.credentials(), options=chosen)
+
+    def metadata(self, route: str = "") -> Metadata:
+        """The metadata of every call: credentials, asked for anew each time, and the route where one is known."""
+        pairs: list[tuple[str, str]] = []
+        if self.token is not None:
+            token = self.token if isinstance(self.token, str) else self.token()
+            pairs.append(("authorization", f"Bearer {token}"))
+        if route:
+            pairs.append((_ROUTE_KEY, route))
+        return tuple(pairs)
+
+
+class Stream(Protocol):
+    """One Subscribe call, as `runner` uses it."""
+
+    async def read(self) -> Any: ...
+
+    async def write(self, request: bytes) -> None: ...
+
+    def cancel(self) -> bool: ...
+
+
+class Link:
+    """A client's connection: one channel for each event loop that uses it."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._channels: dict[tuple[int, int], tuple[asyncio.AbstractEventLoop, grpc.aio.Channel]] = {}
+
+    def _channel(self) -> grpc.aio.Channel:
+        loop = asyncio.get_running_loop()
+        key = os.getpid(), id(loop)
+        known = self._channels.get(key)
+        if known is None or known[0] is not loop:
+            known = self._channels[key] = loop, self._target.channel()
+        return known[1]
+
+    def subscribe(self, route: str) -> Stream:
+        """Begins a Subscribe call of bytes up and bytes down."""
+        make: Any = self._channel().stream_stream(_SUBSCRIBE)
+        call: Stream = make(metadata=self._target.metadata(route))
+        return call
+
+    async def unary(self, service: str, method: str, request: Any, response_type: Any, timeout_s: float) -> Any:
+        """One unary call within `timeout_s` seconds. Raises FeedmuxError."""
+        call = self._channel().unary_unary(
+            f"/feedmux.v1.{service}/{method}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=response_type.FromString,
+        )
+        try:
+            return await call(request, timeout=timeout_s, metadata=self._target.metadata())
+        except grpc.aio.AioRpcError as error:
+            raise error_from_call(error) from None
+
+    async def close(self) -> None:
+        """Closes the running loop's channel; its calls end. Another loop's channel is closed from there."""
+        known = self._channels.pop((os.getpid(), id(asyncio.get_running_loop())), None)
+        if known is not None:
+            await known[1].close()

@@ -1,0 +1,48 @@
+"""The client's tunables, each with its trade-off. Frozen values; no other module holds constants of this kind."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from bson.codec_options import CodecOptions, DatetimeConversion
+
+from feedmux.feeds import Format
+
+SESSION_CODEC: CodecOptions[Any] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_AUTO)
+"""As bson's default, but dates that Python cannot hold come as DatetimeMS instead of ending the loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """How a session behaves.
+
+    The window bounds what waits in the client, in events and bytes: larger smooths, smaller saves memory. It is
+    refilled when a quarter of it has been taken.
+    """
+
+    window_events: int = 16_384
+    window_bytes: int = 8 * 1024 * 1024
+    message_bytes_max: int = 1024 * 1024
+    """Bytes of the largest message: 64 KiB to 64 MiB. Larger events come as fragments and are joined here."""
+    heartbeat_s: float = 10.0
+    """1 to 60. How often an idle server says something; after three silent intervals the client reconnects."""
+    ack_interval_s: float = 0.1
+    """Acks are sent at most this late; longer means fewer messages and more repeats after a crash."""
+    open_timeout_s: float = 30.0
+    """How long `open()` keeps trying while the server cannot be reached."""
+    reconnect_timeout_s: float | None = None
+    """How long a session that was open keeps trying to reconnect; None: as long as it takes."""
+    close_timeout_s: float = 5.0
+    """How long `close()` waits until the acks are confirmed."""
+    backoff_first_s: float = 0.2
+    backoff_most_s: float = 10.0
+    """Delays between attempts are random between 0 and a bound that doubles from the first to the second."""
+    format: Format = "bson"
+    codec_options: CodecOptions[Any] = field(default=SESSION_CODEC)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.window_events < 2**31 or not 1 <= self.window_bytes <= 2**40:
+            raise ValueError("the window is 1 to 2^31-1 events and 1 to 2^40 bytes")
+        if not 64 * 1024 <= self.message_bytes_max <= 64 * 1024 * 1024:
+            raise ValueError("message_bytes_max is 64 KiB to 64 MiB")
+        if not 1 <= self.heartbeat_s <= 60:
+            raise ValueError("heartbeat_s is 1 to 60")

@@ -1,0 +1,105 @@
+"""The event loop behind the synchronous classes: one daemon thread per process, started at the first use.
+
+A client made before a fork works on both sides if its first call comes after it: each process has a thread of its own.
+gRPC does not survive a fork after its first call, so there the child is told instead of waiting for ever.
+"""
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Portal:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.loop.set_exception_handler(_on_exception)
+        self._thread = threading.Thread(target=self._run, name="feedmux", daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Starts a coroutine on the loop, from any other thread."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def call(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+        """Runs a coroutine on the loop and waits for it. An interrupt or the timeout cancels it.
+
+        Raises TimeoutError after `timeout_s` seconds.
+        """
+        future = self.submit(work)
+        try:
+            return future.result(timeout_s)
+        except BaseException:
+            future.cancel()
+            raise
+
+    def wake(self, callback: Callable[[], None]) -> None:
+        """Calls back on the loop, from any thread; does nothing once the loop is gone."""
+        try:
+            self.loop.call_soon_threadsafe(callback)
+        except RuntimeError:
+            return
+
+    def stop(self) -> None:
+        """Cancels what runs and ends the thread."""
+        if self.loop.is_running():
+            self.wake(self.loop.stop)
+            self._thread.join(2.0)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+        tasks = asyncio.all_tasks(self.loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            self.loop.run_until_complete(asyncio.wait(tasks, timeout=1.0))
+
+
+_lock = threading.Lock()
+_forked_late = False
+_portals: dict[int, Portal] = {}
+
+
+def portal() -> Portal:
+    """The portal of this process. Raises RuntimeError in a child forked from a process that had one."""
+    if _forked_late:
+        raise RuntimeError("gRPC does not survive a fork after its first call: fork first, or spawn")
+    known = _portals.get(os.getpid())
+    if known is not None:
+        return known
+    with _lock:
+        if os.getpid() not in _portals:
+            _portals[os.getpid()] = Portal()
+        return _portals[os.getpid()]
+
+
+@atexit.register
+def _stop() -> None:
+    # A loop that gRPC still calls into while the interpreter goes away crashes it.
+    known = _portals.pop(os.getpid(), None)
+    if known is not None:
+        known.stop()
+
+
+def _after_fork() -> None:
+    global _lock, _forked_late
+    _lock = threading.Lock()
+    _forked_late = bool(_portals)
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _on_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    # With event loops in several threads, all gRPC's pollers wake for one event and the late ones find nothing to read.
+    if isinstance(context.get("exception"), BlockingIOError):
+        return
+    loop.default_exception_handler(context)

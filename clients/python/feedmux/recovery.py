@@ -1,0 +1,62 @@
+"""Which errors a session survives, and how long it waits before it tries again. Pure: randomness is an argument."""
+
+from collections.abc import Callable
+from enum import Enum
+
+from feedmux.errors import FeedmuxError, Fenced, ProtocolError
+
+_TRANSPORT = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED"})
+_TRANSPORT_WITHOUT_REASON = frozenset({"INTERNAL", "UNKNOWN", "CANCELLED", "ABORTED"})
+"""What gRPC itself and proxies give for a broken stream. The server always adds a reason."""
+
+
+class Step(Enum):
+    """What to do about an error."""
+
+    REOPEN = "reopen"
+    """Open again behind the last acked event."""
+    REOPEN_AT_STORED = "reopen at the stored position"
+    """Open again where the stored position now stands; forget what is unacked."""
+    RAISE = "raise"
+    """Only the user can decide."""
+
+
+_FENCED = {"SEEK": Step.REOPEN_AT_STORED, "UPDATE": Step.REOPEN, "LEASE": Step.REOPEN}
+
+
+def next_step(error: FeedmuxError) -> Step:
+    """What a session does about the error that ended its stream."""
+    if isinstance(error, ProtocolError):
+        return Step.RAISE
+    if isinstance(error, Fenced):
+        return _FENCED.get(error.metadata.get("cause", ""), Step.RAISE)
+    if error.status in _TRANSPORT:
+        return Step.REOPEN
+    if error.status in _TRANSPORT_WITHOUT_REASON and not error.reason:
+        return Step.REOPEN
+    if error.status == "RESOURCE_EXHAUSTED" and error.retry_after_s is not None:
+        return Step.REOPEN
+    return Step.RAISE
+
+
+class Backoff:
+    """Exponential backoff with full jitter: a delay is anywhere between 0 and a bound that doubles.
+
+    `random` returns a number in [0, 1).
+    """
+
+    def __init__(self, first_s: float, most_s: float, random: Callable[[], float]) -> None:
+        self._first_s = first_s
+        self._most_s = most_s
+        self._random = random
+        self._bound_s = first_s
+
+    def next_s(self, at_least_s: float | None = None) -> float:
+        """Seconds to wait now; never less than what the server asked for."""
+        delay_s = (at_least_s or 0.0) + self._random() * self._bound_s
+        self._bound_s = min(self._most_s, self._bound_s * 2)
+        return delay_s
+
+    def reset(self) -> None:
+        """The connection holds: begin small again."""
+        self._bound_s = self._first_s

@@ -1,0 +1,182 @@
+"""What goes up: protobuf messages made from the client's own values, and resources read back from protobuf.
+
+With `responses` the only modules that touch generated messages.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import bson
+from bson.timestamp import Timestamp
+from google.protobuf import timestamp_pb2
+
+from feedmux.feeds import Feed, Format, OnHistoryLost, OnInvalidate, Start, SubscriptionInfo
+from feedmux.places import Place
+from feedmux.v1 import change_feed_pb2, feed_pb2, subscriptions_pb2
+from feedmux.window import Grant
+
+_FORMATS: Final[Mapping[Format, feed_pb2.Format]] = {
+    "bson": feed_pb2.FORMAT_BSON,
+    "extended_json_relaxed": feed_pb2.FORMAT_EXTENDED_JSON_RELAXED,
+    "extended_json_canonical": feed_pb2.FORMAT_EXTENDED_JSON_CANONICAL,
+}
+_ON_INVALIDATE: Final[Mapping[OnInvalidate, feed_pb2.OnInvalidate]] = {
+    "stop": feed_pb2.ON_INVALIDATE_STOP,
+    "continue": feed_pb2.ON_INVALIDATE_CONTINUE,
+}
+_ON_HISTORY_LOST: Final[Mapping[OnHistoryLost, feed_pb2.OnHistoryLost]] = {
+    "fail": feed_pb2.ON_HISTORY_LOST_FAIL,
+    "earliest": feed_pb2.ON_HISTORY_LOST_EARLIEST,
+}
+CLOSE: Final = change_feed_pb2.SubscribeRequest(close=change_feed_pb2.Close()).SerializeToString()
+
+
+def feed_message(feed: Feed, default_source: str) -> feed_pb2.Feed:
+    """A feed for the wire. Raises bson.errors.InvalidDocument for what BSON cannot hold."""
+    message = feed_pb2.Feed(
+        source=feed.source or default_source,
+        database=feed.database or "",
+        collection=feed.collection or "",
+        full_document=feed.full_document or "",
+        full_document_before_change=feed.full_document_before_change or "",
+        show_expanded_events=feed.show_expanded_events,
+        batch_size=feed.batch_size,
+        max_await_time_ms=feed.max_await_time_ms,
+        read_preference=feed.read_preference or "",
+        read_concern=feed.read_concern or "",
+        match_collection_uuid_for_update_lookup=feed.match_collection_uuid_for_update_lookup,
+    )
+    if isinstance(feed.pipeline, str):
+        message.pipeline.extended_json = feed.pipeline
+    elif feed.pipeline:
+        message.pipeline.bson = bson.encode({"pipeline": list(feed.pipeline)})
+    if feed.collation is not None:
+        message.collation = bson.encode(feed.collation)
+    if feed.comment is not None:
+        message.comment = bson.encode({"comment": feed.comment})
+    return message
+
+
+def feed_value(message: feed_pb2.Feed) -> Feed:
+    """A feed read back."""
+    pipeline: list[Mapping[str, Any]] | str | None = None
+    match message.pipeline.WhichOneof("notation"):
+        case "bson":
+            pipeline = bson.decode(message.pipeline.bson)["pipeline"]
+        case "extended_json":
+            pipeline = message.pipeline.extended_json
+    return Feed(
+        source=message.source,
+        database=message.database or None,
+        collection=message.collection or None,
+        pipeline=pipeline,
+        full_document=message.full_document or None,
+        full_document_before_change=message.full_document_before_change or None,
+        show_expanded_events=message.show_expanded_events,
+        collation=bson.decode(message.collation) if message.collation else None,
+        comment=bson.decode(message.comment).get("comment") if message.comment else None,
+        batch_size=message.batch_size,
+        max_await_time_ms=message.max_await_time_ms,
+        read_preference=message.read_preference or None,
+        read_concern=message.read_concern or None,
+        match_collection_uuid_for_update_lookup=message.match_collection_uuid_for_update_lookup,
+    )
+
+
+def start_message(start: Start) -> feed_pb2.Start:
+    """A start for the wire."""
+    match start.kind:
+        case "position":
+            return feed_pb2.Start(position=start.token)
+        case "resume_after":
+            return feed_pb2.Start(resume_after=start.token)
+        case "start_after":
+            return feed_pb2.Start(start_after=start.token)
+        case "operation_time":
+            seconds, increment = start.time
+            return feed_pb2.Start(start_at_operation_time=feed_pb2.ClusterTime(seconds=seconds, increment=increment))
+        case "time":
+            return feed_pb2.Start(time=timestamp_pb2.Timestamp(seconds=start.time[0]))
+        case "earliest":
+            return feed_pb2.Start(earliest=feed_pb2.Earliest())
+        case "latest":
+            return feed_pb2.Start(latest=feed_pb2.Latest())
+
+
+def subscription_message(
+    name: str,
+    feed: feed_pb2.Feed | None,
+    on_invalidate: OnInvalidate | None,
+    on_history_lost: OnHistoryLost | None,
+) -> subscriptions_pb2.Subscription:
+    """A subscription's definition. Raises ValueError for an unknown policy."""
+    message = subscriptions_pb2.Subscription(name=name, feed=feed)
+    if on_invalidate is not None:
+        if on_invalidate not in _ON_INVALIDATE:
+            raise ValueError(f"on_invalidate is one of {', '.join(_ON_INVALIDATE)}")
+        message.on_invalidate = _ON_INVALIDATE[on_invalidate]
+    if on_history_lost is not None:
+        if on_history_lost not in _ON_HISTORY_LOST:
+            raise ValueError(f"on_history_lost is one of {', '.join(_ON_HISTORY_LOST)}")
+        message.on_history_lost = _ON_HISTORY_LOST[on_history_lost]
+    return message
+
+
+def subscription_value(message: subscriptions_pb2.Subscription) -> SubscriptionInfo:
+    """A subscription read back. Policies that this client does not know read as their defaults."""
+    return SubscriptionInfo(
+        name=message.name,
+        feed=feed_value(message.feed),
+        on_invalidate="continue" if message.on_invalidate == feed_pb2.ON_INVALIDATE_CONTINUE else "stop",
+        on_history_lost=("earliest" if message.on_history_lost == feed_pb2.ON_HISTORY_LOST_EARLIEST else "fail"),
+        position=message.position,
+        cluster_time=timestamp_value(message.cluster_time) if message.HasField("cluster_time") else None,
+        create_time=time_value(message.create_time) if message.HasField("create_time") else None,
+        update_time=time_value(message.update_time) if message.HasField("update_time") else None,
+        etag=message.etag,
+        active=message.active,
+        owner=message.owner,
+        epoch=message.epoch,
+    )
+
+
+def timestamp_value(message: feed_pb2.ClusterTime) -> Timestamp:
+    """A cluster time as bson's Timestamp."""
+    return Timestamp(message.seconds, message.increment)
+
+
+def time_value(message: timestamp_pb2.Timestamp) -> datetime:
+    """A wall-clock time, UTC."""
+    return message.ToDatetime(tzinfo=UTC)
+
+
+def format_message(format_: Format) -> feed_pb2.Format:
+    """A format for the wire. Raises ValueError for an unknown one."""
+    if format_ not in _FORMATS:
+        raise ValueError(f"format is one of {', '.join(_FORMATS)}")
+    return _FORMATS[format_]
+
+
+def last_acked_message(place: Place, epoch: int) -> change_feed_pb2.LastAcked:
+    """The last acked place: a position where there is one, else the event's token."""
+    if place.position:
+        return change_feed_pb2.LastAcked(position=place.position, epoch=epoch)
+    return change_feed_pb2.LastAcked(resume_token=place.token, epoch=epoch)
+
+
+def open_bytes(message: change_feed_pb2.Open) -> bytes:
+    """The first message of a stream."""
+    return change_feed_pb2.SubscribeRequest(open=message).SerializeToString()
+
+
+def credit_bytes(grant: Grant) -> bytes:
+    """More credit."""
+    return change_feed_pb2.SubscribeRequest(
+        credit=change_feed_pb2.Credit(events=grant.events, bytes=grant.size_bytes)
+    ).SerializeToString()
+
+
+def ack_bytes(sequence: int) -> bytes:
+    """An ack of everything up to a delivery sequence."""
+    return change_feed_pb2.SubscribeRequest(ack=change_feed_pb2.Ack(delivery_sequence=sequence)).SerializeToString()

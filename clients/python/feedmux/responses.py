@@ -1,0 +1,248 @@
+"""What comes down: bytes of a SubscribeResponse to the client's own values.
+
+A batch's events are never copied: for large messages the few fields around them are found by walking the wire format,
+and `BsonBatch` is laid over the message. Everything else, and everything unusual, goes through protobuf. Fields and
+kinds that are not known are ignored.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from bson.codec_options import CodecOptions
+from google.protobuf.message import DecodeError
+
+from feedmux.batches import Batch, BsonBatch, JsonBatch
+from feedmux.errors import ProtocolError
+from feedmux.notices import Degraded, Draining, Gap, HistoryAtRisk, Notice, Rewound
+from feedmux.places import Place
+from feedmux.v1 import change_feed_pb2, feed_pb2
+
+_BATCH_TAG = 0x12
+_BSON_TAG = 0x7A
+_WALK_FROM_BYTES = 4096
+"""Below this size protobuf's own copying costs less than walking in Python."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The stream is open. Intervals in seconds; a limit of 0 says nothing."""
+
+    epoch: int
+    place: Place
+    at_last_acked: bool
+    heartbeat_s: float
+    credit_events_max: int
+    credit_bytes_max: int
+    unacked_events_max: int
+    message_bytes_max: int
+    routing_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Events, and the sequence of the first of them."""
+
+    first_sequence: int
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """A part of an event. `place` counts in the last part only."""
+
+    sequence: int
+    index: int
+    count: int
+    data: bytes
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Everything at or before `place` has been delivered."""
+
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Acks up to `sequence` are durable; `position` is stored."""
+
+    sequence: int
+    position: bytes
+
+
+Response = Opened | Delivery | Progress | Committed | Notice
+
+
+class Reader:
+    """Reads the messages of one session: knows its format and codec options, and puts fragments together."""
+
+    def __init__(self, json: bool, options: CodecOptions[Any]) -> None:
+        self._json = json
+        self._options = options
+        self._fragments: list[bytes] = []
+        self._fragment_of = (0, 0)
+
+    def reset(self) -> None:
+        """A new stream: unfinished fragments are void."""
+        self._fragments = []
+
+    def read(self, message: bytes) -> Response | None:
+        """One message; None for a kind that is not known or part of an unfinished event. Raises ProtocolError."""
+        response = self._parse(message)
+        if isinstance(response, Fragment):
+            return self._join(response)
+        if self._fragments and response is not None:
+            raise ProtocolError("a message came between the fragments of an event")
+        return response
+
+    def _parse(self, message: bytes) -> Response | Fragment | None:
+        try:
+            if len(message) >= _WALK_FROM_BYTES and message[0] == _BATCH_TAG:
+                parts = _walk_batch(message)
+                if parts is not None:
+                    head, events = parts
+                    batch = change_feed_pb2.Batch.FromString(head)
+                    return self._delivery(batch, events)
+            response = change_feed_pb2.SubscribeResponse.FromString(message)
+        except (DecodeError, IndexError) as error:
+            raise ProtocolError("a message cannot be decoded") from error
+        match response.WhichOneof("message"):
+            case "batch":
+                return self._delivery(response.batch, memoryview(response.batch.bson))
+            case "progress":
+                return Progress(_place(response.progress))
+            case "committed":
+                return Committed(response.committed.delivery_sequence, response.committed.position)
+            case "event_fragment":
+                part = response.event_fragment
+                return Fragment(part.delivery_sequence, part.index, part.count, part.data, _place(part))
+            case "opened":
+                return _opened(response.opened)
+            case "notice":
+                return _notice(response.notice)
+        return None
+
+    def _delivery(self, batch: change_feed_pb2.Batch, events: memoryview) -> Delivery:
+        place = _place(batch)
+        read_ns = batch.read_time.seconds * 1_000_000_000 + batch.read_time.nanos
+        count = batch.event_count
+        if count < 1:
+            raise ProtocolError("a batch without events")
+        if self._json:
+            if len(batch.json) != count:
+                raise ProtocolError(f"a batch of {count} events holds {len(batch.json)} texts")
+            return Delivery(batch.first_delivery_sequence, JsonBatch(tuple(batch.json), place, read_ns, self._options))
+        return Delivery(batch.first_delivery_sequence, BsonBatch(events, count, place, read_ns, self._options))
+
+    def _join(self, part: Fragment) -> Delivery | None:
+        if (
+            part.index != len(self._fragments)
+            or part.count < 1
+            or (part.index and self._fragment_of != (part.sequence, part.count))
+        ):
+            raise ProtocolError("fragments of an event out of order")
+        self._fragment_of = (part.sequence, part.count)
+        self._fragments.append(part.data)
+        if len(self._fragments) < part.count:
+            return None
+        data = b"".join(self._fragments)
+        self._fragments = []
+        if not self._json:
+            return Delivery(part.sequence, BsonBatch(memoryview(data), 1, part.place, 0, self._options))
+        try:
+            text = data.decode()
+        except UnicodeDecodeError as error:
+            raise ProtocolError("a fragmented event is not UTF-8") from error
+        return Delivery(part.sequence, JsonBatch((text,), part.place, 0, self._options))
+
+
+def _place(
+    message: (
+        change_feed_pb2.Opened | change_feed_pb2.Batch | change_feed_pb2.EventFragment | change_feed_pb2.Progress
+    ),
+) -> Place:
+    time = message.cluster_time
+    return Place(message.position, message.resume_token, (time.seconds, time.increment))
+
+
+def _opened(opened: change_feed_pb2.Opened) -> Opened:
+    limits = opened.limits
+    return Opened(
+        epoch=opened.epoch,
+        place=_place(opened),
+        at_last_acked=opened.at_last_acked,
+        heartbeat_s=opened.heartbeat_interval.seconds + opened.heartbeat_interval.nanos / 1e9,
+        credit_events_max=limits.credit_events_max,
+        credit_bytes_max=limits.credit_bytes_max,
+        unacked_events_max=limits.unacked_events_max,
+        message_bytes_max=limits.message_bytes_max,
+        routing_key=opened.routing_key,
+    )
+
+
+def _time(time: feed_pb2.ClusterTime) -> tuple[int, int]:
+    return time.seconds, time.increment
+
+
+_NOTICES: dict[str, Callable[[change_feed_pb2.Notice], Notice]] = {
+    "draining": lambda n: Draining(n.draining.deadline.seconds + n.draining.deadline.nanos / 1e9, n.draining.position),
+    "rewound": lambda n: Rewound(_time(getattr(n.rewound, "from")), _time(n.rewound.to)),
+    "history_at_risk": lambda n: HistoryAtRisk(
+        n.history_at_risk.remaining.seconds + n.history_at_risk.remaining.nanos / 1e9
+    ),
+    "gap": lambda n: Gap(_time(getattr(n.gap, "from")), _time(n.gap.to), n.gap.reason),
+    "degraded": lambda n: Degraded(n.degraded.dependency, n.degraded.away),
+}
+
+
+def _notice(notice: change_feed_pb2.Notice) -> Notice | None:
+    make = _NOTICES.get(notice.WhichOneof("kind") or "")
+    return make(notice) if make else None
+
+
+def _walk_batch(message: bytes) -> tuple[bytes, memoryview] | None:
+    """A SubscribeResponse that holds one Batch and nothing else: the batch without `bson`, and a view on `bson`.
+
+    None where it is anything else or `bson` does not stand exactly once: protobuf knows the rules for those.
+    Raises IndexError for a truncated message.
+    """
+    size, at = _varint(message, 1)
+    end = at + size
+    if end != len(message):
+        return None
+    begin = at
+    found: tuple[int, int, int] | None = None
+    while at < end:
+        field_at = at
+        tag, at = _varint(message, at)
+        if tag & 7 == 2:
+            size, at = _varint(message, at)
+            if tag == _BSON_TAG:
+                if found:
+                    return None
+                found = (field_at, at, at + size)
+            at += size
+        elif tag & 7 == 0:
+            _, at = _varint(message, at)
+        else:
+            return None
+    if found is None or at != end:
+        return None
+    field_at, first, last = found
+    return message[begin:field_at] + message[last:end], memoryview(message)[first:last]
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = message[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise IndexError

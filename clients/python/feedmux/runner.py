@@ -1,0 +1,398 @@
+"""The network's side of a session: opens the stream, reads it, opens it again when it breaks, and ends it.
+
+One task per session object. What arrives goes through `responses`, `window` and `ledger` to the desk; acks and
+credit go up from the desk. The decisions are in those and in `recovery`; the clock, timers and calls are here.
+"""
+
+import asyncio
+import logging
+import random
+from dataclasses import dataclass
+
+import grpc.aio
+from google.protobuf import duration_pb2
+
+from feedmux import requests
+from feedmux.desk import NEVER, Desk, Ended, Said
+from feedmux.errors import FeedInvalidated, FeedmuxError, ProtocolError, Unavailable
+from feedmux.feeds import Start
+from feedmux.ledger import Ledger
+from feedmux.link import Link, Stream
+from feedmux.notices import Disconnected, Draining, Rewound
+from feedmux.options import SessionOptions
+from feedmux.recovery import Backoff, Step, next_step
+from feedmux.responses import Committed, Delivery, Opened, Progress, Reader, Response
+from feedmux.status import error_from_call
+from feedmux.v1 import change_feed_pb2, feed_pb2
+from feedmux.window import CreditWindow
+
+_log = logging.getLogger("feedmux")
+_SILENT_INTERVALS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What to open: a durable subscription by name, or a feed with a start."""
+
+    subscription: str = ""
+    feed: feed_pb2.Feed | None = None
+    start: Start | None = None
+    takeover: bool = False
+    instance_id: str = ""
+
+    @property
+    def durable(self) -> bool:
+        return self.feed is None
+
+
+class Runner:
+    """Drives one session until it is closed or an error ends it. Lives on one event loop."""
+
+    def __init__(self, link: Link, opening: Opening, options: SessionOptions, desk: Desk) -> None:
+        self._link = link
+        self._opening = opening
+        self._options = options
+        self._desk = desk
+        self._loop = asyncio.get_running_loop()
+        self._ledger = Ledger(opening.durable)
+        self._window = CreditWindow(options.window_events, options.window_bytes)
+        self._reader = Reader(options.format != "bson", options.codec_options)
+        self._backoff = Backoff(options.backoff_first_s, options.backoff_most_s, random.random)
+        self.opened: asyncio.Future[FeedmuxError | None] = self._loop.create_future()
+        """Done when the session was open for the first time, or with the error for which it never will be."""
+        self._work = asyncio.Event()
+        self._route = ""
+        self._live = False
+        self._ever_opened = False
+        self._close_sent = False
+        self._open_acked = 0
+        self._ack_due = False
+        self._sent_sequence = 0
+        self._ack_timer: asyncio.TimerHandle | None = None
+        self._ack_step = NEVER
+        self._flushed = 0
+        self._call: Stream | None = None
+        self._watchdog: asyncio.TimerHandle | None = None
+        self._silent_s = 0.0
+        self._heard_s = 0.0
+        self._cut_for = ""
+        self._limit_bytes = options.message_bytes_max
+        self._rewound: Rewound | None = None
+
+    async def run(self) -> None:
+        """Runs to the end; always hands over an Ended last."""
+        ended = Ended(None)
+        try:
+            await self._keep_open()
+        except FeedmuxError as error:
+            ended = Ended(error)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the user's loop must hear of it, whatever it is
+            _log.exception("the session ended by a defect of the client")
+            ended = Ended(FeedmuxError(f"a defect of the client: {error!r}", status="INTERNAL"))
+        finally:
+            self._desk.alarm = self._desk.refill_events_at = self._desk.refill_bytes_at = NEVER
+            self._desk.put(ended)
+            if not self.opened.done():
+                self.opened.set_result(ended.error)
+
+    def on_wake(self) -> None:
+        """The desk called: an ack or a taken batch reached its threshold, or the session is closing."""
+        desk = self._desk
+        if desk.closing and not self._live and self._call is not None:
+            self._cut(self._call, "closed while connecting")
+        if not self._live:
+            self._work.set()
+            return
+        window = self._window
+        if desk.closing or desk.taken_events >= window.refill_events_at or desk.taken_bytes >= window.refill_bytes_at:
+            self._work.set()
+        else:
+            self._set_refill()
+        if self._opening.durable:
+            self._on_ack()
+
+    def _on_ack(self) -> None:
+        # Whoever rings puts the alarm to NEVER first, so that it rings once; here it is set again.
+        desk = self._desk
+        at_once = self._flushed + self._ack_step
+        if desk.acked >= at_once:
+            self._flush_acks()
+        elif desk.acked > self._flushed:
+            if self._ack_timer is None:
+                self._ack_timer = self._loop.call_later(self._options.ack_interval_s, self._flush_acks)
+            desk.alarm = at_once
+        else:
+            desk.alarm = 0
+
+    async def _keep_open(self) -> None:
+        give_up_s: float | None = self._loop.time() + self._options.open_timeout_s
+        while True:
+            try:
+                await self._one_stream()
+                error: FeedmuxError = Unavailable("the server ended the stream", status="UNAVAILABLE")
+            except FeedmuxError as failure:
+                error = failure
+            if self._desk.closing:
+                return
+            if self._live:
+                self._live = False
+                wait_s = self._options.reconnect_timeout_s
+                give_up_s = None if wait_s is None else self._loop.time() + wait_s
+            step = next_step(error)
+            if step is Step.REOPEN_AT_STORED:
+                self._forget()
+            delay_s = self._backoff.next_s(error.retry_after_s)
+            if step is Step.RAISE or (give_up_s is not None and self._loop.time() + delay_s > give_up_s):
+                raise self._located(error)
+            _log.info("reconnecting in %.2f s: %s", delay_s, error)
+            if self._ever_opened:
+                self._desk.put(Said(Disconnected(error, delay_s)))
+            await self._pause(delay_s)
+
+    async def _pause(self, delay_s: float) -> None:
+        deadline_s = self._loop.time() + delay_s
+        while not self._desk.closing and (left_s := deadline_s - self._loop.time()) > 0:
+            self._work.clear()
+            try:
+                await asyncio.wait_for(self._work.wait(), left_s)
+            except TimeoutError:
+                return
+
+    async def _one_stream(self) -> None:
+        self._reader.reset()
+        self._close_sent = False
+        self._cut_for = ""
+        call = self._call = self._link.subscribe(self._route)
+        self._silent_s = _SILENT_INTERVALS * self._options.heartbeat_s
+        self._heard_s = self._loop.time()
+        self._watch(call, self._heard_s + self._silent_s)
+        writer = asyncio.create_task(self._write(call, self._open_request()), name="feedmux-writer")
+        try:
+            while (message := await call.read()) is not grpc.aio.EOF:
+                self._heard_s = self._loop.time()
+                if len(message) > self._limit_bytes:
+                    raise ProtocolError(f"a message of {len(message)} bytes, over the limit of {self._limit_bytes}")
+                response = self._reader.read(message)
+                if response is not None:
+                    self._receive(response)
+        except grpc.aio.AioRpcError as error:
+            raise error_from_call(error) from None
+        except asyncio.CancelledError:
+            if not self._cut_for:
+                raise
+            raise Unavailable(self._cut_for, status="UNAVAILABLE") from None
+        finally:
+            self._call = None
+            if self._watchdog is not None:
+                self._watchdog.cancel()
+            if self._ack_timer is not None:
+                self._ack_timer.cancel()
+                self._ack_timer = None
+            self._desk.alarm = NEVER
+            writer.cancel()
+            call.cancel()
+
+    async def _write(self, call: Stream, first: bytes) -> None:
+        # A write that fails belongs to a stream that ends; its status reaches the reader.
+        try:
+            await call.write(first)
+            while not self._close_sent:
+                await self._work.wait()
+                self._work.clear()
+                if not self._live:
+                    continue
+                for message in self._outgoing():
+                    await call.write(message)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            return
+
+    def _outgoing(self) -> list[bytes]:
+        messages: list[bytes] = []
+        desk = self._desk
+        closing = desk.closing  # Read once, before `acked`: what was acked before the close goes out before it.
+        if self._opening.durable and (self._ack_due or closing):
+            self._ack_due = False
+            self._flushed = desk.acked
+            sequence = self._ledger.acked_sequence(self._flushed)
+            if sequence > self._sent_sequence:
+                self._sent_sequence = sequence
+                messages.append(requests.ack_bytes(sequence))
+        if closing:
+            self._close_sent = True
+            return [*messages, requests.CLOSE]
+        grant = self._window.refill(desk.taken_events, desk.taken_bytes)
+        if grant is not None:
+            messages.append(requests.credit_bytes(grant))
+        self._set_refill()
+        return messages
+
+    def _set_refill(self) -> None:
+        self._desk.refill_events_at = self._window.refill_events_at
+        self._desk.refill_bytes_at = self._window.refill_bytes_at
+
+    def _flush_acks(self) -> None:
+        if self._ack_timer is not None:
+            self._ack_timer.cancel()
+            self._ack_timer = None
+        # First the alarm, then (in the writer) the read: an ack in between rings again rather than being missed.
+        self._desk.alarm = 0
+        self._ack_due = True
+        self._work.set()
+
+    def _open_request(self) -> bytes:
+        opening, options, desk = self._opening, self._options, self._desk
+        grant = self._window.open(desk.taken_events, desk.taken_bytes)
+        message = change_feed_pb2.Open(
+            format=requests.format_message(options.format),
+            instance_id=opening.instance_id,
+            credit=change_feed_pb2.Credit(events=grant.events, bytes=grant.size_bytes),
+            takeover=opening.takeover and not self._ever_opened,
+            heartbeat_interval=_duration(options.heartbeat_s),
+            message_bytes_max=options.message_bytes_max,
+        )
+        self._open_acked = desk.acked
+        start = opening.start
+        if opening.feed is None:
+            message.subscription = opening.subscription
+            place = self._ledger.acked_place(self._open_acked)
+            if place.position or place.token:
+                message.last_acked.CopyFrom(requests.last_acked_message(place, desk.epoch))
+        else:
+            message.feed.CopyFrom(opening.feed)
+            if self._ledger.latest.position:
+                start = Start.position(self._ledger.latest.position)
+            if start is not None:
+                message.start.CopyFrom(requests.start_message(start))
+        return requests.open_bytes(message)
+
+    def _receive(self, response: Response) -> None:
+        match response:
+            case Delivery():
+                self._deliver(response)
+            case Progress():
+                self._ledger.progress(response.place)
+                self._desk.latest = self._ledger.received, self._ledger.latest
+                self._backoff.reset()
+            case Committed():
+                self._desk.committed = response.position
+            case Opened():
+                self._on_opened(response)
+            case Draining():
+                self._flush_acks()
+                self._desk.put(Said(response))
+            case Rewound():
+                self._say_rewound(response)
+            case _:
+                self._desk.put(Said(response))
+
+    def _deliver(self, delivery: Delivery) -> None:
+        if not self._live:
+            raise ProtocolError("a batch came before Opened")
+        batch, desk = delivery.batch, self._desk
+        events, size_bytes = len(batch), batch.size_bytes
+        self._window.receive(events, size_bytes, lambda: len(batch.raw_event(events - 1)))
+        repeats = self._ledger.expects_repeats
+        for fresh in self._ledger.arrive(delivery.first_sequence, batch):
+            events -= len(fresh)
+            size_bytes -= fresh.size_bytes
+            desk.put(fresh)
+        desk.latest = self._ledger.received, self._ledger.latest
+        if repeats:
+            self._window.discard(events, size_bytes)
+            self._set_refill()
+            # Acks of events from before the reconnect have a sequence only now.
+            self._ack_due = True
+            self._work.set()
+
+    def _on_opened(self, opened: Opened) -> None:
+        if self._live:
+            raise ProtocolError("Opened came twice")
+        desk, ledger = self._desk, self._ledger
+        had_reached = ledger.acked_place(self._open_acked)
+        reopened = self._ever_opened and self._opening.durable
+        if reopened and not opened.at_last_acked and (0, 0) < opened.place.time < had_reached.time:
+            self._forget()
+            self._say_rewound(Rewound(opened.place.time, had_reached.time))
+        ledger.begin(opened.place, self._open_acked)
+        self._window.limit(opened.credit_events_max, opened.credit_bytes_max)
+        if opened.message_bytes_max:
+            self._limit_bytes = min(self._options.message_bytes_max, opened.message_bytes_max)
+        if opened.heartbeat_s > 0:
+            self._silent_s = _SILENT_INTERVALS * opened.heartbeat_s
+        self._route = opened.routing_key or self._route
+        self._sent_sequence = 0
+        desk.epoch = opened.epoch
+        if not self._ever_opened:
+            desk.opened = opened.place
+        desk.latest = ledger.received, ledger.latest
+        self._live = self._ever_opened = True
+        if self._opening.durable:
+            self._ack_step = max(1, opened.unacked_events_max // 2) if opened.unacked_events_max else NEVER
+            desk.alarm = 0
+        self._set_refill()
+        # What was acked, taken or closed while there was no stream did not wake anyone.
+        self._ack_due = True
+        self._work.set()
+        if not self.opened.done():
+            self.opened.set_result(None)
+
+    def _forget(self) -> None:
+        self._ledger.forget()
+        for item in self._desk.drain():
+            match item:
+                case Said() | Ended():
+                    self._desk.put(item)
+                case batch:
+                    self._window.discard(len(batch), batch.size_bytes)
+
+    def _say_rewound(self, rewound: Rewound) -> None:
+        # The server announces what the client may have noticed already.
+        if self._rewound is None or self._rewound.begins_at != rewound.begins_at:
+            self._desk.put(Said(rewound))
+        self._rewound = rewound
+
+    def _watch(self, call: Stream, due_s: float) -> None:
+        self._watchdog = self._loop.call_at(due_s, self._check, call, due_s)
+
+    def _check(self, call: Stream, due_s: float) -> None:
+        now_s = self._loop.time()
+        silent_until_s = self._heard_s + self._silent_s
+        if now_s < silent_until_s:
+            self._watch(call, silent_until_s)
+        elif now_s - due_s > self._silent_s / _SILENT_INTERVALS:
+            # This process was stopped, not the server: what arrived meanwhile has not been read yet.
+            self._watch(call, now_s + self._silent_s / _SILENT_INTERVALS)
+        else:
+            self._cut(call, f"nothing heard for {self._silent_s:g} s")
+
+    def _cut(self, call: Stream, why: str) -> None:
+        self._cut_for = why
+        call.cancel()
+
+    def _located(self, error: FeedmuxError) -> FeedmuxError:
+        if isinstance(error, FeedInvalidated):
+            error.position = self._ledger.latest.position
+            error.resume_token = self._ledger.latest.resume_token
+        return error
+
+
+def _duration(seconds: float) -> duration_pb2.Duration:
+    whole = int(seconds)
+    return duration_pb2.Duration(seconds=whole, nanos=int((seconds - whole) * 1e9))
+
+
+def launch(link: Link, opening: Opening, options: SessionOptions, desk: Desk) -> tuple[Runner, asyncio.Task[None]]:
+    """Starts a session's runner on the running event loop."""
+    runner = Runner(link, opening, options, desk)
+    loop = asyncio.get_running_loop()
+
+    def wake() -> None:
+        try:
+            loop.call_soon_threadsafe(runner.on_wake)
+        except RuntimeError:
+            return  # The loop is closed: nobody is left to be told.
+
+    desk.wake = wake
+    return runner, asyncio.create_task(runner.run(), name="feedmux-session")

@@ -1,0 +1,172 @@
+"""The user's side of a session, shared by the synchronous and the asynchronous class: places, acks and counting.
+
+Neighbours: the desk below, `session` and `async_session` above, which add only the waiting.
+"""
+
+import logging
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from bson.timestamp import Timestamp
+
+from feedmux.batches import Batch, Event
+from feedmux.desk import NEVER, Desk, Ended, Item, Said
+from feedmux.notices import Notice
+from feedmux.places import NOWHERE, Place
+
+_log = logging.getLogger("feedmux")
+
+OnNotice = Callable[[Notice], Any]
+
+
+def instance_id() -> str:
+    """A new name for a session object."""
+    return uuid.uuid4().hex
+
+
+class Seat:
+    """What a session object knows of itself: what it handed out and what was acked."""
+
+    def __init__(self, desk: Desk, on_notice: OnNotice | None) -> None:
+        self._desk = desk
+        self._on_notice = on_notice
+        self._events: Iterator[Event] = iter(())
+        self._batch: Batch | None = None
+        """The batch taken last; handed out whole, or event by event up to `_last` where that is one of its events."""
+        self._whole = False
+        self._last: Event | None = None
+        self._progress: tuple[int, Place] = (0, NOWHERE)
+        self._ended: Ended | None = None
+
+    def ack(self, what: Event | Batch | None = None) -> None:
+        """Everything up to and including this event or batch has been processed; without argument, all handed out.
+
+        Cumulative: an earlier one is no news. Costs next to nothing: acks are sent together, after 100 ms at most.
+        On an inline feed it is accepted and stored nowhere. Raises ValueError for another session's event.
+        """
+        if type(what) is Event:
+            batch = what.batch
+            ordinal = batch.first_sequence + what.index
+        elif what is None:
+            if self._batch is None:
+                return
+            batch, ordinal = self._batch, self._handed()
+        elif isinstance(what, Batch):
+            batch, ordinal = what, what.last_sequence
+        else:
+            raise TypeError(f"an event or a batch, not {type(what).__name__}")
+        desk = self._desk
+        if batch._owner is not desk:
+            raise ValueError("the event is another session's")
+        if ordinal > desk.acked:
+            desk.acked = ordinal
+            if ordinal >= desk.alarm:
+                desk.alarm = NEVER
+                desk.wake()
+
+    @property
+    def position(self) -> bytes:
+        """The place behind the last batch handed out to its end, or where the session began. To be stored as it is.
+
+        In the middle of a batch, `resume_token` is more exact.
+        """
+        return self._place().position
+
+    @property
+    def resume_token(self) -> dict[str, Any] | None:
+        """MongoDB's resume token behind the last event handed out; where all are, of the latest progress."""
+        event, batch = self._last, self._batch
+        if event is not None and event.batch is batch and event.sequence < batch.last_sequence and not self._whole:
+            return event.resume_token
+        return self.progress.resume_token
+
+    @property
+    def progress(self) -> Place:
+        """The last place up to which everything has been handed out: moves on without events too."""
+        after, place = self._desk.latest
+        if after <= self._handed() and place.position:
+            self._progress = after, place
+        return self._place()
+
+    @property
+    def cluster_time(self) -> Timestamp | None:
+        """The cluster time of `progress`."""
+        return self.progress.cluster_time
+
+    @property
+    def committed(self) -> bytes:
+        """The stored position as last confirmed by the server; empty before the first confirmation."""
+        return self._desk.committed
+
+    @property
+    def epoch(self) -> int:
+        """Grows with each stream of the subscription; 0 on inline feeds."""
+        return self._desk.epoch
+
+    @property
+    def closed(self) -> bool:
+        """Whether the session was closed or has ended by an error."""
+        return self._desk.closing or self._ended is not None
+
+    def _handed(self) -> int:
+        batch, last = self._batch, self._last
+        if batch is None:
+            return 0
+        if self._whole:
+            return batch.last_sequence
+        if last is not None and last.batch is batch:
+            return last.sequence
+        return batch.first_sequence - 1
+
+    def _place(self) -> Place:
+        batch = self._batch
+        if batch is not None and self._handed() == batch.last_sequence:
+            self._done(batch)
+        return self._progress[1] if self._progress[1].position else self._desk.opened
+
+    def _done(self, batch: Batch) -> None:
+        if batch.place.position and batch.last_sequence > self._progress[0]:
+            self._progress = batch.last_sequence, batch.place
+
+    def _rest(self) -> Batch | None:
+        """What the loop over events has left of the current batch, for whoever goes on by batches."""
+        batch, done = self._batch, self._handed()
+        if batch is None or done == batch.last_sequence:
+            return None
+        if done >= batch.first_sequence:
+            batch = batch.part(done + 1 - batch.first_sequence, len(batch))
+        self._batch, self._whole, self._events = batch, True, iter(())
+        return batch
+
+    def _take(self, batch: Batch, whole: bool) -> None:
+        if self._batch is not None:
+            self._done(self._batch)
+        desk = self._desk
+        batch._owner = desk
+        self._batch, self._whole = batch, whole
+        self._events = iter(()) if whole else batch.events()
+        desk.taken_events += len(batch)
+        desk.taken_bytes += batch.size_bytes
+        if desk.taken_events >= desk.refill_events_at or desk.taken_bytes >= desk.refill_bytes_at:
+            desk.refill_events_at = desk.refill_bytes_at = NEVER
+            desk.wake()
+
+    def _settle(self, item: Item, whole: bool) -> Batch | None:
+        """A batch, now taken; None for a notice, now told, and for the end. Raises the error that ended the session."""
+        if isinstance(item, Batch):
+            self._take(item, whole)
+            return item
+        if isinstance(item, Said):
+            self._say(item.notice)
+            return None
+        self._ended = item
+        if item.error is not None and not self._desk.closing:
+            raise item.error
+        return None
+
+    def _say(self, notice: Notice) -> None:
+        if self._on_notice is not None:
+            self._on_notice(notice)
+        else:
+            _log.warning("%s", notice)

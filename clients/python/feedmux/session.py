@@ -1,0 +1,169 @@
+"""The synchronous session: iterate, ack, close. The network's side runs in the portal's thread.
+
+Batches cross threads through one queue; per event nothing does. The credit window bounds the queue.
+"""
+
+import asyncio
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import Self
+
+from feedmux.batches import Batch, Event
+from feedmux.desk import Desk, Ended, Item
+from feedmux.link import Link
+from feedmux.options import SessionOptions
+from feedmux.portal import Portal, portal
+from feedmux.runner import Opening, launch
+from feedmux.seat import OnNotice, Seat
+
+
+class Session(Seat):
+    """Events of a durable subscription or of a feed, as an iterator. Made by `open()`.
+
+    Safe to use from several threads; each event goes to one of them. `close()` from another thread wakes a waiting
+    `next()`. Notices are told by `on_notice` in the thread that takes the events around them, and logged without it.
+    """
+
+    def __init__(self, link: Link, opening: Opening, options: SessionOptions, on_notice: OnNotice | None) -> None:
+        """Opens the session; returns when the server has opened it. Raises FeedmuxError."""
+        queue: SimpleQueue[Item] = SimpleQueue()
+        desk = Desk(queue.put, lambda: _drain(queue), lambda: None)
+        super().__init__(desk, on_notice)
+        self._queue = queue
+        self._options = options
+        self._lock = threading.Lock()
+        self._portal = portal()
+        self._task = self._portal.call(_open(link, opening, options, desk))
+        self._finalizer = weakref.finalize(self, _abandon, self._portal, self._task)
+        self._finalizer.atexit = False
+
+    def __iter__(self) -> Iterator[Event]:
+        desk = self._desk
+        while True:
+            events = self._events
+            for event in events:
+                if desk.closing:
+                    return
+                self._last = event
+                yield event
+            if not self._advance(events, None):
+                return
+
+    def __next__(self) -> Event:
+        return self.next()
+
+    def next(self, timeout_s: float | None = None) -> Event:
+        """The next event; waits for it, at most `timeout_s` seconds.
+
+        Raises TimeoutError; StopIteration after `close()`; the FeedmuxError that ended the session.
+        """
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            events = self._events
+            if not self._desk.closing:
+                for event in events:
+                    self._last = event
+                    return event
+            if not self._advance(events, deadline_s):
+                raise StopIteration
+
+    def try_next(self) -> Event | None:
+        """The next event if it is here already, else None. Raises as `next` does, but no TimeoutError."""
+        try:
+            return self.next(0)
+        except TimeoutError:
+            return None
+
+    def batches(self) -> Iterator[Batch]:
+        """Batches as they arrive, for bulk work: `for batch in session.batches(): …; session.ack(batch)`."""
+        while True:
+            with self._lock:
+                batch = self._rest() or self._get(None, whole=True)
+            if batch is None:
+                return
+            yield batch
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Stops handing out, sends the acks and waits until they are confirmed, at most `timeout_s` (5) seconds.
+
+        Acks that could not be confirmed mean repeats in the next session, never a loss. Closing again does nothing.
+        """
+        self._desk.closing = True
+        self._queue.put(Ended(None))
+        self._desk.wake()
+        wait_s = self._options.close_timeout_s if timeout_s is None else timeout_s
+        self._portal.call(_finish(self._task, wait_s))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _advance(self, exhausted: Iterator[Event], deadline_s: float | None) -> bool:
+        """Makes the next batch the current one, unless another thread has. False at the end."""
+        left_s = -1.0 if deadline_s is None else max(0.0, deadline_s - time.monotonic())
+        if not self._lock.acquire(timeout=left_s):
+            raise TimeoutError
+        try:
+            return self._events is not exhausted or self._get(deadline_s, whole=False) is not None
+        finally:
+            self._lock.release()
+
+    def _get(self, deadline_s: float | None, whole: bool) -> Batch | None:
+        while not self._desk.closing:
+            try:
+                if deadline_s is None:
+                    item = self._queue.get()
+                else:
+                    left_s = deadline_s - time.monotonic()
+                    item = self._queue.get(timeout=left_s) if left_s > 0 else self._queue.get_nowait()
+            except Empty:
+                raise TimeoutError from None
+            if isinstance(item, Ended):
+                self._queue.put(item)  # For every other thread that waits, and for the next call.
+            batch = self._settle(item, whole)
+            if batch is not None or self._ended is not None:
+                return batch
+        return None
+
+
+def _abandon(portal_: Portal, task: asyncio.Task[None]) -> None:
+    def cancel() -> None:
+        task.cancel()
+
+    portal_.wake(cancel)
+
+
+async def _open(link: Link, opening: Opening, options: SessionOptions, desk: Desk) -> asyncio.Task[None]:
+    runner, task = launch(link, opening, options, desk)
+    try:
+        error = await asyncio.shield(runner.opened)
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
+    if error is not None:
+        raise error
+    return task
+
+
+async def _finish(task: asyncio.Task[None], timeout_s: float) -> None:
+    await asyncio.wait((task,), timeout=timeout_s)
+    if not task.done():
+        task.cancel()
+        await asyncio.wait((task,), timeout=1.0)
+
+
+def _drain(queue: SimpleQueue[Item]) -> list[Item]:
+    items: list[Item] = []
+    while True:
+        try:
+            items.append(queue.get_nowait())
+        except Empty:
+            return items

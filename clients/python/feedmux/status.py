@@ -1,0 +1,49 @@
+"""From gRPC's statuses to the client's errors: reads ErrorInfo and RetryInfo out of the trailing metadata."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf import any_pb2
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2
+
+from feedmux.errors import FeedmuxError, make_error
+
+_DETAILS_KEY = "grpc-status-details-bin"
+_DOMAIN = "feedmux"
+
+
+def error_from_status(code: grpc.StatusCode, message: str, trailing: Iterable[Any] | None) -> FeedmuxError:
+    """The error for a status that is not OK. Details that cannot be read, or are another domain's, do not count."""
+    reason = ""
+    metadata: dict[str, str] = {}
+    retry_after_s: float | None = None
+    for detail in _details(trailing):
+        if detail.Is(error_details_pb2.ErrorInfo.DESCRIPTOR):
+            info = error_details_pb2.ErrorInfo()
+            detail.Unpack(info)
+            if info.domain == _DOMAIN:
+                reason = info.reason.removeprefix("ERROR_REASON_")
+                metadata = dict(info.metadata)
+        elif detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR):
+            retry = error_details_pb2.RetryInfo()
+            detail.Unpack(retry)
+            retry_after_s = max(0.0, retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9)
+    return make_error(code.name, message, reason, metadata, retry_after_s)
+
+
+def error_from_call(error: grpc.aio.AioRpcError) -> FeedmuxError:
+    """The error for a call that failed."""
+    return error_from_status(error.code(), error.details() or "", error.trailing_metadata())
+
+
+def _details(trailing: Iterable[Any] | None) -> list[any_pb2.Any]:
+    for key, value in trailing or ():
+        if key == _DETAILS_KEY and isinstance(value, bytes):
+            try:
+                return list(status_pb2.Status.FromString(value).details)
+            except DecodeError:
+                return []
+    return []

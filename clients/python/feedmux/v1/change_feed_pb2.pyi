@@ -1,0 +1,273 @@
+import datetime
+
+from feedmux.v1 import feed_pb2 as _feed_pb2
+from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class SubscribeRequest(_message.Message):
+    __slots__ = ("open", "credit", "ack", "close")
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_FIELD_NUMBER: _ClassVar[int]
+    ACK_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_FIELD_NUMBER: _ClassVar[int]
+    open: Open
+    credit: Credit
+    ack: Ack
+    close: Close
+    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ...) -> None: ...
+
+class Open(_message.Message):
+    __slots__ = ("subscription", "feed", "start", "format", "last_acked", "instance_id", "credit", "takeover", "heartbeat_interval", "message_bytes_max")
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    FEED_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    LAST_ACKED_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_FIELD_NUMBER: _ClassVar[int]
+    TAKEOVER_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_INTERVAL_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    subscription: str
+    feed: _feed_pb2.Feed
+    start: _feed_pb2.Start
+    format: _feed_pb2.Format
+    last_acked: LastAcked
+    instance_id: str
+    credit: Credit
+    takeover: bool
+    heartbeat_interval: _duration_pb2.Duration
+    message_bytes_max: int
+    def __init__(self, subscription: _Optional[str] = ..., feed: _Optional[_Union[_feed_pb2.Feed, _Mapping]] = ..., start: _Optional[_Union[_feed_pb2.Start, _Mapping]] = ..., format: _Optional[_Union[_feed_pb2.Format, str]] = ..., last_acked: _Optional[_Union[LastAcked, _Mapping]] = ..., instance_id: _Optional[str] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., takeover: _Optional[bool] = ..., heartbeat_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., message_bytes_max: _Optional[int] = ...) -> None: ...
+
+class LastAcked(_message.Message):
+    __slots__ = ("position", "resume_token", "epoch")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    position: bytes
+    resume_token: bytes
+    epoch: int
+    def __init__(self, position: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class Credit(_message.Message):
+    __slots__ = ("events", "bytes")
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    events: int
+    bytes: int
+    def __init__(self, events: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class Ack(_message.Message):
+    __slots__ = ("delivery_sequence",)
+    DELIVERY_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    delivery_sequence: int
+    def __init__(self, delivery_sequence: _Optional[int] = ...) -> None: ...
+
+class Close(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SubscribeResponse(_message.Message):
+    __slots__ = ("opened", "batch", "event_fragment", "progress", "committed", "notice")
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    EVENT_FRAGMENT_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    NOTICE_FIELD_NUMBER: _ClassVar[int]
+    opened: Opened
+    batch: Batch
+    event_fragment: EventFragment
+    progress: Progress
+    committed: Committed
+    notice: Notice
+    def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., batch: _Optional[_Union[Batch, _Mapping]] = ..., event_fragment: _Optional[_Union[EventFragment, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ...) -> None: ...
+
+class Opened(_message.Message):
+    __slots__ = ("epoch", "position", "resume_token", "cluster_time", "limits", "heartbeat_interval", "at_last_acked", "routing_key")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_TIME_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_INTERVAL_FIELD_NUMBER: _ClassVar[int]
+    AT_LAST_ACKED_FIELD_NUMBER: _ClassVar[int]
+    ROUTING_KEY_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    position: bytes
+    resume_token: bytes
+    cluster_time: _feed_pb2.ClusterTime
+    limits: Limits
+    heartbeat_interval: _duration_pb2.Duration
+    at_last_acked: bool
+    routing_key: str
+    def __init__(self, epoch: _Optional[int] = ..., position: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., heartbeat_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., at_last_acked: _Optional[bool] = ..., routing_key: _Optional[str] = ...) -> None: ...
+
+class Limits(_message.Message):
+    __slots__ = ("credit_events_max", "credit_bytes_max", "unacked_events_max", "message_bytes_max")
+    CREDIT_EVENTS_MAX_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    UNACKED_EVENTS_MAX_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    credit_events_max: int
+    credit_bytes_max: int
+    unacked_events_max: int
+    message_bytes_max: int
+    def __init__(self, credit_events_max: _Optional[int] = ..., credit_bytes_max: _Optional[int] = ..., unacked_events_max: _Optional[int] = ..., message_bytes_max: _Optional[int] = ...) -> None: ...
+
+class Batch(_message.Message):
+    __slots__ = ("first_delivery_sequence", "event_count", "position", "resume_token", "cluster_time", "read_time", "bson", "json")
+    FIRST_DELIVERY_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    EVENT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_TIME_FIELD_NUMBER: _ClassVar[int]
+    READ_TIME_FIELD_NUMBER: _ClassVar[int]
+    BSON_FIELD_NUMBER: _ClassVar[int]
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    first_delivery_sequence: int
+    event_count: int
+    position: bytes
+    resume_token: bytes
+    cluster_time: _feed_pb2.ClusterTime
+    read_time: _timestamp_pb2.Timestamp
+    bson: bytes
+    json: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, first_delivery_sequence: _Optional[int] = ..., event_count: _Optional[int] = ..., position: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., read_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., bson: _Optional[bytes] = ..., json: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class EventFragment(_message.Message):
+    __slots__ = ("delivery_sequence", "index", "count", "data", "position", "resume_token", "cluster_time")
+    DELIVERY_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_TIME_FIELD_NUMBER: _ClassVar[int]
+    delivery_sequence: int
+    index: int
+    count: int
+    data: bytes
+    position: bytes
+    resume_token: bytes
+    cluster_time: _feed_pb2.ClusterTime
+    def __init__(self, delivery_sequence: _Optional[int] = ..., index: _Optional[int] = ..., count: _Optional[int] = ..., data: _Optional[bytes] = ..., position: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ...) -> None: ...
+
+class Progress(_message.Message):
+    __slots__ = ("position", "resume_token", "cluster_time")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_TIME_FIELD_NUMBER: _ClassVar[int]
+    position: bytes
+    resume_token: bytes
+    cluster_time: _feed_pb2.ClusterTime
+    def __init__(self, position: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ...) -> None: ...
+
+class Committed(_message.Message):
+    __slots__ = ("delivery_sequence", "position")
+    DELIVERY_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    delivery_sequence: int
+    position: bytes
+    def __init__(self, delivery_sequence: _Optional[int] = ..., position: _Optional[bytes] = ...) -> None: ...
+
+class Notice(_message.Message):
+    __slots__ = ("draining", "rewound", "history_at_risk", "gap", "degraded")
+    class Draining(_message.Message):
+        __slots__ = ("deadline", "position")
+        DEADLINE_FIELD_NUMBER: _ClassVar[int]
+        POSITION_FIELD_NUMBER: _ClassVar[int]
+        deadline: _duration_pb2.Duration
+        position: bytes
+        def __init__(self, deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., position: _Optional[bytes] = ...) -> None: ...
+    class Rewound(_message.Message):
+        __slots__ = ("to",)
+        FROM_FIELD_NUMBER: _ClassVar[int]
+        TO_FIELD_NUMBER: _ClassVar[int]
+        to: _feed_pb2.ClusterTime
+        def __init__(self, to: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., **kwargs) -> None: ...
+    class HistoryAtRisk(_message.Message):
+        __slots__ = ("remaining",)
+        REMAINING_FIELD_NUMBER: _ClassVar[int]
+        remaining: _duration_pb2.Duration
+        def __init__(self, remaining: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    class Gap(_message.Message):
+        __slots__ = ("to", "reason")
+        FROM_FIELD_NUMBER: _ClassVar[int]
+        TO_FIELD_NUMBER: _ClassVar[int]
+        REASON_FIELD_NUMBER: _ClassVar[int]
+        to: _feed_pb2.ClusterTime
+        reason: str
+        def __init__(self, to: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., reason: _Optional[str] = ..., **kwargs) -> None: ...
+    class Degraded(_message.Message):
+        __slots__ = ("dependency", "away")
+        DEPENDENCY_FIELD_NUMBER: _ClassVar[int]
+        AWAY_FIELD_NUMBER: _ClassVar[int]
+        dependency: str
+        away: bool
+        def __init__(self, dependency: _Optional[str] = ..., away: _Optional[bool] = ...) -> None: ...
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    REWOUND_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_AT_RISK_FIELD_NUMBER: _ClassVar[int]
+    GAP_FIELD_NUMBER: _ClassVar[int]
+    DEGRADED_FIELD_NUMBER: _ClassVar[int]
+    draining: Notice.Draining
+    rewound: Notice.Rewound
+    history_at_risk: Notice.HistoryAtRisk
+    gap: Notice.Gap
+    degraded: Notice.Degraded
+    def __init__(self, draining: _Optional[_Union[Notice.Draining, _Mapping]] = ..., rewound: _Optional[_Union[Notice.Rewound, _Mapping]] = ..., history_at_risk: _Optional[_Union[Notice.HistoryAtRisk, _Mapping]] = ..., gap: _Optional[_Union[Notice.Gap, _Mapping]] = ..., degraded: _Optional[_Union[Notice.Degraded, _Mapping]] = ...) -> None: ...
+
+class WatchRequest(_message.Message):
+    __slots__ = ("feed", "start", "format", "heartbeat_interval", "message_bytes_max")
+    FEED_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_INTERVAL_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    feed: _feed_pb2.Feed
+    start: _feed_pb2.Start
+    format: _feed_pb2.Format
+    heartbeat_interval: _duration_pb2.Duration
+    message_bytes_max: int
+    def __init__(self, feed: _Optional[_Union[_feed_pb2.Feed, _Mapping]] = ..., start: _Optional[_Union[_feed_pb2.Start, _Mapping]] = ..., format: _Optional[_Union[_feed_pb2.Format, str]] = ..., heartbeat_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., message_bytes_max: _Optional[int] = ...) -> None: ...
+
+class WatchResponse(_message.Message):
+    __slots__ = ("opened", "batch", "event_fragment", "progress", "notice")
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    EVENT_FRAGMENT_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    NOTICE_FIELD_NUMBER: _ClassVar[int]
+    opened: Opened
+    batch: Batch
+    event_fragment: EventFragment
+    progress: Progress
+    notice: Notice
+    def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., batch: _Optional[_Union[Batch, _Mapping]] = ..., event_fragment: _Optional[_Union[EventFragment, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ...) -> None: ...
+
+class ResolvePositionRequest(_message.Message):
+    __slots__ = ("feed", "start")
+    FEED_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    feed: _feed_pb2.Feed
+    start: _feed_pb2.Start
+    def __init__(self, feed: _Optional[_Union[_feed_pb2.Feed, _Mapping]] = ..., start: _Optional[_Union[_feed_pb2.Start, _Mapping]] = ...) -> None: ...
+
+class ResolvePositionResponse(_message.Message):
+    __slots__ = ("position", "cluster_time", "time")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_TIME_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    position: bytes
+    cluster_time: _feed_pb2.ClusterTime
+    time: _timestamp_pb2.Timestamp
+    def __init__(self, position: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...

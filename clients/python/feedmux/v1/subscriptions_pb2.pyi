@@ -1,0 +1,97 @@
+import datetime
+
+from feedmux.v1 import feed_pb2 as _feed_pb2
+from google.protobuf import empty_pb2 as _empty_pb2
+from google.protobuf import field_mask_pb2 as _field_mask_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Subscription(_message.Message):
+    __slots__ = ("name", "feed", "on_invalidate", "on_history_lost", "position", "cluster_time", "create_time", "update_time", "etag", "active", "owner", "epoch")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    FEED_FIELD_NUMBER: _ClassVar[int]
+    ON_INVALIDATE_FIELD_NUMBER: _ClassVar[int]
+    ON_HISTORY_LOST_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_TIME_FIELD_NUMBER: _ClassVar[int]
+    CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_TIME_FIELD_NUMBER: _ClassVar[int]
+    ETAG_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    feed: _feed_pb2.Feed
+    on_invalidate: _feed_pb2.OnInvalidate
+    on_history_lost: _feed_pb2.OnHistoryLost
+    position: bytes
+    cluster_time: _feed_pb2.ClusterTime
+    create_time: _timestamp_pb2.Timestamp
+    update_time: _timestamp_pb2.Timestamp
+    etag: str
+    active: bool
+    owner: str
+    epoch: int
+    def __init__(self, name: _Optional[str] = ..., feed: _Optional[_Union[_feed_pb2.Feed, _Mapping]] = ..., on_invalidate: _Optional[_Union[_feed_pb2.OnInvalidate, str]] = ..., on_history_lost: _Optional[_Union[_feed_pb2.OnHistoryLost, str]] = ..., position: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., etag: _Optional[str] = ..., active: _Optional[bool] = ..., owner: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class CreateSubscriptionRequest(_message.Message):
+    __slots__ = ("subscription", "start")
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    subscription: Subscription
+    start: _feed_pb2.Start
+    def __init__(self, subscription: _Optional[_Union[Subscription, _Mapping]] = ..., start: _Optional[_Union[_feed_pb2.Start, _Mapping]] = ...) -> None: ...
+
+class GetSubscriptionRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class ListSubscriptionsRequest(_message.Message):
+    __slots__ = ("page_size", "page_token")
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    page_size: int
+    page_token: str
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListSubscriptionsResponse(_message.Message):
+    __slots__ = ("subscriptions", "next_page_token")
+    SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    subscriptions: _containers.RepeatedCompositeFieldContainer[Subscription]
+    next_page_token: str
+    def __init__(self, subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class UpdateSubscriptionRequest(_message.Message):
+    __slots__ = ("subscription", "update_mask")
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_MASK_FIELD_NUMBER: _ClassVar[int]
+    subscription: Subscription
+    update_mask: _field_mask_pb2.FieldMask
+    def __init__(self, subscription: _Optional[_Union[Subscription, _Mapping]] = ..., update_mask: _Optional[_Union[_field_mask_pb2.FieldMask, _Mapping]] = ...) -> None: ...
+
+class DeleteSubscriptionRequest(_message.Message):
+    __slots__ = ("name", "etag", "allow_missing")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ETAG_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_MISSING_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    etag: str
+    allow_missing: bool
+    def __init__(self, name: _Optional[str] = ..., etag: _Optional[str] = ..., allow_missing: _Optional[bool] = ...) -> None: ...
+
+class SeekSubscriptionRequest(_message.Message):
+    __slots__ = ("name", "to")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    to: _feed_pb2.Start
+    def __init__(self, name: _Optional[str] = ..., to: _Optional[_Union[_feed_pb2.Start, _Mapping]] = ...) -> None: ...

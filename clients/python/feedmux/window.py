@@ -1,0 +1,90 @@
+"""The credit window of a session: how much the server may still send, and when to grant more.
+
+Pure bookkeeping in totals over the life of the session object. Invariant: granted - taken never exceeds the window,
+so what waits in the client is bounded by it. `runner` owns one; the thresholds tell the user's side when to wake it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from feedmux.errors import ProtocolError
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Permission for more: events and bytes."""
+
+    events: int
+    size_bytes: int
+
+
+class CreditWindow:
+    """Totals of what was granted, received and taken by the user's loop, in events and bytes."""
+
+    def __init__(self, events_max: int, bytes_max: int) -> None:
+        self._events_max = events_max
+        self._bytes_max = bytes_max
+        self._granted_events = 0
+        self._granted_bytes = 0
+        self._received_events = 0
+        self._received_bytes = 0
+        self._discarded_events = 0
+        self._discarded_bytes = 0
+
+    def open(self, taken_events: int, taken_bytes: int) -> Grant:
+        """A new stream: earlier grants are void. The credit to open with leaves room for what still waits."""
+        waiting_events = self._received_events - self._discarded_events - taken_events
+        waiting_bytes = self._received_bytes - self._discarded_bytes - taken_bytes
+        grant = Grant(max(0, self._events_max - waiting_events), max(0, self._bytes_max - waiting_bytes))
+        self._granted_events = self._received_events + grant.events
+        self._granted_bytes = self._received_bytes + grant.size_bytes
+        return grant
+
+    def limit(self, events_max: int, bytes_max: int) -> None:
+        """The server's limits: it clamps unused credit to them, and so does this window. 0 says nothing."""
+        if events_max:
+            self._events_max = min(self._events_max, events_max)
+            self._granted_events = min(self._granted_events, self._received_events + events_max)
+        if bytes_max:
+            self._bytes_max = min(self._bytes_max, bytes_max)
+            self._granted_bytes = min(self._granted_bytes, self._received_bytes + bytes_max)
+
+    def receive(self, events: int, size_bytes: int, last_bytes: Callable[[], int]) -> None:
+        """Events arrived. Raises ProtocolError where they exceed the credit; one event may overdraw the bytes.
+
+        `last_bytes` gives the size of the last of them and is asked for only when bytes were overdrawn.
+        """
+        self._received_events += events
+        self._received_bytes += size_bytes
+        if self._received_events > self._granted_events:
+            raise ProtocolError(f"{self._received_events - self._granted_events} events more than the credit granted")
+        overdraft = self._received_bytes - self._granted_bytes
+        if overdraft > 0 and overdraft >= last_bytes():
+            raise ProtocolError(f"{overdraft} bytes more than the credit granted")
+
+    def discard(self, events: int, size_bytes: int) -> None:
+        """Received, but nobody will take them: repeats."""
+        self._discarded_events += events
+        self._discarded_bytes += size_bytes
+
+    def refill(self, taken_events: int, taken_bytes: int) -> Grant | None:
+        """What to grant now: nothing until a quarter of the window in events or bytes has been taken."""
+        events = self._events_max + taken_events + self._discarded_events - self._granted_events
+        size_bytes = self._bytes_max + taken_bytes + self._discarded_bytes - self._granted_bytes
+        if events < 1 or size_bytes < 1:
+            return None
+        if events * 4 < self._events_max and size_bytes * 4 < self._bytes_max:
+            return None
+        self._granted_events += events
+        self._granted_bytes += size_bytes
+        return Grant(events, size_bytes)
+
+    @property
+    def refill_events_at(self) -> int:
+        """The total of events taken at which `refill` will grant more."""
+        return self._granted_events - self._discarded_events - self._events_max + -(-self._events_max // 4)
+
+    @property
+    def refill_bytes_at(self) -> int:
+        """The total of bytes taken at which `refill` will grant more."""
+        return self._granted_bytes - self._discarded_bytes - self._bytes_max + -(-self._bytes_max // 4)

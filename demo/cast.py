@@ -1,0 +1,94 @@
+"""Who subscribes in the demo, and when something happens to them."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from signal import SIGUSR1
+
+from demo.subscriber import DIGEST_BYTES
+from demo.world import Child, World
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A subscriber and its part; times are shares of the demo's length."""
+
+    name: str
+    part: str
+    slow: bool = False
+    ack_s: float = 0.0
+    """Acknowledges no more often than this."""
+    killed_at: float | None = None
+    joins_at: float | None = None
+    joins_from: float | None = None
+
+
+ROLES = (
+    Role("search-index", "fast"),
+    Role("cache", "fast"),
+    Role("audit-log", "fast"),
+    Role("reports", "slow", slow=True),
+    Role("billing", "killed, started again", ack_s=0.4, killed_at=0.4),
+    Role("analytics", "joins late", joins_at=0.6, joins_from=0.25),
+)
+SLOW_SHARE = 0.35
+"""What the slow one manages of the rate of writes."""
+
+
+@dataclass(slots=True)
+class Actor:
+    """A role being played: its processes one after the other, and the records they leave."""
+
+    role: Role
+    start: bytes = b""
+    """The position that the subscription began with."""
+    children: list[Child] = field(default_factory=list)
+    stored: list[bytes] = field(default_factory=list)
+    """The stored position before each start but the first."""
+    state: str = "waits"
+
+    @property
+    def child(self) -> Child | None:
+        return self.children[-1] if self.children else None
+
+    @property
+    def done(self) -> bool:
+        return self.child is not None and bool(self.child.told().get("done"))
+
+    @property
+    def failed(self) -> bool:
+        """Ended although nobody killed it."""
+        child = self.child
+        return child is not None and child.process.returncode not in (None, 0) and self.state != "killed"
+
+    def records(self, world: World) -> list[Path]:
+        """One file for each session."""
+        return [_record(world, self.role.name, run) for run in range(len(self.children))]
+
+    def received(self, world: World) -> int:
+        """Events on record by now."""
+        return sum(path.stat().st_size for path in self.records(world) if path.exists()) // DIGEST_BYTES
+
+    def launch(self, world: World, rate: float) -> None:
+        """Starts its next process."""
+        name, run = self.role.name, len(self.children)
+        pace = rate * SLOW_SHARE if self.role.slow else 0.0
+        record = str(_record(world, name, run))
+        arguments = (world.endpoint, name, record, str(pace), str(self.role.ack_s))
+        child = Child(world, name, run, "demo.subscriber", *arguments)
+        self.children.append(child)
+        child.process.start()
+        self.state = "starts"
+
+    async def kill9(self) -> None:
+        """kill -9, without a chance to say goodbye."""
+        self.state = "killed"
+        if self.child is not None:
+            await self.child.process.kill9()
+
+    def hurry(self) -> None:
+        if self.child is not None:
+            self.child.signal(SIGUSR1)
+
+
+def _record(world: World, name: str, run: int) -> Path:
+    return world.folder / f"{name}.{run}.record"

@@ -1,0 +1,125 @@
+"""What every subscriber received, against what MongoDB itself says was written.
+
+The truth is read from MongoDB directly, past feedmux, from before the first write to the last. Pure but for that.
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bson import Timestamp
+from bson.raw_bson import RawBSONDocument
+from pymongo import MongoClient
+
+from demo.subscriber import DIGEST_BYTES, digest
+from demo.workload import END
+from feedmux.cli.sample_workload import COLLECTION, DATABASE
+from feedmux_server.core.position import decode_position
+from feedmux_server.core.resume_token import ResumeToken
+
+_PATIENCE_MS = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """Every change in MongoDB's order: the digests of the events, and their places."""
+
+    digests: list[bytes]
+    tokens: list[ResumeToken]
+
+    def __len__(self) -> int:
+        return len(self.digests)
+
+    def count_until(self, position: bytes) -> int:
+        """How many of the events lie at or before a position."""
+        place = decode_position(position, position[2:10]).token
+        return sum(not token.is_after(place) for token in self.tokens)
+
+
+@dataclass(slots=True)
+class Result:
+    """How one subscriber fared. Only `redelivered` may be above 0 in a world that keeps its promises."""
+
+    name: str
+    expected: int
+    received: int = 0
+    lost: int = 0
+    repeated: int = 0
+    """Within one session."""
+    redelivered: int = 0
+    """In a later session again."""
+    redelivered_acked: int = 0
+    """Of these, at or before the stored position."""
+    out_of_order: int = 0
+    unexpected: int = 0
+    """Not written, with other bytes than written, or from before the subscription's start."""
+    sessions: list[int] = field(default_factory=list)
+    """Events of each."""
+
+    @property
+    def kept(self) -> bool:
+        broken = (self.lost, self.repeated, self.redelivered_acked, self.out_of_order, self.unexpected)
+        return not any(broken)
+
+
+def read_truth(uri: str, start: Timestamp) -> Truth:
+    """Blocks; reads shop.orders by a direct change stream from an operation time up to the order named `end`."""
+    truth = Truth([], [])
+    with MongoClient[RawBSONDocument](
+        uri, document_class=RawBSONDocument, serverSelectionTimeoutMS=_PATIENCE_MS
+    ) as client:
+        orders = client[DATABASE][COLLECTION]
+        with orders.watch(start_at_operation_time=start, batch_size=4_000) as stream:
+            for event in stream:
+                truth.digests.append(digest(bytes(event.raw)))
+                truth.tokens.append(ResumeToken.decode(event["_id"].raw))
+                if event["operationType"] == "insert" and event["documentKey"]["_id"] == END:
+                    return truth
+    raise AssertionError("a change stream without an end has ended")
+
+
+def read_record(path: Path) -> list[bytes]:
+    """The digests of one session, in the order of arrival."""
+    if not path.exists():
+        return []
+    data = path.read_bytes()
+    # A record cut short by kill -9 was not acknowledged.
+    whole = len(data) - len(data) % DIGEST_BYTES
+    return [data[at : at + DIGEST_BYTES] for at in range(0, whole, DIGEST_BYTES)]
+
+
+def check(name: str, truth: Truth, first: int, stored: Sequence[int], sessions: Sequence[Sequence[bytes]]) -> Result:
+    """`first`: the number of the first event that it must get. `stored`: for each session after the first, how many
+    events its stored position covered when the session began."""
+    index_of = {each: index for index, each in enumerate(truth.digests)}
+    result = Result(name, expected=len(truth) - first)
+    earlier: set[int] = set()
+    for covered, session in itertools.zip_longest((0, *stored), sessions, fillvalue=()):
+        assert isinstance(covered, int)
+        here: set[int] = set()
+        latest = -1
+        result.sessions.append(len(session))
+        for index in _numbers(index_of, session, first, result):
+            if index in here:
+                result.repeated += 1
+            elif index < latest:
+                result.out_of_order += 1
+            elif index in earlier:
+                result.redelivered += 1
+                result.redelivered_acked += index < covered
+            latest = max(index, latest)
+            here.add(index)
+        earlier |= here
+    result.lost = result.expected - len(earlier)
+    return result
+
+
+def _numbers(index_of: dict[bytes, int], session: Sequence[bytes], first: int, result: Result) -> Iterator[int]:
+    for each in session:
+        result.received += 1
+        index = index_of.get(each, -1)
+        if index < first:
+            result.unexpected += 1
+        else:
+            yield index

@@ -1,0 +1,240 @@
+"""Directs the demo: set-up, workload, the kill and the late join, catching up, check, summary."""
+
+import argparse
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Sequence
+
+from bson import Timestamp
+
+from demo import summary
+from demo.cast import ROLES, Actor
+from demo.check import Result, check, read_record, read_truth
+from demo.observer import Observer
+from demo.view import View, make_view
+from demo.world import Child, World, started
+from feedmux.cli.sample_workload import COLLECTION, DATABASE
+from feedmux.cli.terminal import Terminal
+from feedmux.feeds import Feed, Start
+from feedmux_server.embedded import EmbeddedError
+
+_FRAME_S = 0.2
+_DOWN_S = 1.5
+_STARTING_S = 30.0
+_CATCH_UP_S = 90.0
+
+
+class DemoFailed(Exception):
+    """The demo could not be played to its end; the message says why."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """0 when every promise was kept, 1 when one was broken or the demo failed, 130 when interrupted."""
+    args = _arguments(argv)
+    stream = sys.stderr if args.json else sys.stdout
+    terminal = Terminal(stream)
+    try:
+        return asyncio.run(_demo(args, terminal))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        print("\nStopped; nothing is left running.", file=sys.stderr)
+        return 130
+    except (EmbeddedError, DemoFailed) as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 1
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="./run demo", description="MongoDB, Redis, the server and six subscribers, live, with a check at the end."
+    )
+    parser.add_argument("--seconds", metavar="N", type=float, default=20.0, help="how long is written (20)")
+    parser.add_argument("--rate", metavar="N", type=float, default=2_500.0, help="changes per second (2500)")
+    parser.add_argument("--json", action="store_true", help="the last line of standard output is one JSON object")
+    args = parser.parse_args(argv)
+    if not 3 <= args.seconds <= 600:
+        parser.error("--seconds is 3 to 600")
+    if not 10 <= args.rate <= 20_000:
+        parser.error("--rate is 10 to 20000")
+    return args
+
+
+async def _demo(args: argparse.Namespace, terminal: Terminal) -> int:
+    me = asyncio.current_task()
+    assert me is not None
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, me.cancel)
+    what = f"{args.seconds:g} seconds of {args.rate:,.0f} changes per second"
+    print(f"{terminal.paint('feedmux demo', 'bold')}: {what}. Starting", file=terminal.stream, flush=True)
+    async with started(terminal) as world:
+        play = Play(world, args.seconds, args.rate)
+        try:
+            with terminal.step(f"{len(ROLES) - 1} subscribers, a process each"):
+                start = await play.open()
+            with make_view(args.json) as view:
+                written = await play.run(view)
+            with terminal.step("checking against what MongoDB says was written"):
+                truth = await asyncio.to_thread(read_truth, world.mongodb_uri, start)
+                results = [
+                    check(
+                        actor.role.name,
+                        truth,
+                        truth.count_until(actor.start),
+                        [truth.count_until(position) for position in actor.stored],
+                        [read_record(path) for path in actor.records(world)],
+                    )
+                    for actor in play.actors
+                ]
+        finally:
+            await play.stop()
+    return _finish(args, terminal, play, written, len(truth), results)
+
+
+def _finish(
+    args: argparse.Namespace, terminal: Terminal, play: "Play", written: int, in_mongodb: int, results: list[Result]
+) -> int:
+    now = play.observer.snapshot
+    summary.tell(terminal, written, in_mongodb, results, now)
+    report = summary.as_json(written, in_mongodb, results, now)
+    if args.json:
+        print(json.dumps(report), flush=True)
+    return 0 if report["kept"] else 1
+
+
+class Play:
+    """One performance."""
+
+    def __init__(self, world: World, length_s: float, rate: float) -> None:
+        self._world = world
+        self._length_s = length_s
+        self._rate = rate
+        self.actors = [Actor(role) for role in ROLES]
+        self.observer = Observer(world, self.actors, length_s)
+        self._workload = Child(world, "workload", 0, "demo.workload", world.mongodb_uri, str(rate))
+        self._earlier = b""
+
+    async def open(self) -> Timestamp:
+        """Everyone who is there from the beginning, ready; the operation time before the first write."""
+        hello = await self._world.mongo.admin.command("ping")
+        start: Timestamp = hello["operationTime"]
+        for actor in self.actors:
+            if actor.role.joins_at is None:
+                await self._subscribe(actor, Start.latest())
+                actor.launch(self._world, self._rate)
+        async with asyncio.timeout(_STARTING_S):
+            while not all(actor.child.told() for actor in self.actors if actor.child is not None):
+                self._check_all_run()
+                await asyncio.sleep(0.05)
+        return Timestamp(start.time, start.inc + 1)
+
+    async def run(self, view: View) -> int:
+        """Plays to the end; the number of acknowledged writes."""
+        self.observer.workload = self._workload
+        self._workload.process.start()
+        while not self._workload.told():
+            self._workload.process.check_running()
+            await asyncio.sleep(0.02)
+        self.observer.started_s = asyncio.get_running_loop().time()
+        watching = asyncio.create_task(self.observer.run(), name="observer")
+        drawing = asyncio.create_task(self._draw(view), name="view")
+        script = asyncio.create_task(self._script(), name="script")
+        try:
+            done, _ = await asyncio.wait({watching, drawing, script}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+            view.show(self.observer.update())
+            return int(self._workload.told()["written"])
+        finally:
+            for task in (watching, drawing, script):
+                task.cancel()
+            await asyncio.gather(watching, drawing, script, return_exceptions=True)
+
+    async def stop(self) -> None:
+        """Ends every process of the play."""
+        for child in (self._workload, *(child for actor in self.actors for child in actor.children)):
+            await child.process.kill9()
+
+    async def _script(self) -> None:
+        now = self.observer.snapshot
+        now.phase = "writing"
+        try:
+            async with asyncio.TaskGroup() as parts:
+                parts.create_task(self._remember_place())
+                for actor in self.actors:
+                    if actor.role.killed_at is not None:
+                        parts.create_task(self._kill_and_restart(actor))
+                    if actor.role.joins_at is not None:
+                        parts.create_task(self._join_late(actor))
+                await self._at(1.0)
+        except* DemoFailed as failures:
+            raise failures.exceptions[0] from None
+        self._workload.signal(signal.SIGTERM)
+        now.phase = "catching up"
+        while not self._workload.told().get("done"):
+            self._check_all_run()
+            await asyncio.sleep(0.02)
+        self.observer.say("the last change is written; the slow one may hurry now")
+        for actor in self.actors:
+            actor.hurry()
+        try:
+            async with asyncio.timeout(_CATCH_UP_S):
+                while not all(actor.done for actor in self.actors):
+                    self._check_all_run()
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            late = ", ".join(actor.role.name for actor in self.actors if not actor.done)
+            self.observer.say(f"not done after {_CATCH_UP_S:.0f} s: {late}")
+        now.phase = "done"
+
+    async def _remember_place(self) -> None:
+        place = next(role.joins_from for role in ROLES if role.joins_from is not None)
+        await self._at(place)
+        resolved = await self._world.client.resolve(Start.latest(), self._feed())
+        self._earlier = resolved.position
+
+    async def _kill_and_restart(self, actor: Actor) -> None:
+        assert actor.role.killed_at is not None
+        await self._at(actor.role.killed_at)
+        await actor.kill9()
+        self.observer.say(f"{actor.role.name}: kill -9")
+        await asyncio.sleep(min(_DOWN_S, self._length_s / 8))
+        info = await self._world.client.get_subscription(actor.role.name)
+        actor.stored.append(info.position)
+        actor.launch(self._world, self._rate)
+        self.observer.say(f"{actor.role.name}: started again, goes on behind its stored position")
+
+    async def _join_late(self, actor: Actor) -> None:
+        assert actor.role.joins_at is not None
+        assert actor.role.joins_from is not None
+        await self._at(actor.role.joins_at)
+        await self._subscribe(actor, Start.position(self._earlier))
+        actor.launch(self._world, self._rate)
+        ago_s = (actor.role.joins_at - actor.role.joins_from) * self._length_s
+        self.observer.say(f"{actor.role.name}: joins, from a position of {ago_s:.0f} s ago")
+
+    async def _subscribe(self, actor: Actor, start: Start) -> None:
+        info = await self._world.client.create_subscription(actor.role.name, self._feed(), start=start)
+        actor.start = info.position
+
+    async def _draw(self, view: View) -> None:
+        while True:
+            view.show(self.observer.update())
+            await asyncio.sleep(_FRAME_S)
+
+    async def _at(self, share: float) -> None:
+        due_s = self.observer.started_s + share * self._length_s
+        while (left_s := due_s - asyncio.get_running_loop().time()) > 0:
+            self._check_all_run()
+            await asyncio.sleep(min(left_s, 0.25))
+
+    def _check_all_run(self) -> None:
+        for actor in self.actors:
+            if actor.failed and actor.child is not None:
+                raise DemoFailed(f"{actor.role.name} failed; it said:\n{actor.child.process.log_tail()}")
+        if self._workload.process.returncode not in (None, 0):
+            raise DemoFailed(f"the workload failed; it said:\n{self._workload.process.log_tail()}")
+
+    @staticmethod
+    def _feed() -> Feed:
+        return Feed(DATABASE, COLLECTION)

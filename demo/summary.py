@@ -1,0 +1,89 @@
+"""The end of the demo in words, and as one JSON object."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from demo.check import Result
+from demo.observer import Snapshot
+from feedmux.cli.terminal import Terminal
+
+
+def as_json(written: int, in_mongodb: int, results: Sequence[Result], now: Snapshot) -> dict[str, Any]:
+    """`written` are the acknowledged writes."""
+    return {
+        "written": written,
+        "read_from_mongodb": in_mongodb,
+        "kept": written == in_mongodb and all(result.kept for result in results),
+        "shared_streams_most": now.streams_most,
+        "mongodb_cursors_most": now.cursors_most,
+        "subscribers": [
+            {
+                "name": result.name,
+                "expected": result.expected,
+                "received": result.received,
+                "lost": result.lost,
+                "repeated": result.repeated,
+                "redelivered": result.redelivered,
+                "redelivered_acked": result.redelivered_acked,
+                "out_of_order": result.out_of_order,
+                "unexpected": result.unexpected,
+                "sessions": result.sessions,
+            }
+            for result in results
+        ],
+    }
+
+
+def tell(terminal: Terminal, written: int, in_mongodb: int, results: Sequence[Result], now: Snapshot) -> None:
+    """Prints one sentence for each promise."""
+
+    def line(kept: bool, text: str) -> None:
+        mark = terminal.paint("✓", "green", "bold") if kept else terminal.paint("✗", "red", "bold")
+        print(f" {mark} {text}", file=terminal.stream)
+
+    kinds = ", ".join(f"{count:,} {name}" for name, count in now.kinds.items())
+    print(
+        f"\n{terminal.paint('What happened', 'bold')}: {written:,} changes were written ({kinds}).",
+        file=terminal.stream,
+    )
+    if written != in_mongodb:
+        line(False, f"MongoDB's own change stream has {in_mongodb:,} of them: the check itself is broken.")
+    _promise(
+        line,
+        results,
+        "lost",
+        "Nothing was lost: {count} subscribers got every event byte for byte as MongoDB gives it.",
+    )
+    _promise(line, results, "unexpected", "Nothing came that was not written.")
+    _promise(line, results, "repeated", "Nothing was repeated within a session.")
+    _promise(line, results, "out_of_order", "The order was kept.")
+    for result in results:
+        if len(result.sessions) > 1:
+            line(
+                not result.redelivered_acked,
+                f"{result.name} was killed (kill -9) after {result.sessions[0]:,} events and started again:"
+                f" {result.redelivered:,} came again,"
+                + (
+                    f" {result.redelivered_acked:,} of them before its stored position."
+                    if result.redelivered_acked
+                    else " only what it had not acknowledged."
+                    if result.redelivered
+                    else " because all had been acknowledged."
+                ),
+            )
+        elif result.expected < written:
+            line(not result.lost, f"{result.name} joined late, from an earlier position: {result.received:,} events.")
+    print(
+        f"   MongoDB held at most {now.cursors_most} change-stream"
+        f" cursor{'s' * (now.cursors_most != 1)} for {now.subscribers_most} subscribers.",
+        file=terminal.stream,
+    )
+    print(f"\nNext: {terminal.paint('./run dev --workload', 'bold')} starts this to play with.", file=terminal.stream)
+
+
+def _promise(line: Any, results: Sequence[Result], name: str, kept: str) -> None:
+    broken = [(result.name, getattr(result, name)) for result in results if getattr(result, name)]
+    if broken:
+        line(False, f"{name.replace('_', ' ')}: " + ", ".join(f"{who} {count:,}" for who, count in broken))
+    else:
+        line(True, kept.format(count=len(results)))

@@ -1,0 +1,140 @@
+"""The demo's world: a MongoDB replica set, Redis, the feedmux server, and the processes that write and read.
+
+Invariant: nothing of it outlives this process, whatever ends it (`embedded.process`), and no process listens beyond
+127.0.0.1.
+"""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+from pymongo import AsyncMongoClient
+
+import feedmux
+from feedmux.cli.keys import NewKey, new_key
+from feedmux.cli.terminal import Terminal
+from feedmux.v1 import operator_pb2_grpc
+from feedmux_server.embedded import Process, RedisServer, ReplicaSet
+from feedmux_server.embedded.ports import free_ports
+from feedmux_server.embedded.workdir import WorkDir
+
+ROOT = Path(__file__).resolve().parents[1]
+# Rings of a few seconds, so that one sees what happens to those who fall behind them.
+LIMITS = {"ring_bytes": 4 << 20, "read_ahead_bytes": 1 << 20, "linger_s": 1.0, "idle_close_s": 5.0, "max_await_ms": 200}
+_READY_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What runs, and how to reach it."""
+
+    folder: Path
+    key: str
+    endpoint: str
+    mongodb_uri: str
+    mongo: AsyncMongoClient[dict[str, Any]]
+    client: feedmux.AsyncClient
+    operator: Any
+    operator_metadata: tuple[tuple[str, str], ...]
+
+
+class Child:
+    """A process of the demo that tells how it is doing by JSON lines on its standard output."""
+
+    def __init__(self, world: World, name: str, run: int, module: str, *arguments: str) -> None:
+        self.name = name
+        output = world.folder / f"{name}.{run}.out"
+        environment = {"FEEDMUX_API_KEY": world.key, "PYTHONUNBUFFERED": "1", "GRPC_VERBOSITY": "NONE"}
+        command = [sys.executable, "-m", module, *arguments]
+        self.process = Process(name, command, output, env=environment, cwd=ROOT)
+        self._offset = 0
+        self._rest = b""
+        self._told: dict[str, Any] = {}
+
+    def told(self) -> dict[str, Any]:
+        """What it said last; empty before it said anything."""
+        if self.process.output.exists():
+            with self.process.output.open("rb") as file:
+                file.seek(self._offset)
+                fresh = file.read()
+            self._offset += len(fresh)
+            *lines, self._rest = (self._rest + fresh).split(b"\n")
+            for line in reversed(lines):
+                if line.startswith(b"{"):
+                    self._told = json.loads(line)
+                    break
+        return self._told
+
+    def signal(self, number: signal.Signals) -> None:
+        if self.process.running:
+            self.process.send_signal(number)
+
+
+@asynccontextmanager
+async def started(terminal: Terminal) -> AsyncIterator[World]:
+    """Everything up; everything gone at the end."""
+    _forget_settings()
+    async with AsyncExitStack() as stack:
+        folder = WorkDir("demo")
+        stack.callback(folder.remove)
+        with terminal.step("MongoDB, a replica set"):
+            mongo_set = await stack.enter_async_context(ReplicaSet(oplog_mb=2048))
+        with terminal.step("Redis, where positions are kept"):
+            redis = await stack.enter_async_context(RedisServer())
+        key, operator = new_key(), new_key()
+        data, operator_port, health = free_ports(3)
+        with terminal.step("the feedmux server"):
+            config = _write_config(folder.path, mongo_set.uri, redis.url, (data, operator_port, health), key, operator)
+            command = [sys.executable, "-m", "feedmux.cli", "serve", "--config", str(config)]
+            server = Process("the feedmux server", command, folder.path / "server.log", cwd=ROOT)
+            stack.push_async_callback(server.kill9)
+            server.start()
+            for port in (health, data):
+                await server.wait_until_listening(port, timeout_s=_READY_S)
+        mongo = await stack.enter_async_context(AsyncMongoClient[dict[str, Any]](mongo_set.uri))
+        endpoint = f"127.0.0.1:{data}"
+        client = await stack.enter_async_context(feedmux.AsyncClient(endpoint, api_key=key.key))
+        channel = await stack.enter_async_context(grpc.aio.insecure_channel(f"127.0.0.1:{operator_port}"))
+        yield World(
+            folder.path,
+            key.key,
+            endpoint,
+            mongo_set.uri,
+            mongo,
+            client,
+            operator_pb2_grpc.OperatorStub(channel),
+            (("authorization", f"Bearer {operator.key}"),),
+        )
+
+
+def _forget_settings() -> None:
+    # The user's own feedmux is not meant; where the embedded binaries are is.
+    for name in [name for name in os.environ if name.startswith("FEEDMUX_")]:
+        if name not in ("FEEDMUX_MONGOD", "FEEDMUX_REDIS_SERVER"):
+            del os.environ[name]
+
+
+def _write_config(
+    folder: Path, mongodb: str, redis: str, ports: tuple[int, int, int], key: NewKey, operator: NewKey
+) -> Path:
+    tenants = folder / "tenants.yaml"
+    tenants.write_text(json.dumps({"tenants": [{"name": "demo", "api_key_hashes": [key.sha256]}]}))
+    listen = dict(zip(("data", "operator", "health"), (f"127.0.0.1:{port}" for port in ports), strict=True))
+    config = {
+        "sources": {"main": {"uri": mongodb}},
+        "redis": {"url": redis},
+        "listen": listen,
+        "tenants_file": str(tenants),
+        "operator_key_hashes": [operator.sha256],
+        "limits": LIMITS,
+    }
+    path = folder / "feedmux.yaml"
+    path.write_text(json.dumps(config))
+    return path

@@ -1,0 +1,97 @@
+"""Which of the events sent in a session are acknowledged, and what place that allows to store.
+
+Fed by `Subscriber.take` with what was sent; asked by the session on each Ack. Holds chunks (not their bytes: the
+ring drops those, see `Chunk.drop_bytes`) from sending until acknowledgement, so `outstanding` is what bounds it.
+"""
+
+from collections import deque
+
+from feedmux_server.core.chunk import Chunk
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.resume_token import ResumeToken
+
+
+class AckTracker:
+    """Delivery sequences count from 1 within a session."""
+
+    __slots__ = ("_inside_event", "_sent", "acked", "outstanding_max", "place", "sent")
+
+    def __init__(self, place: ResumeToken, outstanding_max: int) -> None:
+        self._sent: deque[tuple[int, Chunk, int, int]] = deque()  # first sequence, chunk, first, stop
+        self._inside_event = False
+        """What was acknowledged last is a fragment with others to come, where no position may stand."""
+        self.outstanding_max = outstanding_max
+        self.sent = 0
+        self.acked = 0
+        self.place = place
+        """Everything at or before it is acknowledged."""
+
+    @property
+    def outstanding(self) -> int:
+        return self.sent - self.acked
+
+    @property
+    def room(self) -> int:
+        """Events that may be sent before delivery pauses."""
+        return self.outstanding_max - self.outstanding
+
+    def record(self, chunk: Chunk, first: int, stop: int) -> None:
+        """Events `first` to `stop - 1` of `chunk` have been sent."""
+        chunk.holders += 1
+        self._sent.append((self.sent + 1, chunk, first, stop))
+        self.sent += stop - first
+
+    def ack(self, sequence: int) -> bool:
+        """Everything up to `sequence` is processed. True when `place` moved.
+
+        Raises ACK_OUT_OF_RANGE for a sequence that was never delivered.
+        """
+        check_sequence(sequence, self.sent)
+        if sequence <= self.acked:
+            return False
+        self.acked = sequence
+        before = self.place
+        while self._sent:
+            first_sequence, chunk, first, stop = self._sent[0]
+            done = sequence - first_sequence + 1
+            if done <= 0:
+                break
+            self._move_to(chunk, first, min(first + done, stop))
+            if done < stop - first:
+                break
+            self._sent.popleft()
+            chunk.holders -= 1
+        return self.place is not before
+
+    def progress(self, place: ResumeToken) -> bool:
+        """Everything up to `place` was delivered. True when nothing is outstanding and `place` moved there."""
+        if self.outstanding or self._inside_event or not place.is_after(self.place):
+            return False
+        self.place = place
+        return True
+
+    def release(self) -> None:
+        """The session is over: lets go of the chunks."""
+        for _, chunk, _, _ in self._sent:
+            chunk.holders -= 1
+        self._sent.clear()
+
+    def _move_to(self, chunk: Chunk, first: int, stop: int) -> None:
+        for index in range(stop - 1, first - 1, -1):
+            place = chunk.ack_place(index)
+            if index == stop - 1:
+                self._inside_event = place is None
+            if place is not None:
+                if place.is_after(self.place):
+                    self.place = place
+                return
+
+
+def check_sequence(sequence: int, sent: int) -> None:
+    """Raises ACK_OUT_OF_RANGE for an ack of what was never delivered."""
+    if not 0 <= sequence <= sent:
+        raise FeedmuxError(
+            ErrorReason.ACK_OUT_OF_RANGE,
+            f"ack of delivery {sequence}, but this session has delivered {sent}",
+            field="ack.delivery_sequence",
+        )

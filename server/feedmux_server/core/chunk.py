@@ -1,0 +1,238 @@
+"""A chunk: consecutive events as the bytes MongoDB sent, and where each begins.
+
+Built by `source` from one batch (cut at event boundaries when it is large), held by the `ReplayBuffer`, read by
+every `Subscriber` of the stream. Nothing here decodes a document; an event's resume token is cut out of its bytes
+only where a place inside the chunk is asked for.
+
+Invariant: `offsets` has one entry per event and one for the end, so event i is `data[offsets[i]:offsets[i + 1]]`.
+"""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from struct import Struct
+
+from bson.raw_bson import RawBSONDocument
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.resume_token import ResumeToken, UnknownTokenLayout
+
+CHUNK_OVERHEAD_BYTES = 600
+"""What a chunk costs beside its events: measured with tracemalloc over one-event chunks."""
+
+_LENGTH = Struct("<i").unpack_from
+_EMBEDDED_ID = b"\x03_id\x00"
+
+
+def document_offsets(data: bytes) -> "array[int]":
+    """Where each of the concatenated BSON documents begins, and the end.
+
+    Raises ValueError when the lengths do not add up to the size of `data`.
+    """
+    offsets = array("L", (0,))
+    append, end, at = offsets.append, len(data), 0
+    length_of = _LENGTH
+    while at < end:
+        size = length_of(data, at)[0] if end - at >= 5 else 0
+        at += size
+        if size < 5 or at > end:
+            raise ValueError("BSON document lengths do not add up")
+        append(at)
+    return offsets
+
+
+def event_id(data: bytes, at: int, end: int) -> bytes:
+    """The event's `_id` document, which is MongoDB's resume token. It need not be the first field."""
+    if data[at + 4 : at + 9] == _EMBEDDED_ID:
+        begin = at + 9
+        return data[begin : begin + _LENGTH(data, begin)[0]]
+    token = RawBSONDocument(data[at:end]).get("_id")
+    if not isinstance(token, RawBSONDocument):
+        raise FeedmuxError(
+            ErrorReason.RESUME_TOKEN_MODIFIED,
+            "the pipeline removed or changed _id, which is the resume token; keep _id in the pipeline's output",
+        )
+    return bytes(token.raw)
+
+
+def read_token(raw: bytes) -> ResumeToken:
+    """`ResumeToken.decode`, with a layout we do not know turned into the error a user can act on."""
+    try:
+        return ResumeToken.decode(raw)
+    except UnknownTokenLayout as error:
+        raise FeedmuxError(
+            ErrorReason.SOURCE_UNSUITABLE,
+            "MongoDB sent a resume token of a layout that this version of feedmux does not know; upgrade feedmux",
+        ) from error
+
+
+class View:
+    """A chunk's events in one wire format: their bytes one behind the other, and where each begins."""
+
+    __slots__ = ("data", "offsets")
+
+    def __init__(self, data: bytes, offsets: Sequence[int]) -> None:
+        self.data = data
+        self.offsets = offsets
+
+    def cut(self, first: int, stop: int) -> bytes:
+        """The bytes of events `first` to `stop - 1`; the shared object itself when that is all of them."""
+        begin, end = self.offsets[first], self.offsets[stop]
+        return self.data if end - begin == len(self.data) else self.data[begin:end]
+
+    def stop_within(self, first: int, bytes_max: int, *, overdraw: bool) -> int:
+        """The largest `stop` so that events `first` to `stop - 1` fit into `bytes_max`.
+
+        With `overdraw` the last one may exceed it (byte credit); without, an event that does not fit gives `first`.
+        """
+        limit = self.offsets[first] + bytes_max
+        if overdraw:
+            return min(bisect_left(self.offsets, limit, first), len(self.offsets) - 1)
+        return bisect_right(self.offsets, limit, first) - 1
+
+
+class Chunk:
+    """Events in (start, end], shared by all who read the stream."""
+
+    __slots__ = (
+        "_split",
+        "_tokens",
+        "bson",
+        "count",
+        "cum_bytes",
+        "cum_events",
+        "end",
+        "holders",
+        "read_time_s",
+        "rendered",
+        "start",
+    )
+
+    def __init__(
+        self,
+        data: bytes,
+        offsets: Sequence[int],
+        start: ResumeToken,
+        end: ResumeToken,
+        read_time_s: float,
+        *,
+        split: bool = False,
+    ) -> None:
+        self.bson: View | None = View(data, offsets)
+        """The events' BSON. None once the ring has dropped the chunk."""
+        self.rendered: dict[str, View] = {}
+        """Other wire formats, each made once."""
+        self.count = len(offsets) - 1
+        self.start = start
+        self.end = end
+        """The later of the last event's token and the batch's postBatchResumeToken."""
+        self.read_time_s = read_time_s
+        self.cum_bytes = 0
+        """Bytes appended to the ring before this chunk."""
+        self.cum_events = 0
+        self.holders = 0
+        """Ack trackers that may still ask for a token inside this chunk."""
+        self._tokens: list[bytes | None] | None = None
+        self._split = split
+
+    @property
+    def size_bytes(self) -> int:
+        size = CHUNK_OVERHEAD_BYTES
+        if self.bson is not None:
+            size += len(self.bson.data) + 8 * len(self.bson.offsets)
+        for view in self.rendered.values():
+            size += len(view.data) + 8 * len(view.offsets)
+        return size
+
+    def token(self, index: int) -> ResumeToken:
+        """The resume token of event `index`. The bytes must still be there."""
+        view = self._view()
+        return read_token(event_id(view.data, view.offsets[index], view.offsets[index + 1]))
+
+    def place_behind(self, index: int) -> ResumeToken:
+        """The place behind event `index`: the chunk's own end behind its last event."""
+        return self.end if index == self.count - 1 else self.token(index)
+
+    def first_after(self, place: ResumeToken) -> int:
+        """Index of the first event behind `place`; `count` when there is none."""
+        if not self.end.is_after(place):
+            return self.count
+        return bisect_left(range(self.count), True, key=lambda index: self.token(index).is_after(place))
+
+    def ack_place(self, index: int) -> ResumeToken | None:
+        """The place to store when event `index` is acknowledged; None inside a split event."""
+        if index == self.count - 1 and not self._split:
+            return self.end
+        raw = self._tokens[index] if self._tokens is not None else self._ack_token(index)
+        if raw is None:
+            return None
+        return self.end if index == self.count - 1 else read_token(raw)
+
+    def without_first(self, first: int, start: ResumeToken) -> "Chunk":
+        """The same chunk from event `first` on."""
+        view = self._view()
+        base = view.offsets[first]
+        offsets = array("L", [at - base for at in view.offsets[first:]])
+        return Chunk(view.data[base:], offsets, start, self.end, self.read_time_s, split=self._split)
+
+    def drop_bytes(self) -> None:
+        """Gives up the events. While an ack tracker holds the chunk, their tokens are extracted first, once for all."""
+        if self.bson is None:
+            return
+        if self.holders:
+            self._tokens = [self._ack_token(index) for index in range(self.count)]
+        self.bson = None
+        self.rendered.clear()
+
+    def _ack_token(self, index: int) -> bytes | None:
+        view = self._view()
+        at, end = view.offsets[index], view.offsets[index + 1]
+        if self._split:
+            part = RawBSONDocument(view.data[at:end]).get("splitEvent")
+            if part is not None and part["fragment"] < part["of"]:
+                return None
+        return event_id(view.data, at, end)
+
+    def _view(self) -> View:
+        if self.bson is None:
+            raise LookupError("the chunk's bytes are gone")
+        return self.bson
+
+
+def cut_batch(
+    data: bytes,
+    start: ResumeToken,
+    post_batch: ResumeToken | None,
+    read_time_s: float,
+    *,
+    bytes_max: int,
+    split: bool = False,
+) -> list[Chunk]:
+    """One MongoDB batch as chunks of at most `bytes_max` bytes each; a larger event stands alone.
+
+    `start` is the place the batch was read from. Raises ValueError on bytes that are not BSON documents.
+    """
+    offsets = document_offsets(data)
+    chunks: list[Chunk] = []
+    whole, first, last = View(data, offsets), 0, len(offsets) - 1
+    # Even pieces: a small rest would cost every subscriber a message of its own.
+    if last:
+        pieces = -(-len(data) // bytes_max)
+        bytes_max = min(bytes_max, len(data) // pieces + len(data) // last)
+    while first < last:
+        stop = max(whole.stop_within(first, bytes_max, overdraw=False), first + 1)
+        piece = whole.cut(first, stop)
+        end = read_token(event_id(data, offsets[stop - 1], offsets[stop]))
+        if stop == last and post_batch is not None and post_batch.is_after(end):
+            end = post_batch
+        base = offsets[first]
+        piece_offsets = (
+            offsets if len(piece) == len(data) else array("L", [at - base for at in offsets[first : stop + 1]])
+        )
+        chunks.append(Chunk(piece, piece_offsets, start, end, read_time_s, split=split))
+        first, start = stop, end
+    return chunks
+
+
+Renderer = Callable[[Chunk], View]
+"""Makes a chunk's view in another wire format."""

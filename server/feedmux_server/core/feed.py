@@ -1,0 +1,43 @@
+"""What a feed is: scope, pipeline and options, checked and ready to be hashed or sent to MongoDB.
+
+`rpc` builds a `FeedSpec` from the protobuf `Feed` (or `state` from the stored definition); `source` builds the
+`$changeStream` aggregate from it. Values that only MongoDB can judge stay as the user gave them.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What is watched: a collection, a database (`collection` empty) or the deployment (both empty)."""
+
+    source: str
+    database: str = ""
+    collection: str = ""
+
+    @property
+    def namespace(self) -> str:
+        """`*`, `database` or `database.collection`."""
+        if not self.database:
+            return "*"
+        return f"{self.database}.{self.collection}" if self.collection else self.database
+
+
+@dataclass(frozen=True, slots=True)
+class FeedSpec:
+    """A feed as the user defined it. BSON values are bytes, so that equality means equality on the wire."""
+
+    scope: Scope
+    pipeline: bytes = b""
+    """BSON document `{pipeline: [stages]}`; empty for no stages."""
+    full_document: str = ""
+    full_document_before_change: str = ""
+    show_expanded_events: bool = False
+    match_collection_uuid_for_update_lookup: bool = False
+    collation: bytes = b""
+    comment: bytes = b""
+    """BSON document `{comment: value}`."""
+    read_preference: str = ""
+    read_concern: str = ""
+    batch_size: int = 0
+    max_await_time_ms: int = 0

@@ -1,0 +1,241 @@
+"""All SharedStreams of one StreamKey: who joins which, when one is opened, handed over, closed.
+
+Pure and synchronous, so that checking that a place is covered and attaching there is one step. `fanout.hub` gives it
+a `StreamPort` whose `start` spawns a pump. Invariants: a subscriber is attached to one stream or to none; one that is
+attached will meet every event behind its place exactly once; one that is detached and has credit is in `_waiting`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from feedmux_server.core.replay_buffer import RingLimits
+from feedmux_server.core.shared_stream import SharedStream, StreamState
+from feedmux_server.core.subscriber import JoinPoint, Subscriber, SubscriberState
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLimits:
+    """How the streams of a key behave."""
+
+    ring: RingLimits = field(default_factory=RingLimits)
+    read_ahead_bytes: int = 24 * 1024 * 1024
+    """The pump reads on while a subscriber with credit is nearer to the head than this. At most half the ring,
+    or the fastest subscriber pushes the others out."""
+    join_distance_s: int = 30
+    """A subscriber waits for a stream that is behind its place by less than this (cluster time), rather than open one.
+    More shares more reads after a mass reconnect, and lets a late starter wait longer."""
+
+
+class StreamPort(Protocol):
+    """What the streams of a key ask of the world."""
+
+    def start(self, stream: SharedStream) -> None:
+        """Reads MongoDB for this stream from its origin on."""
+
+    def may_trail(self, tenant: str) -> bool:
+        """Whether another trailing stream is allowed now."""
+
+    def slot_wanted(self) -> None:
+        """Somebody waits for a trailing stream's slot: those who hold one without use may have gone to rest."""
+
+    def next_stream_id(self) -> int: ...
+
+
+class FeedStreams:
+    """The streams of one key."""
+
+    def __init__(self, limits: StreamLimits, port: StreamPort) -> None:
+        self._limits = limits
+        self._port = port
+        self.streams: list[SharedStream] = []
+        self._waiting: dict[int, Subscriber] = {}
+        self.detached: dict[int, Subscriber] = {}
+        """Subscribers on no stream: out of credit or waiting for a trailing slot."""
+
+    @property
+    def subscriber_count(self) -> int:
+        return len(self.detached) + sum(len(stream.subscribers) for stream in self.streams)
+
+    @property
+    def waiting_tenants(self) -> Iterator[str]:
+        return (subscriber.tenant for subscriber in self._waiting.values())
+
+    def leader(self) -> SharedStream | None:
+        """The live stream that is furthest ahead."""
+        best: SharedStream | None = None
+        for stream in self.streams:
+            if stream.joinable and (best is None or stream.ring.newest.is_after(best.ring.newest)):
+                best = stream
+        return best
+
+    def is_trailing(self, stream: SharedStream) -> bool:
+        return stream.end_error is None and stream is not self.leader()
+
+    @property
+    def trailing_count(self) -> int:
+        live = sum(1 for stream in self.streams if stream.end_error is None)
+        return max(0, live - 1)
+
+    def state_of(self, subscriber: Subscriber) -> SubscriberState:
+        stream = subscriber.stream
+        if not isinstance(stream, SharedStream):
+            return SubscriberState.LAGGING
+        return SubscriberState.CATCH_UP if self.is_trailing(stream) else SubscriberState.LIVE
+
+    def join(self, subscriber: Subscriber) -> None:
+        """Attaches where the place is covered or soon will be; else opens a stream there, or waits for a slot."""
+        at = subscriber.at
+        stream = self._covering(at) or (None if at.native else self._approaching(at))
+        if stream is not None and at.native is not None:
+            subscriber.at = JoinPoint(at.place, exact=True)  # the very token is in the ring: MongoDB knows it
+        if stream is None and self._must_wait(subscriber):
+            stream = None if at.native or at.place.from_invalidate else self._behind(at)
+            if stream is None:
+                self.detached[subscriber.id] = self._waiting[subscriber.id] = subscriber
+                self._port.slot_wanted()
+                return
+        if stream is None:
+            stream = SharedStream(self._port.next_stream_id(), at, self._limits.ring, self._limits.read_ahead_bytes)
+            self.streams.append(stream)
+            self._attach(subscriber, stream)
+            self._port.start(stream)
+        else:
+            self._attach(subscriber, stream)
+
+    def leave(self, subscriber: Subscriber) -> None:
+        """Detaches; the place stays with the subscriber, who joins again when it has credit."""
+        if isinstance(subscriber.stream, SharedStream):
+            subscriber.stream.detach(subscriber)
+        self.detached[subscriber.id] = subscriber
+        self._waiting.pop(subscriber.id, None)
+
+    def remove(self, subscriber: Subscriber) -> None:
+        """The session is over."""
+        self.leave(subscriber)
+        del self.detached[subscriber.id]
+        if subscriber.acks is not None:
+            subscriber.acks.release()
+
+    def hand_over(self, subscriber: Subscriber) -> None:
+        """Moves one on a trailing stream to a stream ahead that holds its place safely, at the exact event."""
+        here = subscriber.stream
+        if len(self.streams) == 1 or not isinstance(here, SharedStream) or not self._verified(here):
+            return
+        if here.end_error is not None and subscriber.at_head:
+            return  # what ended this stream is told first: a stream behind an invalidate is not its continuation
+        place = subscriber.at.place
+        for ahead in self.streams:
+            if (
+                ahead is not here
+                and ahead.joinable
+                and is_ahead(ahead, here)
+                and same_version(ahead, here)
+                and ahead.ring.in_newer_half(place)
+            ):
+                here.detach(subscriber)
+                self._attach(subscriber, ahead)
+                return
+
+    def close(self, stream: SharedStream) -> None:
+        """The pump is done. Nobody stays attached to a dead stream: who has not met its end yet looks elsewhere."""
+        self.streams.remove(stream)
+        for subscriber in list(stream.subscribers.values()):
+            stream.detach(subscriber)
+            self.detached[subscriber.id] = subscriber
+            subscriber.wake()
+        self.admit_waiting()
+
+    def is_superfluous(self, stream: SharedStream) -> bool:
+        """A trailing stream that nobody reads any more."""
+        return not stream.subscribers and self.is_trailing(stream)
+
+    def admit_waiting(self) -> None:
+        """A slot may have become free, or a stream may have come near: those who wait try again."""
+        for subscriber in list(self._waiting.values()):
+            del self._waiting[subscriber.id]
+            subscriber.wake()
+
+    def stalled_trailing(self) -> Iterator[SharedStream]:
+        """Trailing streams that nobody reads or could read on, so that their slots can be given to others."""
+        return (stream for stream in self.streams if self.is_trailing(stream) and not stream.has_usable_credit)
+
+    def _must_wait(self, subscriber: Subscriber) -> bool:
+        return any(stream.end_error is None for stream in self.streams) and not self._port.may_trail(subscriber.tenant)
+
+    def _attach(self, subscriber: Subscriber, stream: SharedStream) -> None:
+        self.detached.pop(subscriber.id, None)
+        self._waiting.pop(subscriber.id, None)
+        ring, place = stream.ring, subscriber.at.place
+        seq, index = ring.locate(place) if ring.covers(place) else (ring.next_seq, 0)
+        stream.attach(subscriber, seq, index)
+
+    def _covering(self, at: JoinPoint) -> SharedStream | None:
+        """The stream furthest ahead whose ring holds the place."""
+        best: SharedStream | None = None
+        for stream in self.streams:
+            if (
+                stream.joinable
+                and stream.ring.covers(at.place)
+                and (at.native is None or self._holds_token(stream, at))
+                and (best is None or stream.ring.newest.is_after(best.ring.newest))
+            ):
+                best = stream
+        return best
+
+    def _holds_token(self, stream: SharedStream, at: JoinPoint) -> bool:
+        """Whether that very token is in the ring: only then is it known to be one that MongoDB would find."""
+        ring = stream.ring
+        if at.place.from_invalidate:
+            return False
+        if at.place.is_high_water_mark:
+            return at.place.version == ring.newest.version  # MongoDB resumes every feed after one
+        if ring.newest.raw == at.place.raw or ring.oldest.raw == at.place.raw:
+            return True
+        seq, index = ring.locate(at.place)
+        if index == 0:
+            seq -= 1
+            return seq >= ring.first_seq and ring[seq].token(ring[seq].count - 1).raw == at.place.raw
+        return ring[seq].token(index - 1).raw == at.place.raw
+
+    def _approaching(self, at: JoinPoint) -> SharedStream | None:
+        """A stream that is a little behind the place, or that is not yet open and can begin further back."""
+        if at.place.from_invalidate:
+            return None  # a stream from before would end there
+        for stream in sorted(self.streams, key=lambda each: each.ring.newest.cluster_time, reverse=True):
+            if not stream.joinable:
+                continue
+            newest = stream.ring.newest
+            if at.place.is_after(newest):
+                if self._near(newest.cluster_time, at.place.cluster_time):
+                    return stream
+            elif (
+                stream.state is StreamState.GATHERING
+                and not newest.from_invalidate
+                and self._near(at.place.cluster_time, newest.cluster_time)
+            ):
+                stream.lower_start(at)
+                return stream
+        return None
+
+    def _near(self, earlier: int, later: int) -> bool:
+        return (later >> 32) - (earlier >> 32) <= self._limits.join_distance_s
+
+    def _behind(self, at: JoinPoint) -> SharedStream | None:
+        """Any stream that will come to the place, however far back, taken when no other may be opened."""
+        behind = [s for s in self.streams if s.joinable and at.place.is_after(s.ring.newest)]
+        return max(behind, key=lambda stream: stream.ring.newest.cluster_time, default=None)
+
+    def _verified(self, stream: SharedStream) -> bool:
+        return stream.origin.native is None or stream.events_read > 0
+
+
+def is_ahead(one: SharedStream, other: SharedStream) -> bool:
+    """Whether subscribers of `other` move to `one`; at one place to the older, or two idle heads would never merge."""
+    newest, theirs = one.ring.newest, other.ring.newest
+    return newest.is_after(theirs) or (one.id < other.id and not theirs.is_after(newest))
+
+
+def same_version(one: SharedStream, other: SharedStream) -> bool:
+    """Streams of different token version are never merged: their events do not sort together."""
+    return one.ring.newest.version == other.ring.newest.version

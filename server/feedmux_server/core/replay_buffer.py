@@ -1,0 +1,142 @@
+"""The ring of chunks of one SharedStream, bounded in events and bytes.
+
+Filled by the stream's pump alone; read by any number of subscribers by index. Chunks have consecutive sequence
+numbers. Invariant: the ring covers exactly the places from `oldest` to `newest`.
+"""
+
+from bisect import bisect_left
+from dataclasses import dataclass
+
+from feedmux_server.core.chunk import Chunk
+from feedmux_server.core.resume_token import ResumeToken
+
+
+@dataclass(frozen=True, slots=True)
+class RingLimits:
+    """Bounds of one ring. Larger rings let slow subscribers stay on the shared read for longer."""
+
+    events_max: int = 500_000
+    bytes_max: int = 64 * 1024 * 1024
+
+
+class ReplayBuffer:
+    """Chunks between `oldest` and `newest`."""
+
+    __slots__ = (
+        "_chunks",
+        "_limits",
+        "bytes",
+        "cum_bytes",
+        "cum_events",
+        "events",
+        "first_seq",
+        "newest",
+        "next_seq",
+        "oldest",
+    )
+
+    def __init__(self, start: ResumeToken, limits: RingLimits) -> None:
+        self._chunks: dict[int, Chunk] = {}
+        self._limits = limits
+        self.first_seq = 0
+        self.next_seq = 0
+        self.oldest = start
+        self.newest = start
+        self.events = 0
+        self.bytes = 0
+        self.cum_bytes = 0
+        """Bytes appended since the beginning; with `Chunk.cum_bytes` it says how far behind a reader is."""
+        self.cum_events = 0
+
+    def __len__(self) -> int:
+        return len(self._chunks)
+
+    def __getitem__(self, seq: int) -> Chunk:
+        return self._chunks[seq]
+
+    def restart_at(self, place: ResumeToken) -> None:
+        """Sets the place of a ring that has held nothing yet."""
+        if self.next_seq:
+            raise RuntimeError("a ring that was filled keeps its start")
+        self.oldest = self.newest = place
+
+    def append(self, chunk: Chunk) -> None:
+        """Adds the next chunk. `trim` keeps the bounds."""
+        chunk.cum_bytes, chunk.cum_events = self.cum_bytes, self.cum_events
+        self._chunks[self.next_seq] = chunk
+        self.next_seq += 1
+        self.newest = chunk.end
+        self.events += chunk.count
+        self.bytes += chunk.size_bytes
+        self.cum_bytes += chunk.size_bytes
+        self.cum_events += chunk.count
+
+    def trim(self, keep_seq: int) -> None:
+        """Drops the oldest chunks until the bounds hold, up to `keep_seq`.
+
+        The batch just read stays whole, however large: a ring that dropped what nobody could have taken yet would
+        make its subscribers read it again for ever. So a ring exceeds its bound by one batch of MongoDB (16 MiB)
+        at most.
+        """
+        while self.first_seq < keep_seq and (
+            self.bytes > self._limits.bytes_max or self.events > self._limits.events_max
+        ):
+            self.drop_oldest()
+
+    def advance(self, place: ResumeToken) -> None:
+        """Everything up to `place` is known to hold no further event."""
+        if place.is_after(self.newest):
+            self.newest = place
+
+    def drop_oldest(self) -> int:
+        """Drops one chunk and returns the bytes set free."""
+        chunk = self._chunks.pop(self.first_seq)
+        self.first_seq += 1
+        size = chunk.size_bytes
+        self.bytes = max(0, self.bytes - size) if self._chunks else 0
+        self.events -= chunk.count
+        self.oldest = chunk.end
+        chunk.drop_bytes()
+        return size
+
+    def grew(self, size: int) -> None:
+        """A chunk in the ring has got another rendering of `size` bytes."""
+        self.bytes += size
+
+    def covers(self, place: ResumeToken) -> bool:
+        return not self.oldest.is_after(place) and not place.is_after(self.newest)
+
+    def bytes_from(self, seq: int) -> int:
+        """Bytes between the beginning of chunk `seq` and the newest place."""
+        return self.cum_bytes - self._chunks[seq].cum_bytes if seq < self.next_seq else 0
+
+    def locate(self, place: ResumeToken) -> tuple[int, int]:
+        """Chunk and event index of the first event behind `place`; the head when there is none yet.
+
+        `place` must not be before `oldest`.
+        """
+        seq = (
+            bisect_left(range(self.first_seq, self.next_seq), True, key=lambda n: self._chunks[n].end.is_after(place))
+            + self.first_seq
+        )
+        if seq == self.next_seq:
+            return seq, 0
+        chunk = self._chunks[seq]
+        return seq, 0 if not place.is_after(chunk.start) else chunk.first_after(place)
+
+    def in_newer_half(self, place: ResumeToken) -> bool:
+        """Whether `place` is covered and at least half the ring's room lies between it and eviction."""
+        if not self.covers(place):
+            return False
+        seq, _ = self.locate(place)
+        behind = self.bytes_from(seq)
+        return behind <= self._limits.bytes_max // 2 and self._events_from(seq) <= self._limits.events_max // 2
+
+    def events_behind(self, seq: int, index: int) -> int:
+        """Events between an index and the newest place."""
+        if seq < self.first_seq:
+            return self.events
+        return self._events_from(seq) - index
+
+    def _events_from(self, seq: int) -> int:
+        return self.cum_events - self._chunks[seq].cum_events if seq < self.next_seq else 0

@@ -1,0 +1,164 @@
+"""What to do after an error of MongoDB: resume, try again, go to a time, or tell the user.
+
+getMore errors follow the driver specification ("Resumable Error"): what it does not list ends the stream.
+Aggregate errors are never resumable by it; those that say "not now" are tried again after a backoff.
+Everything else is named by one table.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, Literal
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+
+
+class Action(Enum):
+    RESUME = "resume"
+    """getMore: open again at once, after the newest token."""
+    RETRY = "retry"
+    """aggregate: the same again, after a backoff."""
+    REPOSITION = "reposition"
+    """The token cannot be resumed after. Where it is one of ours, start at its operation time."""
+    FATAL = "fatal"
+
+
+@dataclass(frozen=True, slots=True)
+class MongoFailure:
+    """The facts of an error, taken from the driver's exception by `source`."""
+
+    code: int | None
+    code_name: str
+    message: str
+    labels: frozenset[str]
+    network: bool
+    """Not a server error: a broken connection, a timeout, no server to select."""
+    during: Literal["aggregate", "getMore"]
+    wire_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    action: Action
+    error: FeedmuxError
+    """What subscribers hear where the action is FATAL, or cannot be taken, or is spent."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """Matches one of `codes` (any, if empty) whose message holds `words`, in `during` (both, if empty)."""
+
+    codes: frozenset[int]
+    reason: ErrorReason
+    action: Action = Action.FATAL
+    words: str = ""
+    during: str = ""
+    advice: str = ""
+
+    def matches(self, failure: MongoFailure) -> bool:
+        return (
+            (not self.codes or failure.code in self.codes)
+            and self.during in ("", failure.during)
+            and self.words in failure.message
+        )
+
+
+def _codes(*codes: int) -> frozenset[int]:
+    return frozenset(codes)
+
+
+RESUMABLE_LABEL: Final = "ResumableChangeStreamError"
+_CURSOR_NOT_FOUND: Final = 43
+_LABELS_SINCE_WIRE_VERSION: Final = 9
+
+# The specification's list for servers older than 4.4. Also what an aggregate is tried again after.
+_RESUMABLE_BEFORE_LABELS: Final = _codes(
+    6, 7, 63, 89, 91, 133, 150, 189, 234, 262, 9001, 10107, 11600, 11602, 13388, 13435, 13436
+)
+# Not now, rather than not at all: MaxTimeMSExpired, NotYetInitialized, NetworkInterfaceExceededTimeLimit,
+# KeyNotFound, QueryPlanKilled, CursorKilled, SnapshotUnavailable, TemporarilyUnavailable,
+# IngressRequestRateLimitExceeded.
+_TRANSIENT: Final = _RESUMABLE_BEFORE_LABELS | _codes(43, 50, 94, 175, 202, 211, 237, 246, 365, 462)
+
+# The first rule that matches decides. Texts are those of mongod 6.0, met by provoking each error.
+_RULES: Final[tuple[_Rule, ...]] = (
+    _Rule(_codes(280), ErrorReason.RESUME_TOKEN_MODIFIED, words="was modified by the pipeline"),
+    _Rule(_codes(51059, 51060), ErrorReason.RESUME_TOKEN_MODIFIED),  # the same before 4.4
+    _Rule(_codes(280, 7182504), ErrorReason.RESUME_TOKEN_NOT_FOUND, Action.REPOSITION),
+    # ChangeStreamHistoryLost, OplogQueryMinTsMissing, CappedPositionLost
+    _Rule(_codes(286, 326, 136), ErrorReason.HISTORY_LOST),
+    _Rule(_codes(260), ErrorReason.OPTION_REFUSED, words="dropped", during="aggregate"),
+    _Rule(_codes(260), ErrorReason.START_AFTER_REQUIRED, advice="use start_after with this token"),
+    _Rule(_codes(47), ErrorReason.IMAGE_UNAVAILABLE),
+    _Rule(
+        _codes(10334),
+        ErrorReason.EVENT_TOO_LARGE,
+        advice="add $changeStreamSplitLargeEvent as the last stage where the server has it",
+    ),
+    _Rule(_codes(13, 18, 8000), ErrorReason.SOURCE_UNAUTHORIZED),
+    _Rule(
+        _codes(40573, 123),
+        ErrorReason.SOURCE_UNSUITABLE,
+        advice="run mongod as a replica set: start it with --replSet and call rs.initiate() once",
+    ),
+    _Rule(
+        frozenset(),
+        ErrorReason.SOURCE_UNSUITABLE,
+        words="only supported on replica sets",
+        advice="run mongod as a replica set: start it with --replSet and call rs.initiate() once",
+    ),
+    _Rule(_TRANSIENT, ErrorReason.SOURCE_UNAVAILABLE, Action.RETRY, during="aggregate"),
+    # By the specification not resumable at getMore where the server did not label it (a read ended by killCursors or
+    # killOp), yet no fault of the feed: a service that serves many opens again, after a backoff (docs/adr/0005).
+    _Rule(_TRANSIENT | _codes(11601), ErrorReason.SOURCE_UNAVAILABLE, Action.RETRY, during="getMore"),
+    # A first batch that failed on an event, not a refused option.
+    _Rule(frozenset(), ErrorReason.PIPELINE_FAILED, words="Executor error during", during="aggregate"),
+    _Rule(frozenset(), ErrorReason.PIPELINE_FAILED, words="PlanExecutor error during", during="aggregate"),
+    _Rule(frozenset(), ErrorReason.OPTION_REFUSED, during="aggregate"),
+    _Rule(frozenset(), ErrorReason.PIPELINE_FAILED, during="getMore"),
+)
+_RETRY_AFTER_S: Final = 1.0
+_MESSAGE_CHARS_MAX: Final = 1000
+
+
+def classify(failure: MongoFailure) -> Verdict:
+    if failure.network:
+        action = Action.RESUME if failure.during == "getMore" else Action.RETRY
+        error = FeedmuxError(
+            ErrorReason.SOURCE_UNAVAILABLE, "MongoDB cannot be reached now", retry_after_s=_RETRY_AFTER_S
+        )
+        return Verdict(action, error)
+    rule = next(rule for rule in _RULES if rule.matches(failure))
+    if failure.during == "getMore" and _is_resumable(failure):
+        return Verdict(Action.RESUME, _error(failure, ErrorReason.SOURCE_UNAVAILABLE, ""))
+    if failure.during == "aggregate" and RESUMABLE_LABEL in failure.labels:
+        return Verdict(Action.RETRY, _error(failure, ErrorReason.SOURCE_UNAVAILABLE, ""))
+    return Verdict(rule.action, _error(failure, rule.reason, rule.advice))
+
+
+def _is_resumable(failure: MongoFailure) -> bool:
+    if failure.code == _CURSOR_NOT_FOUND:
+        return True
+    if failure.wire_version >= _LABELS_SINCE_WIRE_VERSION:
+        return RESUMABLE_LABEL in failure.labels
+    return failure.code in _RESUMABLE_BEFORE_LABELS
+
+
+def _error(failure: MongoFailure, reason: ErrorReason, advice: str) -> FeedmuxError:
+    words = _without_token(failure.message)
+    metadata = {"code_name": failure.code_name, "labels": ",".join(sorted(failure.labels))}
+    if failure.code is not None:
+        metadata["code"] = str(failure.code)
+    return FeedmuxError(
+        reason,
+        f"MongoDB: {words}" + (f"; {advice}" if advice else ""),
+        {name: value for name, value in metadata.items() if value},
+        retry_after_s=_RETRY_AFTER_S if reason is ErrorReason.SOURCE_UNAVAILABLE else None,
+    )
+
+
+def _without_token(message: str) -> str:
+    """MongoDB quotes the resume token, which holds the document's key, in some of its errors."""
+    token_at = message.find("{_data:")
+    if token_at >= 0:
+        message = message[:token_at].rstrip()
+    return message[:_MESSAGE_CHARS_MAX]

@@ -1,0 +1,151 @@
+"""One upstream read shared by its subscribers, as a state machine without I/O.
+
+The pump (`fanout.pump`) reads MongoDB and calls `append`, `advance` and `end`; subscribers take from `ring`. The
+pump never waits for a subscriber. Invariant: the ring is filled by the pump alone, and a stream that has ended is
+left by everyone who has read its ring to the end.
+"""
+
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from typing import Final
+
+from feedmux_server.core.chunk import Chunk
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.replay_buffer import ReplayBuffer, RingLimits
+from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.core.subscriber import JoinPoint, Subscriber
+
+
+class StreamState(StrEnum):
+    GATHERING = "gathering"
+    """Registered, and not yet asked MongoDB: the start may still move back for those who join."""
+    OPENING = "opening"
+    READING = "reading"
+    PAUSED = "paused"
+    """The cursor is open, and nobody can take more."""
+    IDLE = "idle"
+    """The cursor is closed, the place is kept."""
+    RECOVERING = "recovering"
+    """Waiting to try again after an error."""
+    ENDED = "ended"
+
+
+_S = StreamState
+TRANSITIONS: Final[dict[StreamState, frozenset[StreamState]]] = {
+    _S.GATHERING: frozenset({_S.OPENING, _S.ENDED}),
+    _S.OPENING: frozenset({_S.READING, _S.RECOVERING, _S.ENDED}),
+    _S.READING: frozenset({_S.PAUSED, _S.RECOVERING, _S.ENDED}),
+    _S.PAUSED: frozenset({_S.READING, _S.IDLE, _S.ENDED}),
+    _S.IDLE: frozenset({_S.OPENING, _S.ENDED}),
+    _S.RECOVERING: frozenset({_S.OPENING, _S.IDLE, _S.ENDED}),
+    _S.ENDED: frozenset(),
+}
+
+
+class SharedStream:
+    """Reads one StreamKey from one place on."""
+
+    __slots__ = (
+        "away", "batches_read", "demand_changed", "end_error", "events_read", "id", "opened", "origin",
+        "read_ahead_bytes", "resumes", "ring", "state", "subscribers",
+    )  # fmt: skip
+
+    def __init__(self, stream_id: int, origin: JoinPoint, limits: RingLimits, read_ahead_bytes: int) -> None:
+        self.id = stream_id
+        self.origin = origin
+        """Where reading begins."""
+        self.ring = ReplayBuffer(origin.place, limits)
+        self.read_ahead_bytes = read_ahead_bytes
+        self.subscribers: dict[int, Subscriber] = {}
+        self.state = StreamState.GATHERING
+        self.opened = False
+        """MongoDB has accepted the aggregate once."""
+        self.away = False
+        """MongoDB has failed, and has not answered since."""
+        self.end_error: FeedmuxError | None = None
+        self.demand_changed: Callable[[], None] = _nothing
+        """Called when the pump should look at `wants_more` and `subscribers` again."""
+        self.events_read = 0
+        self.batches_read = 0
+        self.resumes = 0
+
+    @property
+    def joinable(self) -> bool:
+        """Others may join. Not a native start that MongoDB has not judged yet: its refusal is for that client only."""
+        return self.end_error is None and (self.origin.native is None or self.events_read > 0)
+
+    @property
+    def invalidated(self) -> bool:
+        return self.end_error is not None and self.end_error.reason is ErrorReason.FEED_INVALIDATED
+
+    def move_to(self, state: StreamState) -> None:
+        if state not in TRANSITIONS[self.state]:
+            raise RuntimeError(f"a stream cannot go from {self.state} to {state}")
+        self.state = state
+
+    def lower_start(self, origin: JoinPoint) -> None:
+        """Begins further back, for one who joined while opens are gathered."""
+        if self.state is not StreamState.GATHERING:
+            raise RuntimeError("the start is fixed once MongoDB was asked")
+        self.origin = origin
+        self.ring.restart_at(origin.place)
+
+    def attach(self, subscriber: Subscriber, seq: int, index: int) -> None:
+        subscriber.stream, subscriber.seq, subscriber.index = self, seq, index
+        self.subscribers[subscriber.id] = subscriber
+        self.demand_changed()
+
+    def detach(self, subscriber: Subscriber) -> None:
+        del self.subscribers[subscriber.id]
+        subscriber.stream = None
+        self.demand_changed()
+
+    def poke(self) -> None:
+        self.demand_changed()
+
+    def wants_more(self) -> bool:
+        """Whether some subscriber near the head can take more. Those far behind live on the ring first."""
+        ring = self.ring
+        for subscriber in self.subscribers.values():
+            if subscriber.can_receive and (
+                subscriber.seq >= ring.next_seq
+                or (subscriber.seq >= ring.first_seq and ring.bytes_from(subscriber.seq) < self.read_ahead_bytes)
+            ):
+                return True
+        return False
+
+    @property
+    def has_usable_credit(self) -> bool:
+        return any(subscriber.can_receive for subscriber in self.subscribers.values())
+
+    def append(self, chunks: Iterable[Chunk], post_batch: ResumeToken | None) -> None:
+        """One batch from MongoDB: its chunks (none, if it was empty) and its postBatchResumeToken."""
+        self.batches_read += 1
+        first_seq = self.ring.next_seq
+        for chunk in chunks:
+            self.ring.append(chunk)
+            self.events_read += chunk.count
+        self.ring.trim(first_seq)
+        if post_batch is not None:
+            self.ring.advance(post_batch)
+
+    def wake_takers(self) -> None:
+        """Wakes those who can take; the others look when they get credit."""
+        for subscriber in self.subscribers.values():
+            if subscriber.can_receive:
+                subscriber.wake()
+
+    def wake_all(self) -> None:
+        """Wakes everyone: the state of the stream is news also to those without credit."""
+        for subscriber in self.subscribers.values():
+            subscriber.wake()
+
+    def end(self, error: FeedmuxError) -> None:
+        """Nothing more will come. Subscribers read the ring to its end and meet the error there."""
+        self.end_error = error
+        self.move_to(StreamState.ENDED)
+        self.wake_all()
+
+
+def _nothing() -> None:
+    """No pump is listening."""

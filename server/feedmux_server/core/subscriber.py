@@ -1,0 +1,298 @@
+"""A subscriber: an index into a shared ring, a window of credit, and what it has not acknowledged.
+
+It holds no queue. `take` is called by the session whenever it could send; it returns what lies ahead of the index
+as far as credit, the bound on unacknowledged events and the message size allow. Up the data path stands the
+`SharedStream` it is attached to, and `FeedStreams`, which finds one; down the path the session that encodes
+the `Delivery`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal, Protocol
+
+from feedmux_server.core.ack_tracker import AckTracker, check_sequence
+from feedmux_server.core.chunk import Chunk, View
+from feedmux_server.core.credit import CreditWindow
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.replay_buffer import ReplayBuffer
+from feedmux_server.core.resume_token import ResumeToken
+
+BSON = "bson"
+
+PLACE_BOUND = frozenset(
+    {
+        ErrorReason.FEED_INVALIDATED,
+        ErrorReason.HISTORY_LOST,
+        ErrorReason.RESUME_TOKEN_NOT_FOUND,
+        ErrorReason.START_AFTER_REQUIRED,
+        ErrorReason.IMAGE_UNAVAILABLE,
+        ErrorReason.EVENT_TOO_LARGE,
+        ErrorReason.PIPELINE_FAILED,
+    }
+)
+"""Ends that concern one place in history; every other error concerns the feed wherever it is read."""
+
+NativeStart = Literal["resume_after", "start_after"]
+
+
+@dataclass(frozen=True, slots=True)
+class JoinPoint:
+    """Where a subscriber wants to go on, and how MongoDB can be asked for it."""
+
+    place: ResumeToken
+    exact: bool = False
+    """The token came from this very stream key, so that resumeAfter takes it."""
+    native: NativeStart | None = None
+    """A token of the client's own: MongoDB judges it, and its judgement is final."""
+
+
+class SubscriberState(StrEnum):
+    LIVE = "live"
+    """At the head of the leading stream, or within its ring."""
+    CATCH_UP = "catch_up"
+    """On a trailing stream, or waiting for one to reach its place."""
+    LAGGING = "lagging"
+    """Out of every ring; only its position is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Consecutive events of one stream, ready to be framed."""
+
+    first_sequence: int
+    count: int
+    parts: tuple[bytes, ...]
+    """The events' bytes in the session's format."""
+    size: int
+    end: ResumeToken
+    """The place behind the last event."""
+    read_time_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class NeedsRender:
+    """The next chunk has no view in the session's format yet."""
+
+    chunk: Chunk
+    ring: ReplayBuffer
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """There is nothing more to come: an invalidate (error FEED_INVALIDATED) or what MongoDB refused."""
+
+    error: FeedmuxError
+
+
+class Host(Protocol):
+    """The stream a subscriber is attached to, as `Subscriber` sees it."""
+
+    ring: ReplayBuffer
+
+    @property
+    def end_error(self) -> FeedmuxError | None: ...
+
+    def poke(self) -> None:
+        """Something changed that may let the pump read on."""
+
+
+class Finder(Protocol):
+    """What finds a stream for a subscriber."""
+
+    def join(self, subscriber: "Subscriber") -> None: ...
+
+    def leave(self, subscriber: "Subscriber") -> None: ...
+
+    def hand_over(self, subscriber: "Subscriber") -> None: ...
+
+
+class Subscriber:
+    """One live session's place in a feed."""
+
+    __slots__ = (
+        "acks", "at", "credit", "events_sent", "format", "id", "index", "payload_max", "seq", "stream", "streams",
+        "tenant", "wake",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        subscriber_id: int,
+        tenant: str,
+        streams: Finder,
+        at: JoinPoint,
+        credit: CreditWindow,
+        wake: Callable[[], None],
+        *,
+        acks: AckTracker | None = None,
+        payload_max: int = 1024 * 1024,
+        wire_format: str = BSON,
+    ) -> None:
+        self.id = subscriber_id
+        self.tenant = tenant
+        self.streams = streams
+        self.at = at
+        """The place behind the last event taken (or known to be passed)."""
+        self.credit = credit
+        self.acks = acks
+        self.wake = wake
+        self.payload_max = payload_max
+        self.format = wire_format
+        self.stream: Host | None = None
+        self.seq = 0
+        self.index = 0
+        self.events_sent = 0
+
+    @property
+    def can_receive(self) -> bool:
+        """Whether an event could be sent now."""
+        return self.credit.open and (self.acks is None or self.acks.room > 0)
+
+    @property
+    def at_head(self) -> bool:
+        return self.stream is not None and self.seq >= self.stream.ring.next_seq
+
+    def grant(self, events: int, size: int, *, zero_allowed: bool = False) -> None:
+        self.credit.grant(events, size, zero_allowed=zero_allowed)
+        self.resume()
+
+    def ack(self, sequence: int) -> bool:
+        """See `AckTracker.ack`; True when there is a new place to store."""
+        if self.acks is None:
+            check_sequence(sequence, self.events_sent)
+            return False
+        blocked = self.acks.room <= 0
+        moved = self.acks.ack(sequence)
+        if blocked:
+            self.resume()
+        return moved
+
+    def resume(self) -> None:
+        """More may be taken than before: look for a stream if there is none, and let the pump know."""
+        if self.can_receive:
+            if self.stream is None:
+                self.streams.join(self)
+            else:
+                self.stream.poke()
+        self.wake()
+
+    def take(self) -> Delivery | NeedsRender | Ended | None:
+        """What can be sent now; None when there is nothing, or no credit. The end of a feed needs no credit."""
+        if not self.can_receive:
+            error = self.end_met()
+            return Ended(error) if error is not None else None
+        self._settle()
+        stream = self.stream
+        if stream is None:
+            return None
+        ring = stream.ring
+        if self.seq < ring.next_seq:
+            taken = self._cut(ring)
+            if taken is not None:
+                return taken
+            stream.poke()  # all of it was passed: the pump may be resting on what seemed to lie ahead
+        if stream.end_error is not None:
+            error = self.end_met()
+            return Ended(error) if error is not None else self.take()
+        self._advance(ring)
+        return None
+
+    def progress(self) -> ResumeToken:
+        """The place up to which everything was delivered, for a heartbeat."""
+        if self.can_receive and self.stream is not None and self.at_head:
+            self._advance(self.stream.ring)
+        return self.at.place
+
+    def lag_events(self) -> int:
+        return self.stream.ring.events_behind(self.seq, self.index) if self.stream is not None else 0
+
+    def _advance(self, ring: ReplayBuffer) -> None:
+        """At the head: all up to the ring's newest place was met. A native token stays until MongoDB has judged it."""
+        if self.at.native is None and ring.newest.is_after(self.at.place):
+            self.at = JoinPoint(ring.newest, exact=True)
+
+    def _settle(self) -> None:
+        """Attached to the right stream, or to none: leaves a ring that moved on, and a trailing one that caught up."""
+        if self.stream is not None and self.seq < self.stream.ring.first_seq:
+            self.streams.leave(self)
+        if self.stream is None:
+            self.streams.join(self)
+        else:
+            self.streams.hand_over(self)
+
+    def end_met(self) -> FeedmuxError | None:
+        """What ended the stream, if it ended at this place too. For one who wants to go on further ahead, what ended
+        it at its own place says nothing: it looks for another stream."""
+        stream = self.stream
+        if stream is None or stream.end_error is None or not self.at_head:
+            return None
+        if stream.end_error.reason in PLACE_BOUND and self.at.place.is_after(stream.ring.newest):
+            self.rejoin(self.at)
+            return None
+        if stream.ring.newest.is_after(self.at.place):
+            self.at = JoinPoint(stream.ring.newest, exact=True)
+        return stream.end_error
+
+    def rejoin(self, at: JoinPoint) -> None:
+        """Goes on at `at`, on whatever stream has it."""
+        self.streams.leave(self)
+        self.at = at
+        self.streams.join(self)
+
+    def _view(self, chunk: Chunk) -> View | None:
+        return chunk.bson if self.format == BSON else chunk.rendered.get(self.format)
+
+    def _cut(self, ring: ReplayBuffer) -> Delivery | NeedsRender | None:
+        """Events from the index on, over as many chunks as fit into one message."""
+        events_left = self.credit.events if self.acks is None else min(self.credit.events, self.acks.room)
+        credit_left, room = self.credit.bytes, self.payload_max
+        first_sequence = self.events_sent + 1
+        parts: list[bytes] = []
+        count = size = 0
+        read_time_s = 0.0
+        while self.seq < ring.next_seq and events_left > count and credit_left > size:
+            chunk = ring[self.seq]
+            self._skip_passed(chunk)
+            if self.index == chunk.count:
+                self.seq, self.index = self.seq + 1, 0
+                continue
+            view = self._view(chunk)
+            if view is None:
+                if parts:
+                    break
+                return NeedsRender(chunk, ring)
+            first = self.index
+            stop = min(
+                view.stop_within(first, room - size, overdraw=False),
+                view.stop_within(first, credit_left - size, overdraw=True),
+                first + events_left - count,
+            )
+            if parts and stop < chunk.count:
+                break  # whole chunks only: their bytes are shared, a part would be a copy
+            if stop <= first:
+                stop = first + 1  # larger than a message: the session sends it in fragments
+            part = view.cut(first, stop)
+            if not parts:
+                read_time_s = chunk.read_time_s
+            parts.append(part)
+            count += stop - first
+            size += len(part)
+            if self.acks is not None:
+                self.acks.record(chunk, first, stop)
+            self.at = JoinPoint(chunk.place_behind(stop - 1), exact=True)
+            self.index = stop
+            if stop < chunk.count:
+                break
+            self.seq, self.index = self.seq + 1, 0
+        if not parts:
+            return None
+        self.credit.spend(count, size)
+        self.events_sent += count
+        if self.stream is not None:
+            self.stream.poke()
+        return Delivery(first_sequence, count, tuple(parts), size, self.at.place, read_time_s)
+
+    def _skip_passed(self, chunk: Chunk) -> None:
+        """Steps over events at or before the place, on a stream that was joined while behind it."""
+        if self.index == 0 and self.at.place.is_after(chunk.start):
+            self.index = chunk.first_after(self.at.place)

@@ -1,0 +1,11 @@
+"""Real servers for `feedmux dev`, the demo, the benchmarks and the tests: by pip alone, gone when we are.
+
+`mongod` and `redis_server` describe the servers, `process` is the one way to start a child, `workdir` keeps
+what the children write. Nothing here serves users' data: every instance lives in a temporary folder.
+"""
+
+from feedmux_server.embedded.mongod import Mongod, MongodOptions, ReplicaSet
+from feedmux_server.embedded.process import EmbeddedError, Process
+from feedmux_server.embedded.redis_server import RedisServer
+
+__all__ = ["EmbeddedError", "Mongod", "MongodOptions", "Process", "RedisServer", "ReplicaSet"]

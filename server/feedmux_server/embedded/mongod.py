@@ -1,0 +1,274 @@
+"""Real mongod processes on 127.0.0.1, by pip alone: one standalone, or a replica set of one or three.
+
+Invariant: after `start` a replica set has a writable primary; ports and data stay the same over `kill9`,
+`terminate` and `restart` of a node. Settings are those measured to start fast and stay small, with a majority
+write concern and the journal on, so that acknowledged writes survive `kill9`. Neighbours: `process`,
+`workdir`, `mongod_binary`.
+"""
+
+import asyncio
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from pymongo import AsyncMongoClient
+from pymongo.errors import OperationFailure, PyMongoError
+
+from feedmux_server.embedded.mongod_binary import find_mongod, library_env
+from feedmux_server.embedded.ports import free_ports
+from feedmux_server.embedded.process import EmbeddedError, Process
+from feedmux_server.embedded.workdir import WorkDir
+
+READY_TIMEOUT_S = 60.0
+SET_NAME = "feedmux"
+_POLL_S = 0.05
+_ALREADY_INITIALIZED = 23
+
+Client = AsyncMongoClient[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class MongodOptions:
+    """How a mongod is started."""
+
+    oplog_mb: int = 1024
+    """Capped size of the oplog; 128 MB hold about 200,000 small events. Takes disk only as it fills."""
+    cache_gb: float = 0.25
+    """WiredTiger's cache; MongoDB's own default is half the machine's memory."""
+    test_commands: bool = True
+    """enableTestCommands: configureFailPoint."""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    """More --setParameter NAME=VALUE."""
+    arguments: Sequence[str] = ()
+    """More command-line arguments."""
+
+    def command_line(self, port: int, data_dir: Path, replica_set: str | None) -> list[str]:
+        parameters = {
+            "diagnosticDataCollectionEnabled": "false",
+            # Else three nodes take 16 s to end on SIGTERM instead of 1 s.
+            "shutdownTimeoutMillisForSignaledShutdown": "100",
+            **({"enableTestCommands": "1"} if self.test_commands else {}),
+            **self.parameters,
+        }
+        line = ["--port", str(port), "--bind_ip", "127.0.0.1", "--nounixsocket", "--dbpath", str(data_dir)]
+        line += ["--wiredTigerCacheSizeGB", str(self.cache_gb)]
+        if replica_set is not None:
+            line += ["--replSet", replica_set, "--oplogSize", str(self.oplog_mb)]
+        for name, value in parameters.items():
+            line += ["--setParameter", f"{name}={value}"]
+        return [*line, *self.arguments]
+
+
+class Mongod:
+    """One mongod process: standalone (`async with Mongod() as mongod`), or a node of a ReplicaSet."""
+
+    def __init__(
+        self,
+        options: MongodOptions | None = None,
+        *,
+        port: int | None = None,
+        replica_set: str | None = None,
+        data_dir: Path | None = None,
+    ) -> None:
+        """`data_dir` is kept at the end; without one the data goes with the process."""
+        self._data_dir = data_dir
+        self._options = options or MongodOptions()
+        self._replica_set = replica_set
+        self.port = port or free_ports(1)[0]
+        self._workdir: WorkDir | None = None
+        self._process: Process | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def uri(self) -> str:
+        """To this very process, whatever it is a member of."""
+        return f"mongodb://{self.address}/?directConnection=true"
+
+    @property
+    def process(self) -> Process:
+        """The child: pid, CPU, memory, signals. Raises EmbeddedError before `start`."""
+        if self._process is None:
+            raise EmbeddedError("mongod was not started")
+        return self._process
+
+    async def start(self) -> None:
+        """Returns when it accepts connections. From the main thread only (see `process`)."""
+        if self._workdir is None:
+            binary = find_mongod()
+            self._workdir = WorkDir("mongod")
+            data_dir = self._data_dir or self._workdir.path / "data"
+            data_dir.mkdir(parents=True, exist_ok=True)
+            self._process = Process(
+                f"mongod on port {self.port}",
+                [binary, *self._options.command_line(self.port, data_dir, self._replica_set)],
+                self._workdir.path / "mongod.log",
+                # It refuses to start with a locale that the machine lacks.
+                env={"LC_ALL": "C", **library_env(binary, self._workdir.path / "lib")},
+            )
+        try:
+            self.process.start()
+            await self.process.wait_until_listening(self.port, timeout_s=READY_TIMEOUT_S)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """It is gone and so are its files. May be called again, or without `start`."""
+        if self._process is not None:
+            if self._data_dir is not None:
+                await self._process.terminate()
+            await self._process.kill9()
+            self._process = None
+        if self._workdir is not None:
+            self._workdir.remove()
+            self._workdir = None
+
+    async def restart(self) -> None:
+        """On the same port and files; a running one is terminated first."""
+        await self.process.terminate()
+        self.process.start()
+        await self.process.wait_until_listening(self.port, timeout_s=READY_TIMEOUT_S)
+
+    def client(self) -> Client:
+        """A client of this very process, to be closed by the caller (`async with`)."""
+        return AsyncMongoClient(self.uri, serverSelectionTimeoutMS=2000, connectTimeoutMS=2000)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+
+class ReplicaSet:
+    """`async with ReplicaSet() as mongo: … mongo.uri`. Nodes are numbered from 0."""
+
+    def __init__(
+        self,
+        nodes: int = 1,
+        *,
+        oplog_mb: int = 1024,
+        cache_gb: float = 0.25,
+        parameters: Mapping[str, str] | None = None,
+        ports: Sequence[int] | None = None,
+        election_timeout_ms: int = 2000,
+        data_dir: Path | None = None,
+    ) -> None:
+        """`oplog_mb`, `cache_gb`, `parameters` as in MongodOptions; `ports` in place of `nodes`.
+
+        `data_dir` is kept at the end and may be started on again, with the same ports.
+        `election_timeout_ms`: how long a dead primary goes unnoticed; MongoDB's own default is 10,000.
+        """
+        options = MongodOptions(oplog_mb=oplog_mb, cache_gb=cache_gb, parameters=parameters or {})
+        self._election_timeout_ms = election_timeout_ms
+        self.nodes = [
+            Mongod(options, port=port, replica_set=SET_NAME, data_dir=data_dir and data_dir / f"node{index}")
+            for index, port in enumerate(ports or free_ports(nodes))
+        ]
+
+    @property
+    def uri(self) -> str:
+        return f"mongodb://{','.join(node.address for node in self.nodes)}/?replicaSet={SET_NAME}"
+
+    async def start(self) -> None:
+        """Returns when there is a writable primary. From the main thread only (see `process`)."""
+        try:
+            for node in self.nodes:
+                await node.start()
+            await self._initiate()
+            await self.wait_for_primary()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """All gone, and their files. May be called again, or without `start`."""
+        for node in self.nodes:
+            await node.stop()
+
+    async def wait_for_primary(self, *, timeout_s: float = READY_TIMEOUT_S) -> int:
+        """The number of the node that is a writable primary, as soon as there is one."""
+        give_up_at = time.monotonic() + timeout_s
+        while (primary := await self.primary_index()) is None:
+            for node in self.nodes:
+                node.process.check_patience(give_up_at)
+            await asyncio.sleep(_POLL_S)
+        return primary
+
+    async def primary_index(self) -> int | None:
+        """The number of the node that is a writable primary now; None if there is none."""
+        for index, node in enumerate(self.nodes):
+            if node.process.running and await _is_writable_primary(node):
+                return index
+        return None
+
+    async def step_down(self, *, seconds: int | None = None) -> None:
+        """Makes the primary step down and returns once there is one again.
+
+        With three nodes another one takes over (the old one may not stand for `seconds`, 10 unless told);
+        with one node, there is no primary for `seconds` (1 unless told).
+        """
+        primary = await self.wait_for_primary()
+        alone = len(self.nodes) == 1
+        pause_s = seconds or (1 if alone else 10)
+        catch_up_s = 0 if alone else pause_s
+        async with self.nodes[primary].client() as client:
+            await client.admin.command("replSetStepDown", pause_s, secondaryCatchUpPeriodSecs=catch_up_s, force=alone)
+        await self.wait_for_primary()
+
+    async def kill9(self, node: int = 0) -> None:
+        await self.nodes[node].process.kill9()
+
+    async def terminate(self, node: int = 0) -> None:
+        await self.nodes[node].process.terminate()
+
+    async def restart(self, node: int = 0) -> None:
+        """On the same port and files; a running one is terminated first. Does not wait for a primary."""
+        await self.nodes[node].restart()
+
+    def pause(self, node: int = 0) -> None:
+        self.nodes[node].process.send_signal(signal.SIGSTOP)
+
+    def resume(self, node: int = 0) -> None:
+        self.nodes[node].process.send_signal(signal.SIGCONT)
+
+    def pid(self, node: int = 0) -> int:
+        return self.nodes[node].process.pid
+
+    def cpu_seconds(self, node: int = 0) -> float:
+        """User and system time since the start of the process."""
+        return self.nodes[node].process.cpu_seconds()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def _initiate(self) -> None:
+        members = [{"_id": index, "host": node.address} for index, node in enumerate(self.nodes)]
+        settings = {"electionTimeoutMillis": self._election_timeout_ms, "heartbeatIntervalMillis": 500}
+        config = {"_id": SET_NAME, "members": members, "settings": settings}
+        async with self.nodes[0].client() as client:
+            try:
+                await client.admin.command("replSetInitiate", config)
+            except OperationFailure as error:
+                if error.code != _ALREADY_INITIALIZED:
+                    raise
+
+
+async def _is_writable_primary(node: Mongod) -> bool:
+    try:
+        async with node.client() as client:
+            reply = await client.admin.command("hello")
+    except PyMongoError:
+        return False
+    return bool(reply.get("isWritablePrimary"))

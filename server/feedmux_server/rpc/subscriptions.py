@@ -1,0 +1,191 @@
+"""The Subscriptions service: durable, named readers, kept in Redis."""
+
+import hashlib
+
+from google.protobuf import empty_pb2
+
+from feedmux.v1 import feed_pb2, subscriptions_pb2
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.names import check_name
+from feedmux_server.core.start import Start, StartKind
+from feedmux_server.core.stream_key import StreamKey
+from feedmux_server.core.subscriber import JoinPoint
+from feedmux_server.fanout.session import order_bytes
+from feedmux_server.fanout.starting import resolve_start
+from feedmux_server.rpc import convert
+from feedmux_server.rpc.service import Service
+from feedmux_server.rpc.status import Context
+from feedmux_server.state.model import StoredSubscription
+
+PAGE_DEFAULT = 100
+PAGE_MAX = 1_000
+_UPDATABLE = frozenset({"feed", "on_invalidate", "on_history_lost"})
+
+
+class Subscriptions:
+    """One method for each RPC: request bytes in, response bytes out."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def create(self, data: bytes, context: Context) -> bytes:
+        tenant = self._tenant(context)
+        request = convert.parse(subscriptions_pb2.CreateSubscriptionRequest, data)
+        wanted = request.subscription
+        check_name("subscription.name", wanted.name)
+        _check_policies(wanted)
+        key = self._service.key_of(convert.feed_spec(wanted.feed))
+        at = await self._resolve(convert.start(request.start), tenant, key)
+        definition = convert.definition(wanted)
+        stored = await self._service.store.create(
+            tenant,
+            wanted.name,
+            definition=definition,
+            etag=_etag(definition),
+            position=self._service.positions(key, tenant).encode(at.place),
+            cluster_time=at.place.cluster_time,
+            order=order_bytes(at.place),
+        )
+        return _message(stored).SerializeToString()
+
+    async def get(self, data: bytes, context: Context) -> bytes:
+        tenant = self._tenant(context)
+        request = convert.parse(subscriptions_pb2.GetSubscriptionRequest, data)
+        check_name("name", request.name)
+        return _message(await self._service.store.get(tenant, request.name)).SerializeToString()
+
+    async def list_(self, data: bytes, context: Context) -> bytes:
+        tenant = self._tenant(context)
+        request = convert.parse(subscriptions_pb2.ListSubscriptionsRequest, data)
+        if request.page_size < 0:
+            raise FeedmuxError(ErrorReason.MESSAGE_INVALID, "page_size must not be negative", field="page_size")
+        if request.page_token:
+            check_name("page_token", request.page_token)
+        page_size = min(request.page_size or PAGE_DEFAULT, PAGE_MAX)
+        page, after = await self._service.store.list(tenant, page_size=page_size, after=request.page_token)
+        response = subscriptions_pb2.ListSubscriptionsResponse(
+            subscriptions=[_message(stored) for stored in page], next_page_token=after
+        )
+        return response.SerializeToString()
+
+    async def update(self, data: bytes, context: Context) -> bytes:
+        tenant = self._tenant(context)
+        request = convert.parse(subscriptions_pb2.UpdateSubscriptionRequest, data)
+        wanted = request.subscription
+        check_name("subscription.name", wanted.name)
+        stored = await self._service.store.get(tenant, wanted.name)
+        content = subscriptions_pb2.Subscription.FromString(stored.definition)
+        before = convert.feed_spec(content.feed).scope
+        for name in _masked(request):
+            content.ClearField(name)
+            if name == "feed":
+                content.feed.CopyFrom(wanted.feed)
+            else:
+                setattr(content, name, getattr(wanted, name))
+        _check_policies(content)
+        spec = convert.feed_spec(content.feed)
+        if spec.scope != before:
+            raise FeedmuxError(
+                ErrorReason.MESSAGE_INVALID,
+                "source, database and collection of a subscription cannot change; create another one",
+                {"field": "subscription.feed"},
+                field="subscription.feed",
+            )
+        definition = convert.definition(content)
+        # Without an etag of the caller's the one just read guards the read-modify-write.
+        updated = await self._service.store.update(
+            tenant,
+            wanted.name,
+            definition=definition,
+            etag=_etag(definition),
+            expected_etag=wanted.etag or stored.etag,
+        )
+        self._service.batcher.recheck(tenant, wanted.name)
+        return _message(updated).SerializeToString()
+
+    async def delete(self, data: bytes, context: Context) -> bytes:
+        tenant = self._tenant(context)
+        request = convert.parse(subscriptions_pb2.DeleteSubscriptionRequest, data)
+        check_name("name", request.name)
+        try:
+            await self._service.store.delete(tenant, request.name, expected_etag=request.etag)
+        except FeedmuxError as error:
+            if not (request.allow_missing and error.reason is ErrorReason.SUBSCRIPTION_NOT_FOUND):
+                raise
+        self._service.batcher.recheck(tenant, request.name)
+        return empty_pb2.Empty().SerializeToString()
+
+    async def seek(self, data: bytes, context: Context) -> bytes:
+        tenant = self._tenant(context)
+        request = convert.parse(subscriptions_pb2.SeekSubscriptionRequest, data)
+        check_name("name", request.name)
+        if request.to.WhichOneof("at") is None:
+            raise FeedmuxError(ErrorReason.MESSAGE_INVALID, "to is required", {"field": "to"}, field="to")
+        stored = await self._service.store.get(tenant, request.name)
+        content = subscriptions_pb2.Subscription.FromString(stored.definition)
+        key = self._service.key_of(convert.feed_spec(content.feed))
+        place = (await self._resolve(convert.start(request.to), tenant, key)).place
+        sought = await self._service.store.seek(
+            tenant,
+            request.name,
+            position=self._service.positions(key, tenant).encode(place),
+            cluster_time=place.cluster_time,
+            order=order_bytes(place),
+        )
+        self._service.batcher.recheck(tenant, request.name)
+        return _message(sought).SerializeToString()
+
+    def _tenant(self, context: Context) -> str:
+        return self._service.auth.tenant(context.invocation_metadata())
+
+    async def _resolve(self, start: Start, tenant: str, key: StreamKey) -> JoinPoint:
+        """The place to store. A native token is stored as the place it names; MongoDB judges it at the first read."""
+        if start.kind is StartKind.RESUME_AFTER:
+            start = Start(StartKind.START_AFTER, data=start.data)
+        source = self._service.hub.source(key.spec.scope.source)
+        return await resolve_start(start, source, tenant, key)
+
+
+def _masked(request: subscriptions_pb2.UpdateSubscriptionRequest) -> frozenset[str]:
+    """Which fields to change. Raises MESSAGE_INVALID for a path that cannot be updated."""
+    paths = frozenset(request.update_mask.paths)
+    if "*" in paths:
+        return _UPDATABLE
+    if not paths:
+        present = {field.name for field, _ in request.subscription.ListFields()}
+        return _UPDATABLE & present
+    unknown = paths - _UPDATABLE
+    if unknown:
+        raise FeedmuxError(
+            ErrorReason.MESSAGE_INVALID,
+            f"update_mask: {', '.join(sorted(unknown))} cannot be updated; feed, on_invalidate, on_history_lost can",
+            {"field": "update_mask"},
+            field="update_mask",
+        )
+    return paths
+
+
+def _check_policies(subscription: subscriptions_pb2.Subscription) -> None:
+    for name, known in (("on_invalidate", feed_pb2.OnInvalidate), ("on_history_lost", feed_pb2.OnHistoryLost)):
+        if getattr(subscription, name) not in known.values():
+            raise FeedmuxError(
+                ErrorReason.MESSAGE_INVALID, f"{name} is not one this server knows", {"field": name}, field=name
+            )
+
+
+def _etag(definition: bytes) -> str:
+    return hashlib.blake2b(definition, digest_size=8).hexdigest()
+
+
+def _message(stored: StoredSubscription) -> subscriptions_pb2.Subscription:
+    message = subscriptions_pb2.Subscription.FromString(stored.definition)
+    message.name = stored.name
+    message.position = stored.position
+    message.cluster_time.CopyFrom(convert.cluster_time(stored.cluster_time))
+    message.create_time.FromMilliseconds(stored.create_ms)
+    message.update_time.FromMilliseconds(stored.update_ms)
+    message.etag = stored.etag
+    message.active = stored.active
+    message.owner = stored.owner
+    message.epoch = stored.epoch
+    return message

@@ -1,0 +1,44 @@
+"""ChangeFeed.Watch: an inline feed held back by HTTP/2 alone."""
+
+from feedmux.v1 import change_feed_pb2 as wire
+from feedmux_server.fanout.session import Session, SessionPolicy
+from feedmux_server.fanout.starting import resolve_start
+from feedmux_server.rpc import convert
+from feedmux_server.rpc.frames import Framer
+from feedmux_server.rpc.service import LiveSession, Service
+from feedmux_server.rpc.serving import listed, opened_message, serve
+from feedmux_server.rpc.status import Context
+
+WINDOW_EVENTS = 100_000
+WINDOW_BYTES = 4 * 1024 * 1024
+"""What may be on its way to a client that does not say what it has taken."""
+
+
+class Watch:
+    """One instance serves all calls."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def __call__(self, data: bytes, context: Context) -> None:
+        service = self._service
+        tenant = service.auth.tenant(context.invocation_metadata())
+        service.admit()
+        request = convert.parse(wire.WatchRequest, data)
+        heartbeat_s = convert.heartbeat_s(request.heartbeat_interval, request.HasField("heartbeat_interval"))
+        message_bytes_max = convert.message_bytes_max(request.message_bytes_max)
+        wire_format = convert.wire_format(request.format)
+        key = service.key_of(convert.feed_spec(request.feed))
+        source = service.hub.source(key.spec.scope.source)
+        at = await resolve_start(convert.start(request.start), source, tenant, key)
+        positions = service.positions(key, tenant)
+        framer = Framer(positions, wire_format, message_bytes_max)
+        session = Session(service.hub, key, positions, SessionPolicy(heartbeat_s))
+        live = LiveSession(session, key, tenant, "", "", context.peer() or "")
+        with listed(service, live):
+            session.begin(tenant, at, durable=False, payload_max=framer.payload_max, wire_format=wire_format)
+            await session.opened()
+            opened = opened_message(service, key, positions, at, heartbeat_s, message_bytes_max)
+            await context.write(framer.opened(opened))
+            session.grant(WINDOW_EVENTS, WINDOW_BYTES)
+            await serve(session, framer, context.write, regrant=True)

@@ -1,0 +1,39 @@
+"""pymongo's exceptions as the facts that `core.resume_policy` judges."""
+
+from typing import Literal
+
+from pymongo.errors import ConnectionFailure, OperationFailure, PyMongoError, WaitQueueTimeoutError
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.resume_policy import MongoFailure, Verdict, classify
+
+_LABELS_WIRE_VERSION = 9
+"""MongoDB 4.4, from which on the server labels resumable errors; older ones are not supported."""
+
+
+def judge(error: PyMongoError, during: Literal["aggregate", "getMore"]) -> Verdict:
+    """What to do after `error`."""
+    return classify(_facts(error, during))
+
+
+def as_error(error: PyMongoError, who: str, retry_after_s: float) -> FeedmuxError:
+    """An error of a plain command (ping, a look at the oplog) as the client sees it."""
+    if isinstance(error, OperationFailure):
+        return judge(error, "aggregate").error
+    return FeedmuxError(
+        ErrorReason.SOURCE_UNAVAILABLE, f"MongoDB of {who} cannot be reached now", retry_after_s=retry_after_s
+    )
+
+
+def _facts(error: PyMongoError, during: Literal["aggregate", "getMore"]) -> MongoFailure:
+    details = error.details if isinstance(error, OperationFailure) else None
+    labels = frozenset(str(label) for label in (details or {}).get("errorLabels", ()))
+    return MongoFailure(
+        code=error.code if isinstance(error, OperationFailure) else None,
+        code_name=str((details or {}).get("codeName", "")),
+        message=str((details or {}).get("errmsg", error)),
+        labels=labels,
+        network=isinstance(error, ConnectionFailure | WaitQueueTimeoutError),
+        during=during,
+        wire_version=_LABELS_WIRE_VERSION,
+    )

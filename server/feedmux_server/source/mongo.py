@@ -1,0 +1,198 @@
+"""One MongoDB deployment that feeds come from: its client, its identity, its clock.
+
+Owned by `app` for the life of the process; readers open cursors on it. Nothing above `source` sees pymongo.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import bson
+from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.raw_bson import RawBSONDocument
+from bson.timestamp import Timestamp
+from pymongo import AsyncMongoClient
+from pymongo.errors import ConnectionFailure, OperationFailure, PyMongoError
+from pymongo.read_concern import ReadConcern
+from pymongo.read_preferences import make_read_preference, read_pref_mode_from_name
+from pymongo.uri_parser import parse_uri
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.feed import FeedSpec
+from feedmux_server.source.failures import as_error
+from feedmux_server.source.raw_cursor import RawChangeStreamCursor
+
+RETRY_AFTER_S = 2.0
+
+T = TypeVar("T")
+
+# What the user gave goes to MongoDB unchanged, also dates that Python has no type for.
+_AS_GIVEN = CodecOptions(document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_AUTO)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceConfig:
+    """A deployment as the operator named it."""
+
+    name: str
+    uri: str
+    source_id: str = ""
+    """Goes into positions. Empty: the replica set's own id, or its name where that may not be read."""
+    server_selection_timeout_ms: int = 10_000
+    connect_timeout_ms: int = 5_000
+
+
+class Source:
+    """A connected MongoDB deployment."""
+
+    def __init__(self, config: SourceConfig) -> None:
+        self.name = config.name
+        self._config = config
+        self._client: AsyncMongoClient[Mapping[str, Any]] = AsyncMongoClient(
+            config.uri,
+            appname="feedmux",
+            maxPoolSize=None,  # every open stream holds a connection while MongoDB waits for an event
+            serverSelectionTimeoutMS=config.server_selection_timeout_ms,
+            connectTimeoutMS=config.connect_timeout_ms,
+            # A server that said "shutting down" is looked at again after this long; 10 s would delay every stream.
+            heartbeatFrequencyMS=2_000,
+            connect=False,
+        )
+        self.source_id = config.source_id
+        self._ping: asyncio.Task[int] | None = None
+        self._next_ping: asyncio.Task[int] | None = None
+
+    async def connect(self) -> None:
+        """Checks that change streams can be had here. Raises FeedmuxError with what to do."""
+        try:
+            hello = await self._client.admin.command("hello")
+            if "setName" not in hello and hello.get("msg") != "isdbgrid":
+                raise FeedmuxError(
+                    ErrorReason.SOURCE_UNSUITABLE,
+                    f"source {self.name!r} is a standalone mongod, which has no change streams. Start it with --replSet"
+                    " and run rs.initiate() once (one node is enough), then name the set in the URI: ?replicaSet=rs0",
+                )
+            if not self.source_id:
+                self.source_id = await self._own_id(hello)
+        except ConnectionFailure as error:
+            raise FeedmuxError(
+                ErrorReason.SOURCE_UNAVAILABLE,
+                f"MongoDB of source {self.name!r} at {self._hosts()} was not reached within"
+                f" {self._config.server_selection_timeout_ms / 1000:g} s. Check sources.{self.name}.uri (hosts,"
+                " replicaSet, TLS) and that it runs; sources.<name>.server_selection_timeout_ms allows it more time",
+            ) from error
+        except PyMongoError as error:
+            raise self.unavailable(error) from error
+
+    def _hosts(self) -> str:
+        """For the operator's eyes: the URI without its credentials."""
+        if "+srv" in self._config.uri.partition(":")[0]:
+            return self._config.uri.rpartition("@")[2].partition("/")[0]
+        return ",".join(f"{host}:{port}" for host, port in parse_uri(self._config.uri)["nodelist"])
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    def unavailable(self, error: PyMongoError) -> FeedmuxError:
+        return as_error(error, f"source {self.name!r}", RETRY_AFTER_S)
+
+    async def operation_time(self) -> int:
+        """The deployment's present operation time (seconds << 32 | increment), asked after this call began.
+
+        Callers share a round trip, but never one that was under way before they asked: what was acknowledged
+        to them before must lie before the answer.
+        """
+        if self._ping is None:
+            self._ping = self._pinging(self._ask_time())
+            return await asyncio.shield(self._ping)
+        if self._next_ping is None:
+            self._next_ping = self._pinging(self._ask_time_after(self._ping))
+        return await asyncio.shield(self._next_ping)
+
+    async def oldest_time(self) -> int:
+        """Cluster time of the oldest entry in the oplog. Raises FeedmuxError where it may not be read."""
+        oplog = self._client.local["oplog.rs"]
+        entry = await self._asked(oplog.find_one({}, {"ts": 1}, sort=[("$natural", 1)]))
+        if entry is None:
+            raise FeedmuxError(
+                ErrorReason.SOURCE_UNSUITABLE,
+                f"source {self.name!r} has no oplog to read the earliest time from (mongos); start at a time instead",
+            )
+        return _as_int(entry["ts"])
+
+    async def open_cursor(
+        self, spec: FeedSpec, stages: list[Any], batch_events: int, max_await_ms: int
+    ) -> RawChangeStreamCursor:
+        """Opens a change stream. Raises pymongo's errors, and FeedmuxError for a read preference that there is not."""
+        database = self._client[spec.scope.database or "admin"].with_options(
+            codec_options=CodecOptions(document_class=RawBSONDocument),
+            read_preference=_read_preference(spec.read_preference) if spec.read_preference else None,
+            read_concern=ReadConcern(spec.read_concern) if spec.read_concern else None,
+        )
+        options: dict[str, Any] = {
+            "batchSize": batch_events,
+            "maxAwaitTimeMS": max_await_ms,
+        }
+        if spec.collation:
+            options["collation"] = dict(bson.decode(spec.collation, _AS_GIVEN))
+        if spec.comment:
+            options["comment"] = bson.decode(spec.comment, _AS_GIVEN).get("comment")
+        return await RawChangeStreamCursor.open(database, spec.scope.collection, stages, options)
+
+    def _pinging(self, asking: Coroutine[Any, Any, int]) -> asyncio.Task[int]:
+        task = asyncio.create_task(asking, name=f"operation-time-{self.name}")
+        # All who waited may have gone.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return task
+
+    async def _asked(self, command: Awaitable[T]) -> T:
+        """MongoDB's answer, within the time that a request may wait for it: a frozen mongod does not refuse."""
+        wait_s = self._config.server_selection_timeout_ms / 1000
+        try:
+            async with asyncio.timeout(wait_s):
+                return await command
+        except TimeoutError:
+            raise FeedmuxError(
+                ErrorReason.SOURCE_UNAVAILABLE,
+                f"MongoDB of source {self.name!r} did not answer within {wait_s:g} s",
+                retry_after_s=RETRY_AFTER_S,
+            ) from None
+        except PyMongoError as error:
+            raise self.unavailable(error) from error
+
+    async def _own_id(self, hello: Mapping[str, Any]) -> str:
+        if hello.get("msg") == "isdbgrid":
+            version = await self._client.config["version"].find_one({})
+            return str(version["clusterId"]) if version else "sharded"
+        try:
+            reply = await self._client.admin.command("replSetGetConfig")
+            return str(reply["config"]["settings"]["replicaSetId"])
+        except OperationFailure:
+            return str(hello["setName"])
+
+    async def _ask_time(self) -> int:
+        try:
+            reply = await self._asked(self._client.admin.command("ping"))
+        finally:
+            self._ping, self._next_ping = self._next_ping, None
+        return _as_int(reply["operationTime"])
+
+    async def _ask_time_after(self, running: asyncio.Task[int]) -> int:
+        await asyncio.wait([running])
+        return await self._ask_time()
+
+
+def _as_int(time: Timestamp) -> int:
+    return (time.time << 32) | time.inc
+
+
+def _read_preference(name: str) -> Any:
+    try:
+        return make_read_preference(read_pref_mode_from_name(name[:1].lower() + name[1:]), None)
+    except (ValueError, KeyError, TypeError):
+        raise FeedmuxError(
+            ErrorReason.OPTION_REFUSED,
+            f"unknown read preference {name!r}: primary, primaryPreferred, secondary, secondaryPreferred or nearest",
+            field="feed.read_preference",
+        ) from None

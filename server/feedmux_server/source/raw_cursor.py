@@ -1,0 +1,166 @@
+"""A change stream cursor that returns batches as bytes, with their postBatchResumeToken.
+
+pymongo's public raw-batch cursor exists for collections only and does not show the postBatchResumeToken
+(docs/adr/0002), and it builds an object per event before it returns the bytes. This module is the one place that uses
+pymongo's private names: the aggregate command for databases, the raw cursor's `_unpack_response` and
+`_postbatchresumetoken`, `_retryable_read`, `_close_cursor_soon` and what it needs. The dependency is pinned to one
+minor release, and tests/integration/test_raw_cursor.py fails when they change.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import bson
+from bson import _array_of_documents_to_buffer
+from bson.codec_options import CodecOptions
+from pymongo.asynchronous.aggregation import _DatabaseAggregationCommand
+from pymongo.asynchronous.client_session import AsyncClientSession
+from pymongo.asynchronous.command_cursor import AsyncRawBatchCommandCursor
+from pymongo.asynchronous.database import AsyncDatabase
+from pymongo.message import _CursorAddress
+from pymongo.operations import _Op
+
+_REPLY = CodecOptions[dict[str, Any]](unicode_decode_error_handler="replace")
+_EMPTY_ARRAY = b"\x05\x00\x00\x00\x00"
+_DOCUMENT, _ARRAY = 3, 4
+_FIXED_BYTES = {1: 8, 7: 12, 8: 1, 9: 8, 10: 0, 16: 4, 17: 8, 18: 8, 19: 16}
+"""Sizes of the BSON types of fixed length that a reply's envelope has."""
+
+
+def find_batch(reply: bytes) -> tuple[int, int, int] | None:
+    """Where `cursor`, and within it the array `nextBatch`, lie in a getMore's reply; None for a reply without them."""
+    cursor = _find(reply, 0, b"cursor", _DOCUMENT)
+    batch = _find(reply, cursor, b"nextBatch", _ARRAY) if cursor is not None else None
+    if cursor is None or batch is None:
+        return None
+    return cursor, batch, batch + int.from_bytes(reply[batch : batch + 4], "little")
+
+
+def _find(reply: bytes, at: int, wanted: bytes, kind_wanted: int) -> int | None:
+    """Where the value of field `wanted` of the document at `at` begins."""
+    end = at + int.from_bytes(reply[at : at + 4], "little") - 1
+    at += 4
+    while at < end:
+        kind = reply[at]
+        name_end = reply.index(0, at + 1)
+        value = name_end + 1
+        if kind == kind_wanted and reply[at + 1 : name_end] == wanted:
+            return value
+        size = _FIXED_BYTES.get(kind)
+        if size is None:
+            size = int.from_bytes(reply[value : value + 4], "little")
+            size += {2: 4, 5: 5}.get(kind, 0)
+        at = value + size
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class RawBatch:
+    """What one getMore returned."""
+
+    data: bytes
+    """Events, one behind the other; empty when there were none."""
+    post_batch: bytes | None
+    """The postBatchResumeToken document."""
+    exhausted: bool
+    """The server closed the cursor: the stream was invalidated."""
+
+
+class _Cursor(AsyncRawBatchCommandCursor[Any]):
+    """Cuts the events out of a getMore's reply as one run of bytes, without looking at them."""
+
+    def _unpack_response(  # type: ignore[override]
+        self,
+        response: Any,
+        cursor_id: int | None,
+        codec_options: CodecOptions[Any],
+        user_fields: Mapping[str, Any] | None = None,
+        legacy_response: bool = False,
+    ) -> list[dict[str, Any]]:
+        reply = bytes(response.payload_document)
+        found = find_batch(reply)
+        if found is None:
+            return [bson.decode(reply, _REPLY)]
+        cursor_at, begin, end = found
+        events = _array_of_documents_to_buffer(memoryview(reply)[begin:end])
+        rest = bytearray(reply[:begin] + _EMPTY_ARRAY + reply[end:])
+        removed = end - begin - len(_EMPTY_ARRAY)
+        for at in (0, cursor_at):
+            rest[at : at + 4] = (int.from_bytes(rest[at : at + 4], "little") - removed).to_bytes(4, "little")
+        document = bson.decode(bytes(rest), _REPLY)
+        if events:
+            document["cursor"]["nextBatch"] = [events]
+        return [document]
+
+
+class _RawAggregate(_DatabaseAggregationCommand):
+    """An aggregate on a collection or a database whose cursor returns raw batches."""
+
+    def __init__(
+        self, database: AsyncDatabase[Any], collection: str, pipeline: list[Any], options: dict[str, Any]
+    ) -> None:
+        super().__init__(database, _Cursor, pipeline, options, user_fields={"cursor": {"firstBatch": 1}})
+        self._collection = collection
+        # A raw cursor takes no events from the aggregate's own reply.
+        self._options["cursor"]["batchSize"] = 0
+
+    @property
+    def _aggregation_target(self) -> str | int:  # type: ignore[override]
+        return self._collection or 1
+
+
+class RawChangeStreamCursor:
+    """An open cursor. `session` must be the one it was opened in, for its whole life."""
+
+    def __init__(self, cursor: AsyncRawBatchCommandCursor[Any], session: AsyncClientSession) -> None:
+        self._cursor = cursor
+        self._session = session
+
+    @classmethod
+    async def open(
+        cls, database: AsyncDatabase[Any], collection: str, pipeline: list[Any], options: dict[str, Any]
+    ) -> "RawChangeStreamCursor":
+        """Runs the aggregate. `collection` is empty for a database or (on `admin`) the cluster.
+
+        Raises pymongo's errors. `options` are the aggregate's, with `batchSize` and `maxAwaitTimeMS` for the getMores.
+        """
+        session = database.client.start_session(causal_consistency=False)
+        try:
+            command = _RawAggregate(database, collection, pipeline, options)
+            cursor: Any = await database.client._retryable_read(
+                command.get_cursor,
+                command.get_read_preference(session),  # type: ignore[arg-type]
+                session,
+                retryable=True,
+                operation=_Op.AGGREGATE,
+            )
+        except BaseException:
+            await session.end_session()
+            raise
+        return cls(cursor, session)
+
+    @property
+    def address(self) -> tuple[str, int | None] | None:
+        """The server that holds the cursor."""
+        return self._cursor.address
+
+    async def next_batch(self) -> RawBatch:
+        """One getMore: waits up to maxAwaitTimeMS for events. Raises pymongo's errors."""
+        data = await self._cursor.try_next()
+        token = self._cursor._postbatchresumetoken
+        return RawBatch(
+            bytes(data) if data else b"", None if token is None else bson.encode(token), not self._cursor.alive
+        )
+
+    async def close(self) -> None:
+        """Kills the cursor on its server; after an error in the background, as that server may be away."""
+        cursor, left = self._cursor, self._cursor._killed and self._cursor._id
+        try:
+            await cursor.close()
+        finally:
+            await self._session.end_session()
+            if left and cursor.address is not None:
+                # pymongo takes the cursor for dead, and MongoDB would keep it for another ten minutes.
+                address = _CursorAddress(cursor.address, cursor._ns)
+                self._session.client._close_cursor_soon(left, address)

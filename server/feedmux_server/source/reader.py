@@ -1,0 +1,200 @@
+"""Reads one change stream from MongoDB as chunks, and says what a failure means.
+
+One reader serves one pump. It knows how MongoDB is asked (start options, pipeline, options), keeps the place it has
+read to, and reopens there; when to try again is the pump's decision. Down the path: `core.chunk`.
+"""
+
+import asyncio
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import bson
+from bson.codec_options import CodecOptions
+from bson.raw_bson import RawBSONDocument
+from bson.timestamp import Timestamp
+from pymongo.errors import PyMongoError
+
+from feedmux_server.core.chunk import Chunk, cut_batch, read_token
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.resume_policy import Action
+from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.core.stream_key import StreamKey, effective_stages
+from feedmux_server.core.subscriber import JoinPoint
+from feedmux_server.source.failures import judge
+from feedmux_server.source.mongo import Source
+from feedmux_server.source.raw_cursor import RawBatch, RawChangeStreamCursor
+
+_RAW = CodecOptions(document_class=RawBSONDocument)
+
+_BACKLOG_BYTES = 256 * 1024
+"""A batch of this size means that MongoDB has more: it is asked for the next one before this one is looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLimits:
+    """How MongoDB is asked."""
+
+    batch_events: int = 4_000
+    """Events per getMore at most. Smaller batches let reading and sending overlap; larger ones save round trips."""
+    max_await_ms: int = 1_000
+    """How long MongoDB waits for an event before it answers with a new postBatchResumeToken."""
+    chunk_bytes_max: int = 1024 * 1024 - 16 * 1024
+    """A batch is cut into chunks of this size, so that a whole chunk and its frame fit into the default message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One getMore's worth of a stream."""
+
+    chunks: list[Chunk]
+    post_batch: ResumeToken | None
+    exhausted: bool
+    """The stream was invalidated: MongoDB closed the cursor."""
+
+
+class Failed(Exception):
+    """MongoDB or the network failed in a way that reopening may mend."""
+
+    def __init__(self, cause: PyMongoError, *, at_once: bool) -> None:
+        super().__init__(type(cause).__name__)
+        self.at_once = at_once
+        """The driver specification allows one attempt without waiting."""
+
+
+class ChangeStreamReader:
+    """A change stream of one key, from `origin` on."""
+
+    def __init__(self, source: Source, key: StreamKey, origin: JoinPoint, limits: ReadLimits) -> None:
+        self._source = source
+        self._key = key
+        self._limits = limits
+        self._at = origin
+        self._drop_until: ResumeToken | None = None
+        self._cursor: RawChangeStreamCursor | None = None
+        self._ahead: asyncio.Future[RawBatch] | None = None
+        self._split = any("$changeStreamSplitLargeEvent" in stage for stage in effective_stages(key))
+
+    @property
+    def is_open(self) -> bool:
+        return self._cursor is not None
+
+    async def open(self) -> None:
+        """Runs the aggregate at the present place. Raises `Failed`, or FeedmuxError when trying again is of no use."""
+        while self._cursor is None:
+            try:
+                self._cursor = await self._source.open_cursor(
+                    self._key.spec, self._stages(), self._limits.batch_events, self._limits.max_await_ms
+                )
+            except PyMongoError as error:
+                await self._fail(error, "aggregate")
+
+    async def read(self) -> Batch:
+        """One getMore. Raises as `open` does."""
+        if self._cursor is None:
+            raise RuntimeError("the reader is not open")
+        try:
+            raw = await self._next(self._cursor)
+        except PyMongoError as error:
+            await self._fail(error, "getMore")
+            return Batch([], None, False)
+        if len(raw.data) >= _BACKLOG_BYTES and not raw.exhausted:
+            # MongoDB works on the next batch while this one is cut and sent.
+            self._ahead = asyncio.ensure_future(self._cursor.next_batch())
+        place = self._at.place
+        post_batch = read_token(raw.post_batch) if raw.post_batch is not None else None
+        chunks = (
+            cut_batch(
+                raw.data, place, post_batch, time.time(), bytes_max=self._limits.chunk_bytes_max, split=self._split
+            )
+            if raw.data
+            else []
+        )
+        if self._drop_until is not None:
+            chunks = self._drop_passed(chunks, self._drop_until)
+        newest = chunks[-1].end if chunks else post_batch
+        if newest is not None and newest.is_after(place):
+            # A native token is MongoDB's to judge until it has shown an event behind it.
+            native = None if chunks else self._at.native
+            self._at = self._at if native else JoinPoint(newest, exact=True)
+        return Batch(chunks, post_batch, raw.exhausted)
+
+    async def _next(self, cursor: RawChangeStreamCursor) -> RawBatch:
+        ahead, self._ahead = self._ahead, None
+        return await (ahead if ahead is not None else cursor.next_batch())
+
+    async def close(self) -> None:
+        """Kills the cursor. Never raises for a MongoDB that is away."""
+        cursor, self._cursor = self._cursor, None
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.cancel()
+            await asyncio.wait([ahead])
+        if cursor is not None:
+            with suppress(PyMongoError):
+                await cursor.close()
+
+    def _drop_passed(self, chunks: list[Chunk], until: ResumeToken) -> list[Chunk]:
+        """Leaves out what is not behind the place, after a start at its cluster time, which is inclusive."""
+        kept: list[Chunk] = []
+        for chunk in chunks:
+            first = chunk.first_after(until)
+            if first == chunk.count:
+                continue
+            self._drop_until = None
+            kept.append(chunk if first == 0 else chunk.without_first(first, until))
+        if kept:
+            kept[0].start = self._at.place
+        return kept
+
+    def _stages(self) -> list[Any]:
+        spec, at = self._key.spec, self._at
+        stage: dict[str, Any] = {}
+        if spec.full_document:
+            stage["fullDocument"] = spec.full_document
+        if spec.full_document_before_change:
+            stage["fullDocumentBeforeChange"] = spec.full_document_before_change
+        if spec.show_expanded_events:
+            stage["showExpandedEvents"] = True
+        if spec.match_collection_uuid_for_update_lookup:
+            stage["matchCollectionUUIDForUpdateLookup"] = True
+        if not spec.scope.database:
+            stage["allChangesForCluster"] = True
+        place, token = at.place, bson.decode(at.place.raw, _RAW)
+        self._drop_until = None
+        if at.native is not None:
+            stage["resumeAfter" if at.native == "resume_after" else "startAfter"] = token
+        elif at.exact:
+            # startAfter also goes past an invalidate, which resumeAfter refuses.
+            stage["startAfter" if place.from_invalidate else "resumeAfter"] = token
+        else:
+            time_ = place.cluster_time + 1 if place.from_invalidate else place.cluster_time
+            stage["startAtOperationTime"] = Timestamp(time_ >> 32, time_ & 0xFFFF_FFFF)
+            if not place.is_high_water_mark and not place.from_invalidate:
+                self._drop_until = place
+        return [{"$changeStream": stage}, *effective_stages(self._key)]
+
+    async def _fail(self, error: PyMongoError, during: Literal["aggregate", "getMore"]) -> None:
+        """Closes the cursor and raises, or returns when another way to open was found at once."""
+        await self.close()
+        verdict = judge(error, during)
+        if verdict.action in (Action.RESUME, Action.RETRY):
+            raise Failed(error, at_once=verdict.action is Action.RESUME) from error
+        if verdict.action is Action.REPOSITION and self._at.native is None and self._at.exact:
+            # A token of ours that the pipeline hides now: its cluster time finds the place all the same.
+            self._at = JoinPoint(self._at.place, exact=False)
+            if during == "aggregate":
+                return
+            raise Failed(error, at_once=True) from error
+        if verdict.error.reason is ErrorReason.HISTORY_LOST:
+            await self._add_oldest_time(verdict.error)
+        raise verdict.error from error
+
+    async def _add_oldest_time(self, error: FeedmuxError) -> None:
+        try:
+            seconds = await self._source.oldest_time() >> 32
+        except FeedmuxError:
+            return  # not permitted, or away: the error is as true without it
+        error.metadata["oldest_time"] = datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")

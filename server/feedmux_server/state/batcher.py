@@ -1,0 +1,245 @@
+"""Makes acks durable: one task commits for all sessions of the process and renews their leases.
+
+Invariant: one pass at a time; a pass writes each subscription at most once and sends many in one round trip,
+so the load on Redis depends on the number of sessions and the interval, not on the event rate. While Redis
+is away one place per session waits and passes back off. The commit script, not this clock, decides who owns
+a subscription.
+Neighbours: sessions submit through their `CommitHandle`; `store` runs the scripts.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.state.failure import RETRY_AFTER_S
+from feedmux_server.state.handle import CommitHandle, CommitListener, Waiting
+from feedmux_server.state.model import CommitOutcome, CommitStatus, FenceCause, Lease, StoredSubscription
+from feedmux_server.state.store import SubscriptionStore
+
+_log = logging.getLogger(__name__)
+
+CHUNK_MAX: Final = 500
+"""Requests in one round trip: Redis answers 500 in a few milliseconds, so others are not kept waiting."""
+BACKOFF_FIRST_S: Final = 0.1
+BACKOFF_MAX_S: Final = 2.0
+
+
+class CommitBatcher:
+    def __init__(
+        self, store: SubscriptionStore, *, interval_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`interval_s`: acks wait up to this long; less is a sooner `Committed` and more work for Redis."""
+        self._store = store
+        self._rules = store.rules
+        self._interval_s = interval_s
+        self._clock = clock
+        self._handles: dict[Lease, CommitHandle] = {}
+        self._newest: dict[tuple[str, str], CommitHandle] = {}
+        self._due: set[CommitHandle] = set()
+        self._urgent: set[CommitHandle] = set()
+        self._wake = asyncio.Event()
+        self._pass_lock = asyncio.Lock()
+        self._backoff_s = 0.0
+        self._renewals_checked_s = clock()
+
+    @property
+    def available(self) -> bool:
+        """False while commits wait for Redis."""
+        return self._backoff_s == 0.0
+
+    def attach(self, lease: Lease, stored: StoredSubscription, listener: CommitListener) -> CommitHandle:
+        """Call at once after `open`. An older session of the subscription in this process is fenced now."""
+        handle = CommitHandle(self, lease, stored, listener, self._clock())
+        self._handles[lease] = handle
+        known = self._newest.get((lease.tenant, lease.name))
+        if known is None or known.lease.epoch < lease.epoch:
+            self._newest[lease.tenant, lease.name] = handle
+            if known is not None:
+                self._fence(known, FenceCause.TAKEOVER)
+        else:
+            self.wake(handle)
+        return handle
+
+    def recheck(self, tenant: str, name: str) -> None:
+        """Asks the store soon who owns it: after an update, seek or delete through this process."""
+        handle = self._newest.get((tenant, name))
+        if handle is not None:
+            self.wake(handle)
+
+    def is_owner(self, handle: CommitHandle) -> bool:
+        """False once the lease has passed on our clock without an answer; delivering may go on."""
+        return handle.held(self._rules, self._clock())
+
+    def wake(self, handle: CommitHandle) -> None:
+        self._due.add(handle)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """The owned task, until cancelled. Does not flush at its end: see `flush_all`."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._rules.check_every_s):
+                    await self._wake.wait()
+            async with self._pass_lock:
+                self._wake.clear()
+                self._collect_renewals()
+                done = await self._pass(self._ready())
+            await asyncio.sleep(self._interval_s if done else self._jittered_backoff_s())
+            if self._due:
+                self._wake.set()
+
+    async def flush(self, handle: CommitHandle, timeout_s: float) -> None:
+        handle.raise_if_fenced()
+        if handle.waiting is None:
+            return
+        number = handle.waiting.number
+        self._urgent.add(handle)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while handle.attached and handle.stored_number < number:
+                    async with self._pass_lock:
+                        # Those who waited for the lock share the first one's round trip.
+                        done = handle.stored_number >= number or await self._pass(list(self._urgent))
+                    if not done or handle.not_before_s > self._clock():
+                        await asyncio.sleep(BACKOFF_FIRST_S)
+        except TimeoutError:
+            raise FeedmuxError(
+                ErrorReason.STATE_UNAVAILABLE,
+                "Redis did not take the last acks in time; what was not committed will be delivered again",
+                retry_after_s=RETRY_AFTER_S,
+            ) from None
+        finally:
+            self._urgent.discard(handle)
+        handle.raise_if_fenced()
+
+    async def flush_all(self, timeout_s: float) -> int:
+        """Stores what waits as far as `timeout_s` allows; returns how many sessions have acks left."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while waiting := self._with_acks():
+                    async with self._pass_lock:
+                        done = await self._pass(waiting)
+                    if not done or any(handle in self._due for handle in waiting):
+                        await asyncio.sleep(BACKOFF_FIRST_S)
+        return len(self._with_acks())
+
+    async def detach(self, handle: CommitHandle, timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                if handle.attached:
+                    await self.flush(handle, timeout_s)
+                    # A renewal still under way may find the lease released: no longer news for anyone.
+                    handle.attached = False
+                    await self._store.release(handle.lease)
+        except (FeedmuxError, TimeoutError):
+            # The lease ends by itself, and the client says what it last acked.
+            _log.warning(
+                "session ended without its last commit: tenant=%s subscription=%s epoch=%d",
+                handle.lease.tenant,
+                handle.lease.name,
+                handle.lease.epoch,
+            )
+        finally:
+            handle.attached = False
+            handle.waiting = None
+            self._forget(handle)
+
+    def _with_acks(self) -> list[CommitHandle]:
+        return [handle for handle in self._handles.values() if handle.waiting is not None]
+
+    def _ready(self) -> list[CommitHandle]:
+        now_s = self._clock()
+        return [handle for handle in self._due if handle.not_before_s <= now_s]
+
+    def _collect_renewals(self) -> None:
+        now_s = self._clock()
+        if now_s - self._renewals_checked_s < self._rules.check_every_s / 2:
+            return
+        self._renewals_checked_s = now_s
+        self._due.update(h for h in self._handles.values() if self._rules.renew_due(h.confirmed_s, now_s))
+
+    async def _pass(self, handles: Sequence[CommitHandle]) -> bool:
+        """Commits or renews each once; False when Redis as a whole did not take it. Holds `_pass_lock`."""
+        try:
+            for start in range(0, len(handles), CHUNK_MAX):
+                missing = await self._commit(handles[start : start + CHUNK_MAX])
+                if missing:
+                    await self._store.restore_many([handle.restore_request() for handle in missing])
+                    for handle in await self._commit(missing):
+                        self._put_off(handle)
+        except FeedmuxError as error:
+            self._away(error)
+            return False
+        if handles:
+            self._back()
+        return True
+
+    async def _commit(self, handles: Iterable[CommitHandle]) -> list[CommitHandle]:
+        """Returns those whose state Redis lost and that may restore it."""
+        sent: list[tuple[CommitHandle, Waiting | None]] = [(h, h.waiting) for h in handles if h.attached]
+        sent_s = self._clock()
+        outcomes = await self._store.commit_many([handle.request() for handle, _ in sent])
+        missing: list[CommitHandle] = []
+        for (handle, waiting), outcome in zip(sent, outcomes, strict=True):
+            if handle.attached and self._apply(handle, waiting, outcome, sent_s):
+                missing.append(handle)
+        return missing
+
+    def _apply(self, handle: CommitHandle, sent: Waiting | None, outcome: CommitOutcome, sent_s: float) -> bool:
+        match outcome.status:
+            case CommitStatus.OK:
+                handle.confirm(sent, outcome.position, sent_s)
+                if handle.waiting is None:
+                    self._due.discard(handle)
+            case CommitStatus.FENCED:
+                self._fence(handle, outcome.cause)
+            case CommitStatus.MISSING:
+                if self._rules.may_restore(handle.confirmed_s, sent_s):
+                    return True
+                self._fence(handle, FenceCause.LEASE)
+            case CommitStatus.FAILED:
+                self._put_off(handle)
+        return False
+
+    def _put_off(self, handle: CommitHandle) -> None:
+        """Redis refuses this key alone: it waits, the others go on."""
+        handle.not_before_s = self._clock() + BACKOFF_MAX_S
+        self._due.add(handle)
+        handle.tell_available(False)
+        _log.error("redis refuses a key: tenant=%s subscription=%s", handle.lease.tenant, handle.lease.name)
+
+    def _fence(self, handle: CommitHandle, cause: FenceCause) -> None:
+        self._forget(handle)
+        handle.fence(cause)
+
+    def _forget(self, handle: CommitHandle) -> None:
+        self._due.discard(handle)
+        self._handles.pop(handle.lease, None)
+        key = (handle.lease.tenant, handle.lease.name)
+        if self._newest.get(key) is handle:
+            del self._newest[key]
+
+    def _away(self, error: FeedmuxError) -> None:
+        if self.available:
+            _log.error("commits wait: %s", error.message)
+        self._backoff_s = min(BACKOFF_MAX_S, self._backoff_s * 2 or BACKOFF_FIRST_S)
+        for handle in tuple(self._handles.values()):
+            handle.tell_available(False)
+
+    def _back(self) -> None:
+        if self.available:
+            return
+        _log.warning("commits flow again")
+        self._backoff_s = 0.0
+        now_s = self._clock()
+        for handle in tuple(self._handles.values()):
+            if handle.not_before_s <= now_s:
+                handle.tell_available(True)
+
+    def _jittered_backoff_s(self) -> float:
+        return self._backoff_s * random.uniform(0.5, 1.0)

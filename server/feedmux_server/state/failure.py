@@ -1,0 +1,58 @@
+"""Turns what redis-py raises into STATE_UNAVAILABLE with what to do.
+
+Invariant: no text of redis-py or of Redis beyond its error code leaves this module. `scripts` is the only
+caller.
+"""
+
+from typing import Final
+
+from redis import exceptions as redis_errors
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+
+RETRY_AFTER_S: Final = 1.0
+
+_BY_CODE: Final = {
+    "OOM": "Redis is out of memory and stores no positions: raise its maxmemory or free memory",
+    "LOADING": "Redis is loading its data after a start; it will answer when that is done",
+    "READONLY": "Redis is a read-only replica: point feedmux at the primary",
+    "MISCONF": "Redis cannot write to its disk and refuses writes: free space there, and see its log",
+    "NOREPLICAS": "Redis has too few replicas in reach and refuses writes: see min-replicas-to-write",
+    "MASTERDOWN": "Redis is a replica without its primary: restore the primary, or point feedmux at it",
+    "CLUSTERDOWN": "The Redis cluster is down: see `redis-cli cluster info`",
+    "MOVED": "This Redis is one node of a cluster, which feedmux does not follow: use a single primary",
+    "NOAUTH": "Redis wants a password: set it in the Redis URL of feedmux",
+    "WRONGPASS": "Redis refuses the user or password in the Redis URL of feedmux",
+    "NOPERM": "Redis denies feedmux's user a command or key: see `ACL LOG`, and allow it on keys feedmux:*",
+    "BUSY": "Redis is busy with another client's script",
+    "TIMEOUT": "Redis does not answer in time: check that it is running, not overloaded, and near",
+    "CONNECTION": "Redis cannot be reached: check that it is running and that feedmux may connect to it",
+}
+"""Conditions of the whole Redis, not of one key."""
+
+
+def code_of(error: Exception) -> str:
+    """The code that Redis gave, or TIMEOUT, CONNECTION or ERR."""
+    if isinstance(error, (redis_errors.TimeoutError, TimeoutError)):
+        return "TIMEOUT"
+    status = getattr(error, "status_code", None)
+    if isinstance(status, str) and status.isupper():
+        return status
+    if isinstance(error, redis_errors.ResponseError):
+        word = str(error).split(" ", 1)[0]
+        return word if word.isalpha() and word.isupper() else "ERR"
+    if isinstance(error, (redis_errors.ConnectionError, OSError)):
+        return "CONNECTION"
+    return "ERR"
+
+
+def is_of_one_key(error: Exception) -> bool:
+    """Whether the trouble is that of one command or key, so that others are worth trying."""
+    return isinstance(error, redis_errors.ResponseError) and code_of(error) not in _BY_CODE
+
+
+def state_unavailable(error: Exception) -> FeedmuxError:
+    """The error for the client: what is wrong and what to do."""
+    code = code_of(error)
+    message = _BY_CODE.get(code, "Redis refused a command of feedmux; the server's log says more")
+    return FeedmuxError(ErrorReason.STATE_UNAVAILABLE, message, {"redis_error": code}, retry_after_s=RETRY_AFTER_S)

@@ -1,0 +1,183 @@
+"""One session's side of committing: the newest acknowledged place not yet stored, and what is known of its
+lease.
+
+Invariant: at most one place waits, however many acks come and however long Redis is away. State changes
+here, in synchronous methods; `batcher` does the input and output, and it alone calls those below the line
+"For the batcher".
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple, Protocol
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.lease import LeaseRules
+from feedmux_server.state.model import (
+    CommitRequest,
+    FenceCause,
+    Lease,
+    Place,
+    RestoreRequest,
+    StoredSubscription,
+)
+
+_log = logging.getLogger(__name__)
+
+
+class CommitListener(Protocol):
+    """Told by the batcher, from its task or from `flush`; must neither block nor await."""
+
+    def committed(self, delivery_sequence: int, position: bytes) -> None:
+        """Acks up to `delivery_sequence` are durable; `position` is what is stored."""
+
+    def fenced(self, cause: str) -> None:
+        """The subscription is lost (a `FenceCause`). Nothing is committed any more. Once."""
+
+    def state_available(self, available: bool) -> None:
+        """False when commits wait for Redis, True when they flow again. Never twice the same."""
+
+
+class Waiting(NamedTuple):
+    place: Place
+    delivery_sequence: int
+    number: int
+    """Counts submits, so that a flush knows when its own has been stored."""
+
+
+class Committer(Protocol):
+    """What a handle needs of its batcher."""
+
+    def wake(self, handle: "CommitHandle") -> None: ...
+    async def flush(self, handle: "CommitHandle", timeout_s: float) -> None: ...
+    async def detach(self, handle: "CommitHandle", timeout_s: float) -> None: ...
+
+
+class CommitHandle:
+    """Made by `CommitBatcher.attach`."""
+
+    __slots__ = (
+        "_available",
+        "_batcher",
+        "_listener",
+        "_stored",
+        "attached",
+        "confirmed_s",
+        "fence_cause",
+        "lease",
+        "not_before_s",
+        "stored_number",
+        "stored_sequence",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        batcher: Committer,
+        lease: Lease,
+        stored: StoredSubscription,
+        listener: CommitListener,
+        now_s: float,
+    ) -> None:
+        self._batcher = batcher
+        self._stored = stored
+        self._listener = listener
+        self._available = True
+        self.lease = lease
+        self.attached = True
+        self.confirmed_s = now_s
+        self.fence_cause: FenceCause | None = None
+        self.not_before_s = 0.0
+        """Backoff after a refusal that concerns this key alone."""
+        self.waiting: Waiting | None = None
+        self.stored_number = 0
+        self.stored_sequence = 0
+
+    def submit(self, position: bytes, cluster_time: int, order: bytes, delivery_sequence: int) -> None:
+        """All up to `delivery_sequence` is processed: `position` may be stored. Replaces what waited."""
+        if not self.attached:
+            return
+        waiting = self.waiting
+        if waiting is None:
+            # The heartbeat of an idle feed repeats its place; the lease is renewed without it.
+            if delivery_sequence <= self.stored_sequence and position == self._stored.position:
+                return
+            number = self.stored_number + 1
+        elif delivery_sequence < waiting.delivery_sequence:
+            return
+        else:
+            number = waiting.number + 1
+        self.waiting = Waiting(Place(position, cluster_time, order), delivery_sequence, number)
+        if waiting is None:
+            self._batcher.wake(self)
+
+    async def flush(self, timeout_s: float) -> None:
+        """Stores now what was submitted before. Raises FENCED, or STATE_UNAVAILABLE after `timeout_s`."""
+        await self._batcher.flush(self, timeout_s)
+
+    async def detach(self, timeout_s: float = 2.0) -> None:
+        """Flushes, releases the lease as far as `timeout_s` allows, forgets the session. Does not raise."""
+        await self._batcher.detach(self, timeout_s)
+
+    @property
+    def position(self) -> bytes:
+        """What is stored, as far as this session knows."""
+        return self._stored.position
+
+    def held(self, rules: LeaseRules, now_s: float) -> bool:
+        """Whether this session may call itself owner, by its own clock."""
+        return self.attached and rules.held(self.confirmed_s, now_s)
+
+    # For the batcher:
+
+    def request(self) -> CommitRequest:
+        return CommitRequest(self.lease, None if self.waiting is None else self.waiting.place)
+
+    def restore_request(self) -> RestoreRequest:
+        return RestoreRequest(self.lease, self._stored)
+
+    def confirm(self, sent: Waiting | None, position: bytes, sent_s: float) -> None:
+        """The request made of `sent` at `sent_s` succeeded."""
+        self.confirmed_s = sent_s
+        self.not_before_s = 0.0
+        self.tell_available(True)
+        if sent is None:
+            return
+        if self.waiting is not None and self.waiting.number == sent.number:
+            self.waiting = None
+        self.stored_number = sent.number
+        self.stored_sequence = max(self.stored_sequence, sent.delivery_sequence)
+        if position == sent.place.position:
+            place = sent.place
+            self._stored = replace(
+                self._stored, position=place.position, cluster_time=place.cluster_time, order=place.order
+            )
+        self._tell(lambda: self._listener.committed(sent.delivery_sequence, position))
+
+    def fence(self, cause: FenceCause) -> None:
+        if self.fence_cause is not None:
+            return
+        self.fence_cause = cause
+        self.attached = False
+        self.waiting = None
+        self._tell(lambda: self._listener.fenced(cause.value))
+
+    def raise_if_fenced(self) -> None:
+        if self.fence_cause is not None:
+            raise FeedmuxError(
+                ErrorReason.FENCED,
+                f"The session lost its subscription ({self.fence_cause.value}); open it again",
+                {"cause": self.fence_cause.value},
+            )
+
+    def tell_available(self, available: bool) -> None:
+        if self._available != available:
+            self._available = available
+            self._tell(lambda: self._listener.state_available(available))
+
+    def _tell(self, call: Callable[[], None]) -> None:
+        # One session's defect must not stop the commits of all others.
+        try:
+            call()
+        except Exception:  # noqa: BLE001
+            _log.exception("commit listener failed: tenant=%s subscription=%s", self.lease.tenant, self.lease.name)

@@ -1,0 +1,20 @@
+-- ARGV: epoch, nonce, lease_ms [, position, cluster_time, order]
+-- Never creates. A stored epoch below the caller's means that Redis lost the caller's open: MISSING too.
+local stored = redis.call('HMGET', key, 'epoch', 'nonce', 'deleted', 'fence_cause', 'cluster_time', 'order')
+local epoch, mine = tonumber(stored[1]), tonumber(ARGV[1])
+if not epoch or epoch < mine then return {'MISSING'} end
+if stored[3] then return {'FENCED', 'DELETE'} end
+if epoch ~= mine or stored[2] ~= ARGV[2] then return {'FENCED', stored[4] or 'LEASE'} end
+local lease_until = int(now_ms() + tonumber(ARGV[3]))
+if not ARGV[4] then
+  redis.call('HSET', key, 'lease_until_ms', lease_until)
+  return {'OK', ''}
+end
+-- Cluster times have one width, so the two compare as one string.
+if before(stored[5] .. stored[6], ARGV[5] .. ARGV[6]) then
+  redis.call('HSET', key, 'lease_until_ms', lease_until,
+    'position', ARGV[4], 'cluster_time', ARGV[5], 'order', ARGV[6])
+  return {'OK', ARGV[4]}
+end
+redis.call('HSET', key, 'lease_until_ms', lease_until)
+return {'OK', redis.call('HGET', key, 'position')}

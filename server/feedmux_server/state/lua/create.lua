@@ -1,0 +1,18 @@
+-- ARGV: definition, etag, position, cluster_time, order
+local stored = redis.call('HMGET', key, 'epoch', 'etag', 'deleted')
+local now = now_ms()
+if stored[1] and not stored[3] then
+  if stored[2] == ARGV[2] then return answer('UNCHANGED', now) end
+  return {'EXISTS'}
+end
+-- The epoch is already above that of any earlier session, so an owner that outlived the loss of
+-- its hash is fenced here instead of restoring over the new one.
+local epoch = int(next_epoch(stored[1], now))
+redis.call('DEL', key)
+redis.call('HSET', key,
+  'definition', ARGV[1], 'etag', ARGV[2],
+  'position', ARGV[3], 'cluster_time', ARGV[4], 'order', ARGV[5],
+  'epoch', epoch, 'seek_epoch', stored[3] and epoch or '0',
+  'nonce', '', 'owner', '', 'lease_until_ms', '0', 'fence_cause', 'DELETE',
+  'create_ms', int(now), 'update_ms', int(now))
+return answer('CREATED', now)

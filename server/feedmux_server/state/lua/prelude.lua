@@ -1,0 +1,33 @@
+-- Put in front of every script. One key per script: the hash of a subscription.
+-- Numbers that do not fit a double exactly (cluster time) are zero-padded decimal strings.
+-- A hash with the field `deleted` is a tombstone: it keeps the epoch, so that no later one is lower.
+local key = KEYS[1]
+
+local function now_ms()
+  local time = redis.call('TIME')
+  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+end
+
+local function int(number)
+  return string.format('%.0f', number)
+end
+
+-- At least Redis TIME: a Redis that lost its last writes does not hand out an epoch twice.
+local function next_epoch(stored, now)
+  return math.max((tonumber(stored) or 0) + 1, now)
+end
+
+local function answer(status, now)
+  return {status, int(now), redis.call('HGETALL', key)}
+end
+
+-- Bytewise: the `<` of Lua follows the locale of the Redis process.
+local function before(a, b)
+  if a == b then return false end
+  local shorter = math.min(#a, #b)
+  for i = 1, shorter do
+    local x, y = string.byte(a, i), string.byte(b, i)
+    if x ~= y then return x < y end
+  end
+  return #a < #b
+end

@@ -1,0 +1,12 @@
+-- ARGV: definition, etag, position, cluster_time, order, epoch, seek_epoch, nonce, owner, lease_ms, create_ms, update_ms
+-- By a live owner whose state Redis lost: no hash, or one from before the owner's open.
+local epoch = tonumber(redis.call('HGET', key, 'epoch') or nil)
+if epoch and epoch >= tonumber(ARGV[6]) then return {'EXISTS'} end
+redis.call('DEL', key)
+redis.call('HSET', key,
+  'definition', ARGV[1], 'etag', ARGV[2],
+  'position', ARGV[3], 'cluster_time', ARGV[4], 'order', ARGV[5],
+  'epoch', ARGV[6], 'seek_epoch', ARGV[7], 'nonce', ARGV[8], 'owner', ARGV[9],
+  'lease_until_ms', int(now_ms() + tonumber(ARGV[10])), 'fence_cause', 'LEASE',
+  'create_ms', ARGV[11], 'update_ms', ARGV[12])
+return {'OK'}

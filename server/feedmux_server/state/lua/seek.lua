@@ -1,0 +1,9 @@
+-- ARGV: position, cluster_time, order
+local stored = redis.call('HMGET', key, 'epoch', 'deleted')
+if not stored[1] or stored[2] then return {'NOT_FOUND'} end
+local now = now_ms()
+local epoch = int(next_epoch(stored[1], now))
+redis.call('HSET', key,
+  'position', ARGV[1], 'cluster_time', ARGV[2], 'order', ARGV[3], 'epoch', epoch, 'seek_epoch', epoch,
+  'nonce', '', 'owner', '', 'lease_until_ms', '0', 'fence_cause', 'SEEK', 'update_ms', int(now))
+return answer('OK', now)

@@ -1,0 +1,11 @@
+-- ARGV: definition, etag, expected_etag ('' for any)
+local stored = redis.call('HMGET', key, 'epoch', 'deleted', 'etag')
+if not stored[1] or stored[2] then return {'NOT_FOUND'} end
+local now = now_ms()
+-- Nothing to change: also the second try of an update whose answer was lost.
+if stored[3] == ARGV[2] then return answer('UNCHANGED', now) end
+if ARGV[3] ~= '' and ARGV[3] ~= stored[3] then return {'ETAG_MISMATCH'} end
+redis.call('HSET', key,
+  'definition', ARGV[1], 'etag', ARGV[2], 'epoch', int(next_epoch(stored[1], now)),
+  'nonce', '', 'owner', '', 'lease_until_ms', '0', 'fence_cause', 'UPDATE', 'update_ms', int(now))
+return answer('OK', now)

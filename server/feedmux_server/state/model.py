@@ -1,0 +1,99 @@
+"""What the state store holds and hands out: subscriptions, places, leases.
+
+Everything is a frozen value; definition, position and order are bytes that only their makers understand.
+Neighbours: `store` makes them from Redis, `fanout` and `rpc` read them.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A position and its order: by `cluster_time` (seconds << 32 | increment), then by `order` bytewise."""
+
+    position: bytes
+    cluster_time: int
+    order: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSubscription:
+    """A subscription as it is stored. Times are Redis TIME in milliseconds."""
+
+    name: str
+    definition: bytes
+    etag: str
+    position: bytes
+    cluster_time: int
+    order: bytes
+    epoch: int
+    seek_epoch: int
+    """The epoch that the last seek made; a last ack from an earlier epoch does not win over it. 0: never."""
+    owner: str
+    """Instance id of the open session, empty without one."""
+    active: bool
+    create_ms: int
+    update_ms: int
+
+    @property
+    def place(self) -> Place:
+        return Place(self.position, self.cluster_time, self.order)
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to commit to one subscription until a higher epoch exists."""
+
+    tenant: str
+    name: str
+    epoch: int
+    nonce: str
+    instance_id: str
+
+
+class FenceCause(StrEnum):
+    """Why a session lost its subscription (`cause` of the error FENCED)."""
+
+    TAKEOVER = "TAKEOVER"
+    SEEK = "SEEK"
+    UPDATE = "UPDATE"
+    DELETE = "DELETE"
+    LEASE = "LEASE"
+
+
+class CommitStatus(StrEnum):
+    """What became of one commit or renewal."""
+
+    OK = "OK"
+    """Stored, or the stored place was not older; the lease is extended."""
+    MISSING = "MISSING"
+    """The store lost this session's state: restore it, then commit again."""
+    FENCED = "FENCED"
+    FAILED = "FAILED"
+    """Redis refused this one key; others are not affected."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRequest:
+    """Store `place`, or only extend the lease when there is none."""
+
+    lease: Lease
+    place: Place | None
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOutcome:
+    """`position` is what is stored now (OK, when a place was given); `cause` why not (FENCED)."""
+
+    status: CommitStatus
+    position: bytes = b""
+    cause: FenceCause = FenceCause.LEASE
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreRequest:
+    """What a live owner knows about a subscription that the store lost."""
+
+    lease: Lease
+    stored: StoredSubscription

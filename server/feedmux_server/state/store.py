@@ -1,0 +1,245 @@
+"""Subscriptions in Redis: one hash each, and per tenant a sorted set of names for listing.
+
+Invariant: every change of a hash is one script on one key, so it is atomic, also in a cluster; the name
+index lies in another slot and is therefore only a hint: an entry without a hash is skipped and cleaned, and
+create, open and restore add it again. Names are valid before they get here.
+Neighbours: `rpc` calls it for `Subscriptions`, `batcher` for commits; `scripts` runs what it asks.
+"""
+
+import secrets
+from collections.abc import Sequence
+from typing import Final
+
+from redis.asyncio import Redis
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.lease import LeaseRules
+from feedmux_server.state.model import (
+    CommitOutcome,
+    CommitRequest,
+    CommitStatus,
+    FenceCause,
+    Lease,
+    RestoreRequest,
+    StoredSubscription,
+)
+from feedmux_server.state.scripts import Answer, Argument, ScriptCall, ScriptRunner
+
+TOMBSTONE_S: Final = 24 * 3600.0
+
+
+class SubscriptionStore:
+    """Every method raises STATE_UNAVAILABLE when Redis does not answer within `timeout_s` or refuses."""
+
+    def __init__(
+        self,
+        redis: Redis,
+        *,
+        lease_s: float,
+        key_prefix: str = "feedmux:1",
+        timeout_s: float = 3.0,
+        tombstone_s: float = TOMBSTONE_S,
+    ) -> None:
+        self.rules = LeaseRules(lease_s=lease_s, tombstone_s=tombstone_s)
+        self._prefix = key_prefix
+        self._scripts = ScriptRunner(redis, timeout_s=timeout_s)
+
+    def _key(self, tenant: str, name: str) -> str:
+        return f"{self._prefix}:{{{tenant}/{name}}}"
+
+    def _names_key(self, tenant: str) -> str:
+        return f"{self._prefix}:names:{{{tenant}}}"
+
+    async def create(
+        self,
+        tenant: str,
+        name: str,
+        *,
+        definition: bytes,
+        etag: str,
+        position: bytes,
+        cluster_time: int,
+        order: bytes,
+    ) -> StoredSubscription:
+        """Creates it; the same `etag` again changes nothing. Raises SUBSCRIPTION_EXISTS."""
+        place = (position, _digits(cluster_time), order)
+        answer = await self._run("create", tenant, name, definition, etag, *place)
+        if _status(answer) == "EXISTS":
+            raise FeedmuxError(
+                ErrorReason.SUBSCRIPTION_EXISTS,
+                f"A subscription {name!r} with other content exists: update it, or take another name",
+            )
+        await self._index(tenant, name)
+        return _subscription(name, answer)
+
+    async def get(self, tenant: str, name: str) -> StoredSubscription:
+        """Raises SUBSCRIPTION_NOT_FOUND."""
+        return _found(name, await self._run("get", tenant, name))
+
+    async def list(self, tenant: str, *, page_size: int, after: str = "") -> tuple[Sequence[StoredSubscription], str]:
+        """At most `page_size` subscriptions named above `after`, and the `after` of the next page or ''."""
+        found: list[StoredSubscription] = []
+        while len(found) <= page_size:
+            wanted = page_size + 1 - len(found)
+            lower = f"({after}" if after else "-"
+            names = [
+                name.decode()
+                for name in await self._scripts.command(
+                    "ZRANGEBYLEX", self._names_key(tenant), lower, "+", "LIMIT", 0, wanted
+                )
+            ]
+            answers = await self._scripts.run_many([ScriptCall("get", self._key(tenant, n)) for n in names])
+            for name, answer in zip(names, answers, strict=True):
+                if isinstance(answer, Exception):
+                    continue
+                if _status(answer) == "OK":
+                    found.append(_subscription(name, answer))
+                else:
+                    await self._clean_index(tenant, name)
+            if len(names) < wanted:
+                break
+            after = names[-1]
+        page = found[:page_size]
+        return page, page[-1].name if len(found) > page_size else ""
+
+    async def update(
+        self, tenant: str, name: str, *, definition: bytes, etag: str, expected_etag: str = ""
+    ) -> StoredSubscription:
+        """Changes the definition and fences an open session; with the stored `etag` again it does nothing.
+
+        Raises SUBSCRIPTION_NOT_FOUND, and ETAG_MISMATCH when `expected_etag` is set and not the stored one.
+        """
+        return _found(name, await self._run("update", tenant, name, definition, etag, expected_etag))
+
+    async def seek(
+        self, tenant: str, name: str, *, position: bytes, cluster_time: int, order: bytes
+    ) -> StoredSubscription:
+        """Moves the position, also backwards, and fences an open session. Raises SUBSCRIPTION_NOT_FOUND."""
+        return _found(name, await self._run("seek", tenant, name, position, _digits(cluster_time), order))
+
+    async def delete(self, tenant: str, name: str, *, expected_etag: str = "") -> None:
+        """Deletes it and fences an open session. Raises SUBSCRIPTION_NOT_FOUND, ETAG_MISMATCH."""
+        tombstone_ms = round(self.rules.tombstone_s * 1000)
+        _check(name, await self._run("delete", tenant, name, expected_etag, tombstone_ms))
+        await self._scripts.command("ZREM", self._names_key(tenant), name)
+
+    async def open(
+        self, tenant: str, name: str, *, instance_id: str, takeover: bool = False
+    ) -> tuple[StoredSubscription, Lease]:
+        """Begins a session with the next epoch; what is returned already carries it.
+
+        An empty `instance_id` never counts as the same instance.
+        Raises SUBSCRIPTION_NOT_FOUND, and SUBSCRIPTION_BUSY (metadata `owner`) while another holds it.
+        """
+        nonce = secrets.token_hex(8)
+        answer = await self._run("open", tenant, name, instance_id, nonce, int(takeover), self.rules.lease_ms)
+        if _status(answer) == "BUSY":
+            raise FeedmuxError(
+                ErrorReason.SUBSCRIPTION_BUSY,
+                f"Another client holds subscription {name!r}: wait until it ends, or open with takeover",
+                {"owner": answer[1].decode()},
+            )
+        stored = _found(name, answer)
+        await self._index(tenant, name)
+        return stored, Lease(tenant, name, stored.epoch, nonce, instance_id)
+
+    async def release(self, lease: Lease) -> None:
+        """Ends the lease, if it is still this one."""
+        await self._run("release", lease.tenant, lease.name, lease.epoch, lease.nonce)
+
+    async def commit_many(self, requests: Sequence[CommitRequest]) -> Sequence[CommitOutcome]:
+        """Commits or renews each in one round trip, and says what became of each."""
+        answers = await self._scripts.run_many([self._commit_call(request) for request in requests])
+        return [_outcome(answer) for answer in answers]
+
+    async def restore_many(self, requests: Sequence[RestoreRequest]) -> None:
+        """Brings back what Redis lost, where it has nothing as new. The next commit tells who won."""
+        await self._scripts.run_many([self._restore_call(request) for request in requests])
+        await self._scripts.commands([("ZADD", self._names_key(r.lease.tenant), 0, r.lease.name) for r in requests])
+
+    def _commit_call(self, request: CommitRequest) -> ScriptCall:
+        lease, place = request.lease, request.place
+        arguments: tuple[Argument, ...] = (lease.epoch, lease.nonce, self.rules.lease_ms)
+        if place is not None:
+            arguments += (place.position, _digits(place.cluster_time), place.order)
+        return ScriptCall("commit", self._key(lease.tenant, lease.name), arguments)
+
+    def _restore_call(self, request: RestoreRequest) -> ScriptCall:
+        lease, stored = request.lease, request.stored
+        place = (stored.position, _digits(stored.cluster_time), stored.order)
+        owner = (lease.epoch, stored.seek_epoch, lease.nonce, lease.instance_id, self.rules.lease_ms)
+        times = (stored.create_ms, stored.update_ms)
+        arguments = (stored.definition, stored.etag, *place, *owner, *times)
+        return ScriptCall("restore", self._key(lease.tenant, lease.name), arguments)
+
+    async def _run(self, script: str, tenant: str, name: str, *arguments: Argument) -> Answer:
+        return await self._scripts.run(ScriptCall(script, self._key(tenant, name), arguments))
+
+    async def _index(self, tenant: str, name: str) -> None:
+        await self._scripts.command("ZADD", self._names_key(tenant), 0, name)
+
+    async def _clean_index(self, tenant: str, name: str) -> None:
+        await self._scripts.command("ZREM", self._names_key(tenant), name)
+        # Created in between? Its entry may have been the one just removed.
+        if _status(await self._run("get", tenant, name)) == "OK":
+            await self._index(tenant, name)
+
+
+def _digits(cluster_time: int) -> str:
+    """One width, so that the scripts compare 64 bits as text; a Lua number holds only 53."""
+    return f"{cluster_time:020d}"
+
+
+def _status(answer: Answer) -> str:
+    status: bytes = answer[0]
+    return status.decode()
+
+
+def _check(name: str, answer: Answer) -> None:
+    match _status(answer):
+        case "NOT_FOUND":
+            raise FeedmuxError(
+                ErrorReason.SUBSCRIPTION_NOT_FOUND,
+                f"There is no subscription {name!r}: create it, at the last acked place if there is one",
+            )
+        case "ETAG_MISMATCH":
+            raise FeedmuxError(
+                ErrorReason.ETAG_MISMATCH,
+                f"Subscription {name!r} was changed since this etag was read: get it again and repeat",
+            )
+
+
+def _found(name: str, answer: Answer) -> StoredSubscription:
+    _check(name, answer)
+    return _subscription(name, answer)
+
+
+def _subscription(name: str, answer: Answer) -> StoredSubscription:
+    now_ms, flat = int(answer[1]), answer[2]
+    fields: dict[bytes, bytes] = dict(zip(flat[::2], flat[1::2], strict=True))
+    active = fields[b"nonce"] != b"" and int(fields[b"lease_until_ms"]) > now_ms
+    return StoredSubscription(
+        name=name,
+        definition=fields[b"definition"],
+        etag=fields[b"etag"].decode(),
+        position=fields[b"position"],
+        cluster_time=int(fields[b"cluster_time"]),
+        order=fields[b"order"],
+        epoch=int(fields[b"epoch"]),
+        seek_epoch=int(fields[b"seek_epoch"]),
+        owner=fields[b"owner"].decode() if active else "",
+        active=active,
+        create_ms=int(fields[b"create_ms"]),
+        update_ms=int(fields[b"update_ms"]),
+    )
+
+
+def _outcome(answer: Answer | Exception) -> CommitOutcome:
+    if isinstance(answer, Exception):
+        return CommitOutcome(CommitStatus.FAILED)
+    status = CommitStatus(_status(answer))
+    if status is CommitStatus.OK:
+        return CommitOutcome(status, position=answer[1])
+    if status is CommitStatus.FENCED:
+        return CommitOutcome(status, cause=FenceCause(answer[1].decode()))
+    return CommitOutcome(status)

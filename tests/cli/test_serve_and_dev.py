@@ -1,0 +1,209 @@
+"""`feedmux serve` and `feedmux dev`: configuration, errors, and a clean end."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+from feedmux_server.config import Config, LimitsSection, make_config
+from feedmux_server.embedded import Mongod, RedisServer, ReplicaSet
+from feedmux_server.embedded.ports import free_ports
+from tests.cli.conftest import FEEDMUX, Site, clean_environment, run, write_config
+
+MARK = "FEEDMUX_TEST_MARK"
+
+
+def test_the_sample_is_a_configuration_with_every_option() -> None:
+    done = run("serve", "--print-sample-config")
+    assert done.returncode == 0
+    config = make_config(tomllib.loads(done.stdout))
+    assert config.limits == LimitsSection()
+    uncommented = re.sub(r"^# (?=\w+ = |\[)", "", done.stdout, flags=re.MULTILINE)
+    full = tomllib.loads(uncommented)
+    assert set(full["limits"]) == set(LimitsSection.model_fields)
+    assert set(full) == set(Config.model_fields)
+
+
+def test_help_names_every_option_with_its_default() -> None:
+    text = run("serve", "--help").stdout
+    for option, field in LimitsSection.model_fields.items():
+        assert f"{option} (default {field.default})" in text
+    assert "operator_key_hashes" in text
+    assert "FEEDMUX_REDIS__URL" in text
+
+
+def test_without_a_configuration_it_says_what_to_do() -> None:
+    done = run("serve")
+    assert done.returncode == 1
+    assert "--print-sample-config" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"sources": {}}, "sources"),
+        ({"sources": {"main": {"uri": "mongodb://127.0.0.1:1"}}, "limits": {"ring_bites": 1}}, "limits.ring_bites"),
+        (
+            {"sources": {"main": {"uri": "mongodb://127.0.0.1:1"}}, "limits": {"ring_bytes": "many"}},
+            "limits.ring_bytes",
+        ),
+        ({"sources": {"main": {"uri": "mongodb://"}}}, "main"),
+    ],
+)
+def test_a_wrong_configuration(tmp_path: Path, values: dict[str, Any], words: str) -> None:
+    done = run("serve", "--config", write_config(tmp_path, **values), "--insecure-no-auth")
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_file_that_is_not_there() -> None:
+    done = run("serve", "--config", "/nonexistent.toml")
+    assert done.returncode == 1
+    assert "/nonexistent.toml cannot be read" in done.stderr
+
+
+def test_it_wants_authentication(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> None:
+    config = write_config(tmp_path, sources={"main": {"uri": mongo.uri}}, redis={"url": redis_server.url})
+    done = run("serve", "--config", config)
+    assert done.returncode == 1
+    assert "--insecure-no-auth" in done.stderr
+
+
+async def test_a_standalone_mongod_is_refused(redis_server: RedisServer, tmp_path: Path) -> None:
+    async with Mongod() as mongod:
+        uri = f"mongodb://{mongod.address}/"
+        config = write_config(tmp_path, sources={"main": {"uri": uri}}, redis={"url": redis_server.url})
+        done = run("serve", "--config", config, "--insecure-no-auth")
+    assert done.returncode == 1
+    assert "--replSet" in done.stderr
+
+
+def test_a_port_in_use(site: Site, mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> None:
+    listen = {
+        "data": site.endpoint.replace("localhost", "127.0.0.1"),
+        "operator": "127.0.0.1:0",
+        "health": "127.0.0.1:0",
+    }
+    config = write_config(
+        tmp_path, sources={"main": {"uri": mongo.uri}}, redis={"url": redis_server.url}, listen=listen
+    )
+    done = run("serve", "--config", config, "--insecure-no-auth")
+    assert done.returncode == 1
+    assert "listen.data" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_drains_and_logs_json_when_piped(
+    mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path, number: signal.Signals
+) -> None:
+    listen = dict.fromkeys(("data", "operator", "health"), "127.0.0.1:0")
+    config = write_config(
+        tmp_path, sources={"main": {"uri": mongo.uri}}, redis={"url": redis_server.url}, listen=listen
+    )
+    with start("serve", "--config", config, "--insecure-no-auth") as server:
+        assert server.stderr is not None
+        lines = []
+        for line in server.stderr:
+            lines.append(json.loads(line))
+            if lines[-1]["message"] == "serving":
+                break
+        assert not lines[-1]["address"].endswith(":0")
+        server.send_signal(number)
+        assert server.wait(20) == 0
+        rest = [json.loads(line) for line in server.stderr]
+        assert "draining" in [line["message"] for line in rest]
+
+
+def test_ctrl_c_while_it_still_looks_for_mongodb(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    config = write_config(tmp_path, sources={"main": {"uri": f"mongodb://127.0.0.1:{port}/"}})
+    with start("serve", "--config", config, "--insecure-no-auth") as server:
+        time.sleep(2.0)
+        server.send_signal(signal.SIGINT)
+        server.wait(3)
+        assert server.stderr is not None
+        assert "Traceback" not in server.stderr.read()
+
+
+def test_dev_from_start_to_ctrl_c(tmp_path: Path) -> None:
+    mark = f"dev-{os.getpid()}"
+    folder = tmp_path / "kept"
+    arguments = ("dev", "--port", "0", "--json", "--data-dir", str(folder))
+    with start(*arguments, "--workload", "--rate", "50", **{MARK: mark}) as dev:
+        assert dev.stdout is not None
+        told = json.loads(dev.stdout.readline())
+        settings = {"FEEDMUX_ENDPOINT": told["endpoint"], "FEEDMUX_API_KEY": told["api_key"]}
+        environment = clean_environment() | settings
+        seen = run("watch", "shop.orders", "--limit", "10", environment=environment)
+        assert len(seen.stdout.splitlines()) == 10
+        streams = run(
+            "streams", "--operator-endpoint", told["operator_endpoint"], "--operator-key", told["operator_key"],
+            environment=environment,
+        )  # fmt: skip
+        assert "main:shop.orders" in streams.stdout
+        made = run("subscriptions", "create", "kept", "shop.orders", environment=environment)
+        assert made.returncode == 0
+        again = run(*arguments)
+        assert again.returncode == 1
+        assert "another `feedmux dev`" in again.stderr
+        dev.send_signal(signal.SIGINT)
+        assert dev.wait(30) == 0
+    assert marked(mark) == []
+
+    with start(*arguments, **{MARK: mark}) as dev:
+        assert dev.stdout is not None
+        later = json.loads(dev.stdout.readline())
+        assert later["api_key"] == told["api_key"]
+        environment |= {"FEEDMUX_ENDPOINT": later["endpoint"]}
+        assert run("subscriptions", "get", "kept", environment=environment).returncode == 0
+        with MongoClient[dict[str, Any]](later["mongodb"]) as client:
+            assert client.shop.orders.count_documents({}) > 0
+        dev.send_signal(signal.SIGTERM)
+        assert dev.wait(30) == 0
+    assert marked(mark) == []
+
+
+@pytest.mark.parametrize("after_s", [0.7, 1.4])
+def test_dev_interrupted_while_it_starts(after_s: float) -> None:
+    mark = f"dev-{os.getpid()}-{after_s}"
+    with start("dev", "--port", "0", **{MARK: mark}) as dev:
+        time.sleep(after_s)
+        dev.send_signal(signal.SIGINT)
+        # Before the first line of ours runs, Python ends itself by the signal, which a shell shows as 130 too.
+        assert dev.wait(30) in (0, 130, -signal.SIGINT)
+        assert dev.stderr is not None
+        assert "Traceback" not in dev.stderr.read()
+    assert marked(mark) == []
+
+
+def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*FEEDMUX, *arguments],
+        env=clean_environment() | environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def marked(mark: str) -> list[str]:
+    """Processes that were started, directly or not, with this mark in their environment."""
+    wanted = f"{MARK}={mark}".encode()
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            if process.name.isdigit() and wanted in (process / "environ").read_bytes().split(b"\0"):
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,127 @@
+"""What every command has in common: exit codes, one clear line for an error, extras that are not installed."""
+
+import subprocess
+import sys
+
+import pytest
+
+from feedmux.cli import main
+from tests.cli.conftest import clean_environment, run
+
+SERVER_PACKAGES = (
+    "grpc_health",
+    "grpc_reflection",
+    "grpc_status",
+    "pydantic",
+    "pydantic_settings",
+    "redis",
+    "uvloop",
+    "yaml",
+)
+
+
+def run_without(packages: tuple[str, ...], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """As if these packages were not installed."""
+    blocking = f"import sys; sys.modules.update(dict.fromkeys({packages!r}))"
+    code = f"{blocking}; from feedmux.cli import main; sys.exit(main(sys.argv[1:]))"
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["bogus"],
+        ["watch", ".orders"],
+        ["watch", "shop."],
+        ["watch", "shop", "--pipeline", "{"],
+        ["watch", "shop", "--pipeline", "{}"],
+        ["watch", "shop", "--start", "sometime"],
+        ["watch", "shop", "--start", '{"_id": 1}'],
+        ["watch", "shop", "--limit", "0"],
+        ["watch", "shop", "--raw", "--json"],
+        ["watch", "--lim", "3"],
+        ["subscriptions"],
+        ["subscriptions", "create"],
+        ["subscriptions", "create", "a", "b.c", "--on-invalidate", "explode"],
+        ["subscriptions", "update", "a", "--endpoint", "localhost:1"],
+        ["token"],
+        ["token", "decode"],
+        ["keys"],
+        ["dev", "--rate", "0"],
+        ["dev", "--port", "70000"],
+        ["serve", "--log-level", "loud"],
+    ],
+)
+def test_wrong_usage_exits_2_and_says_why(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        code: object = main(arguments)
+    except SystemExit as end:
+        code = end.code
+    assert code == 2
+    told = capsys.readouterr()
+    assert (told.err + told.out).strip()
+
+
+def test_help_lists_the_commands() -> None:
+    done = run("--help")
+    assert done.returncode == 0
+    for command in ("serve", "dev", "watch", "subscriptions", "streams", "token", "keys"):
+        assert command in done.stdout
+
+
+def test_version() -> None:
+    assert run("--version").stdout.startswith("feedmux ")
+
+
+@pytest.mark.parametrize(("command", "extra"), [("serve", "feedmux[server]"), ("dev", "feedmux[embedded]")])
+def test_a_missing_extra_names_the_installation(command: str, extra: str) -> None:
+    done = run_without(SERVER_PACKAGES, command)
+    assert done.returncode == 1
+    assert f"pip install '{extra}'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["watch", "--help"],
+        ["subscriptions", "--help"],
+        ["streams", "--help"],
+        ["keys", "new"],
+        ["token", "decode", "8265A1B2C3000000012B022C0100296E5A1004"],
+    ],
+)
+def test_the_client_commands_need_nothing_of_the_server(arguments: list[str]) -> None:
+    done = run_without(SERVER_PACKAGES, *arguments)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["watch", "shop", "--endpoint", "localhost:1"],
+        ["subscriptions", "list", "--endpoint", "localhost:1"],
+        ["streams", "--operator-endpoint", "localhost:1"],
+    ],
+)
+def test_no_server_is_one_clear_line(arguments: list[str]) -> None:
+    done = run(*arguments)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    reason, hint = done.stderr.splitlines()
+    assert "cannot reach localhost:1" in reason
+    assert "feedmux dev" in hint
+
+
+def test_a_ca_file_that_is_not_there(tmp_path: object) -> None:
+    done = run("watch", "shop", "--ca-file", f"{tmp_path}/nothing.pem")
+    assert done.returncode == 1
+    assert "nothing.pem cannot be read" in done.stderr

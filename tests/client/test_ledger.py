@@ -1,0 +1,182 @@
+"""Ordinals, acks and repeats, without a network."""
+
+import random
+
+import pytest
+from bson.codec_options import CodecOptions
+
+from feedmux.batches import Batch, BsonBatch
+from feedmux.errors import ProtocolError
+from feedmux.ledger import Ledger
+from feedmux.places import Place, token_time
+from tests.client.scripted_server import event, place, token
+
+
+def at(number: int) -> Place:
+    made = place(number)
+    return Place(made["position"], made["resume_token"], (1000 + number, 1))
+
+
+def events(*numbers: int) -> Batch:
+    data = b"".join(event(number) for number in numbers)
+    return BsonBatch(memoryview(data), len(numbers), at(numbers[-1]), 0, CodecOptions())
+
+
+def numbers(batches: list[Batch]) -> list[int]:
+    return [document["n"] for batch in batches for document in batch.documents]
+
+
+def begun(durable: bool = True) -> Ledger:
+    ledger = Ledger(durable)
+    ledger.begin(at(0), 0)
+    return ledger
+
+
+def test_numbers_events_from_one() -> None:
+    ledger = begun()
+    (first,) = ledger.arrive(1, events(1, 2, 3))
+    (second,) = ledger.arrive(4, events(4))
+    assert (first.first_sequence, first.last_sequence, second.first_sequence) == (1, 3, 4)
+    assert ledger.latest == at(4)
+
+
+def test_a_gap_is_a_violation() -> None:
+    ledger = begun()
+    ledger.arrive(1, events(1, 2))
+    with pytest.raises(ProtocolError):
+        ledger.arrive(4, events(4))
+
+
+def test_acks_and_where_to_begin_again() -> None:
+    ledger = begun()
+    assert ledger.acked_place(0) == at(0)
+    ledger.arrive(1, events(1, 2, 3))
+    ledger.arrive(4, events(4, 5))
+    assert ledger.acked_sequence(2) == 2
+    middle = ledger.acked_place(2)
+    assert (middle.position, middle.resume_token) == (b"", token(2))
+    assert ledger.acked_place(3) == at(3)
+    assert ledger.acked_sequence(5) == 5
+    ledger.progress(at(9))
+    assert ledger.acked_place(5) == at(9)
+
+
+def test_repeats_are_dropped_and_their_acks_mapped() -> None:
+    ledger = begun()
+    ledger.arrive(1, events(1, 2, 3))
+    ledger.arrive(4, events(4, 5))
+    ledger.begin(at(2), 2)
+    assert ledger.acked_sequence(4) == 0
+    assert ledger.arrive(1, events(3, 4)) == []
+    assert ledger.acked_sequence(4) == 2
+    (fresh,) = ledger.arrive(3, events(5, 6, 7))
+    assert numbers([fresh]) == [6, 7]
+    assert fresh.first_sequence == 6
+    assert fresh.place == at(7)
+    assert not ledger.expects_repeats
+    assert ledger.acked_sequence(6) == 4
+    assert ledger.acked_place(6).resume_token == token(6)
+
+
+def test_what_was_acked_while_reconnecting_is_dropped_too() -> None:
+    ledger = begun()
+    ledger.arrive(1, events(1, 2, 3))
+    ledger.acked_place(1)
+    ledger.begin(at(1), 1)
+    assert numbers(ledger.arrive(1, events(2, 3, 4))) == [4]
+    assert ledger.acked_sequence(3) == 2
+
+
+def test_a_second_reconnect_before_the_repeats_came() -> None:
+    ledger = begun()
+    ledger.arrive(1, events(1, 2, 3))
+    ledger.begin(at(0), 0)
+    ledger.arrive(1, events(1))
+    ledger.begin(at(0), 0)
+    assert numbers(ledger.arrive(1, events(1, 2, 3, 4))) == [4]
+    assert ledger.acked_sequence(4) == 4
+
+
+def test_a_later_event_ends_the_dropping() -> None:
+    ledger = begun()
+    ledger.arrive(1, events(1, 2))
+    ledger.begin(at(0), 0)
+    assert numbers(ledger.arrive(1, events(7))) == [7]
+    assert not ledger.expects_repeats
+    assert ledger.acked_sequence(3) == 1
+
+
+def test_after_a_rewind_older_events_come_first_and_hold_back_the_ack() -> None:
+    ledger = begun()
+    ledger.arrive(1, events(5, 6))
+    ledger.begin(at(2), 0)
+    (older,) = ledger.arrive(1, events(3, 4))
+    assert older.first_sequence == 3
+    assert ledger.arrive(3, events(5, 6)) == []
+    assert ledger.acked_sequence(2) == 0
+    assert ledger.acked_sequence(4) == 4
+
+
+def test_forgetting_lets_everything_come_again() -> None:
+    ledger = begun()
+    ledger.arrive(1, events(1, 2, 3))
+    ledger.forget()
+    assert ledger.acked_place(2) == Place()
+    ledger.begin(at(0), 2)
+    (again,) = ledger.arrive(1, events(1, 2))
+    assert numbers([again]) == [1, 2]
+    assert ledger.acked_sequence(3) == 0
+    assert ledger.acked_sequence(4) == 1
+
+
+def test_an_inline_feed_keeps_nothing() -> None:
+    ledger = begun(durable=False)
+    ledger.arrive(1, events(1, 2))
+    ledger.begin(ledger.latest, 0)
+    assert not ledger.expects_repeats
+    assert numbers(ledger.arrive(1, events(3))) == [3]
+
+
+def test_progress_among_repeats_does_not_move_the_place() -> None:
+    ledger = begun()
+    ledger.arrive(1, events(1, 2, 3))
+    ledger.begin(at(0), 0)
+    ledger.arrive(1, events(1))
+    ledger.progress(at(1))
+    assert ledger.latest == at(3)
+
+
+def test_time_of_a_token_is_none_for_what_is_not_understood() -> None:
+    assert token_time(token(5)) == (1005, 1)
+    assert token_time({"_data": "99"}) is None
+    assert token_time({"_data": 7}) is None
+    assert token_time(b"rubbish") is None
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_random_reconnects_give_every_event_once_in_order(seed: int) -> None:
+    """The server begins behind the event that was acked when the stream was asked for, as the contract says."""
+    rng = random.Random(seed)
+    ledger = begun()
+    seen: list[int] = []
+    acked = begin = 0
+    while len(seen) < 60:
+        sequence = 1
+        for _ in range(rng.randint(0, 5)):
+            first = begin + sequence
+            chunk = range(first, first + rng.randint(1, 4))
+            for fresh in ledger.arrive(sequence, events(*chunk)):
+                assert fresh.first_sequence == len(seen) + 1
+                seen += numbers([fresh])
+            sequence += len(chunk)
+            if rng.random() < 0.5:
+                acked = rng.randint(acked, len(seen))
+            # Sequence s of this stream is event begin + s: everything acked is covered, and nothing else.
+            assert begin + ledger.acked_sequence(acked) == min(max(acked, begin), begin + sequence - 1)
+        known = acked
+        where = ledger.acked_place(known)
+        begin = int(where.position[1:]) if where.position else where.time[0] - 1000
+        assert begin == known
+        acked = rng.randint(acked, len(seen))  # Acked between asking and Opened.
+        ledger.begin(at(begin), known)
+    assert seen == list(range(1, len(seen) + 1))

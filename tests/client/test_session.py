@@ -1,0 +1,288 @@
+"""The synchronous session: the same machine behind a thread, so only what the thread adds is tested here."""
+
+import asyncio
+import gc
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import pytest
+
+import feedmux
+from feedmux.v1 import change_feed_pb2 as pb
+from feedmux.v1 import subscriptions_pb2
+from tests.client.scripted_server import Call, ScriptedServer, batch, opened, play, token
+
+QUICK = feedmux.SessionOptions(backoff_first_s=0.01, backoff_most_s=0.05, ack_interval_s=0.02, close_timeout_s=2.0)
+
+
+async def using(server: ScriptedServer, work: Callable[[feedmux.Client], Any]) -> Any:
+    """Runs blocking work with a client beside the server's event loop."""
+
+    def run() -> Any:
+        with feedmux.Client(server.address, session=QUICK) as client:
+            return work(client)
+
+    async with asyncio.timeout(15):
+        return await asyncio.to_thread(run)
+
+
+async def test_iterates_acks_and_closes() -> None:
+    def work(client: feedmux.Client) -> list[int]:
+        seen = []
+        with client.subscription("s").open() as session:
+            for event in session:
+                seen.append(event.document["n"])
+                session.ack(event)
+                if len(seen) == 3:
+                    break
+            assert session.try_next() is None
+            with pytest.raises(TimeoutError):
+                session.next(0.01)
+        assert list(session) == []
+        with pytest.raises(StopIteration):
+            session.next()
+        return seen
+
+    async with ScriptedServer(play(opened(), batch(1, [1, 2]), batch(3, [3]))) as server:
+        assert await using(server, work) == [1, 2, 3]
+        assert server.calls[0].acks[-1] == 3
+        assert server.calls[0].closed
+
+
+async def test_a_loop_left_and_entered_again_goes_on() -> None:
+    def work(client: feedmux.Client) -> list[int]:
+        with client.subscription("s").open() as session:
+            seen = [next(iter(session)).document["n"] for _ in range(2)]
+            seen.append(next(session).document["n"])
+            seen += [document["n"] for document in next(session.batches()).documents]
+            return seen
+
+    async with ScriptedServer(play(opened(), batch(1, range(1, 6)))) as server:
+        assert await using(server, work) == [1, 2, 3, 4, 5]
+
+
+async def test_credit_and_acks_cross_the_thread() -> None:
+    async def script(call: Call) -> None:
+        await call.send(opened(unacked_events_max=20))
+        for first in range(1, 200, 10):
+            await call.until(lambda c, first=first: c.granted_events >= first + 9 and c.acked >= first - 21)  # type: ignore[misc]
+            await call.send(batch(first, range(first, first + 10)))
+        await call.until_closed()
+
+    def work(client: feedmux.Client) -> int:
+        with client.subscription("s").open(window_events=20) as session:
+            for event in session:
+                session.ack(event)
+                if event.sequence == 200:
+                    return event.sequence
+        return 0
+
+    async with ScriptedServer(script) as server:
+        assert await using(server, work) == 200
+        assert server.calls[0].acked == 200
+
+
+@pytest.mark.parametrize("waiting", ["next", "iterate", "batches"])
+async def test_close_from_another_thread_wakes_who_waits(waiting: str) -> None:
+    def work(client: feedmux.Client) -> float:
+        session = client.subscription("s").open()
+        threading.Timer(0.1, session.close).start()
+        began = time.monotonic()
+        if waiting == "next":
+            with pytest.raises(StopIteration):
+                session.next()
+        elif waiting == "iterate":
+            assert list(session) == []
+        else:
+            assert list(session.batches()) == []
+        took = time.monotonic() - began
+        session.close()
+        return took
+
+    async with ScriptedServer(play(opened())) as server:
+        assert await using(server, work) < 1.0
+
+
+async def test_close_within_the_loop_ends_it() -> None:
+    def work(client: feedmux.Client) -> int:
+        count = 0
+        with client.subscription("s").open() as session:
+            for _ in session:
+                count += 1
+                session.close()
+        return count
+
+    async with ScriptedServer(play(opened(), batch(1, range(1, 50)))) as server:
+        assert await using(server, work) == 1
+
+
+async def test_threads_share_the_events() -> None:
+    def work(client: feedmux.Client) -> list[int]:
+        seen: list[int] = []
+        with client.subscription("s").open() as session:
+
+            def loop() -> None:
+                for event in session:
+                    seen.append(event.sequence)
+                    if len(seen) == 1000:
+                        threading.Thread(target=session.close).start()
+
+            threads = [threading.Thread(target=loop) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(10)
+        return sorted(seen)
+
+    batches = [batch(first, range(first, first + 5)) for first in range(1, 1000, 5)]
+    async with ScriptedServer(play(opened(), *batches)) as server:
+        assert await using(server, work) == list(range(1, 1001))
+
+
+async def test_errors_come_out_of_the_loop() -> None:
+    async def script(call: Call) -> None:
+        await call.send(opened(), batch(1, [1]))
+        await call.abort(grpc.StatusCode.OUT_OF_RANGE, "HISTORY_LOST")
+
+    def work(client: feedmux.Client) -> None:
+        with client.subscription("s").open() as session:
+            assert next(session).sequence == 1
+            for _ in range(2):
+                with pytest.raises(feedmux.HistoryLost):
+                    next(session)
+
+    async with ScriptedServer(script) as server:
+        await using(server, work)
+
+
+async def test_a_session_dropped_without_close_ends_its_call() -> None:
+    gone = asyncio.Event()
+
+    async def script(call: Call) -> None:
+        await call.send(opened())
+        try:
+            await asyncio.sleep(60)
+        finally:
+            gone.set()
+
+    def work(client: feedmux.Client) -> None:
+        client.subscription("s").open()
+        gc.collect()
+
+    async with ScriptedServer(script) as server:
+        await using(server, work)
+        async with asyncio.timeout(5):
+            await gone.wait()
+
+
+async def test_notices_come_in_order_in_the_user_s_thread() -> None:
+    heard: list[tuple[object, int]] = []
+    gap = pb.SubscribeResponse(notice=pb.Notice(gap=pb.Notice.Gap(reason="policy")))
+
+    def work(client: feedmux.Client) -> None:
+        def on_notice(notice: feedmux.Notice) -> None:
+            heard.append((notice, threading.get_ident()))
+
+        with client.subscription("s").open(on_notice=on_notice) as session:
+            next(session)
+            time.sleep(0.05)
+            assert heard == []
+            next(session)
+            assert heard == [(feedmux.Gap((0, 0), (0, 0), "policy"), threading.get_ident())]
+
+    async with ScriptedServer(play(opened(), batch(1, [1]), gap, batch(2, [2]))) as server:
+        await using(server, work)
+
+
+async def test_unary_calls() -> None:
+    stored = subscriptions_pb2.Subscription(
+        name="s",
+        position=b"P",
+        etag="e",
+        on_invalidate="ON_INVALIDATE_CONTINUE",
+        on_history_lost="ON_HISTORY_LOST_EARLIEST",
+    )
+    stored.feed.source = "main"
+    stored.feed.pipeline.extended_json = "[]"
+    asked: dict[str, Any] = {}
+
+    def reply(kind: Any, answer: Any) -> Callable[[bytes], Any]:
+        def respond(raw: bytes) -> Any:
+            asked[kind.__name__] = kind.FromString(raw)
+            return answer(asked[kind.__name__]) if callable(answer) else answer
+
+        return respond
+
+    def page(request: Any) -> Any:
+        more = "" if request.page_token else "next"
+        return subscriptions_pb2.ListSubscriptionsResponse(subscriptions=[stored], next_page_token=more)
+
+    unary = {
+        "CreateSubscription": reply(subscriptions_pb2.CreateSubscriptionRequest, stored),
+        "GetSubscription": lambda _: (grpc.StatusCode.NOT_FOUND, "SUBSCRIPTION_NOT_FOUND"),
+        "ListSubscriptions": reply(subscriptions_pb2.ListSubscriptionsRequest, page),
+        "UpdateSubscription": reply(subscriptions_pb2.UpdateSubscriptionRequest, stored),
+        "SeekSubscription": reply(subscriptions_pb2.SeekSubscriptionRequest, stored),
+        "DeleteSubscription": reply(subscriptions_pb2.DeleteSubscriptionRequest, pb.Close()),
+        "ResolvePosition": reply(pb.ResolvePositionRequest, pb.ResolvePositionResponse(position=b"R")),
+    }
+
+    def work(client: feedmux.Client) -> None:
+        subscription = client.subscription("s")
+        info = subscription.create(database="shop", collection="orders", start="earliest", on_invalidate="continue")
+        assert (info.name, info.position, info.on_invalidate, info.on_history_lost) == (
+            "s",
+            b"P",
+            "continue",
+            "earliest",
+        )
+        assert asked["CreateSubscriptionRequest"].start.HasField("earliest")
+        assert asked["CreateSubscriptionRequest"].subscription.feed.collection == "orders"
+        with pytest.raises(feedmux.SubscriptionNotFound):
+            subscription.get()
+        assert [each.name for each in client.list_subscriptions()] == ["s", "s"]
+        subscription.update(on_history_lost="fail", etag="e")
+        assert asked["UpdateSubscriptionRequest"].update_mask.paths == ["on_history_lost"]
+        subscription.seek(b"P9")
+        assert asked["SeekSubscriptionRequest"].to.position == b"P9"
+        subscription.seek(token(4))
+        assert asked["SeekSubscriptionRequest"].to.start_after
+        subscription.delete(allow_missing=True)
+        assert asked["DeleteSubscriptionRequest"].allow_missing
+        assert client.resolve("latest").position == b"R"
+        assert client.feed(database="shop").resolve("earliest").position == b"R"
+        with pytest.raises(ValueError, match="on_invalidate"):
+            subscription.update(on_invalidate="never")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="nothing"):
+            subscription.update()
+        with pytest.raises(ValueError, match="not a start"):
+            subscription.seek("yesterday")  # type: ignore[arg-type]
+
+    async with ScriptedServer(unary=unary) as server:
+        await using(server, work)
+
+
+def test_a_process_forked_too_late_is_told() -> None:
+    # In a fresh process: this one has threads and connections that a fork would copy.
+    program = """
+import os, feedmux
+from feedmux.portal import portal
+early = os.fork()
+portal()
+if early == 0:
+    os._exit(0)
+assert os.waitpid(early, 0)[1] == 0
+if os.fork() == 0:
+    try:
+        portal()
+    except RuntimeError:
+        os._exit(0)
+    os._exit(1)
+assert os.wait()[1] == 0
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=30)

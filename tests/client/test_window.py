@@ -1,0 +1,109 @@
+"""The credit window: how much is granted, when, and what breaks the promise."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedmux.errors import ProtocolError
+from feedmux.window import CreditWindow, Grant
+
+
+def nothing() -> int:
+    return 0
+
+
+def test_opens_with_the_whole_window() -> None:
+    assert CreditWindow(100, 1000).open(0, 0) == Grant(100, 1000)
+
+
+def test_refills_when_a_quarter_was_taken() -> None:
+    window = CreditWindow(100, 1000)
+    window.open(0, 0)
+    window.receive(60, 240, nothing)
+    assert window.refill_events_at == 25
+    assert window.refill_bytes_at == 250
+    assert window.refill(24, 240) is None
+    assert window.refill(25, 100) == Grant(25, 100)
+    assert window.refill_events_at == 50
+    assert window.refill(49, 340) is None
+
+
+def test_bytes_alone_refill_too() -> None:
+    window = CreditWindow(100, 1000)
+    window.open(0, 0)
+    window.receive(1, 900, nothing)
+    assert window.refill(1, 900) == Grant(1, 900)
+
+
+def test_what_waits_is_not_granted_again_after_a_reconnect() -> None:
+    window = CreditWindow(100, 1000)
+    window.open(0, 0)
+    window.receive(100, 1200, lambda: 300)
+    assert window.open(40, 300) == Grant(40, 100)
+    assert window.open(0, 0) == Grant(0, 0)
+
+
+def test_repeats_count_as_taken() -> None:
+    window = CreditWindow(100, 1000)
+    window.open(0, 0)
+    window.receive(50, 100, nothing)
+    window.discard(50, 100)
+    assert window.refill(0, 0) == Grant(50, 100)
+    window.receive(20, 20, nothing)
+    assert window.open(20, 20) == Grant(100, 1000)
+
+
+def test_the_server_clamps_the_window() -> None:
+    window = CreditWindow(100, 1000)
+    window.open(0, 0)
+    window.limit(10, 0)
+    window.receive(10, 10, nothing)
+    assert window.refill(10, 10) == Grant(10, 10)
+    with pytest.raises(ProtocolError):
+        window.receive(11, 11, nothing)
+
+
+def test_one_event_may_overdraw_the_bytes() -> None:
+    window = CreditWindow(100, 1000)
+    window.open(0, 0)
+    window.receive(2, 5000, lambda: 4500)
+    assert window.refill(2, 5000) == Grant(2, 5000)
+
+
+@pytest.mark.parametrize(("events", "size_bytes", "last"), [(101, 10, 1), (2, 2000, 1000), (2, 2000, 500)])
+def test_more_than_granted_is_a_violation(events: int, size_bytes: int, last: int) -> None:
+    window = CreditWindow(100, 1000)
+    window.open(0, 0)
+    with pytest.raises(ProtocolError):
+        window.receive(events, size_bytes, lambda: last)
+
+
+@given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 400), st.booleans()), max_size=60))
+def test_never_stalls_and_never_exceeds(steps: list[tuple[int, int, bool]]) -> None:
+    """Whatever sizes come: once everything is taken there is credit again, and what waits stays within the window."""
+    window = CreditWindow(64, 4096)
+    grant = window.open(0, 0)
+    events_left, bytes_left = grant.events, grant.size_bytes
+    received_events = received_bytes = taken_events = taken_bytes = 0
+    for events, size, reconnect in steps:
+        count = min(events, events_left)
+        if count and bytes_left > 0:
+            size_bytes = count * 5 + size
+            overdraft = size_bytes - bytes_left
+            size_bytes = min(size_bytes, bytes_left + 50) if overdraft > 50 else size_bytes
+            window.receive(count, size_bytes, lambda: 51)
+            received_events, received_bytes = received_events + count, received_bytes + size_bytes
+            events_left, bytes_left = events_left - count, bytes_left - size_bytes
+        assert received_events - taken_events <= 64
+        if reconnect:
+            grant = window.open(taken_events, taken_bytes)
+            events_left, bytes_left = grant.events, grant.size_bytes
+            continue
+        taken_events, taken_bytes = received_events, received_bytes
+        due = taken_events >= window.refill_events_at or taken_bytes >= window.refill_bytes_at
+        more = window.refill(taken_events, taken_bytes)
+        assert (more is not None) == due
+        if more is not None:
+            events_left, bytes_left = events_left + more.events, bytes_left + more.size_bytes
+        assert events_left > 0
+        assert bytes_left > 0

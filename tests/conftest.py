@@ -1,0 +1,77 @@
+"""Real servers for the tests that ask for them; a test that asks for none starts none.
+
+`mongo` and `redis_server` are shared by the whole run: use a database of your own (`database`) and do not
+stop them. For faults, make your own by `replica_set_factory` and `redis_factory`; they end with the test. All
+of them die with pytest, whatever ends it.
+"""
+
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import hypothesis
+import pytest
+import pytest_asyncio
+from pymongo import MongoClient
+from pymongo.database import Database
+
+from feedmux_server.embedded import RedisServer, ReplicaSet
+
+# Timing on a busy machine says nothing about the code.
+hypothesis.settings.register_profile("feedmux", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("feedmux")
+
+ReplicaSetFactory = Callable[..., Awaitable[ReplicaSet]]
+RedisFactory = Callable[..., Awaitable[RedisServer]]
+
+
+@pytest_asyncio.fixture(scope="session")
+async def mongo() -> AsyncIterator[ReplicaSet]:
+    """A one-node replica set with an oplog of 1 GB."""
+    async with ReplicaSet(oplog_mb=1024) as replica_set:
+        yield replica_set
+
+
+@pytest_asyncio.fixture(scope="session")
+async def redis_server() -> AsyncIterator[RedisServer]:
+    """An empty Redis; keep to keys of your own (a tenant or subscription named for the test)."""
+    async with RedisServer(persistence=False) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mongo_client(mongo: ReplicaSet) -> Iterator[MongoClient[dict[str, Any]]]:
+    """pymongo's synchronous client of `mongo`."""
+    with MongoClient[dict[str, Any]](mongo.uri) as client:
+        yield client
+
+
+@pytest.fixture
+def database(mongo_client: MongoClient[dict[str, Any]]) -> Iterator[Database[dict[str, Any]]]:
+    """A database with a fresh name, dropped after the test."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    yield mongo_client[name]
+    mongo_client.drop_database(name)
+
+
+@pytest_asyncio.fixture
+async def replica_set_factory() -> AsyncIterator[ReplicaSetFactory]:
+    """`await replica_set_factory(nodes=3, oplog_mb=…)`: the arguments of ReplicaSet; started."""
+    async with AsyncExitStack() as stack:
+
+        async def make(*args: Any, **kwargs: Any) -> ReplicaSet:
+            return await stack.enter_async_context(ReplicaSet(*args, **kwargs))
+
+        yield make
+
+
+@pytest_asyncio.fixture
+async def redis_factory() -> AsyncIterator[RedisFactory]:
+    """`await redis_factory(persistence=True, config={…})`: the arguments of RedisServer; started."""
+    async with AsyncExitStack() as stack:
+
+        async def make(*args: Any, **kwargs: Any) -> RedisServer:
+            return await stack.enter_async_context(RedisServer(*args, **kwargs))
+
+        yield make

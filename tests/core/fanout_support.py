@@ -1,0 +1,139 @@
+"""A feed without MongoDB: events by number, streams filled by hand, subscribers that count their wake-ups."""
+
+from dataclasses import dataclass, field, replace
+
+from feedmux_server.core.ack_tracker import AckTracker
+from feedmux_server.core.chunk import cut_batch
+from feedmux_server.core.credit import CreditLimits, CreditWindow
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.feed_streams import FeedStreams, StreamLimits
+from feedmux_server.core.replay_buffer import RingLimits
+from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.core.shared_stream import SharedStream, StreamState
+from feedmux_server.core.subscriber import BSON, Delivery, JoinPoint, Subscriber
+from tests.model.simulator import number_of
+from tests.model.source import BEGIN, event, event_token
+
+EVENT_BYTES = len(event(1, event_token(BEGIN + 1, key=1)).data)
+
+
+def token(n: int) -> ResumeToken:
+    """Behind event `n`; events are counted from 1."""
+    return event_token(BEGIN + 10 * n, key=1)
+
+
+def mark(n: int) -> ResumeToken:
+    """Behind event `n` and before the next, as a postBatchResumeToken is."""
+    return ResumeToken.high_water_mark(BEGIN + 10 * n + 5)
+
+
+def behind(n: int) -> JoinPoint:
+    return JoinPoint(mark(n), exact=True)
+
+
+def error(reason: ErrorReason = ErrorReason.INTERNAL) -> FeedmuxError:
+    return FeedmuxError(reason, "a fault")
+
+
+@dataclass(slots=True)
+class Port:
+    """Remembers what was started; `trailing` says whether another stream may trail."""
+
+    started: list[SharedStream] = field(default_factory=list)
+    trailing: bool = True
+    wanted: int = 0
+    _last_id: int = 0
+
+    def start(self, stream: SharedStream) -> None:
+        self.started.append(stream)
+
+    def may_trail(self, tenant: str) -> bool:
+        return self.trailing
+
+    def slot_wanted(self) -> None:
+        self.wanted += 1
+
+    def next_stream_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
+
+class Feed:
+    """The streams of one key."""
+
+    def __init__(self, *, events_max: int = 1000, read_ahead_bytes: int = 10**6, join_distance_s: int = 0) -> None:
+        self.port = Port()
+        limits = StreamLimits(RingLimits(events_max=events_max), read_ahead_bytes, join_distance_s)
+        self.streams = FeedStreams(limits, self.port)
+        self.woken: list[int] = []
+        self._last_id = 0
+
+    def subscriber(
+        self,
+        at: JoinPoint,
+        *,
+        events: int = 1000,
+        size: int = 10**6,
+        acks_max: int = 0,
+        payload_max: int = 10**6,
+        wire_format: str = BSON,
+    ) -> Subscriber:
+        """Joined; with credit unless `events` is 0."""
+        self._last_id += 1
+        number = self._last_id
+        subscriber = Subscriber(
+            number,
+            "tenant",
+            self.streams,
+            at,
+            CreditWindow(CreditLimits()),
+            lambda: self.woken.append(number),
+            acks=AckTracker(at.place, acks_max) if acks_max else None,
+            payload_max=payload_max,
+            wire_format=wire_format,
+        )
+        self.streams.join(subscriber)
+        if events:
+            subscriber.grant(events, size)
+        self.woken.clear()
+        return subscriber
+
+
+def stream_of(subscriber: Subscriber) -> SharedStream:
+    assert isinstance(subscriber.stream, SharedStream)
+    return subscriber.stream
+
+
+def opened(stream: SharedStream) -> SharedStream:
+    if stream.state is StreamState.GATHERING:
+        stream.move_to(StreamState.OPENING)
+        stream.opened = True
+        stream.move_to(StreamState.READING)
+    return stream
+
+
+def fill(stream: SharedStream, first: int, last: int, *, chunk_events: int = 1000, marked: bool = True) -> None:
+    """One batch with events `first` to `last`, cut into chunks."""
+    opened(stream)
+    for begin in range(first, last + 1, chunk_events):
+        stop = min(begin + chunk_events, last + 1)
+        data = b"".join(event(n, token(n)).data for n in range(begin, stop))
+        end = mark(last) if marked and stop > last else None
+        stream.append(cut_batch(data, stream.ring.newest, end, 1.5, bytes_max=10**9), end)
+
+
+def numbers(delivery: object) -> list[int]:
+    """The events of a delivery in BSON."""
+    assert isinstance(delivery, Delivery), delivery
+    data, found, at = b"".join(delivery.parts), [], 0
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 4], "little")
+        found.append(number_of(data[at : at + size]))
+        at += size
+    assert len(found) == delivery.count
+    assert len(data) == delivery.size
+    return found
+
+
+def native(n: int) -> JoinPoint:
+    return replace(JoinPoint(token(n)), native="resume_after")

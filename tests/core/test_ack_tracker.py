@@ -1,0 +1,140 @@
+"""Acks: what is outstanding, which place they allow to store, and when chunks are let go."""
+
+import random
+
+import pytest
+
+from feedmux_server.core.ack_tracker import AckTracker
+from feedmux_server.core.chunk import Chunk, cut_batch
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.resume_token import ResumeToken
+from tests.model.source import BEGIN, event, event_token
+
+START = ResumeToken.high_water_mark(BEGIN)
+
+
+def chunk_of(first: int, count: int, start: ResumeToken = START) -> Chunk:
+    """Its end is a mark behind its last event."""
+    data = b"".join(event(n, token(n)).data for n in range(first, first + count))
+    end = ResumeToken.high_water_mark(BEGIN + 10 * (first + count))
+    (chunk,) = cut_batch(data, start, end, 0.0, bytes_max=10**9)
+    return chunk
+
+
+def token(n: int) -> ResumeToken:
+    return event_token(BEGIN + 10 * n + 5, key=n)
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_places_inside_and_at_the_end_of_a_chunk(dropped: bool) -> None:
+    acks = AckTracker(START, 10)
+    chunk = chunk_of(0, 4)
+    acks.record(chunk, 0, 3)
+    acks.record(chunk, 3, 4)
+    if dropped:
+        chunk.drop_bytes()
+    assert not acks.ack(0)
+    assert acks.place == START
+    assert acks.ack(2)
+    assert acks.place == token(1)
+    assert not acks.ack(1)
+    assert not acks.ack(2)
+    assert acks.ack(4)
+    assert acks.place == chunk.end
+    assert acks.outstanding == 0
+    assert chunk.holders == 0
+
+
+def test_what_was_never_delivered_cannot_be_acked() -> None:
+    acks = AckTracker(START, 10)
+    acks.record(chunk_of(0, 2), 0, 2)
+    for sequence in (3, -1):
+        with pytest.raises(FeedmuxError) as caught:
+            acks.ack(sequence)
+        assert caught.value.reason is ErrorReason.ACK_OUT_OF_RANGE
+    assert acks.acked == 0
+
+
+def test_room() -> None:
+    acks = AckTracker(START, 3)
+    assert acks.room == 3
+    acks.record(chunk_of(0, 3), 0, 3)
+    assert acks.room == 0
+    acks.ack(1)
+    assert acks.room == 1
+
+
+def test_progress_counts_only_when_all_is_acked() -> None:
+    acks = AckTracker(START, 10)
+    later = ResumeToken.high_water_mark(BEGIN + 1000)
+    acks.record(chunk_of(0, 1), 0, 1)
+    assert not acks.progress(later)
+    acks.ack(1)
+    assert acks.progress(later)
+    assert not acks.progress(START)
+    assert acks.place == later
+
+
+def test_a_place_inside_a_split_event_is_never_stored() -> None:
+    """Found by the model: the heartbeat between two batches stored the place behind a first fragment."""
+    start = ResumeToken.high_water_mark(BEGIN, 2)
+    parts = [event(n, event_token(BEGIN + 1, key=7, fragment=n), part=(n + 1, 3)) for n in range(3)]
+    first, rest = (
+        cut_batch(b"".join(each.data for each in some), start, None, 0.0, bytes_max=10**6, split=True)[0]
+        for some in (parts[:1], parts[1:])
+    )
+    acks = AckTracker(start, 10)
+    acks.record(first, 0, 1)
+    assert not acks.ack(1)
+    assert not acks.progress(first.end)
+    assert acks.place == start
+    acks.record(rest, 0, 2)
+    assert acks.ack(3)
+    assert acks.place == parts[2].token
+    assert acks.progress(ResumeToken.high_water_mark(BEGIN + 9, 2))
+
+
+def test_release_lets_go() -> None:
+    acks, other = AckTracker(START, 10), AckTracker(START, 10)
+    chunk = chunk_of(0, 4)
+    for each in (acks, other):
+        each.record(chunk, 0, 2)
+        each.record(chunk, 2, 3)
+    assert chunk.holders == 4
+    acks.ack(1)
+    assert chunk.holders == 4
+    acks.ack(2)
+    assert chunk.holders == 3
+    acks.release()
+    acks.release()
+    assert chunk.holders == 2
+    other.release()
+    assert chunk.holders == 0
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_like_a_naive_tracker(seed: int) -> None:
+    rng = random.Random(seed)
+    acks = AckTracker(START, 10**6)
+    naive: list[ResumeToken] = []
+    chunks: list[Chunk] = []
+    first = 0
+    for _ in range(rng.randint(1, 6)):
+        chunk = chunk_of(first, rng.randint(1, 5), chunks[-1].end if chunks else START)
+        chunks.append(chunk)
+        at = rng.randint(0, chunk.count - 1) if not naive else 0
+        while at < chunk.count:
+            stop = rng.randint(at + 1, chunk.count)
+            acks.record(chunk, at, stop)
+            naive += [chunk.end if n == chunk.count - 1 else token(first + n) for n in range(at, stop)]
+            at = stop
+        first += chunk.count
+    sequence = 0
+    while sequence < len(naive):
+        if rng.random() < 0.3:
+            rng.choice(chunks).drop_bytes()
+        sequence = rng.randint(sequence, len(naive))
+        acks.ack(sequence)
+        assert acks.place == (naive[sequence - 1] if sequence else START)
+        assert acks.outstanding == len(naive) - sequence
+    assert [chunk.holders for chunk in chunks] == [0] * len(chunks)

@@ -1,0 +1,133 @@
+import datetime
+import re
+import struct
+from typing import Any
+
+import bson
+import pytest
+from bson import Binary, Code, Decimal128, Int64, MaxKey, MinKey, ObjectId, Timestamp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedmux_server.core.bson_check import check_bson, walk
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+
+EVERYTHING: dict[str, Any] = {
+    "double": 1.5,
+    "string": "text\0é",
+    "document": {"a": {}},
+    "array": [1, [2, {"b": 3}]],
+    "binary": b"\0\1",
+    "old binary": Binary(b"ab", 2),
+    "id": ObjectId("65f000000000000000000001"),
+    "true": True,
+    "date": datetime.datetime(2024, 1, 2, tzinfo=datetime.UTC),
+    "null": None,
+    "regex": re.compile("a.b", re.IGNORECASE),
+    "code": Code("f"),
+    "scoped": Code("f", {"x": {"y": 1}}),
+    "int": 1,
+    "timestamp": Timestamp(1, 2),
+    "long": Int64(1),
+    "decimal": Decimal128("1.1"),
+    "min": MinKey(),
+    "max": MaxKey(),
+}
+
+
+def element(kind: int, content: bytes, name: bytes = b"a") -> bytes:
+    body = bytes((kind,)) + name + b"\0" + content + b"\0"
+    return (len(body) + 4).to_bytes(4, "little") + body
+
+
+def fault(document: bytes) -> FeedmuxError:
+    with pytest.raises(FeedmuxError) as caught:
+        check_bson(document, "feed.collation")
+    assert caught.value.reason is ErrorReason.BSON_INVALID
+    return caught.value
+
+
+def nested(depth: int) -> bytes:
+    document = b"\x05\0\0\0\0"
+    for _ in range(depth - 1):
+        document = element(3, document)
+    return document
+
+
+def test_every_type_passes() -> None:
+    check_bson(bson.encode(EVERYTHING), "x")
+    check_bson(element(0x06, b"") + b"", "x")
+    check_bson(element(0x0E, b"\2\0\0\0a\0"), "x")
+    check_bson(element(0x0C, b"\2\0\0\0a\0" + bytes(12)), "x")
+
+
+def test_elements_come_with_their_paths() -> None:
+    elements = list(walk(bson.encode({"a": {"b": [True, {"c": 1}]}, "d": 2}), ""))
+    assert [(".".join(e.path), e.depth) for e in elements] == [
+        ("a", 1), ("a.b", 2), ("a.b.0", 3), ("a.b.1", 3), ("a.b.1.c", 4), ("d", 1),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"",
+        b"\x05\0\0\0",
+        b"\x04\0\0\0\0",
+        b"\x05\0\0\0\1",
+        b"\x06\0\0\0\0",
+        b"\x05\0\0\0\0\0",
+        b"\xff\xff\xff\xff\0",
+        element(0x02, b"\x02\0\0\0\xff\0"),
+        element(0x02, b"\x02\0\0\0ab"),
+        element(0x02, b"\0\0\0\0"),
+        element(0x02, b"\xff\xff\xff\x7f\0"),
+        element(0x02, b"\xff\xff\xff\xff\0"),
+        element(0x02, b"\x04\0\0\0\xed\xa0\x80\0"),
+        element(0x03, b"\x06\0\0\0\0"),
+        element(0x05, b"\x09\0\0\0\0"),
+        element(0x05, b"\x04\0\0\0\x02\x01\0\0\0"),
+        element(0x05, b"\x02\0\0\0\x02ab"),
+        element(0x08, b"\x02"),
+        element(0x0B, b"a"),
+        element(0x0F, b"\x05\0\0\0\x01\0\0\0\0"),
+        element(0x0F, b"\x0f\0\0\0\x01\0\0\0\0\x05\0\0\0\0"),
+        element(0x10, b"\0"),
+        element(0x14, b""),
+        element(0x0A, b"", name=b"\xff"),
+    ],
+)
+def test_malformed_documents(document: bytes) -> None:
+    fault(document)
+
+
+def test_the_fault_is_named() -> None:
+    error = fault(element(3, element(4, element(2, b"\x02\0\0\0\xff\0", b"0"), b"list"), b"outer"))
+    assert error.metadata == {"path": "feed.collation.outer.list.0"}
+    assert "UTF-8" in error.message
+
+
+def test_depth_is_bounded_at_100() -> None:
+    check_bson(nested(100), "x")
+    assert "100" in fault(nested(101)).message
+    assert "100" in fault(nested(5000)).message
+
+
+@given(st.binary(max_size=80))
+def test_any_bytes_pass_or_are_refused(noise: bytes) -> None:
+    for document in (noise, element(3, noise), struct.pack("<i", len(noise) + 5) + noise + b"\0"):
+        try:
+            check_bson(document, "x")
+        except FeedmuxError as error:
+            assert error.reason is ErrorReason.BSON_INVALID  # noqa: PT017 - it need not raise
+
+
+@given(st.integers(0, 8 * len(bson.encode(EVERYTHING)) - 1))
+def test_what_passes_can_be_decoded_by_bson(bit: int) -> None:
+    flipped = bytearray(bson.encode(EVERYTHING))
+    flipped[bit // 8] ^= 1 << bit % 8
+    try:
+        check_bson(bytes(flipped), "x")
+    except FeedmuxError:
+        return
+    bson.decode(bytes(flipped), bson.CodecOptions(datetime_conversion=bson.DatetimeConversion.DATETIME_MS))

@@ -1,0 +1,185 @@
+"""Cutting batches into chunks, and finding places in them."""
+
+from itertools import pairwise
+
+import bson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feedmux_server.core.chunk import Chunk, View, cut_batch, document_offsets, event_id, read_token
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.resume_token import ResumeToken
+from tests.model.source import BEGIN, Event, event, event_token, hex_of
+
+START = ResumeToken.high_water_mark(BEGIN)
+
+
+def events(count: int, padding: int = 0) -> list[Event]:
+    return [event(n, event_token(BEGIN + n, key=n), padding) for n in range(count)]
+
+
+def joined(run: list[Event]) -> bytes:
+    return b"".join(each.data for each in run)
+
+
+def chunk_of(run: list[Event], *, split: bool = False) -> Chunk:
+    (chunk,) = cut_batch(joined(run), START, None, 0.0, bytes_max=10**9, split=split)
+    return chunk
+
+
+def test_offsets_are_where_documents_begin() -> None:
+    documents = [bson.encode({"n": n, "x": "y" * n}) for n in range(4)]
+    offsets = list(document_offsets(b"".join(documents)))
+    assert [end - begin for begin, end in pairwise(offsets)] == [len(document) for document in documents]
+    assert list(document_offsets(b"")) == [0]
+
+
+@pytest.mark.parametrize(
+    "data", [b"\x05\0\0", b"\x04\0\0\0\0", b"\0\0\0\0\0\0\0\0", b"\xff\xff\xff\xff\0", b"\x06\0\0\0\0", b"\5\0\0\0\0x"]
+)
+def test_lengths_that_do_not_add_up(data: bytes) -> None:
+    with pytest.raises(ValueError, match="do not add up"):
+        document_offsets(data)
+
+
+def test_the_token_need_not_be_the_first_field() -> None:
+    token = event_token(BEGIN)
+    document = bson.encode({"n": 1, "_id": {"_data": hex_of(token)}, "z": 2})
+    assert event_id(document, 0, len(document)) == token.raw
+
+
+@pytest.mark.parametrize("document", [{"n": 1}, {"_id": 5, "n": 1}])
+def test_a_pipeline_that_took_the_token_away(document: dict[str, object]) -> None:
+    data = bson.encode(document)
+    with pytest.raises(FeedmuxError) as caught:
+        event_id(data, 0, len(data))
+    assert caught.value.reason is ErrorReason.RESUME_TOKEN_MODIFIED
+
+
+def test_an_unknown_token_layout_is_an_error_to_act_on() -> None:
+    with pytest.raises(FeedmuxError) as caught:
+        read_token(bson.encode({"_data": "00"}))
+    assert caught.value.reason is ErrorReason.SOURCE_UNSUITABLE
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=20), st.data())
+@settings(max_examples=40, derandomize=True)
+def test_stop_within(sizes: list[int], data: st.DataObject) -> None:
+    offsets = [0]
+    for size in sizes:
+        offsets.append(offsets[-1] + size)
+    view = View(bytes(offsets[-1]), offsets)
+    first = data.draw(st.integers(0, len(sizes) - 1))
+    room = data.draw(st.integers(1, offsets[-1] + 2))
+    stop = view.stop_within(first, room, overdraw=False)
+    assert first <= stop <= len(sizes)
+    assert offsets[stop] - offsets[first] <= room
+    assert stop == len(sizes) or offsets[stop + 1] - offsets[first] > room
+    over = view.stop_within(first, room, overdraw=True)
+    assert first < over <= len(sizes)
+    assert offsets[over - 1] - offsets[first] < room, "only the last event may overdraw"
+    assert over == len(sizes) or offsets[over] - offsets[first] >= room
+
+
+def test_a_whole_view_is_not_copied() -> None:
+    view = chunk_of(events(3)).bson
+    assert view is not None
+    assert view.cut(0, 3) is view.data
+    assert bson.decode(view.cut(1, 2))["n"] == 1
+
+
+@given(st.lists(st.integers(0, 400), min_size=1, max_size=30), st.integers(1, 3000), st.booleans())
+@settings(max_examples=40, derandomize=True)
+def test_a_batch_is_cut_at_event_boundaries(paddings: list[int], bytes_max: int, marked: bool) -> None:
+    run = [event(n, event_token(BEGIN + n, key=n), padding) for n, padding in enumerate(paddings)]
+    mark = ResumeToken.high_water_mark(BEGIN + 1000) if marked else None
+    chunks = cut_batch(joined(run), START, mark, 1.5, bytes_max=bytes_max)
+    assert b"".join(chunk.bson.data for chunk in chunks if chunk.bson) == joined(run)
+    place, n = START, 0
+    for chunk in chunks:
+        assert chunk.bson is not None
+        assert chunk.count == len(chunk.bson.offsets) - 1 >= 1
+        assert chunk.count == 1 or len(chunk.bson.data) <= bytes_max
+        assert chunk.start == place
+        for index in range(chunk.count):
+            assert chunk.token(index) == run[n].token
+            n += 1
+        place = chunk.end
+    assert place == (mark or run[-1].token)
+    assert [chunk.end for chunk in chunks[:-1]] == [chunk.token(chunk.count - 1) for chunk in chunks[:-1]]
+
+
+def test_an_empty_batch_has_no_chunks() -> None:
+    assert cut_batch(b"", START, None, 0.0, bytes_max=10) == []
+
+
+def test_first_after() -> None:
+    run = events(5)
+    chunk = chunk_of(run)
+    assert chunk.first_after(START) == 0
+    for n, each in enumerate(run):
+        assert chunk.first_after(each.token) == n + 1
+        assert chunk.first_after(ResumeToken.high_water_mark(each.token.cluster_time)) == n
+
+
+def test_first_after_behind_the_last_event_and_before_the_end() -> None:
+    run = events(2)
+    (chunk,) = cut_batch(joined(run), START, ResumeToken.high_water_mark(BEGIN + 50), 0.0, bytes_max=10**6)
+    assert chunk.first_after(run[-1].token) == 2
+
+
+def test_events_of_one_transaction_are_places_of_their_own() -> None:
+    run = [event(n, event_token(BEGIN, n, key=n), unit="t") for n in range(300)]
+    chunk = chunk_of(run)
+    assert [chunk.first_after(run[n].token) for n in (0, 1, 127, 128, 298)] == [1, 2, 128, 129, 299]
+
+
+def test_places_behind_events() -> None:
+    run = events(3)
+    (chunk,) = cut_batch(joined(run), START, ResumeToken.high_water_mark(BEGIN + 9), 0.0, bytes_max=10**6)
+    assert [chunk.place_behind(index) for index in range(3)] == [run[0].token, run[1].token, chunk.end]
+    assert [chunk.ack_place(index) for index in range(3)] == [run[0].token, run[1].token, chunk.end]
+
+
+def fragments(n: int, count: int) -> list[Event]:
+    return [event(n + i, event_token(BEGIN + n, key=n, fragment=i), part=(i + 1, count)) for i in range(count)]
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_no_ack_place_inside_a_split_event(dropped: bool) -> None:
+    run = [event(0, event_token(BEGIN, fragment=0)), *fragments(1, 3), *fragments(4, 2)[:1]]
+    chunk = chunk_of(run, split=True)
+    if dropped:
+        chunk.holders = 1
+        chunk.drop_bytes()
+    assert [chunk.ack_place(index) for index in range(5)] == [run[0].token, None, None, run[3].token, None]
+
+
+def test_dropping_keeps_the_tokens_only_for_holders() -> None:
+    run = events(3)
+    held, free = chunk_of(run), chunk_of(run)
+    held.holders = 1
+    size = held.size_bytes
+    for chunk in (held, free):
+        chunk.rendered["text"] = View(b"abc", [0, 1, 2, 3])
+        assert chunk.size_bytes == size + 3 + 4 * 8
+        chunk.drop_bytes()
+        chunk.drop_bytes()
+        assert (chunk.bson, chunk.rendered) == (None, {})
+    assert [held.ack_place(index) for index in range(3)] == [each.token for each in run]
+    assert free.ack_place(2) == free.end
+    with pytest.raises(LookupError):
+        free.ack_place(1)
+    with pytest.raises(LookupError):
+        held.token(0)
+
+
+def test_without_first() -> None:
+    run = events(4)
+    rest = chunk_of(run).without_first(2, run[1].token)
+    assert rest.count == 2
+    assert rest.start == run[1].token
+    assert [rest.token(index) for index in range(2)] == [run[2].token, run[3].token]
+    assert rest.bson is not None
+    assert rest.bson.data == joined(run[2:])

@@ -1,0 +1,119 @@
+import datetime
+import json
+import math
+import uuid
+from array import array
+from typing import Any
+
+import bson
+import pytest
+from bson import Binary, Code, DatetimeMS, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp, json_util
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.extended_json import render_events
+
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**31), 2**31 - 1),
+    st.integers(-(2**63), 2**63 - 1).map(Int64),
+    st.floats(allow_nan=False) | st.just(math.nan),  # JSON has one NaN, without a sign
+    st.text(st.characters(codec="utf-8"), max_size=8),
+    st.binary(max_size=8),
+    st.uuids().map(Binary.from_uuid),
+    st.binary(min_size=16, max_size=16).map(lambda content: Binary(content, 3)),
+    st.binary(max_size=8).map(lambda content: Binary(content, 128)),
+    st.binary(min_size=12, max_size=12).map(ObjectId),
+    st.integers(-(2**63), 2**63 - 1).map(DatetimeMS),
+    st.builds(Timestamp, st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1)),
+    st.sampled_from([MinKey(), MaxKey(), Regex("a.b", "i"), Code("f"), Decimal128("1.10"), Decimal128("NaN")]),
+)
+NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0$"), max_size=6)
+DOCUMENTS = st.dictionaries(
+    NAMES,
+    st.recursive(
+        SCALARS,
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+        max_leaves=6,
+    ),
+    max_size=4,
+)
+LOSSLESS = json_util.JSONOptions(
+    json_mode=json_util.JSONMode.CANONICAL, datetime_conversion=bson.DatetimeConversion.DATETIME_MS
+)
+
+
+def render(*events: Any, canonical: bool = False) -> list[str]:
+    data, offsets = b"", array("L")
+    for event in events:
+        offsets.append(len(data))
+        data += event if isinstance(event, bytes) else bson.encode(event)
+    return [text.decode() for text in render_events(data, offsets, canonical)]
+
+
+@settings(max_examples=50)
+@given(DOCUMENTS)
+def test_canonical_text_parses_back(document: dict[str, Any]) -> None:
+    (text,) = render(document, canonical=True)
+    assert bson.encode(json_util.loads(text, json_options=LOSSLESS)) == bson.encode(document)
+
+
+@settings(max_examples=50)
+@given(DOCUMENTS)
+def test_relaxed_text_is_json(document: dict[str, Any]) -> None:
+    (text,) = render(document)
+    assert list(json.loads(text)) == list(document)
+
+
+def test_events_come_one_by_one() -> None:
+    assert render({"a": 1}, {"b": "é"}, {}) == ['{"a":1}', '{"b":"é"}', "{}"]
+    assert render({"a": 1}, canonical=True) == ['{"a":{"$numberInt":"1"}}']
+    data = bson.encode({"a": 1})
+    assert render_events(data, [0, len(data)], False) == [b'{"a":1}']
+    assert render_events(b"", [], False) == []
+
+
+def test_dates() -> None:
+    at = datetime.datetime(2024, 1, 2, 3, 4, 5, 678000, tzinfo=datetime.UTC)
+    assert render({"d": at}) == ['{"d":{"$date":"2024-01-02T03:04:05.678Z"}}']
+    assert render({"d": at}, canonical=True) == ['{"d":{"$date":{"$numberLong":"1704164645678"}}}']
+    for far_ms in (2**63 - 1, -(2**63), -1, 253402300800000):
+        expected = f'{{"d":{{"$date":{{"$numberLong":"{far_ms}"}}}}}}'
+        assert render({"d": DatetimeMS(far_ms)}) == [expected]
+        assert render({"d": DatetimeMS(far_ms)}, canonical=True) == [expected]
+
+
+def test_uuids_are_binaries_of_subtype_4() -> None:
+    value = Binary.from_uuid(uuid.UUID("12345678-1234-5678-1234-567812345678"))
+    expected = '{"u":{"$binary":{"base64":"EjRWeBI0VngSNFZ4EjRWeA==","subType":"04"}}}'
+    assert render({"u": value}) == render({"u": value}, canonical=True) == [expected]
+
+
+def test_numbers_that_json_has_no_word_for() -> None:
+    assert render({"n": math.nan, "i": -math.inf}) == [
+        '{"n":{"$numberDouble":"NaN"},"i":{"$numberDouble":"-Infinity"}}'
+    ]
+
+
+def test_broken_text_does_not_end_the_feed() -> None:
+    assert render(bson.encode({"a": "xyz"}).replace(b"y", b"\xff")) == ['{"a":"x�z"}']
+
+
+def test_broken_names_do_not_either() -> None:
+    assert render(bson.encode({"xyz": 1}).replace(b"y", b"\xff")) == ['{"x�z":1}']
+
+
+def test_what_is_not_bson() -> None:
+    for data in (b"\x05\0\0\0\1", b"\x05\0", bson.encode({"a": "b"})[:-1]):
+        with pytest.raises(FeedmuxError) as caught:
+            render(data)
+        assert caught.value.reason is ErrorReason.BSON_INVALID
+
+
+def test_the_deepest_document_that_mongodb_takes() -> None:
+    document: dict[str, Any] = {}
+    for _ in range(180):
+        document = {"a": document}
+    assert render(document)[0].count("{") == 181

@@ -1,0 +1,104 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.feed import Scope
+from feedmux_server.core.names import check_name, check_scope
+
+
+def refused(scope: Scope) -> ErrorReason:
+    with pytest.raises(FeedmuxError) as caught:
+        check_scope(scope)
+    return caught.value.reason
+
+
+@pytest.mark.parametrize("name", ["a", "0", "orders-to-search", "A.b_c-9", "x" * 120])
+def test_good_names(name: str) -> None:
+    check_name("subscription", name)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "-a", ".a", "_a", "a b", "a/b", "a\0", "é", "x" * 121, "\ud800", "a\n", "{a}", "٣"]
+)
+def test_bad_names(name: str) -> None:
+    with pytest.raises(FeedmuxError) as caught:
+        check_name("subscription", name)
+    assert caught.value.reason is ErrorReason.NAME_INVALID
+    assert caught.value.field == "subscription"
+    caught.value.message.encode()
+
+
+@pytest.mark.parametrize(
+    ("database", "collection"),
+    [
+        ("", ""),
+        ("shop", ""),
+        ("shop", "orders"),
+        ("shop", "orders.2024"),
+        ("shop", "a..b"),
+        ("shop", "ends."),
+        ("shop", "with space"),
+        ("shop", "système"),
+        ("shop", "systematic"),
+        ("Admin", "x"),
+        ("x" * 63, "y" * 191),
+        ("é" * 31, ""),
+    ],
+)
+def test_good_scopes(database: str, collection: str) -> None:
+    check_scope(Scope("main", database, collection))
+
+
+@pytest.mark.parametrize(
+    ("database", "collection"),
+    [
+        ("", "orders"),
+        ("a.b", ""),
+        ("a b", ""),
+        ("a/b", ""),
+        ("a\\b", ""),
+        ('a"b', ""),
+        ("a$b", ""),
+        ("a\0b", ""),
+        ("\udcff", ""),
+        ("x" * 64, ""),
+        ("é" * 32, ""),
+        ("shop", ".a"),
+        ("shop", "$cmd"),
+        ("shop", "a$b"),
+        ("shop", "a\0"),
+        ("shop", "\ud800"),
+        ("shop", "x" * 251),
+        ("shop", "é" * 126),
+    ],
+)
+def test_bad_scopes(database: str, collection: str) -> None:
+    assert refused(Scope("main", database, collection)) is ErrorReason.NAME_INVALID
+
+
+@pytest.mark.parametrize("source", ["", "a b", "x" * 121])
+def test_bad_sources(source: str) -> None:
+    assert refused(Scope(source)) is ErrorReason.NAME_INVALID
+
+
+@pytest.mark.parametrize(
+    ("database", "collection"),
+    [
+        ("admin", ""),
+        ("local", "oplog.rs"),
+        ("config", "transactions"),
+        ("shop", "system.views"),
+        ("shop", "system.buckets.weather"),
+    ],
+)
+def test_internal_namespaces(database: str, collection: str) -> None:
+    assert refused(Scope("main", database, collection)) is ErrorReason.NAMESPACE_DENIED
+
+
+@given(st.text(st.characters(codec=None), max_size=70), st.text(st.characters(codec=None), max_size=260))
+def test_any_text_passes_or_is_refused(database: str, collection: str) -> None:
+    try:
+        check_scope(Scope("main", database, collection))
+    except FeedmuxError as error:
+        error.message.encode()

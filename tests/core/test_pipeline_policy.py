@@ -1,0 +1,221 @@
+import json
+from typing import Any
+
+import bson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.pipeline_policy import (
+    PIPELINE_BYTES_MAX,
+    STAGES_ALLOWED,
+    STAGES_MAX,
+    check_pipeline,
+    pipeline_from_extended_json,
+)
+
+MATCH = {"$match": {"operationType": "insert"}}
+ALLOWED = (ErrorReason.BSON_INVALID, ErrorReason.PIPELINE_INVALID, ErrorReason.STAGE_NOT_ALLOWED)
+
+
+def refused(stages: Any) -> FeedmuxError:
+    pipeline = stages if isinstance(stages, bytes) else bson.encode({"pipeline": stages})
+    with pytest.raises(FeedmuxError) as caught:
+        check_pipeline(pipeline)
+    return caught.value
+
+
+def refused_text(text: str) -> FeedmuxError:
+    with pytest.raises(FeedmuxError) as caught:
+        check_pipeline(pipeline_from_extended_json(text))
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "stages",
+    [
+        [],
+        [MATCH],
+        [MATCH] * STAGES_MAX,
+        [{"$changeStreamSplitLargeEvent": {}}],
+        [{"$unset": ["a", "b"]}],
+        [{name: {}} for name in sorted(STAGES_ALLOWED)],
+        [{"$addFields": {"x": {"$literal": {"$function": {"$where": [{"$accumulator": 1}]}}}}}],
+        [{"$match": {"field": "$where"}}],
+    ],
+)
+def test_allowed(stages: list[Any]) -> None:
+    check_pipeline(bson.encode({"pipeline": stages}))
+
+
+def test_no_pipeline() -> None:
+    check_pipeline(b"")
+
+
+@pytest.mark.parametrize("stage", ["$group", "$lookup", "$out", "$merge", "$changeStream", "$facet", "match", ""])
+def test_other_stages(stage: str) -> None:
+    error = refused([MATCH, {stage: {}}])
+    assert error.reason is ErrorReason.STAGE_NOT_ALLOWED
+    assert error.metadata == {"operator": stage, "path": f"pipeline.1.{stage}"}
+
+
+@pytest.mark.parametrize(
+    ("stage", "operator", "path"),
+    [
+        ({"$match": {"$where": "1"}}, "$where", "pipeline.0.$match.$where"),
+        (
+            {"$addFields": {"a": {"$add": [1, {"$function": {}}]}}},
+            "$function",
+            "pipeline.0.$addFields.a.$add.1.$function",
+        ),
+        ({"$redact": {"$accumulator": {}}}, "$accumulator", "pipeline.0.$redact.$accumulator"),
+        (
+            {"$set": {"a": {"$literal": {"$function": 1}}, "b": {"$function": 1}}},
+            "$function",
+            "pipeline.0.$set.b.$function",
+        ),
+        (
+            {"$set": {"a": {"$literal": [], "$where": 1}}},
+            "$where",
+            "pipeline.0.$set.a.$where",
+        ),
+    ],
+)
+def test_operators_at_any_depth(stage: dict[str, Any], operator: str, path: str) -> None:
+    error = refused([stage])
+    assert error.reason is ErrorReason.STAGE_NOT_ALLOWED
+    assert error.metadata == {"operator": operator, "path": path}
+
+
+@pytest.mark.parametrize(
+    "stages",
+    [
+        [MATCH] * (STAGES_MAX + 1),
+        [{"$match": {"a": "x" * PIPELINE_BYTES_MAX}}],
+        [{}],
+        [MATCH, {}],
+        [{"$match": {}, "$project": {}}],
+        ["$match"],
+        [[MATCH]],
+        [None],
+        {"0": MATCH},
+        "text",
+        bson.encode({}),
+        bson.encode({"pipelines": []}),
+        bson.encode({"pipeline": [], "other": 1}),
+        bson.encode(MATCH),
+    ],
+)
+def test_shapes(stages: Any) -> None:
+    assert refused(stages).reason is ErrorReason.PIPELINE_INVALID
+
+
+def test_malformed_bson_is_named() -> None:
+    pipeline = bson.encode({"pipeline": [{"$match": {"a": "xy"}}]}).replace(b"xy", b"\xff\xff")
+    error = refused(pipeline)
+    assert error.reason is ErrorReason.BSON_INVALID
+    assert error.metadata["path"] == "pipeline.0.$match.a"
+
+
+def test_depth_over_100() -> None:
+    value: Any = 1
+    for _ in range(98):
+        value = {"a": value}
+    assert refused([{"$match": value}]).reason is ErrorReason.BSON_INVALID
+    check_pipeline(bson.encode({"pipeline": [{"$match": value["a"]}]}))
+
+
+@given(st.binary(max_size=100))
+def test_any_bytes_raise_nothing_else(noise: bytes) -> None:
+    framed = (len(noise) + 5).to_bytes(4, "little") + noise + b"\0"
+    for pipeline in (noise, framed):
+        try:
+            check_pipeline(pipeline)
+        except FeedmuxError as error:
+            assert error.reason in ALLOWED  # noqa: PT017 - it need not raise
+            error.message.encode()
+
+
+@given(st.data())
+def test_flipped_bits_raise_nothing_else(data: st.DataObject) -> None:
+    pipeline = bytearray(bson.encode({"pipeline": [MATCH, {"$set": {"a": {"$literal": [1, "é"]}}}]}))
+    for _ in range(data.draw(st.integers(1, 4))):
+        bit = data.draw(st.integers(0, 8 * len(pipeline) - 1))
+        pipeline[bit // 8] ^= 1 << bit % 8
+    try:
+        check_pipeline(bytes(pipeline))
+    except FeedmuxError as error:
+        assert error.reason in ALLOWED  # noqa: PT017 - it need not raise
+
+
+def test_extended_json() -> None:
+    text = """[{"$match": {"_id": {"$oid": "65f000000000000000000001"}, "n": {"$numberLong": "5"}, "d":
+        {"$date": "2024-01-02T00:00:00Z"}, "u": {"$uuid": "12345678-1234-5678-1234-567812345678"}}}]"""
+    pipeline = pipeline_from_extended_json(text)
+    check_pipeline(pipeline)
+    match = bson.decode(pipeline)["pipeline"][0]["$match"]
+    assert match["_id"] == bson.ObjectId("65f000000000000000000001")
+    assert isinstance(match["n"], bson.Int64)
+    assert match["u"].subtype == 4
+    assert pipeline_from_extended_json("[]") == bson.encode({"pipeline": []})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "{}",
+        "null",
+        '"x"',
+        "[" * 100_000,
+        "[1,]",
+        '[{"$match": {"a": {"$oid": "x"}}}]',
+        '[{"$match": {"a": {"$numberLong": "x"}}}]',
+        '[{"$match": {"a": {"$numberDecimal": "x"}}}]',
+        '[{"$match": {"a": {"$date": {"$numberLong": "99999999999999999999"}}}}]',
+        '[{"$match": {"a": {"$binary": 5}}}]',
+        '[{"$match": {"a": 99999999999999999999}}]',
+        '[{"$match": {"a": "\\ud800"}}]',
+        '[{"$match": {"a\\u0000b": 1}}]',
+        '[{"$match": "' + "x" * 600_000 + '"}]',
+        "[1]",
+    ],
+)
+def test_bad_extended_json(text: str) -> None:
+    error = refused_text(text)
+    assert error.reason is ErrorReason.PIPELINE_INVALID
+    error.message.encode()
+
+
+def test_a_syntax_error_says_where() -> None:
+    assert "line 2, column 1" in refused_text("[\n?").message
+
+
+def test_deep_extended_json() -> None:
+    assert refused_text('[{"$match": ' + '{"a":' * 400 + "1" + "}" * 400 + "}]").reason in ALLOWED
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["$oid", "$date", "$binary", "$regex", "$numberInt", "$code", "$scope", "$ref", "$id", "a"])
+            | st.text(max_size=4),
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=40)
+@given(JSON_VALUES)
+def test_any_json_raises_nothing_else(value: Any) -> None:
+    try:
+        check_pipeline(pipeline_from_extended_json(json.dumps([{"$match": value}])))
+    except FeedmuxError as error:
+        assert error.reason in ALLOWED  # noqa: PT017 - it need not raise

@@ -1,0 +1,172 @@
+"""The ring: bounds, what it counts, what it covers, and where a place is in it."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feedmux_server.core.chunk import View, cut_batch
+from feedmux_server.core.replay_buffer import ReplayBuffer, RingLimits
+from feedmux_server.core.resume_token import ResumeToken
+from tests.model.source import BEGIN, Event, event, event_token
+
+START = ResumeToken.high_water_mark(BEGIN)
+
+
+class Filler:
+    """A ring, and all that was ever appended to it."""
+
+    def __init__(self, events_max: int = 10**6, bytes_max: int = 10**9) -> None:
+        self.ring = ReplayBuffer(START, RingLimits(events_max, bytes_max))
+        self.events: list[Event] = []
+
+    def append(self, count: int, padding: int = 0) -> None:
+        base = len(self.events)
+        run = [event(n, event_token(BEGIN + 10 * n + 5, key=n), padding) for n in range(base, base + count)]
+        data = b"".join(each.data for each in run)
+        (chunk,) = cut_batch(data, self.ring.newest, None, 0.0, bytes_max=10**9)
+        first_seq = self.ring.next_seq
+        self.ring.append(chunk)
+        self.ring.trim(first_seq)
+        self.events.extend(run)
+
+    def held(self) -> list[ResumeToken]:
+        ring = self.ring
+        return [ring[seq].token(i) for seq in range(ring.first_seq, ring.next_seq) for i in range(ring[seq].count)]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 6), st.integers(0, 300)), min_size=1, max_size=15),
+    st.integers(1, 20),
+    st.integers(500, 8000),
+)
+@settings(max_examples=60, derandomize=True)
+def test_bounds_and_counts(batches: list[tuple[int, int]], events_max: int, bytes_max: int) -> None:
+    filler = Filler(events_max, bytes_max)
+    ring = filler.ring
+    for count, padding in batches:
+        filler.append(count, padding)
+        chunks = [ring[seq] for seq in range(ring.first_seq, ring.next_seq)]
+        assert ring.events == sum(chunk.count for chunk in chunks)
+        assert ring.bytes == sum(chunk.size_bytes for chunk in chunks)
+        assert len(ring) == len(chunks) >= 1
+        assert len(chunks) == 1 or (ring.events <= events_max and ring.bytes <= bytes_max)
+        held = filler.held()
+        assert held == [each.token for each in filler.events[-len(held) :]]
+        dropped = len(filler.events) - len(held)
+        assert ring.oldest == (filler.events[dropped - 1].token if dropped else START)
+        assert ring.newest == filler.events[-1].token
+        for seq, chunk in zip(range(ring.first_seq, ring.next_seq), chunks, strict=True):
+            rest = chunks[seq - ring.first_seq :]
+            assert ring.bytes_from(seq) == sum(each.size_bytes for each in rest)
+            assert ring.events_behind(seq, 1) == sum(each.count for each in rest) - 1
+            assert chunk.cum_events == ring.cum_events - sum(each.count for each in rest)
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=8), st.integers(0, 3))
+@settings(max_examples=40, derandomize=True)
+def test_locate_finds_the_first_event_behind_a_place(counts: list[int], drops: int) -> None:
+    filler = Filler()
+    for count in counts:
+        filler.append(count)
+    ring = filler.ring
+    for _ in range(min(drops, len(counts))):
+        ring.drop_oldest()
+    held = filler.held()
+    first = len(filler.events) - len(held)
+    places = [ring.oldest]
+    for each in filler.events[first:]:
+        places += [ResumeToken.high_water_mark(each.token.cluster_time), each.token]
+    for place in places:
+        assert ring.covers(place)
+        seq, index = ring.locate(place)
+        behind = [token for token in held if token.is_after(place)]
+        if behind:
+            assert index < ring[seq].count
+            assert ring[seq].token(index) == behind[0]
+        else:
+            assert (seq, index) == (ring.next_seq, 0)
+        assert ring.events_behind(seq, index) == len(behind)
+
+
+def test_what_is_covered() -> None:
+    filler = Filler()
+    filler.append(2)
+    filler.append(2)
+    ring = filler.ring
+    ring.drop_oldest()
+    assert not ring.covers(filler.events[0].token)
+    assert ring.covers(filler.events[1].token)
+    assert ring.covers(ring.newest)
+    later = ResumeToken.high_water_mark(BEGIN + 500)
+    assert not ring.covers(later)
+    ring.advance(later)
+    assert ring.covers(later)
+    assert ring.locate(later) == (ring.next_seq, 0)
+    ring.advance(filler.events[0].token)
+    assert ring.newest == later
+
+
+def test_a_place_behind_the_last_event_of_a_chunk_that_ends_later() -> None:
+    ring = ReplayBuffer(START, RingLimits())
+    only = event(0, event_token(BEGIN + 1))
+    (chunk,) = cut_batch(only.data, START, ResumeToken.high_water_mark(BEGIN + 9), 0.0, bytes_max=10**6)
+    ring.append(chunk)
+    assert ring.locate(only.token) == (0, 1)
+    assert ring.events_behind(0, 1) == 0
+
+
+def test_an_empty_ring_takes_another_start() -> None:
+    ring = ReplayBuffer(START, RingLimits())
+    earlier = ResumeToken.high_water_mark(BEGIN - 1)
+    ring.restart_at(earlier)
+    assert (ring.oldest, ring.newest) == (earlier, earlier)
+    filler = Filler()
+    filler.append(1)
+    with pytest.raises(RuntimeError):
+        filler.ring.restart_at(earlier)
+
+
+def test_renderings_are_counted_and_set_free() -> None:
+    filler = Filler()
+    filler.append(1)
+    filler.append(1)
+    ring = filler.ring
+    before = ring.bytes
+    view = View(b"12345", [0, 5])
+    ring[0].rendered["text"] = view
+    ring.grew(5 + 2 * 8)
+    assert ring.bytes == before + 21
+    size = ring[0].size_bytes
+    assert ring.drop_oldest() == size
+    assert ring.bytes == ring[1].size_bytes
+    ring.drop_oldest()
+    assert (ring.bytes, ring.events, len(ring)) == (0, 0, 0)
+    assert ring.oldest == ring.newest
+
+
+def test_the_newer_half() -> None:
+    filler = Filler(events_max=8)
+    for _ in range(8):
+        filler.append(1)
+    ring = filler.ring
+    tokens = [each.token for each in filler.events]
+    assert [ring.in_newer_half(token) for token in tokens] == [False] * 3 + [True] * 5
+    assert not ring.in_newer_half(ResumeToken.high_water_mark(BEGIN + 10**6))
+    assert not ring.in_newer_half(ResumeToken.high_water_mark(BEGIN - 1))
+
+
+def test_the_newer_half_in_bytes() -> None:
+    sizes = Filler()
+    sizes.append(1, 100)
+    filler = Filler(bytes_max=4 * sizes.ring.bytes + 100)
+    for _ in range(4):
+        filler.append(1, 100)
+    assert [filler.ring.in_newer_half(each.token) for each in filler.events] == [False, True, True, True]
+
+
+def test_a_reader_that_fell_out_is_behind_by_the_whole_ring() -> None:
+    filler = Filler()
+    filler.append(2)
+    filler.append(3)
+    filler.ring.drop_oldest()
+    assert filler.ring.events_behind(0, 1) == 3

@@ -1,0 +1,136 @@
+from dataclasses import replace
+
+import pytest
+
+from feedmux_server.core.errors import ErrorReason
+from feedmux_server.core.resume_policy import RESUMABLE_LABEL, Action, MongoFailure, classify
+
+GET_MORE = MongoFailure(1, "InternalError", "something", frozenset(), False, "getMore", 17)
+AGGREGATE = replace(GET_MORE, during="aggregate")
+BEFORE_LABELS = [6, 7, 63, 89, 91, 133, 150, 189, 234, 262, 9001, 10107, 11600, 11602, 13388, 13435, 13436]
+# Messages of mongod 6.0.5.
+MODIFIED = (
+    "Executor error during getMore :: caused by :: Encountered an event whose _id field, which contains the resume "
+    "token, was modified by the pipeline. Modifying the _id field of an event makes it impossible to resume the stream"
+)
+NOT_FOUND = (
+    "Executor error during getMore :: caused by :: cannot resume stream; the resume token was not found. "
+    '{_data: "826B01668F000000062B022C0100296E5A10043FA84551962E4ED5920EA84AE47D5E67463C5F6964003C7A7A000004"}'
+)
+FROM_INVALIDATE = (
+    "Attempting to resume a change stream using 'resumeAfter' is not allowed from an invalidate notification"
+)
+
+
+@pytest.mark.parametrize(("failure", "action"), [(GET_MORE, Action.RESUME), (AGGREGATE, Action.RETRY)])
+def test_network_errors(failure: MongoFailure, action: Action) -> None:
+    verdict = classify(replace(failure, network=True, code=None, code_name="", message="host:27017: refused"))
+    assert verdict.action is action
+    assert verdict.error.reason is ErrorReason.SOURCE_UNAVAILABLE
+    assert verdict.error.retry_after_s
+    assert "27017" not in verdict.error.message
+
+
+@pytest.mark.parametrize("wire_version", [8, 9, 17])
+def test_cursor_not_found_is_resumable(wire_version: int) -> None:
+    assert classify(replace(GET_MORE, code=43, wire_version=wire_version)).action is Action.RESUME
+
+
+@pytest.mark.parametrize("code", [1, 2, *BEFORE_LABELS])
+def test_labelled_errors_are_resumable_from_4_4_on(code: int) -> None:
+    labelled = replace(GET_MORE, code=code, labels=frozenset({RESUMABLE_LABEL}))
+    assert classify(replace(labelled, wire_version=9)).action is Action.RESUME
+    unlabelled = classify(replace(labelled, labels=frozenset(), wire_version=9))
+    assert unlabelled.action is (Action.RETRY if code in BEFORE_LABELS else Action.FATAL)
+    before = classify(replace(labelled, wire_version=8))
+    assert before.action is (Action.RESUME if code in BEFORE_LABELS else Action.FATAL)
+
+
+@pytest.mark.parametrize("code", BEFORE_LABELS)
+def test_codes_are_resumable_before_4_4(code: int) -> None:
+    assert classify(replace(GET_MORE, code=code, wire_version=8)).action is Action.RESUME
+
+
+@pytest.mark.parametrize("code", [*BEFORE_LABELS, 43, 94, 237])
+def test_aggregate_errors_are_never_resumed_but_tried_again(code: int) -> None:
+    for wire_version in (8, 17):
+        verdict = classify(replace(AGGREGATE, code=code, wire_version=wire_version))
+        assert verdict.action is Action.RETRY
+        assert verdict.error.reason is ErrorReason.SOURCE_UNAVAILABLE
+
+
+def test_a_label_on_an_aggregate_error_means_later() -> None:
+    assert classify(replace(AGGREGATE, labels=frozenset({RESUMABLE_LABEL}))).action is Action.RETRY
+
+
+@pytest.mark.parametrize("code", [237, 11601, 11602])
+def test_killed_reads_without_a_label_are_tried_again_and_not_blamed_on_the_feed(code: int) -> None:
+    verdict = classify(replace(GET_MORE, code=code))
+    assert verdict.action is Action.RETRY
+    assert verdict.error.reason is ErrorReason.SOURCE_UNAVAILABLE
+    assert verdict.error.retry_after_s
+
+
+@pytest.mark.parametrize("failure", [GET_MORE, AGGREGATE])
+@pytest.mark.parametrize(
+    ("code", "message", "action", "reason"),
+    [
+        (280, MODIFIED, Action.FATAL, ErrorReason.RESUME_TOKEN_MODIFIED),
+        (280, NOT_FOUND, Action.REPOSITION, ErrorReason.RESUME_TOKEN_NOT_FOUND),
+        (280, "Failing command via 'failCommand' failpoint", Action.REPOSITION, ErrorReason.RESUME_TOKEN_NOT_FOUND),
+        (7182504, "", Action.REPOSITION, ErrorReason.RESUME_TOKEN_NOT_FOUND),
+        (286, "the resume point may no longer be in the oplog.", Action.FATAL, ErrorReason.HISTORY_LOST),
+        (136, "", Action.FATAL, ErrorReason.HISTORY_LOST),
+        (326, "", Action.FATAL, ErrorReason.HISTORY_LOST),
+        (260, FROM_INVALIDATE, Action.FATAL, ErrorReason.START_AFTER_REQUIRED),
+        (47, "", Action.FATAL, ErrorReason.IMAGE_UNAVAILABLE),
+        (10334, "", Action.FATAL, ErrorReason.EVENT_TOO_LARGE),
+        (13, "", Action.FATAL, ErrorReason.SOURCE_UNAUTHORIZED),
+        (18, "", Action.FATAL, ErrorReason.SOURCE_UNAUTHORIZED),
+        (8000, "", Action.FATAL, ErrorReason.SOURCE_UNAUTHORIZED),
+        (40573, "", Action.FATAL, ErrorReason.SOURCE_UNSUITABLE),
+        (
+            20,
+            "The $changeStream stage is only supported on replica sets",
+            Action.FATAL,
+            ErrorReason.SOURCE_UNSUITABLE,
+        ),
+    ],
+)
+def test_the_table(failure: MongoFailure, code: int, message: str, action: Action, reason: ErrorReason) -> None:
+    labels = frozenset({"NonResumableChangeStreamError"})
+    verdict = classify(replace(failure, code=code, message=message, labels=labels))
+    assert (verdict.action, verdict.error.reason) == (action, reason)
+    assert verdict.error.metadata["code"] == str(code)
+    assert verdict.error.metadata["labels"] == "NonResumableChangeStreamError"
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (40324, "Unrecognized pipeline stage name: '$foo'"),
+        (2, "Enumeration value 'zap' for field '$changeStream.fullDocument' is not a valid value."),
+        (9, "resume token string was not a valid hex string"),
+        (166, "Namespace errs.v is a view, not a collection"),
+    ],
+)
+def test_refused_options_keep_mongodbs_words(code: int, message: str) -> None:
+    verdict = classify(replace(AGGREGATE, code=code, code_name="Name", message=message))
+    assert (verdict.action, verdict.error.reason) == (Action.FATAL, ErrorReason.OPTION_REFUSED)
+    assert message in verdict.error.message
+    assert verdict.error.metadata == {"code": str(code), "code_name": "Name"}
+
+
+def test_a_failing_stage() -> None:
+    failure = replace(GET_MORE, code=2, message="Executor error during getMore :: caused by :: can't $divide by zero")
+    assert classify(failure).error.reason is ErrorReason.PIPELINE_FAILED
+    first_batch = replace(
+        failure, during="aggregate", message="PlanExecutor error during aggregation :: caused by :: x"
+    )
+    assert classify(first_batch).error.reason is ErrorReason.PIPELINE_FAILED
+
+
+def test_tokens_stay_out_of_messages() -> None:
+    message = classify(replace(GET_MORE, code=280, message=NOT_FOUND)).error.message
+    assert "the resume token was not found" in message
+    assert "826B" not in message

@@ -1,0 +1,114 @@
+"""The stream's states, when its pump should read, and who is woken."""
+
+import pytest
+
+from feedmux_server.core.errors import ErrorReason
+from feedmux_server.core.replay_buffer import RingLimits
+from feedmux_server.core.shared_stream import TRANSITIONS, SharedStream, StreamState
+from tests.core.fanout_support import Feed, behind, error, fill, mark, native, stream_of
+
+
+@pytest.mark.parametrize("state", StreamState)
+@pytest.mark.parametrize("to", StreamState)
+def test_transitions(state: StreamState, to: StreamState) -> None:
+    stream = SharedStream(1, behind(0), RingLimits(), 1)
+    stream.state = state
+    if to in TRANSITIONS[state]:
+        stream.move_to(to)
+        assert stream.state is to
+    else:
+        with pytest.raises(RuntimeError, match="cannot go from"):
+            stream.move_to(to)
+
+
+def test_every_state_but_the_last_can_end() -> None:
+    assert {state for state in StreamState if StreamState.ENDED not in TRANSITIONS[state]} == {StreamState.ENDED}
+
+
+def test_the_start_moves_back_only_while_opens_are_gathered() -> None:
+    stream = SharedStream(1, behind(5), RingLimits(), 1)
+    stream.lower_start(behind(2))
+    assert stream.origin == behind(2)
+    assert (stream.ring.oldest, stream.ring.newest) == (mark(2), mark(2))
+    stream.move_to(StreamState.OPENING)
+    with pytest.raises(RuntimeError):
+        stream.lower_start(behind(1))
+
+
+def test_a_native_start_is_joinable_once_an_event_has_come() -> None:
+    stream = SharedStream(1, native(5), RingLimits(), 1)
+    joinable = [stream.joinable]
+    fill(stream, 6, 6)
+    joinable.append(stream.joinable)
+    stream.end(error())
+    joinable.append(stream.joinable)
+    assert joinable == [False, True, False]
+
+
+def test_reads_while_someone_near_the_head_can_take() -> None:
+    feed = Feed(read_ahead_bytes=2000)
+    fast, slow = feed.subscriber(behind(0)), feed.subscriber(behind(0), events=0)
+    stream = stream_of(fast)
+    assert stream.wants_more()
+    fill(stream, 1, 1)
+    assert stream.wants_more(), "what lies ahead is less than is read ahead"
+    fill(stream, 2, 40, chunk_events=1)
+    assert not stream.wants_more()
+    fast.take()
+    assert stream.wants_more()
+    usable = [stream.has_usable_credit]
+    feed.streams.leave(fast)
+    assert not stream.wants_more()
+    assert [*usable, stream.has_usable_credit] == [True, False]
+    slow.grant(1, 1)
+    assert not stream.wants_more(), "it has the ring to read first"
+
+
+def test_the_pump_is_told_of_credit_acks_and_comings() -> None:
+    feed = Feed()
+    first = feed.subscriber(behind(0), events=1, acks_max=1)
+    stream = stream_of(first)
+    told: list[str] = []
+    stream.demand_changed = lambda: told.append("")
+
+    def was_told() -> bool:
+        heard = bool(told)
+        told.clear()
+        return heard
+
+    second = feed.subscriber(behind(0), events=0)
+    assert was_told()
+    second.grant(1, 1)
+    assert was_told()
+    fill(stream, 1, 2)
+    assert not was_told()
+    first.take()
+    assert was_told()
+    first.grant(5, 1000)
+    assert not was_told(), "the bound on unacked events holds it"
+    first.ack(1)
+    assert was_told()
+    feed.streams.leave(second)
+    assert was_told()
+
+
+def test_a_batch_counts_and_wakes_takers() -> None:
+    feed = Feed()
+    taker, _ = feed.subscriber(behind(0)), feed.subscriber(behind(0), events=0)
+    stream = stream_of(taker)
+    fill(stream, 1, 3, chunk_events=2)
+    stream.append([], mark(9))
+    assert (stream.events_read, stream.batches_read) == (3, 3)
+    assert stream.ring.newest == mark(9)
+    stream.wake_takers()
+    assert feed.woken == [taker.id]
+
+
+def test_the_end_wakes_everyone() -> None:
+    feed = Feed()
+    taker, poor = feed.subscriber(behind(0)), feed.subscriber(behind(0), events=0)
+    stream = stream_of(taker)
+    stream.end(error(ErrorReason.FEED_INVALIDATED))
+    assert feed.woken == [taker.id, poor.id]
+    assert stream.state is StreamState.ENDED
+    assert stream.invalidated

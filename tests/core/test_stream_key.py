@@ -1,0 +1,73 @@
+from dataclasses import fields, replace
+
+import bson
+import pytest
+
+from feedmux_server.core.feed import FeedSpec, Scope
+from feedmux_server.core.stream_key import effective_stages, stream_key
+
+PIPELINE = bson.encode({"pipeline": [{"$match": {"operationType": "insert"}}, {"$unset": "a"}]})
+POLICY = bson.encode({"pipeline": [{"$match": {"fullDocument.tenant": "acme"}}]})
+SPEC = FeedSpec(Scope("main", "shop", "orders"), pipeline=PIPELINE)
+OTHERS = [
+    replace(SPEC, scope=Scope("other", "shop", "orders")),
+    replace(SPEC, scope=Scope("main", "shopo", "rders")),
+    replace(SPEC, scope=Scope("main", "shop")),
+    replace(SPEC, scope=Scope("main")),
+    replace(SPEC, pipeline=b""),
+    replace(SPEC, full_document="updateLookup"),
+    replace(SPEC, full_document_before_change="updateLookup"),
+    replace(SPEC, show_expanded_events=True),
+    replace(SPEC, match_collection_uuid_for_update_lookup=True),
+    replace(SPEC, collation=PIPELINE),
+    replace(SPEC, comment=PIPELINE),
+    replace(SPEC, read_preference="secondary"),
+    replace(SPEC, read_concern="local"),
+]
+
+
+def test_every_field_separates_feeds() -> None:
+    keys = {stream_key(SPEC), stream_key(SPEC, POLICY), *(stream_key(other) for other in OTHERS)}
+    assert len(keys) == len(OTHERS) + 2
+    told_apart = {
+        field.name for field in fields(FeedSpec) for o in OTHERS if getattr(o, field.name) != getattr(SPEC, field.name)
+    }
+    assert told_apart | {"batch_size", "max_await_time_ms"} == {field.name for field in fields(FeedSpec)}
+
+
+def test_batch_size_and_await_time_do_not_separate_feeds() -> None:
+    key = stream_key(replace(SPEC, batch_size=7, max_await_time_ms=3))
+    assert key == stream_key(SPEC)
+    assert hash(key) == hash(stream_key(SPEC))
+    assert key.spec == SPEC
+
+
+def test_saying_nothing_and_saying_the_default_is_the_same() -> None:
+    assert stream_key(replace(SPEC, read_concern="majority")) == stream_key(SPEC)
+    empty = bson.encode({"pipeline": []})
+    assert stream_key(replace(SPEC, pipeline=empty), empty) == stream_key(replace(SPEC, pipeline=b""))
+
+
+def test_the_digest_is_stable_over_releases() -> None:
+    """Positions carry it: if it changes, every stored position takes the slower way to resume."""
+    key = stream_key(SPEC, POLICY)
+    assert len(key.digest) == 16
+    assert key.short == key.digest[:8]
+    assert str(key) == "91f68c9f0948ab59706ee29a35bd8aa6"
+
+
+@pytest.mark.parametrize(
+    ("policy", "pipeline", "names"),
+    [
+        (b"", b"", []),
+        (POLICY, b"", ["$match"]),
+        (b"", PIPELINE, ["$match", "$unset"]),
+        (POLICY, PIPELINE, ["$match", "$match", "$unset"]),
+    ],
+)
+def test_policy_stages_come_first(policy: bytes, pipeline: bytes, names: list[str]) -> None:
+    stages = effective_stages(stream_key(replace(SPEC, pipeline=pipeline), policy))
+    assert [next(iter(stage)) for stage in stages] == names
+    if policy:
+        assert stages[0]["$match"]["fullDocument.tenant"] == "acme"
+    assert bson.decode(bson.encode({"p": stages}))["p"] == [dict(bson.decode(stage.raw)) for stage in stages]

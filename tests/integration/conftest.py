@@ -1,0 +1,62 @@
+"""Servers that these tests share. Take a database of your own (`database`) and names of your own (`name`)."""
+
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_server.rpc.auth import hash_key
+from tests.integration.servers import KEY_A, OPERATOR_KEY, Here, serving, settings, tenants_file
+from tests.integration.wire import Api
+
+
+@pytest_asyncio.fixture(scope="session")
+async def here(mongo: ReplicaSet, redis_server: RedisServer) -> AsyncIterator[Here]:
+    """A server without authentication."""
+    async with serving(settings(mongo.uri, redis_server.url)) as here:
+        yield here
+
+
+@pytest.fixture
+def api(here: Here) -> Api:
+    return here.api
+
+
+@pytest_asyncio.fixture(scope="session")
+async def small(mongo: ReplicaSet, redis_server: RedisServer) -> AsyncIterator[Here]:
+    """A server whose rings hold little, so that subscribers fall behind soon."""
+    limits = {
+        "ring_events": 1000,
+        "ring_bytes": 4 << 20,
+        "read_ahead_bytes": 1 << 20,
+        "batch_events": 200,
+        "join_distance_s": 0,
+        "idle_close_s": 1.0,
+        "unacked_events": 100,
+        "credit_events": 5000,
+        "credit_bytes": 2 << 20,
+    }
+    async with serving(settings(mongo.uri, redis_server.url, **limits)) as here:
+        yield here
+
+
+@pytest_asyncio.fixture(scope="session")
+async def tenants(
+    mongo: ReplicaSet, redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Here]:
+    """A server with tenants `a` and `b`; the client is `a`'s."""
+    folder: Path = tmp_path_factory.mktemp("tenants")
+    configuration = settings(mongo.uri, redis_server.url)
+    configuration["tenants_file"] = str(tenants_file(folder))
+    configuration["operator_key_hashes"] = [hash_key(OPERATOR_KEY)]
+    async with serving(configuration, key=KEY_A) as here:
+        yield here
+
+
+@pytest.fixture
+def name() -> str:
+    """A subscription's name."""
+    return f"sub-{uuid.uuid4().hex[:12]}"

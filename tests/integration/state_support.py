@@ -1,0 +1,103 @@
+"""What the tests of the state store share: places by number, a recording listener, a running batcher."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+from redis.asyncio import Redis
+
+from feedmux_server.state.batcher import CommitBatcher
+from feedmux_server.state.connection import connect
+from feedmux_server.state.handle import CommitHandle
+from feedmux_server.state.model import CommitOutcome, CommitRequest, Lease, Place, StoredSubscription
+from feedmux_server.state.store import SubscriptionStore
+
+
+def place(number: int) -> Place:
+    """Places in the order of their numbers; every four share a cluster time, far above 2^53."""
+    return Place(
+        b"position-%d" % number,
+        (1_700_000_000 + number // 4 << 32) | 1,
+        bytes([128 + number % 4, number % 251]),
+    )
+
+
+async def create(
+    store: SubscriptionStore, tenant: str, name: str, *, at: int = 0, content: str = "a"
+) -> StoredSubscription:
+    start = place(at)
+    return await store.create(
+        tenant,
+        name,
+        definition=content.encode() + b"\x00\xff",
+        etag=f"etag-{content}",
+        position=start.position,
+        cluster_time=start.cluster_time,
+        order=start.order,
+    )
+
+
+async def commit(store: SubscriptionStore, lease: Lease, number: int | None) -> CommitOutcome:
+    [outcome] = await store.commit_many([CommitRequest(lease, None if number is None else place(number))])
+    return outcome
+
+
+def submit(handle: CommitHandle, number: int) -> None:
+    """Acks delivery `number` at place `number`."""
+    at = place(number)
+    handle.submit(at.position, at.cluster_time, at.order, number)
+
+
+@dataclass
+class Recorder:
+    """A CommitListener that keeps what it was told."""
+
+    commits: list[tuple[int, bytes]] = field(default_factory=list)
+    causes: list[str] = field(default_factory=list)
+    available: list[bool] = field(default_factory=list)
+
+    def committed(self, delivery_sequence: int, position: bytes) -> None:
+        self.commits.append((delivery_sequence, position))
+
+    def fenced(self, cause: str) -> None:
+        self.causes.append(cause)
+
+    def state_available(self, available: bool) -> None:
+        self.available.append(available)
+
+
+class Clock:
+    """A monotonic clock that can be put forward."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def __call__(self) -> float:
+        return asyncio.get_running_loop().time() + self.ahead_s
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def client(url: str) -> AsyncIterator[Redis]:
+    redis = connect(url)
+    try:
+        yield redis
+    finally:
+        await redis.aclose()
+
+
+@asynccontextmanager
+async def running(batcher: CommitBatcher) -> AsyncIterator[CommitBatcher]:
+    task = asyncio.create_task(batcher.run())
+    try:
+        yield batcher
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

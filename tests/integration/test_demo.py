@@ -1,0 +1,119 @@
+"""`./run demo`: it keeps its promises, and nothing of it is left whatever ends it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from demo.check import Truth, check
+from feedmux_server.core.resume_token import ResumeToken
+
+DEMO = Path(__file__).parents[2] / "demo" / "demo.py"
+MARK = "DEMO_TEST_MARK"
+NAMES = {"search-index", "cache", "audit-log", "reports", "billing", "analytics"}
+
+
+def start(mark: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(DEMO), *arguments],
+        env=os.environ | {MARK: mark},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def judged(*sessions: bytes, first: int = 0, stored: tuple[int, ...] = ()) -> dict[str, int]:
+    """What the check finds of ten events named 0 to 9; only what is not 0."""
+    truth = Truth([bytes([each]) for each in b"0123456789"], [ResumeToken.high_water_mark(at) for at in range(10)])
+    result = check("someone", truth, first, stored, [[bytes([each]) for each in session] for session in sessions])
+    names = ("lost", "repeated", "redelivered", "redelivered_acked", "out_of_order", "unexpected")
+    found = {name: getattr(result, name) for name in names if getattr(result, name)}
+    assert result.kept == (not found.keys() - {"redelivered"})
+    return found
+
+
+@pytest.mark.parametrize(
+    ("sessions", "options", "found"),
+    [
+        ([b"0123456789"], {}, {}),
+        ([b"456789"], {"first": 4}, {}),
+        ([b"01234", b"3456789"], {"stored": (3,)}, {"redelivered": 2}),
+        ([b"01234", b"3456789"], {"stored": (4,)}, {"redelivered": 2, "redelivered_acked": 1}),
+        ([b"01234", b"6789"], {"stored": (5,)}, {"lost": 1}),
+        ([b"012356789"], {}, {"lost": 1}),
+        ([b"01233456789"], {}, {"repeated": 1}),
+        ([b"0124356789"], {}, {"out_of_order": 1}),
+        ([b"0123456789x"], {}, {"unexpected": 1}),
+        ([b"3456789"], {"first": 4}, {"unexpected": 1}),
+        ([], {}, {"lost": 10}),
+    ],
+)
+def test_the_check_sees_each_broken_promise(
+    sessions: list[bytes], options: dict[str, Any], found: dict[str, int]
+) -> None:
+    assert judged(*sessions, **options) == found
+
+
+@pytest.mark.slow
+def test_every_promise_is_kept() -> None:
+    mark = f"whole-{os.getpid()}"
+    with start(mark, "--seconds", "8", "--rate", "1000", "--json") as demo:
+        out, err = demo.communicate(timeout=180)
+    assert demo.returncode == 0, err
+    report = json.loads(out.splitlines()[-1])
+    assert report["written"] == report["read_from_mongodb"] > 100
+    assert {each["name"] for each in report["subscribers"]} == NAMES
+    for each in report["subscribers"]:
+        for promise in ("lost", "repeated", "redelivered_acked", "out_of_order", "unexpected"):
+            assert each[promise] == 0, each
+        assert each["received"] == each["expected"] + each["redelivered"]
+    by_name = {each["name"]: each for each in report["subscribers"]}
+    assert len(by_name["billing"]["sessions"]) == 2
+    assert 0 < by_name["analytics"]["expected"] < report["written"]
+    assert report["mongodb_cursors_most"] >= 1
+    assert left(mark) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "after_s"), [(signal.SIGINT, 0.8), (signal.SIGINT, 2.5), (signal.SIGTERM, 6.0), (signal.SIGKILL, 6.0)]
+)
+@pytest.mark.slow
+def test_nothing_is_left_whatever_ends_it(number: signal.Signals, after_s: float) -> None:
+    mark = f"{number.name}-{after_s}-{os.getpid()}"
+    with start(mark, "--seconds", "30", "--rate", "500") as demo:
+        time.sleep(after_s)
+        demo.send_signal(number)
+        _, err = demo.communicate(timeout=30)
+    assert demo.returncode == (-9 if number is signal.SIGKILL else 130)
+    assert "Traceback" not in err
+    deadline_s = time.monotonic() + 10
+    while left(mark) and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+    assert left(mark) == []
+
+
+@pytest.mark.parametrize("arguments", [["--seconds", "1"], ["--rate", "0"], ["--bogus"]])
+def test_wrong_usage(arguments: list[str]) -> None:
+    done = subprocess.run([sys.executable, str(DEMO), *arguments], capture_output=True, timeout=60, check=False)
+    assert done.returncode == 2
+
+
+def left(mark: str) -> list[str]:
+    """Processes with this mark in their environment."""
+    wanted = f"{MARK}={mark}".encode()
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            if process.name.isdigit() and wanted in (process / "environ").read_bytes().split(b"\0"):
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,221 @@
+"""The embedded servers keep what they promise: real, durable across kill -9, and gone when we are."""
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo import AsyncMongoClient, MongoClient
+from pymongo.database import Database
+from pymongo.errors import OperationFailure
+from redis.asyncio import Redis
+
+from feedmux_server.embedded import (
+    EmbeddedError,
+    Mongod,
+    Process,
+    RedisServer,
+    ReplicaSet,
+    mongod_binary,
+    workdir,
+)
+
+ReplicaSetFactory = Callable[..., Awaitable[ReplicaSet]]
+RedisFactory = Callable[..., Awaitable[RedisServer]]
+
+
+def gone(pid: int) -> bool:
+    """Ended, if perhaps not yet collected by its parent."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+def test_shared_replica_set_serves_change_streams(database: Database[dict[str, Any]]) -> None:
+    with database.orders.watch() as stream:
+        database.orders.insert_one({"_id": 1})
+        assert stream.next()["documentKey"] == {"_id": 1}
+
+
+def test_shared_replica_set_has_fail_points(mongo: ReplicaSet, mongo_client: MongoClient[dict[str, Any]]) -> None:
+    assert mongo.cpu_seconds() > 0
+    fail_point = {"configureFailPoint": "failCommand", "mode": "off"}
+    assert mongo_client.admin.command(fail_point)["ok"] == 1
+
+
+async def test_mongod_keeps_acknowledged_writes_across_kill9(replica_set_factory: ReplicaSetFactory) -> None:
+    replica_set = await replica_set_factory()
+    async with AsyncMongoClient[dict[str, Any]](replica_set.uri) as client:
+        orders = client.shop.orders
+        await orders.insert_one({"_id": 1})
+        before = replica_set.pid()
+        await replica_set.kill9()
+        assert gone(before)
+        await replica_set.restart()
+        await replica_set.wait_for_primary()
+        await orders.insert_one({"_id": 2})
+        await replica_set.terminate()
+        await replica_set.restart()
+        await replica_set.wait_for_primary()
+        assert [order["_id"] async for order in orders.find().sort("_id")] == [1, 2]
+
+
+async def test_stop_leaves_no_process_and_no_file() -> None:
+    replica_set, redis = ReplicaSet(oplog_mb=64), RedisServer()
+    await replica_set.start()
+    await redis.start()
+    pids = [replica_set.pid(), redis.process.pid]
+    folders = [replica_set.nodes[0].process.output.parent, redis.data_dir]
+    await replica_set.stop()
+    await redis.stop()
+    await redis.stop()
+    assert [gone(pid) for pid in pids] == [True, True]
+    assert not any(folder.exists() for folder in folders)
+
+
+async def test_single_node_steps_down_and_comes_back(replica_set_factory: ReplicaSetFactory) -> None:
+    replica_set = await replica_set_factory()
+    await replica_set.step_down()
+    assert await replica_set.primary_index() == 0
+
+
+@pytest.mark.slow
+async def test_three_nodes_elect_another_primary(replica_set_factory: ReplicaSetFactory) -> None:
+    replica_set = await replica_set_factory(nodes=3, oplog_mb=64)
+    async with AsyncMongoClient[dict[str, Any]](replica_set.uri, w="majority") as client:
+        await client.shop.orders.insert_one({"_id": 1})
+        first = await replica_set.wait_for_primary()
+        await replica_set.step_down()
+        second = await replica_set.wait_for_primary()
+        assert second != first
+        await client.shop.orders.insert_one({"_id": 2})
+        await replica_set.kill9(second)
+        third = await replica_set.wait_for_primary()
+        assert third != second
+        assert await client.shop.orders.count_documents({}) == 2
+        await replica_set.restart(second)
+
+
+async def test_standalone_has_no_change_streams() -> None:
+    async with Mongod() as mongod, mongod.client() as client:
+        with pytest.raises(OperationFailure) as caught:
+            await client.shop.orders.watch()
+        assert caught.value.code == 40573
+
+
+async def test_mongod_that_does_not_start_says_why() -> None:
+    with pytest.raises(EmbeddedError, match="noSuchParameter"):
+        await ReplicaSet(parameters={"noSuchParameter": "1"}).start()
+
+
+async def test_redis_keeps_writes_across_kill9(redis_factory: RedisFactory) -> None:
+    server = await redis_factory(persistence=True)
+    async with Redis.from_url(server.url) as client:
+        await client.set("place", "here")
+    await server.kill9()
+    await server.restart()
+    async with Redis.from_url(server.url) as client:
+        assert await client.get("place") == b"here"
+
+
+async def test_redis_without_persistence_forgets(redis_factory: RedisFactory) -> None:
+    server = await redis_factory(persistence=False, config={"maxmemory-policy": "allkeys-lru"})
+    async with Redis.from_url(server.url, decode_responses=True) as client:
+        await client.set("place", "here")
+        assert await client.config_get("maxmemory-policy") == {"maxmemory-policy": "allkeys-lru"}
+    await server.restart()
+    async with Redis.from_url(server.url) as client:
+        assert await client.get("place") is None
+
+
+async def test_redis_that_does_not_start_says_why() -> None:
+    with pytest.raises(EmbeddedError, match="no-such-directive"):
+        await RedisServer(config={"no-such-directive": "1"}).start()
+
+
+_PARENT = """
+import asyncio, sys, time
+from feedmux_server.embedded import RedisServer
+async def main():
+    server = RedisServer()
+    await server.start()
+    print(server.process.pid, server.data_dir, flush=True)
+    time.sleep(600)
+asyncio.run(main())
+"""
+
+
+async def test_children_die_with_a_killed_parent_and_the_next_start_sweeps(tmp_path: Path) -> None:
+    parent = Process("parent", [sys.executable, "-c", _PARENT], tmp_path / "out")
+    parent.start()
+    try:
+        await until(lambda: parent.log_tail().count(" ") == 1 or not parent.running, 20)
+        pid, folder = parent.log_tail().split()
+        assert not gone(int(pid))
+    finally:
+        await parent.kill9()
+    await until(lambda: gone(int(pid)))
+    assert Path(folder).exists()
+    workdir.WorkDir("test").remove()
+    assert not Path(folder).exists()
+
+
+async def test_a_living_folder_is_not_swept() -> None:
+    first, second = workdir.WorkDir("test"), workdir.WorkDir("test")
+    assert first.path.exists()
+    first.remove()
+    second.remove()
+    assert not second.path.exists()
+
+
+async def test_child_has_its_own_session_and_no_stdin(tmp_path: Path) -> None:
+    child = Process("cat", ["/bin/sh", "-c", "cat; exec sleep 60"], tmp_path / "out")
+    child.start()
+    assert os.getsid(child.pid) == child.pid
+    await child.terminate()
+    assert child.returncode == -signal.SIGTERM
+    with pytest.raises(EmbeddedError, match="not running"):
+        _ = child.pid
+
+
+async def test_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
+    child = Process("stubborn", ["/bin/sh", "-c", "trap '' TERM; echo ready; sleep 60 & wait; wait"], tmp_path / "out")
+    child.start()
+    await until(lambda: "ready" in child.log_tail())
+    started = time.monotonic()
+    await child.terminate(patience_s=0.2)
+    assert child.returncode == -signal.SIGKILL
+    assert time.monotonic() - started < 5
+
+
+def test_child_of_another_thread_is_refused(tmp_path: Path) -> None:
+    caught: list[EmbeddedError] = []
+
+    def start() -> None:
+        try:
+            Process("true", ["/bin/true"], tmp_path / "out").start()
+        except EmbeddedError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join()
+    assert "main thread" in str(caught[0])
+
+
+def test_missing_binary_is_named(tmp_path: Path) -> None:
+    with pytest.raises(EmbeddedError, match="no/such/mongod"):
+        mongod_binary.library_env(Path("/no/such/mongod"), tmp_path)

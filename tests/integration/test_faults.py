@@ -1,0 +1,499 @@
+"""Faults: processes killed, connections cut, cursors killed. Nothing is lost, nothing repeated inside a session."""
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from pymongo import AsyncMongoClient, MongoClient
+from pymongo.database import Database
+from pymongo.errors import PyMongoError
+
+from feedmux.v1 import change_feed_pb2 as wire
+from feedmux.v1 import feed_pb2
+from feedmux_server.embedded import RedisServer, ReplicaSet
+from tests.conftest import RedisFactory, ReplicaSetFactory
+from tests.integration.servers import Here, cursors, server_process, serving, settings, until
+from tests.integration.wire import MANY, Api, at, feed, refused, seconds
+
+Documents = Database[dict[str, Any]]
+Client = MongoClient[dict[str, Any]]
+
+
+def insert(database: Documents, numbers: range, pad: int = 0) -> None:
+    database.c.insert_many([{"n": n, "pad": "x" * pad} for n in numbers])
+
+
+@contextmanager
+def fail_command(client: Client, namespace: str, command: str, times: int = 1, **how: Any) -> Iterator[None]:
+    """feedmux's next `times` such commands on the namespace fail."""
+    data = {"failCommands": [command], "appName": "feedmux", "namespace": namespace, **how}
+    client.admin.command("configureFailPoint", "failCommand", mode={"times": times}, data=data)
+    try:
+        yield
+    finally:
+        client.admin.command("configureFailPoint", "failCommand", mode="off")
+
+
+@asynccontextmanager
+async def writing(uri: str, database: str) -> AsyncIterator[list[int]]:
+    """Inserts numbers one by one, again and again until each is acknowledged, whatever happens to the server.
+
+    Yields the count so far in a list of one; the numbers go on from 0 without a hole.
+    """
+    written = [0]
+
+    async def write() -> None:
+        async with AsyncMongoClient[dict[str, Any]](uri, serverSelectionTimeoutMS=1000) as client:
+            collection = client[database].c
+            while True:
+                try:
+                    await collection.update_one({"_id": written[0]}, {"$setOnInsert": {"n": written[0]}}, upsert=True)
+                except PyMongoError:
+                    await asyncio.sleep(0.05)
+                    continue
+                written[0] += 1
+                await asyncio.sleep(0.002)
+
+    task = asyncio.create_task(write())
+    try:
+        yield written
+    finally:
+        task.cancel()
+
+
+# --- The server.
+
+
+async def test_server_killed_in_the_middle_of_delivery(
+    mongo: ReplicaSet, redis_server: RedisServer, database: Documents, name: str, tmp_path: Path
+) -> None:
+    async with server_process(settings(mongo.uri, redis_server.url), tmp_path) as server:
+        async with server.api() as api:
+            await api.create(name, feed(database.name, "c"))
+            insert(database, range(3000), pad=500)
+            session = await api.open(name, instance_id="me", credit=wire.Credit(events=2000, bytes=1 << 30))
+            assert await session.numbers(1000) == list(range(1000))
+            await session.ack_and_wait(600)
+            await session.ack(700)
+            await server.kill9()
+            assert (await session.end()).code == "UNAVAILABLE"
+        await server.start()
+        async with server.api() as api:
+            again = await api.open(name, instance_id="me")
+            [first] = await again.numbers(1)
+            # 700 may have been committed before the kill.
+            assert first in (600, 700)
+            assert await again.numbers(3000 - first - 1) == list(range(first + 1, 3000))
+            await again.close()
+
+
+async def test_sigterm_drains(
+    mongo: ReplicaSet, redis_server: RedisServer, database: Documents, name: str, tmp_path: Path
+) -> None:
+    async with server_process(settings(mongo.uri, redis_server.url), tmp_path) as server, server.api() as api:
+        await api.create(name, feed(database.name, "c"))
+        watch = api.watch(feed(database.name, "c"))
+        await watch.opened()
+        insert(database, range(10))
+        session = await api.open(name)
+        await session.take(10)
+        await watch.take(10)
+        await session.ack(5)
+        started_s = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        await session.until(lambda: session.notices)
+        assert session.notices[0].draining.deadline.ToMilliseconds() == 2000
+        assert session.notices[0].draining.position == session.position
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.ports[2]}") as channel:
+            health: Any = health_pb2_grpc.HealthStub(channel)
+            for service in ("", "feedmux.v1.ChangeFeed", "feedmux.v1.Subscriptions"):
+                reply = await health.Check(health_pb2.HealthCheckRequest(service=service))
+                assert reply.status == health_pb2.HealthCheckResponse.NOT_SERVING
+        outcome = await refused(api.watch(feed(database.name, "c")).opened())
+        assert outcome.code == "UNAVAILABLE"
+        outcome = await watch.end()
+        assert (outcome.code, outcome.reason) == ("UNAVAILABLE", "DRAINING")
+        assert outcome.retry_s
+        assert watch.notices[0].WhichOneof("kind") == "draining"
+        await session.ack(10)
+        outcome = await session.end()
+        assert (outcome.code, outcome.reason) == ("UNAVAILABLE", "DRAINING")
+        assert outcome.retry_s
+        assert session.committed[-1].delivery_sequence == 10
+        await until(lambda: not server.process.running)
+        assert server.process.returncode == 0
+        assert time.monotonic() - started_s < 4.0
+        await server.start()
+    # Stored all the same, and free.
+
+
+async def test_a_drain_does_not_wait_longer_than_it_said(
+    mongo: ReplicaSet, redis_server: RedisServer, database: Documents, name: str, tmp_path: Path
+) -> None:
+    async with server_process(settings(mongo.uri, redis_server.url), tmp_path) as server:
+        async with server.api() as api:
+            await api.create(name, feed(database.name, "c"))
+            session = await api.open(name)
+            insert(database, range(10))
+            await session.take(10)
+            await session.ack(4)
+            started_s = time.monotonic()
+            server.process.send_signal(signal.SIGTERM)
+            assert (await session.end()).reason == "DRAINING"
+            assert 1.5 < time.monotonic() - started_s < 3.5
+            await until(lambda: not server.process.running)
+            assert server.process.returncode == 0
+        await server.start()
+        async with server.api() as api:
+            again = await api.open(name)
+            assert await again.numbers(6) == [4, 5, 6, 7, 8, 9]
+            await again.close()
+
+
+async def test_a_client_that_stops_reading_does_not_hold_up_a_drain(
+    mongo: ReplicaSet, redis_server: RedisServer, database: Documents, tmp_path: Path
+) -> None:
+    async with server_process(settings(mongo.uri, redis_server.url), tmp_path) as server, server.api() as api:
+        watch = api.watch(feed(database.name, "c"))
+        await watch.opened()
+        session = await api.open(feed=feed(database.name, "c"))
+        for _ in range(20):
+            insert(database, range(100), pad=20_000)
+        await asyncio.sleep(1.0)
+        started_s = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        await until(lambda: not server.process.running)
+        assert server.process.returncode == 0
+        assert time.monotonic() - started_s < 5.0
+        watch.cancel()
+        session.cancel()
+
+
+# --- MongoDB.
+
+
+async def test_mongod_killed_and_started_again(
+    replica_set_factory: ReplicaSetFactory, redis_server: RedisServer, here: Here, database: Documents, name: str
+) -> None:
+    mongo = await replica_set_factory()
+    configuration = settings(mongo.uri, redis_server.url)
+    async with serving(configuration) as server:
+        api = server.api
+        await api.create(name, feed("shop", "c"))
+        session = await api.open(name, heartbeat_interval=seconds(1))
+        neighbour = await here.api.open(feed=feed(database.name, "c"))
+        async with writing(mongo.uri, "shop") as written:
+            got = [await session.numbers(50)]
+            await session.ack_and_wait(40)
+            await mongo.kill9()
+            insert(database, range(5))
+            assert await neighbour.numbers(5) == [0, 1, 2, 3, 4]
+            await session.until(lambda: any(notice.HasField("degraded") for notice in session.notices), 30)
+            await mongo.restart()
+            await mongo.wait_for_primary()
+            before = written[0]
+            await until(lambda: written[0] > before + 50, 30)
+        total = written[0]
+        got.append(await session.numbers(total - 50, 30))
+        assert [n for part in got for n in part] == list(range(total))
+        await session.until(lambda: len([n for n in session.notices if n.HasField("degraded")]) >= 2)
+        assert [notice.degraded.away for notice in session.notices] == [True, False]
+        await session.ack_and_wait(total)
+        await session.close()
+        neighbour.cancel()
+
+
+@pytest.mark.slow
+async def test_primary_stepdown(replica_set_factory: ReplicaSetFactory, redis_server: RedisServer, name: str) -> None:
+    mongo = await replica_set_factory(nodes=3)
+    async with serving(settings(mongo.uri, redis_server.url)) as server:
+        session = await server.api.open(feed=feed("shop", "c"))
+        watch = server.api.watch(feed("shop"))
+        await watch.opened()
+        async with writing(mongo.uri, "shop") as written:
+            await until(lambda: written[0] > 50)
+            await mongo.step_down()
+            before = written[0]
+            await until(lambda: written[0] > before + 50, 30)
+            primary = await mongo.wait_for_primary()
+            await mongo.kill9(primary)
+            await mongo.wait_for_primary()
+            before = written[0]
+            await until(lambda: written[0] > before + 50, 30)
+        total = written[0]
+        assert await session.numbers(total, 30) == list(range(total))
+        assert await watch.numbers(total, 30) == list(range(total))
+        session.cancel()
+        watch.cancel()
+
+
+CUTS: dict[str, dict[str, Any]] = {
+    "connection": {"closeConnection": True},
+    "CursorNotFound": {"errorCode": 43},
+    "NotWritablePrimary": {"errorCode": 10107, "errorLabels": ["ResumableChangeStreamError"]},
+    "ShutdownInProgress": {"errorCode": 91, "errorLabels": ["ResumableChangeStreamError"]},
+    "labelled": {"errorCode": 8, "errorLabels": ["ResumableChangeStreamError"]},
+}
+
+
+@pytest.mark.parametrize("cut", CUTS)
+async def test_getmore_fails(api: Api, database: Documents, mongo_client: Client, cut: str) -> None:
+    scope = f"{database.name}.c"
+    sessions = [await api.open(feed=feed(database.name, "c")) for _ in range(2)]
+    insert(database, range(5))
+    for session in sessions:
+        await session.take(5)
+    with fail_command(mongo_client, scope, "getMore", **CUTS[cut]):
+        insert(database, range(5, 10))
+        for session in sessions:
+            assert await session.numbers(5) == [5, 6, 7, 8, 9]
+        await asyncio.sleep(0.5)
+    insert(database, range(10, 15))
+    for session in sessions:
+        assert await session.numbers(5) == [10, 11, 12, 13, 14]
+    [stream] = await api.streams(scope)
+    # After "shutting down" the driver does not choose the server until it has looked at it again.
+    assert stream.resumes == 1 or cut == "ShutdownInProgress"
+    # The old cursor is killed, not left to its timeout.
+    await until(lambda: len(cursors(mongo_client, scope)) == 1)
+    for session in sessions:
+        session.cancel()
+
+
+async def test_getmore_fails_again_and_again(api: Api, database: Documents, mongo_client: Client) -> None:
+    scope = f"{database.name}.c"
+    session = await api.open(feed=feed(database.name, "c"))
+    insert(database, range(5))
+    await session.take(5)
+    with fail_command(mongo_client, scope, "getMore", times=4, closeConnection=True):
+        insert(database, range(5, 10))
+        assert await session.numbers(5) == [5, 6, 7, 8, 9]
+    session.cancel()
+
+
+async def test_a_getmore_error_that_is_not_resumable_ends_the_stream(
+    api: Api, database: Documents, mongo_client: Client
+) -> None:
+    session = await api.open(feed=feed(database.name, "c"))
+    insert(database, range(3))
+    await session.take(3)
+    with fail_command(mongo_client, f"{database.name}.c", "getMore", errorCode=8000):
+        outcome = await session.end()
+    assert (outcome.code, outcome.reason) == ("PERMISSION_DENIED", "SOURCE_UNAUTHORIZED")
+    again = await api.open(feed=feed(database.name, "c"), start=at(position=session.position))
+    insert(database, range(3, 6))
+    assert await again.numbers(3) == [3, 4, 5]
+    again.cancel()
+
+
+AGGREGATE: dict[str, tuple[dict[str, Any], str, str]] = {
+    "history lost": ({"errorCode": 286}, "OUT_OF_RANGE", "HISTORY_LOST"),
+    "unauthorised": ({"errorCode": 13}, "PERMISSION_DENIED", "SOURCE_UNAUTHORIZED"),
+    "capped position": ({"errorCode": 136}, "OUT_OF_RANGE", "HISTORY_LOST"),
+    "unknown": ({"errorCode": 8}, "INVALID_ARGUMENT", "OPTION_REFUSED"),
+    "start after": ({"errorCode": 260}, "FAILED_PRECONDITION", "START_AFTER_REQUIRED"),
+}
+
+
+@pytest.mark.parametrize("case", AGGREGATE)
+async def test_aggregate_fails(api: Api, database: Documents, mongo_client: Client, case: str) -> None:
+    how, code, reason = AGGREGATE[case]
+    with fail_command(mongo_client, f"{database.name}.c", "aggregate", times=2, **how):
+        outcome = await refused(api.watch(feed(database.name, "c")).opened())
+    assert (outcome.code, outcome.reason, outcome.domain) == (code, reason, "feedmux")
+    if reason == "HISTORY_LOST":
+        assert outcome.metadata["oldest_time"].startswith("20")
+
+
+@pytest.mark.parametrize("how", [{"closeConnection": True}, {"errorCode": 91}, {"errorCode": 50}])
+async def test_aggregate_is_tried_again(
+    api: Api, database: Documents, mongo_client: Client, how: dict[str, Any]
+) -> None:
+    with fail_command(mongo_client, f"{database.name}.c", "aggregate", times=2, **how):
+        session = await api.open(feed=feed(database.name, "c"))
+        insert(database, range(3))
+        assert await session.numbers(3) == [0, 1, 2]
+        session.cancel()
+
+
+async def test_aggregate_fails_when_resuming(api: Api, database: Documents, mongo_client: Client) -> None:
+    scope = f"{database.name}.c"
+    session = await api.open(feed=feed(database.name, "c"))
+    insert(database, range(3))
+    await session.take(3)
+    data: dict[str, Any] = {"failCommands": ["getMore", "aggregate"], "appName": "feedmux", "namespace": scope}
+    data |= {"errorCode": 189, "errorLabels": ["ResumableChangeStreamError"]}
+    mongo_client.admin.command("configureFailPoint", "failCommand", mode={"times": 4}, data=data)
+    insert(database, range(3, 6))
+    assert await session.numbers(3) == [3, 4, 5]
+    mongo_client.admin.command("configureFailPoint", "failCommand", mode="off")
+    session.cancel()
+
+
+async def test_280_on_our_own_token_falls_back_to_its_time(api: Api, database: Documents, mongo_client: Client) -> None:
+    session = await api.open(feed=feed(database.name, "c"))
+    insert(database, range(3))
+    await session.take(3)
+    with fail_command(mongo_client, f"{database.name}.c", "getMore", errorCode=280):
+        insert(database, range(3, 6))
+        assert await session.numbers(3) == [3, 4, 5]
+    session.cancel()
+
+
+async def test_history_lost_policy(api: Api, database: Documents, mongo_client: Client, name: str) -> None:
+    wanted = feed(database.name, "c", '[{"$match": {"operationType": "insert"}}]')
+    await api.create(name, wanted)
+    insert(database, range(3))
+    with fail_command(mongo_client, f"{database.name}.c", "aggregate", errorCode=286):
+        outcome = await refused((await api.session(name)).opened())
+    assert (outcome.code, outcome.reason) == ("OUT_OF_RANGE", "HISTORY_LOST")
+    await api.update(["on_history_lost"], name=name, on_history_lost=feed_pb2.ON_HISTORY_LOST_EARLIEST)
+    with fail_command(mongo_client, f"{database.name}.c", "aggregate", errorCode=286):
+        session = await api.open(name)
+        assert await session.numbers(3) == [0, 1, 2]
+    assert [notice.WhichOneof("kind") for notice in session.notices] == ["gap"]
+    assert session.notices[0].gap.reason == "HISTORY_LOST"
+    await session.close()
+
+
+async def test_a_killed_cursor_loses_nothing(api: Api, database: Documents, mongo_client: Client) -> None:
+    scope = f"{database.name}.c"
+    session = await api.open(feed=feed(database.name, "c"))
+    insert(database, range(5))
+    await session.take(5)
+    [cursor] = cursors(mongo_client, scope)
+    mongo_client[database.name].command("killCursors", "c", cursors=[cursor])
+    insert(database, range(5, 10))
+    assert await session.numbers(5) == [5, 6, 7, 8, 9]
+    session.cancel()
+
+
+async def test_a_feed_that_cannot_be_opened_is_given_up_when_nobody_waits(
+    api: Api, database: Documents, mongo_client: Client
+) -> None:
+    scope = f"{database.name}.c"
+    with fail_command(mongo_client, scope, "aggregate", times=10_000, errorCode=91):
+        watch = api.watch(feed(database.name, "c"), heartbeat_interval=seconds(1))
+        await watch.opened()
+        await watch.until(lambda: watch.notices)
+        assert watch.notices[0].degraded.dependency == "source"
+        watch.cancel()
+
+        async def given_up() -> bool:
+            return not await api.streams(scope)
+
+        await until(given_up, 15)
+
+
+async def test_one_source_away_does_not_touch_the_other(
+    replica_set_factory: ReplicaSetFactory, mongo: ReplicaSet, redis_server: RedisServer, database: Documents
+) -> None:
+    second = await replica_set_factory()
+    configuration = settings(mongo.uri, redis_server.url)
+    configuration["sources"]["other"]["uri"] = second.uri
+    async with serving(configuration) as server:
+        api = server.api
+        good, bad = await api.open(feed=feed(database.name)), await api.open(feed=feed("d", source="other"))
+        second.pause()
+        insert(database, range(5))
+        assert await good.numbers(5) == [0, 1, 2, 3, 4]
+        new = await api.open(feed=feed(database.name, "c"))
+        insert(database, range(5, 8))
+        assert await new.numbers(3) == [5, 6, 7]
+        outcome = await refused(api.watch(feed("new", source="other")).opened())
+        assert (outcome.code, outcome.reason) == ("UNAVAILABLE", "SOURCE_UNAVAILABLE")
+        assert outcome.retry_s
+        second.resume()
+        async with AsyncMongoClient[dict[str, Any]](second.uri) as client:
+            await client.d.c.insert_one({"n": 7})
+        assert await bad.numbers(1) == [7]
+        for session in (good, bad, new):
+            session.cancel()
+
+
+# --- Redis.
+
+
+async def test_redis_killed_and_started_again(
+    redis_factory: RedisFactory, mongo: ReplicaSet, database: Documents, name: str
+) -> None:
+    redis = await redis_factory(persistence=True)
+    async with serving(settings(mongo.uri, redis.url)) as server:
+        api = server.api
+        await api.create(name, feed(database.name, "c"))
+        session = await api.open(name)
+        insert(database, range(10))
+        await session.take(10)
+        await session.ack_and_wait(5)
+        await redis.kill9()
+        await session.ack(8)
+        insert(database, range(10, 20))
+        assert await session.numbers(10) == list(range(10, 20))
+        await session.until(lambda: session.notices)
+        assert (session.notices[0].degraded.dependency, session.notices[0].degraded.away) == ("state", True)
+        outcome = await refused(api.get(name))
+        assert (outcome.code, outcome.reason) == ("UNAVAILABLE", "STATE_UNAVAILABLE")
+        assert outcome.retry_s
+        await redis.restart()
+        await session.until(lambda: session.committed[-1].delivery_sequence == 8)
+        await session.until(lambda: len(session.notices) > 1)
+        assert not session.notices[1].degraded.away
+        await session.ack_and_wait(15)
+        await session.close()
+        again = await api.open(name)
+        assert await again.numbers(5) == [15, 16, 17, 18, 19]
+        await again.close()
+
+
+async def test_redis_loses_everything(
+    redis_factory: RedisFactory, mongo: ReplicaSet, database: Documents, name: str
+) -> None:
+    redis = await redis_factory(persistence=False)
+    async with serving(settings(mongo.uri, redis.url)) as server:
+        api = server.api
+        await api.create(name, feed(database.name, "c"))
+        lost = f"{name}-lost"
+        await api.create(lost, feed(database.name, "c"))
+        session = await api.open(name)
+        insert(database, range(10))
+        await session.take(10)
+        await session.ack_and_wait(4)
+        await redis.restart()
+        # The live owner brings its subscription back; without one it is gone.
+        await session.ack_and_wait(6)
+        await session.close()
+        outcome = await refused((await api.session(lost)).opened())
+        assert (outcome.code, outcome.reason) == ("NOT_FOUND", "SUBSCRIPTION_NOT_FOUND")
+        again = await api.open(name)
+        assert await again.numbers(4) == [6, 7, 8, 9]
+        await again.close()
+
+
+async def test_a_frozen_server_is_fenced(
+    mongo: ReplicaSet, redis_server: RedisServer, here: Here, database: Documents, name: str, tmp_path: Path
+) -> None:
+    async with server_process(settings(mongo.uri, redis_server.url), tmp_path) as server, server.api() as api:
+        await here.api.create(name, feed(database.name, "c"))
+        first = await api.open(name, instance_id="one")
+        insert(database, range(6))
+        await first.take(6)
+        await first.ack_and_wait(2)
+        server.process.send_signal(signal.SIGSTOP)
+        await first.ack(5)
+        second = await here.api.open(name, instance_id="two", takeover=True)
+        assert await second.numbers(4) == [2, 3, 4, 5]
+        await second.ack_and_wait(1)
+        server.process.send_signal(signal.SIGCONT)
+        outcome = await first.end()
+        assert (outcome.code, outcome.reason) == ("ABORTED", "FENCED")
+        await second.close()
+        third = await here.api.open(name, credit=MANY)
+        assert await third.numbers(3) == [3, 4, 5]
+        await third.close()

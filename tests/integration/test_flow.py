@@ -1,0 +1,392 @@
+"""Credit and acks on the wire: what may be sent, what is stored, what comes again."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from pymongo.database import Database
+
+from feedmux.v1 import change_feed_pb2 as wire
+from tests.integration.servers import Here, until
+from tests.integration.wire import EARLIEST, MANY, Api, at, feed, refused, seconds
+
+Documents = Database[dict[str, Any]]
+
+
+def insert(database: Documents, numbers: range, pad: int = 0) -> None:
+    database.c.insert_many([{"n": n, "pad": "x" * pad} for n in numbers])
+
+
+# --- Credit.
+
+
+async def test_no_more_events_than_credit(api: Api, database: Documents) -> None:
+    session = await api.session(feed=feed(database.name, "c"), credit=wire.Credit(events=3, bytes=1 << 20))
+    await session.opened()
+    insert(database, range(10))
+    assert await session.numbers(3) == [0, 1, 2]
+    await session.quiet(0.3)
+    await session.credit(1)
+    await session.credit(1)
+    assert await session.numbers(2) == [3, 4]
+    await session.quiet(0.3)
+    await session.credit(100)
+    assert await session.numbers(5) == [5, 6, 7, 8, 9]
+    session.cancel()
+
+
+async def test_zero_credit_is_a_pause(api: Api, database: Documents) -> None:
+    session = await api.session(feed=feed(database.name, "c"))
+    await session.opened()
+    insert(database, range(3))
+    await session.quiet(0.3)
+    await session.credit(10)
+    assert await session.numbers(3) == [0, 1, 2]
+    session.cancel()
+
+
+async def test_one_event_may_overdraw_and_the_debt_is_paid_first(api: Api, database: Documents) -> None:
+    session = await api.session(feed=feed(database.name, "c"), credit=wire.Credit(events=100, bytes=1))
+    await session.opened()
+    insert(database, range(4), pad=10_000)
+    first = (await session.take(1))[0]
+    await session.quiet(0.3)
+    debt = len(first.data) - 1
+    await session.credit(1, debt)  # exactly paid: nothing left
+    await session.quiet(0.3)
+    await session.credit(1, 1)
+    assert await session.numbers(1) == [1]
+    await session.quiet(0.3)
+    await session.credit(1)
+    assert await session.numbers(2) == [2, 3]
+    session.cancel()
+
+
+async def test_byte_credit_counts_the_events_bytes(api: Api, database: Documents) -> None:
+    session = await api.session(feed=feed(database.name, "c"), credit=wire.Credit(events=1000, bytes=50_000))
+    await session.opened()
+    insert(database, range(100), pad=5_000)
+    sizes = [len(event.data) for event in await session.during(0.5)]
+    assert sum(sizes[:-1]) < 50_000 <= sum(sizes)
+    session.cancel()
+
+
+async def test_unused_credit_is_clamped(small: Here, database: Documents) -> None:
+    session = await small.api.session(feed=feed(database.name, "c"), credit=MANY)
+    opened = await session.opened()
+    assert (opened.limits.credit_events_max, opened.limits.credit_bytes_max) == (5000, 2 << 20)
+    for _ in range(3):
+        await session.credit(2**31 - 1, 2**40)
+    insert(database, range(400), pad=10_000)
+    # 2 MiB, and no more until there is credit again.
+    assert 2 << 20 <= sum(len(each.data) for each in await session.during(1.5)) < (2 << 20) + 11_000
+    session.cancel()
+
+
+# --- Acks on an inline feed.
+
+
+async def test_acks_of_an_inline_feed_are_accepted_and_stored_nowhere(api: Api, database: Documents) -> None:
+    session = await api.open(feed=feed(database.name, "c"))
+    insert(database, range(5))
+    await session.take(5)
+    await session.ack(3)
+    await session.quiet(0.3)
+    assert not session.committed
+    await session.close()
+
+
+# --- Durable subscriptions.
+
+
+async def test_acked_never_comes_again_and_unacked_all_does(api: Api, database: Documents, name: str) -> None:
+    await api.create(name, feed(database.name, "c"))
+    insert(database, range(10))
+    session = await api.open(name)
+    await session.take(10)
+    await session.ack_and_wait(4)
+    stored = await api.get(name)
+    assert stored.position == session.committed[-1].position
+    assert stored.active
+    await session.close()
+    assert not (await api.get(name)).active
+    again = await api.open(name)
+    assert await again.numbers(6) == [4, 5, 6, 7, 8, 9]
+    # A lower ack is no news; another of all of it is.
+    await again.ack(2)
+    await again.ack(1)
+    await again.ack_and_wait(6)
+    await again.close()
+    last = await api.open(name)
+    await last.quiet(0.3)
+    await last.close()
+
+
+async def test_close_commits_without_waiting_for_the_interval(api: Api, database: Documents, name: str) -> None:
+    await api.create(name, feed(database.name, "c"))
+    insert(database, range(3))
+    session = await api.open(name)
+    await session.take(3)
+    await session.ack(3)
+    await session.close()
+    assert [each.delivery_sequence for each in session.committed] == [3]
+    assert (await api.get(name)).position == session.position
+
+
+async def test_a_cancelled_session_commits_what_was_acked(api: Api, database: Documents, name: str) -> None:
+    await api.create(name, feed(database.name, "c"))
+    insert(database, range(3))
+    session = await api.open(name, instance_id="one")
+    await session.take(3)
+    await session.ack_and_wait(2)
+    session.cancel()
+    again = await api.open(name, instance_id="one")
+    assert await again.numbers(1) == [2]
+    await again.close()
+
+
+async def test_acks_in_many_small_steps(api: Api, database: Documents, name: str) -> None:
+    await api.create(name, feed(database.name, "c"))
+    insert(database, range(50))
+    done = 0
+    while done < 50:
+        session = await api.open(name, credit=wire.Credit(events=9, bytes=1 << 20))
+        expected = list(range(done, min(done + 9, 50)))
+        assert await session.numbers(len(expected)) == expected
+        acked = min(7, len(expected))
+        await session.ack(acked)
+        await session.close()
+        done += acked
+    assert done == 50
+
+
+@pytest.mark.parametrize("kind", ["position", "resume_token"])
+async def test_last_acked_wins_over_an_older_stored_position(
+    api: Api, database: Documents, name: str, kind: str
+) -> None:
+    await api.create(name, feed(database.name, "c"))
+    insert(database, range(6))
+    session = await api.session(name, credit=wire.Credit(events=4, bytes=1 << 20))
+    opened = await session.opened()
+    assert await session.numbers(4) == [0, 1, 2, 3]
+    position, token = session.position, session.resume_token
+    await session.close()
+    # The acks got lost; the client knows better.
+    place: dict[str, Any] = {"position": position} if kind == "position" else {"resume_token": token}
+    again = await api.session(name, credit=MANY, last_acked=wire.LastAcked(epoch=opened.epoch, **place))
+    reopened = await again.opened()
+    assert reopened.at_last_acked
+    assert reopened.epoch > opened.epoch
+    assert await again.numbers(2) == [4, 5]
+    await again.close()
+    assert (await api.get(name)).position == position
+
+
+async def test_a_seek_wins_over_last_acked(api: Api, database: Documents, name: str) -> None:
+    created = await api.create(name, feed(database.name, "c"))
+    insert(database, range(4))
+    session = await api.session(name, credit=MANY)
+    opened = await session.opened()
+    await session.take(4)
+    await session.ack(4)
+    await session.close()
+    await api.seek(name, at(position=created.position))
+    last_acked = wire.LastAcked(epoch=opened.epoch, position=session.position)
+    again = await api.session(name, credit=MANY, last_acked=last_acked)
+    assert not (await again.opened()).at_last_acked
+    assert await again.numbers(4) == [0, 1, 2, 3]
+    assert [notice.WhichOneof("kind") for notice in again.notices] == ["rewound"]
+    await again.close()
+
+
+async def test_delivery_pauses_at_the_bound_of_unacked_events(small: Here, database: Documents, name: str) -> None:
+    api = small.api
+    await api.create(name, feed(database.name, "c"))
+    insert(database, range(250))
+    session = await api.session(name, credit=MANY)
+    assert (await session.opened()).limits.unacked_events_max == 100
+    assert await session.numbers(100) == list(range(100))
+    await session.quiet(0.3)
+    await session.ack(30)
+    assert await session.numbers(30) == list(range(100, 130))
+    await session.quiet(0.3)
+    await session.ack(130)
+    assert await session.numbers(100) == list(range(130, 230))
+    await session.ack(230)
+    assert await session.numbers(20) == list(range(230, 250))
+    await session.close()
+
+
+async def test_progress_moves_an_idle_subscription(api: Api, database: Documents, name: str) -> None:
+    created = await api.create(name, feed(database.name, "c", '[{"$match": {"fullDocument.n": -1}}]'))
+    session = await api.open(name, heartbeat_interval=seconds(1))
+    insert(database, range(5))
+    await session.until(lambda: session.committed)
+    stored = await api.get(name)
+    assert stored.position == session.committed[-1].position != created.position
+    assert stored.cluster_time.seconds >= created.cluster_time.seconds
+    await session.close()
+
+
+async def test_progress_does_not_pass_what_is_unacked(api: Api, database: Documents, name: str) -> None:
+    created = await api.create(name, feed(database.name, "c"))
+    session = await api.open(name, heartbeat_interval=seconds(1))
+    insert(database, range(3))
+    await session.take(3)
+    database.elsewhere.insert_one({})
+    await session.until(lambda: len(session.progress) >= 2)
+    assert (await api.get(name)).position == created.position
+    await session.ack_and_wait(3)
+    before = (await api.get(name)).position
+    database.elsewhere.insert_one({})
+    await session.until(lambda: session.committed[-1].position != before)
+    await session.close()
+
+
+# --- One subscriber for each subscription.
+
+
+async def test_busy_then_takeover(api: Api, database: Documents, name: str) -> None:
+    await api.create(name, feed(database.name, "c"))
+    first = await api.open(name, instance_id="one")
+    insert(database, range(4))
+    await first.take(4)
+    await first.ack_and_wait(1)
+    outcome = await refused((await api.session(name, instance_id="two")).opened())
+    assert (outcome.code, outcome.reason) == ("FAILED_PRECONDITION", "SUBSCRIPTION_BUSY")
+    assert outcome.metadata["owner"] == "one"
+    assert (await api.get(name)).owner == "one"
+    second = await api.open(name, instance_id="two", takeover=True)
+    assert await second.numbers(3) == [1, 2, 3]
+    outcome = await first.end()
+    assert (outcome.code, outcome.reason, outcome.metadata["cause"]) == ("ABORTED", "FENCED", "TAKEOVER")
+    await second.ack_and_wait(3)
+    await second.close()
+
+
+async def test_the_same_instance_replaces_itself(api: Api, database: Documents, name: str) -> None:
+    await api.create(name, feed(database.name, "c"))
+    first = await api.open(name, instance_id="one")
+    second = await api.open(name, instance_id="one")
+    assert (await first.end()).reason == "FENCED"
+    insert(database, range(1))
+    assert await second.numbers(1) == [0]
+    await second.close()
+
+
+async def test_instances_without_a_name_are_not_the_same(api: Api, database: Documents, name: str) -> None:
+    await api.create(name, feed(database.name, "c"))
+    first = await api.open(name)
+    outcome = await refused((await api.session(name)).opened())
+    assert outcome.reason == "SUBSCRIPTION_BUSY"
+    await first.close()
+    await (await api.open(name)).close()
+
+
+@pytest.mark.parametrize("cause", ["SEEK", "UPDATE", "DELETE"])
+async def test_changes_end_the_open_session(api: Api, database: Documents, name: str, cause: str) -> None:
+    wanted = feed(database.name, "c")
+    created = await api.create(name, wanted)
+    session = await api.open(name)
+    insert(database, range(3))
+    await session.take(3)
+    await session.ack_and_wait(2)
+    match cause:
+        case "SEEK":
+            await api.seek(name, at(position=created.position))
+        case "UPDATE":
+            await api.update(name=name, feed=feed(database.name, "c", '[{"$match": {"fullDocument.n": {"$gt": 1}}}]'))
+        case "DELETE":
+            await api.delete(name)
+    outcome = await session.end()
+    assert (outcome.code, outcome.reason, outcome.metadata["cause"]) == ("ABORTED", "FENCED", cause)
+    if cause == "DELETE":
+        outcome = await refused((await api.session(name)).opened())
+        assert (outcome.code, outcome.reason) == ("NOT_FOUND", "SUBSCRIPTION_NOT_FOUND")
+        return
+    again = await api.open(name)
+    assert await again.numbers(3 if cause == "SEEK" else 1) == ([0, 1, 2] if cause == "SEEK" else [2])
+    await again.close()
+
+
+async def test_a_changed_filter_keeps_the_place(api: Api, database: Documents, name: str) -> None:
+    await api.create(name, feed(database.name, "c", '[{"$match": {"fullDocument.n": {"$lt": 3}}}]'))
+    insert(database, range(3))
+    session = await api.open(name)
+    await session.take(3)
+    await session.ack(3)
+    await session.close()
+    insert(database, range(3, 6))
+    # The stored token's event is hidden now.
+    changed = feed(database.name, "c", '[{"$match": {"fullDocument.n": {"$gte": 3}}}]')
+    await api.update(["feed"], name=name, feed=changed)
+    again = await api.open(name)
+    assert await again.numbers(3) == [3, 4, 5]
+    await again.close()
+
+
+# --- The control service.
+
+
+async def test_create_get_list_update_delete(tenants: Here, database: Documents, name: str) -> None:
+    api = tenants.api
+    names = [f"{name}-{n}" for n in range(5)]
+    created = [await api.create(each, feed(database.name, "c")) for each in names]
+    assert (await api.create(names[0], feed(database.name, "c"))).position == created[0].position
+    page = await api.page(2)
+    found = list(page.subscriptions)
+    while page.next_page_token:
+        page = await api.page(2, page.next_page_token)
+        assert len(page.subscriptions) <= 2
+        found += page.subscriptions
+    assert [each.name for each in found if each.name.startswith(name)] == names
+    updated = await api.update(["on_invalidate"], name=names[0], on_invalidate=2)
+    assert updated.etag != created[0].etag
+    assert updated.position == created[0].position
+    await api.delete(names[0], etag=updated.etag)
+    outcome = await refused(api.get(names[0]))
+    assert (outcome.code, outcome.reason) == ("NOT_FOUND", "SUBSCRIPTION_NOT_FOUND")
+    await api.delete(names[0], allow_missing=True)
+    for each in names[1:]:
+        await api.delete(each)
+
+
+async def test_create_stores_the_start_at_once(api: Api, database: Documents, name: str) -> None:
+    await api.create(name, feed(database.name, "c"))
+    insert(database, range(2))
+    await asyncio.sleep(0.1)
+    session = await api.open(name)
+    assert await session.numbers(2) == [0, 1]
+    await session.close()
+
+
+async def test_seek_forwards_and_to_earliest(api: Api, database: Documents, name: str) -> None:
+    pipeline = '[{"$match": {"operationType": "insert"}}]'
+    insert(database, range(3))
+    await api.create(name, feed(database.name, "c", pipeline))
+    await api.seek(name, EARLIEST)
+    session = await api.open(name)
+    assert await session.numbers(3) == [0, 1, 2]
+    await session.close()
+    now = await api.resolve(feed(database.name, "c"), at(latest={}))
+    insert(database, range(3, 5))
+    await api.seek(name, at(position=now.position))
+    session = await api.open(name)
+    assert await session.numbers(2) == [3, 4]
+    await session.close()
+
+
+async def test_a_lease_is_renewed(api: Api, database: Documents, name: str) -> None:
+    await api.create(name, feed(database.name, "c"))
+    session = await api.open(name)
+    await asyncio.sleep(5)  # the lease is 4 s
+    assert (await api.get(name)).active
+    insert(database, range(1))
+    await session.take(1)
+    await session.ack_and_wait(1)
+    await session.close()
+    await until(lambda: not_active(api, name))
+
+
+async def not_active(api: Api, name: str) -> bool:
+    return not (await api.get(name)).active

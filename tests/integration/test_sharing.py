@@ -1,0 +1,214 @@
+"""One read for many: sharing, trailing streams, falling behind, resting. The small server's rings hold 1,000 events."""
+
+import asyncio
+from typing import Any
+
+from pymongo import MongoClient
+from pymongo.database import Database
+
+from feedmux.v1 import change_feed_pb2 as wire
+from feedmux.v1 import operator_pb2
+from tests.integration.servers import Here, cursors, until
+from tests.integration.wire import MANY, Api, Receiver, Session, at, feed
+
+Documents = Database[dict[str, Any]]
+Client = MongoClient[dict[str, Any]]
+State = operator_pb2.SharedStream.State
+
+
+def insert(database: Documents, numbers: range, pad: int = 100) -> None:
+    for first in range(numbers.start, numbers.stop, 500):
+        part = range(first, min(first + 500, numbers.stop))
+        database.c.insert_many([{"n": n, "pad": "x" * pad} for n in part])
+
+
+async def pull(session: Session, numbers: range, step: int = 400) -> None:
+    """Receives exactly these, granting as it goes."""
+    for first in range(numbers.start, numbers.stop, step):
+        count = min(step, numbers.stop - first)
+        await session.credit(count)
+        assert await session.numbers(count) == list(range(first, first + count))
+
+
+async def test_many_subscribers_one_cursor(api: Api, database: Documents, mongo_client: Client) -> None:
+    wanted, scope = feed(database.name, "c"), f"{database.name}.c"
+    receivers: list[Receiver] = [api.watch(wanted) for _ in range(10)]
+    receivers += [await api.session(feed=wanted, credit=MANY) for _ in range(10)]
+    await asyncio.gather(*(receiver.opened() for receiver in receivers))
+    insert(database, range(1000))
+    for numbers in await asyncio.gather(*(receiver.numbers(1000) for receiver in receivers)):
+        assert numbers == list(range(1000))
+    assert len(cursors(mongo_client, scope)) == 1
+    [stream] = await api.streams(scope)
+    assert stream.subscriber_count == len(stream.subscribers) == 20
+    assert stream.events_read == 1000
+    assert stream.cursor_open
+    assert {each.state for each in stream.subscribers} == {"live"}
+    assert {each.events_sent for each in stream.subscribers} == {1000}
+    for receiver in receivers:
+        receiver.cancel()
+
+
+async def test_other_options_are_another_feed(api: Api, database: Documents, mongo_client: Client) -> None:
+    scope = f"{database.name}.c"
+    receivers = [
+        api.watch(feed(database.name, "c", **options))
+        for options in ({}, {"full_document": "updateLookup"}, {"batch_size": 7}, {"max_await_time_ms": 5})
+    ]
+    for receiver in receivers:
+        await receiver.opened()
+    insert(database, range(1))
+    for receiver in receivers:
+        await receiver.take(1)
+    # batch_size and max_await_time_ms do not keep feeds from being shared.
+    assert len(await api.streams(scope)) == len(cursors(mongo_client, scope)) == 2
+    for receiver in receivers:
+        receiver.cancel()
+
+
+async def test_late_joiner_trails_is_handed_over_and_its_stream_closes(
+    small: Here, database: Documents, mongo_client: Client
+) -> None:
+    api, wanted, scope = small.api, feed(database.name, "c"), f"{database.name}.c"
+    live = await api.session(feed=wanted)
+    start = (await live.opened()).position
+    insert(database, range(3000))
+    await pull(live, range(3000))
+    [leader] = await api.streams(scope)
+    assert leader.ring_events <= 1000
+    late = await api.session(feed=wanted, start=at(position=start), credit=wire.Credit(events=50, bytes=1 << 20))
+    await late.opened()
+    assert await late.numbers(50) == list(range(50))
+    streams = await api.streams(scope)
+    assert sorted(each.trailing for each in streams) == [False, True]
+    assert [each.subscribers[0].state for each in streams if each.trailing] == ["catch_up"]
+    await pull(late, range(50, 3000))
+    insert(database, range(3000, 3010))
+    await late.credit(100)
+    await live.credit(100)
+    assert await late.numbers(10) == await live.numbers(10) == list(range(3000, 3010))
+
+    async def one_stream() -> bool:
+        return len(await api.streams(scope)) == 1 == len(cursors(mongo_client, scope))
+
+    await until(one_stream)
+    [stream] = await api.streams(scope)
+    assert stream.id == leader.id
+    assert stream.subscriber_count == 2
+    late.cancel()
+    live.cancel()
+
+
+async def test_late_joiners_share_trailing_streams(small: Here, database: Documents) -> None:
+    api, wanted, scope = small.api, feed(database.name, "c"), f"{database.name}.c"
+    live = await api.session(feed=wanted)
+    start = (await live.opened()).position
+    insert(database, range(3000))
+    await pull(live, range(3000))
+    late = [
+        await api.session(feed=wanted, start=at(position=start), credit=wire.Credit(events=10, bytes=1 << 20))
+        for _ in range(8)
+    ]
+    for session in late:
+        await session.opened()
+        assert await session.numbers(10) == list(range(10))
+    assert len(await api.streams(scope)) == 2
+    await asyncio.gather(*(pull(session, range(10, 3000)) for session in late))
+    for session in (live, *late):
+        session.cancel()
+
+
+async def test_slow_subscriber_falls_out_and_rejoins_without_a_gap(small: Here, database: Documents) -> None:
+    api, wanted, scope = small.api, feed(database.name, "c"), f"{database.name}.c"
+    fast = await api.session(feed=wanted)
+    await fast.opened()
+    slow = await api.session(feed=wanted, credit=wire.Credit(events=7, bytes=1 << 20))
+    await slow.opened()
+    insert(database, range(3000))
+    await pull(fast, range(3000))
+    assert await slow.numbers(7) == list(range(7))
+    [stream] = await api.streams(scope)
+    assert (stream.oldest.seconds, stream.oldest.increment) > (0, 0)
+    await pull(slow, range(7, 3000), 90)
+    insert(database, range(3000, 3005))
+    await fast.credit(5)
+    await slow.credit(5)
+    assert await fast.numbers(5) == await slow.numbers(5) == list(range(3000, 3005))
+    fast.cancel()
+    slow.cancel()
+
+
+async def test_slow_and_fast_while_it_is_written(small: Here, database: Documents) -> None:
+    api, wanted = small.api, feed(database.name, "c")
+    sessions = [await api.session(feed=wanted) for _ in range(4)]
+    for session in sessions:
+        await session.opened()
+    writing = asyncio.create_task(asyncio.to_thread(insert, database, range(6000)))
+    await asyncio.gather(
+        *(pull(session, range(6000), step) for session, step in zip(sessions, (4000, 1000, 150, 40), strict=True))
+    )
+    await writing
+    for session in sessions:
+        session.cancel()
+
+
+async def test_the_pump_pauses_closes_and_resumes(small: Here, database: Documents, mongo_client: Client) -> None:
+    api, wanted, scope = small.api, feed(database.name, "c"), f"{database.name}.c"
+    session = await api.session(feed=wanted, credit=wire.Credit(events=5, bytes=1 << 20))
+    await session.opened()
+    insert(database, range(5))
+    assert await session.numbers(5) == [0, 1, 2, 3, 4]
+
+    async def in_state(state: int) -> bool:
+        [stream] = await api.streams(scope)
+        return bool(stream.state == state)
+
+    await until(lambda: in_state(State.STATE_PAUSED))
+    [paused] = await api.streams(scope)
+    insert(database, range(5, 20))
+    await asyncio.sleep(0.4)
+    [still] = await api.streams(scope)
+    assert (still.batches_read, still.events_read) == (paused.batches_read, 5)
+    await until(lambda: in_state(State.STATE_IDLE))
+    assert not cursors(mongo_client, scope)
+    assert not (await api.streams(scope))[0].cursor_open
+    insert(database, range(20, 30))
+    await session.credit(100)
+    assert await session.numbers(25) == list(range(5, 30))
+    assert len(cursors(mongo_client, scope)) == 1
+    session.cancel()
+
+
+async def test_a_stream_lingers_for_a_reconnect_then_closes(
+    api: Api, database: Documents, mongo_client: Client
+) -> None:
+    wanted, scope = feed(database.name, "c"), f"{database.name}.c"
+    first = await api.open(feed=wanted)
+    insert(database, range(5))
+    await first.take(5)
+    [before] = await api.streams(scope)
+    position = first.position
+    first.cancel()
+    await asyncio.sleep(0.3)
+    again = await api.open(feed=wanted, start=at(position=position))
+    [after] = await api.streams(scope)
+    assert after.id == before.id
+    again.cancel()
+
+    async def gone() -> bool:
+        return not await api.streams(scope) and not cursors(mongo_client, scope)
+
+    await until(gone)
+
+
+async def test_subscribers_of_different_formats_share(api: Api, database: Documents) -> None:
+    wanted, scope = feed(database.name, "c"), f"{database.name}.c"
+    receivers = [api.watch(wanted, format=each) for each in (1, 2, 3)]
+    for receiver in receivers:
+        await receiver.opened()
+    insert(database, range(500))
+    for receiver in receivers:
+        assert len(await receiver.take(500)) == 500
+    assert len(await api.streams(scope)) == 1
+    for receiver in receivers:
+        receiver.cancel()

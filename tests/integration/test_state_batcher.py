@@ -1,0 +1,313 @@
+"""Commits are coalesced, leases renewed, losses restored, rivals fenced."""
+
+import asyncio
+import random
+import time
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from redis.asyncio import Redis
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.embedded import RedisServer
+from feedmux_server.state.batcher import CommitBatcher
+from feedmux_server.state.handle import CommitHandle
+from feedmux_server.state.store import SubscriptionStore
+from tests.integration.state_support import Clock, Recorder, client, create, place, running, submit, until
+
+
+@pytest_asyncio.fixture
+async def redis(redis_server: RedisServer) -> AsyncIterator[Redis]:
+    async with client(redis_server.url) as redis:
+        yield redis
+
+
+@pytest.fixture
+def store(redis: Redis) -> SubscriptionStore:
+    return SubscriptionStore(redis, lease_s=30.0)
+
+
+@pytest.fixture
+def tenant() -> str:
+    return f"t{uuid.uuid4().hex[:10]}"
+
+
+async def opened(
+    store: SubscriptionStore, batcher: CommitBatcher, tenant: str, name: str = "s", instance: str = "one"
+) -> tuple[CommitHandle, Recorder]:
+    stored, lease = await store.open(tenant, name, instance_id=instance, takeover=True)
+    recorder = Recorder()
+    return batcher.attach(lease, stored, recorder), recorder
+
+
+async def forget(redis: Redis, tenant: str, name: str = "s") -> None:
+    await redis.delete(f"feedmux:1:{{{tenant}/{name}}}", f"feedmux:1:names:{{{tenant}}}")
+
+
+async def test_acks_are_committed_and_confirmed(store: SubscriptionStore, tenant: str) -> None:
+    await create(store, tenant, "s")
+    async with running(CommitBatcher(store, interval_s=0.01)) as batcher:
+        handle, recorder = await opened(store, batcher, tenant)
+        for number in range(1, 200):
+            submit(handle, number)
+            if number % 20 == 0:
+                await asyncio.sleep(0.005)
+        await until(lambda: recorder.commits[-1:] == [(199, place(199).position)])
+        assert recorder.commits == sorted(recorder.commits)
+        assert (await store.get(tenant, "s")).place == place(199)
+        assert handle.position == place(199).position
+        await handle.detach()
+    assert not (await store.get(tenant, "s")).active
+
+
+async def test_an_older_or_equal_place_is_no_news(store: SubscriptionStore, tenant: str) -> None:
+    await create(store, tenant, "s", at=9)
+    async with running(CommitBatcher(store, interval_s=0.01)) as batcher:
+        handle, recorder = await opened(store, batcher, tenant)
+        handle.submit(place(9).position, place(9).cluster_time, place(9).order, 0)
+        assert handle.waiting is None
+        handle.submit(place(4).position, place(4).cluster_time, place(4).order, 1)
+        await handle.flush(2.0)
+        assert recorder.commits == [(1, place(9).position)]
+
+
+async def test_commands_do_not_grow_with_the_rate_of_acks(redis_factory: Any, tenant: str) -> None:
+    server = await redis_factory(persistence=False)
+    figures: list[float] = []
+    async with client(server.url) as redis:
+        store = SubscriptionStore(redis, lease_s=30.0)
+        async with running(CommitBatcher(store, interval_s=0.1)) as batcher:
+            handles = []
+            for i in range(64):
+                await create(store, tenant, f"s{i}")
+                handles.append((await opened(store, batcher, tenant, f"s{i}"))[0])
+            number = 0
+            for acks_per_tick in (10, 1000):
+                commands, began = (await redis.info("stats"))["total_commands_processed"], time.monotonic()
+                while time.monotonic() - began < 1.5:
+                    for _ in range(acks_per_tick):
+                        number += 1
+                        submit(handles[number % 64], number)
+                    await asyncio.sleep(0.01)
+                commands = (await redis.info("stats"))["total_commands_processed"] - commands
+                figures.append(commands / (time.monotonic() - began))
+            for handle in handles:
+                await handle.detach()
+    # About 1,000 acks a second over 64 sessions, then as many as the machine can of 100,000.
+    assert figures[1] <= 1.5 * figures[0]
+
+
+async def test_one_pass_is_one_round_trip_for_many(store: SubscriptionStore, redis: Redis, tenant: str) -> None:
+    batcher = CommitBatcher(store, interval_s=0.01)
+    pairs = []
+    for i in range(50):
+        await create(store, tenant, f"s{i}")
+        pairs.append(await opened(store, batcher, tenant, f"s{i}"))
+    for handle, _ in pairs:
+        submit(handle, 3)
+    before = (await redis.info("commandstats"))["cmdstat_evalsha"]["calls"]
+    # All flush at once, as in a drain; the first one's round trip serves all.
+    await asyncio.gather(*(handle.flush(2.0) for handle, _ in pairs))
+    assert (await redis.info("commandstats"))["cmdstat_evalsha"]["calls"] - before == 50
+    assert all(recorder.commits == [(3, place(3).position)] for _, recorder in pairs)
+    assert await batcher.flush_all(1.0) == 0
+    await asyncio.gather(*(handle.detach() for handle, _ in pairs))
+
+
+async def test_flush_all_without_the_task(store: SubscriptionStore, tenant: str) -> None:
+    batcher = CommitBatcher(store, interval_s=0.01)
+    await create(store, tenant, "s")
+    handle, recorder = await opened(store, batcher, tenant)
+    submit(handle, 8)
+    assert await batcher.flush_all(2.0) == 0
+    assert recorder.commits == [(8, place(8).position)]
+
+
+async def test_leases_are_renewed_without_commits(redis: Redis, tenant: str) -> None:
+    store = SubscriptionStore(redis, lease_s=0.4)
+    await create(store, tenant, "s")
+    async with running(CommitBatcher(store, interval_s=0.01)) as batcher:
+        handle, recorder = await opened(store, batcher, tenant)
+        for _ in range(10):
+            await asyncio.sleep(0.1)
+            assert (await store.get(tenant, "s")).active
+            assert batcher.is_owner(handle)
+        assert (recorder.commits, recorder.causes, recorder.available) == ([], [], [])
+        await handle.detach()
+
+
+@pytest.mark.parametrize("cause", ["TAKEOVER", "SEEK", "UPDATE", "DELETE"])
+async def test_a_session_learns_why_it_lost(store: SubscriptionStore, tenant: str, cause: str) -> None:
+    await create(store, tenant, "s")
+    async with running(CommitBatcher(store, interval_s=0.01)) as batcher:
+        handle, recorder = await opened(store, batcher, tenant)
+        submit(handle, 1)
+        await until(lambda: bool(recorder.commits))
+        at = place(0)
+        match cause:
+            case "TAKEOVER":
+                await store.open(tenant, "s", instance_id="two", takeover=True)
+            case "SEEK":
+                await store.seek(tenant, "s", position=at.position, cluster_time=at.cluster_time, order=at.order)
+            case "UPDATE":
+                await store.update(tenant, "s", definition=b"b", etag="etag-b")
+            case "DELETE":
+                await store.delete(tenant, "s")
+        batcher.recheck(tenant, "s")
+        await until(lambda: recorder.causes == [cause])
+        submit(handle, 2)
+        with pytest.raises(FeedmuxError) as caught:
+            await handle.flush(1.0)
+        assert caught.value.reason is ErrorReason.FENCED
+        assert caught.value.metadata == {"cause": cause}
+        await handle.detach()
+        assert not batcher.is_owner(handle)
+        assert recorder.causes == [cause]
+        assert recorder.commits == [(1, place(1).position)]
+        if cause == "DELETE":
+            with pytest.raises(FeedmuxError, match="no subscription"):
+                await store.get(tenant, "s")
+
+
+async def test_an_older_session_of_this_process_is_fenced_at_once(store: SubscriptionStore, tenant: str) -> None:
+    await create(store, tenant, "s")
+    batcher = CommitBatcher(store, interval_s=0.01)
+    _, first = await opened(store, batcher, tenant)
+    second, _ = await opened(store, batcher, tenant)
+    assert first.causes == ["TAKEOVER"]
+    submit(second, 1)
+    await second.flush(1.0)
+    await second.detach()
+
+
+async def test_everything_lost_is_restored_by_live_owners(store: SubscriptionStore, redis: Redis, tenant: str) -> None:
+    await create(store, tenant, "idle", at=3)
+    await create(store, tenant, "busy", at=3)
+    async with running(CommitBatcher(store, interval_s=0.01)) as batcher:
+        idle, idle_recorder = await opened(store, batcher, tenant, "idle")
+        busy, recorder = await opened(store, batcher, tenant, "busy")
+        submit(busy, 10)
+        await busy.flush(1.0)
+        before = await store.get(tenant, "busy")
+        await forget(redis, tenant, "idle")
+        await forget(redis, tenant, "busy")
+        submit(busy, 11)
+        batcher.recheck(tenant, "idle")
+        await until(lambda: recorder.commits[-1] == (11, place(11).position))
+        after = await store.get(tenant, "busy")
+        assert (after.epoch, after.definition, after.create_ms) == (
+            before.epoch,
+            before.definition,
+            before.create_ms,
+        )
+        assert (await store.get(tenant, "idle")).place == place(3)
+        assert [s.name for s in (await store.list(tenant, page_size=9))[0]] == ["busy", "idle"]
+        assert recorder.causes == idle_recorder.causes == []
+        _, lease = await store.open(tenant, "busy", instance_id="one")
+        assert lease.epoch > before.epoch
+        await idle.detach()
+        await busy.detach()
+
+
+async def test_an_owner_that_was_away_too_long_does_not_bring_back(redis: Redis, tenant: str) -> None:
+    store, clock = SubscriptionStore(redis, lease_s=1.0, tombstone_s=60.0), Clock()
+    await create(store, tenant, "s")
+    batcher = CommitBatcher(store, interval_s=0.01, clock=clock)
+    handle, recorder = await opened(store, batcher, tenant)
+    await forget(redis, tenant)
+    clock.ahead_s = 31.0
+    assert not batcher.is_owner(handle)
+    submit(handle, 1)
+    with pytest.raises(FeedmuxError):
+        await handle.flush(1.0)
+    assert recorder.causes == ["LEASE"]
+    with pytest.raises(FeedmuxError, match="no subscription"):
+        await store.get(tenant, "s")
+
+
+async def test_a_lapsed_owner_goes_on_when_nobody_came(store: SubscriptionStore, tenant: str) -> None:
+    clock = Clock()
+    await create(store, tenant, "s")
+    batcher = CommitBatcher(store, interval_s=0.01, clock=clock)
+    handle, _ = await opened(store, batcher, tenant)
+    clock.ahead_s = 31.0
+    assert not batcher.is_owner(handle)
+    submit(handle, 1)
+    await handle.flush(1.0)
+    assert batcher.is_owner(handle)
+    await handle.detach()
+
+
+async def test_a_listener_that_fails_and_a_key_that_redis_refuses_stop_nobody_else(
+    store: SubscriptionStore, redis: Redis, tenant: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Failing(Recorder):
+        def committed(self, delivery_sequence: int, position: bytes) -> None:
+            raise RuntimeError("a defect")
+
+    for name in ("bad", "odd", "good"):
+        await create(store, tenant, name)
+    async with running(CommitBatcher(store, interval_s=0.01)) as batcher:
+        stored, lease = await store.open(tenant, "bad", instance_id="i")
+        bad = batcher.attach(lease, stored, Failing())
+        odd, odd_recorder = await opened(store, batcher, tenant, "odd")
+        good, recorder = await opened(store, batcher, tenant, "good")
+        await redis.set(f"feedmux:1:{{{tenant}/odd}}", "x")
+        for number in range(1, 4):
+            for handle in (bad, odd, good):
+                submit(handle, number)
+            await until(lambda n=number: recorder.commits[-1:] == [(n, place(n).position)])  # type: ignore[misc]
+        assert odd_recorder.available == [False]
+        assert recorder.available == []
+        assert batcher.available
+        with pytest.raises(FeedmuxError) as caught:
+            await odd.flush(0.3)
+        assert caught.value.reason is ErrorReason.STATE_UNAVAILABLE
+        assert (await store.get(tenant, "bad")).place == place(3)
+        for handle in (bad, odd, good):
+            await handle.detach(0.3)
+    assert "a defect" in caplog.text
+
+
+async def test_memory_of_an_attached_session_is_gone_after_detach(store: SubscriptionStore, tenant: str) -> None:
+    batcher = CommitBatcher(store, interval_s=0.01)
+    await create(store, tenant, "s")
+    for number in range(1, 6):
+        handle, _ = await opened(store, batcher, tenant)
+        submit(handle, number)
+        await handle.detach()
+    assert not batcher._handles
+    assert not batcher._newest
+    assert not batcher._due
+
+
+async def test_the_task_ends_when_cancelled_at_any_moment(store: SubscriptionStore, tenant: str) -> None:
+    """redis-py under a socket timeout swallowed one cancellation in four."""
+    await create(store, tenant, "s")
+    batcher = CommitBatcher(store, interval_s=0.0)
+    handle, _ = await opened(store, batcher, tenant)
+    rng, number = random.Random(7), 0
+
+    async def ack() -> None:
+        nonlocal number
+        while True:
+            number += 1
+            submit(handle, number)
+            await asyncio.sleep(0)
+
+    acks = asyncio.create_task(ack())
+    for _ in range(200):
+        task = asyncio.create_task(batcher.run())
+        await asyncio.sleep(rng.random() * 0.003)
+        task.cancel()
+        done, _ = await asyncio.wait([task], timeout=1.0)
+        assert done
+        assert task.cancelled()
+    acks.cancel()
+    await asyncio.wait([acks])
+    await handle.flush(1.0)
+    assert (await store.get(tenant, "s")).place == place(number)
+    await handle.detach()

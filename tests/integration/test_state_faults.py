@@ -1,0 +1,238 @@
+"""Redis away, frozen, restarted, emptied, full or wrongly set up: what waits is bounded and comes through."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.embedded import RedisServer
+from feedmux_server.embedded.ports import free_ports
+from feedmux_server.state.batcher import CommitBatcher
+from feedmux_server.state.connection import StartupError, check_redis, connect, without_password
+from feedmux_server.state.store import SubscriptionStore
+from tests.integration.state_support import Recorder, client, create, place, running, submit, until
+
+RedisFactory = Callable[..., Awaitable[RedisServer]]
+
+
+async def unavailable(call: Awaitable[object]) -> FeedmuxError:
+    with pytest.raises(FeedmuxError) as caught:
+        await call
+    assert caught.value.reason is ErrorReason.STATE_UNAVAILABLE
+    assert caught.value.retry_after_s
+    return caught.value
+
+
+async def test_killed_and_restarted_commits_resume(redis_factory: RedisFactory) -> None:
+    server = await redis_factory(persistence=True)
+    async with client(server.url) as redis:
+        store = SubscriptionStore(redis, lease_s=30.0)
+        await create(store, "t", "s")
+        async with running(CommitBatcher(store, interval_s=0.01)) as batcher:
+            stored, lease = await store.open("t", "s", instance_id="one")
+            recorder = Recorder()
+            handle = batcher.attach(lease, stored, recorder)
+            submit(handle, 5)
+            await handle.flush(1.0)
+            await server.kill9()
+            for number in range(6, 500):
+                submit(handle, number)
+            await until(lambda: recorder.available == [False])
+            assert not batcher.available
+            error = await unavailable(store.get("t", "s"))
+            assert error.metadata == {"redis_error": "CONNECTION"}
+            await unavailable(handle.flush(0.2))
+            await server.restart()
+            await until(lambda: recorder.commits[-1] == (499, place(499).position))
+            assert recorder.available == [False, True]
+            assert recorder.causes == []
+            after = await store.get("t", "s")
+            assert (after.epoch, after.place) == (lease.epoch, place(499))
+            await handle.detach()
+
+
+async def test_emptied_by_a_restart_without_persistence(redis_factory: RedisFactory) -> None:
+    server = await redis_factory(persistence=False)
+    async with client(server.url) as redis:
+        store = SubscriptionStore(redis, lease_s=0.6, timeout_s=0.5)
+        names = [f"s{i}" for i in range(20)]
+        async with running(CommitBatcher(store, interval_s=0.01)) as batcher:
+            recorders = {}
+            for name in names:
+                await create(store, "t", name, at=3)
+                stored, lease = await store.open("t", name, instance_id="one")
+                recorders[name] = Recorder()
+                batcher.attach(lease, stored, recorders[name])
+            await create(store, "t", "unowned")
+            await redis.flushall()
+            # Nobody acks: the renewals find the loss.
+            await asyncio.sleep(0.5)
+            page, _ = await store.list("t", page_size=100)
+            assert sorted(names) == [s.name for s in page]
+            assert all(s.place == place(3) and s.active for s in page)
+            await server.kill9()
+            await server.restart()
+            await until(lambda: batcher.available)
+            await asyncio.sleep(0.5)
+            assert len((await store.list("t", page_size=100))[0]) == 20
+            assert all(recorder.causes == [] for recorder in recorders.values())
+        with pytest.raises(FeedmuxError) as caught:
+            await store.open("t", "unowned", instance_id="one")
+        assert caught.value.reason is ErrorReason.SUBSCRIPTION_NOT_FOUND
+
+
+async def test_frozen_nothing_piles_up(redis_factory: RedisFactory) -> None:
+    server = await redis_factory(persistence=False)
+    async with client(server.url) as redis, client(server.url) as other:
+        store = SubscriptionStore(redis, lease_s=30.0, timeout_s=0.4)
+        await create(store, "t", "s")
+        async with running(CommitBatcher(store, interval_s=0.01)) as batcher:
+            stored, lease = await store.open("t", "s", instance_id="one")
+            recorder = Recorder()
+            handle = batcher.attach(lease, stored, recorder)
+            submit(handle, 1)
+            await handle.flush(1.0)
+            calls = (await other.info("commandstats"))["cmdstat_evalsha"]["calls"]
+            server.pause()
+            tasks = len(asyncio.all_tasks())
+            began = time.monotonic()
+            for number in range(2, 2000):
+                submit(handle, number)
+                if number % 20 == 0:
+                    await asyncio.sleep(0.01)
+            assert recorder.available == [False]
+            # A hundred requests fail in the time of a few, not one after the other, and over few connections.
+            errors = await asyncio.gather(*(unavailable(store.get("t", "s")) for _ in range(100)))
+            assert {error.metadata["redis_error"] for error in errors} <= {"TIMEOUT", "CONNECTION"}
+            assert time.monotonic() - began < 5.0
+            assert len(asyncio.all_tasks()) <= tasks + 1
+            server.resume()
+            await until(lambda: recorder.commits[-1] == (1999, place(1999).position))
+            assert recorder.available == [False, True]
+            after = (await other.info("commandstats"))["cmdstat_evalsha"]["calls"]
+            assert after - calls <= 20
+            assert (await other.info("clients"))["connected_clients"] <= 20
+            await handle.detach()
+
+
+async def test_paused_clients_then_on(redis_factory: RedisFactory) -> None:
+    server = await redis_factory(persistence=False)
+    async with client(server.url) as redis, client(server.url) as other:
+        store = SubscriptionStore(redis, lease_s=30.0, timeout_s=0.2)
+        await create(store, "t", "s")
+        async with running(CommitBatcher(store, interval_s=0.01)) as batcher:
+            stored, lease = await store.open("t", "s", instance_id="one")
+            recorder = Recorder()
+            handle = batcher.attach(lease, stored, recorder)
+            await other.client_pause(800)
+            submit(handle, 7)
+            await until(lambda: recorder.available == [False])
+            await until(lambda: recorder.commits[-1:] == [(7, place(7).position)])
+            assert recorder.available == [False, True]
+            await handle.detach()
+
+
+async def test_out_of_memory_is_loud_and_passes(redis_factory: RedisFactory, caplog: pytest.LogCaptureFixture) -> None:
+    server = await redis_factory(persistence=False)
+    async with client(server.url) as redis:
+        store = SubscriptionStore(redis, lease_s=30.0)
+        await create(store, "t", "s")
+        await create(store, "t", "gone")
+        async with running(CommitBatcher(store, interval_s=0.01)) as batcher:
+            stored, lease = await store.open("t", "s", instance_id="one")
+            recorder = Recorder()
+            handle = batcher.attach(lease, stored, recorder)
+            await redis.config_set("maxmemory", "100kb")
+            submit(handle, 3)
+            await until(lambda: recorder.available == [False])
+            assert "out of memory" in caplog.text
+            error = await unavailable(create(store, "t", "new"))
+            assert error.metadata == {"redis_error": "OOM"}
+            assert "maxmemory" in error.message
+            assert (await store.get("t", "s")).place == place(0)
+            await store.delete("t", "gone")
+            await redis.config_set("maxmemory", "0")
+            await until(lambda: recorder.commits == [(3, place(3).position)])
+            assert recorder.available == [False, True]
+            await handle.detach()
+
+
+async def test_detach_while_away_is_bounded(redis_factory: RedisFactory) -> None:
+    server = await redis_factory(persistence=False)
+    async with client(server.url) as redis:
+        store = SubscriptionStore(redis, lease_s=30.0)
+        batcher = CommitBatcher(store, interval_s=0.01)
+        handles = []
+        for i in range(100):
+            await create(store, "t", f"s{i}")
+            stored, lease = await store.open("t", f"s{i}", instance_id="one")
+            handles.append(batcher.attach(lease, stored, Recorder()))
+            submit(handles[-1], 1)
+        server.pause()
+        began = time.monotonic()
+        assert await batcher.flush_all(0.3) == 100
+        await asyncio.gather(*(handle.detach(0.3) for handle in handles))
+        assert time.monotonic() - began < 2.0
+        server.resume()
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl", "allkeys-random"])
+async def test_an_evicting_redis_is_refused(redis_factory: RedisFactory, policy: str) -> None:
+    server = await redis_factory(config={"maxmemory-policy": policy})
+    async with client(server.url) as redis:
+        with pytest.raises(StartupError, match=policy) as caught:
+            await check_redis(redis, server.url)
+        assert "noeviction" in str(caught.value)
+        await redis.config_set("maxmemory-policy", "noeviction")
+        assert await check_redis(redis, server.url) == ()
+
+
+async def test_warnings_at_start(redis_factory: RedisFactory) -> None:
+    server = await redis_factory(persistence=False)
+    async with client(server.url) as redis:
+        [warning] = await check_redis(redis, server.url)
+        assert "append-only" in warning
+        await redis.acl_setuser(
+            "limited", enabled=True, passwords=["+secret"], keys=["*"], categories=["+@all"], commands=["-info"]
+        )
+    url = f"redis://limited:secret@127.0.0.1:{server.port}/0"
+    async with client(url) as redis:
+        [warning] = await check_redis(redis, url)
+        assert "unchecked" in warning
+        assert "secret" not in warning
+
+
+async def test_a_replica_is_refused(redis_factory: RedisFactory) -> None:
+    server = await redis_factory(config={"replicaof": "127.0.0.1 1"})
+    async with client(server.url) as redis:
+        with pytest.raises(StartupError, match="replica"):
+            await check_redis(redis, server.url)
+        store = SubscriptionStore(redis, lease_s=30.0)
+        error = await unavailable(create(store, "t", "s"))
+        assert "primary" in error.message
+
+
+async def test_unreachable_or_wrong_password_at_start(redis_factory: RedisFactory) -> None:
+    url = f"redis://user:secret@127.0.0.1:{free_ports(1)[0]}/0"
+    async with client(url) as redis:
+        with pytest.raises(StartupError, match="cannot be reached") as caught:
+            await check_redis(redis, url)
+    assert "secret" not in str(caught.value)
+    assert "127.0.0.1" in str(caught.value)
+    server = await redis_factory(config={"requirepass": "right"})
+    async with client(server.url.replace("//", "//:wrong@")) as redis:
+        with pytest.raises(StartupError, match="password"):
+            await check_redis(redis, server.url)
+    async with client(server.url) as redis:
+        with pytest.raises(StartupError, match="wants a password"):
+            await check_redis(redis, server.url)
+    with pytest.raises(StartupError, match="redis://HOST"):
+        connect("http://localhost:1")
+
+
+def test_urls_for_people_hold_no_secrets() -> None:
+    assert without_password("redis://u:p@h:6379/2?password=p") == "redis://h:6379/2"
+    assert without_password("unix:///run/redis.sock?password=p") == "unix:///run/redis.sock"
+    assert "secret" not in without_password("redis://:secret@[bad:1/0")

@@ -1,0 +1,422 @@
+"""Each script's rows on a real Redis: created, opened, committed, moved, deleted, restored, listed."""
+
+import asyncio
+import random
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import pytest_asyncio
+from redis.asyncio import Redis
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.embedded import RedisServer
+from feedmux_server.state.model import CommitRequest, CommitStatus, FenceCause, Lease, Place, RestoreRequest
+from feedmux_server.state.store import SubscriptionStore
+from tests.integration.state_support import client, commit, create, place
+
+
+@pytest_asyncio.fixture
+async def redis(redis_server: RedisServer) -> AsyncIterator[Redis]:
+    async with client(redis_server.url) as redis:
+        yield redis
+
+
+@pytest.fixture
+def store(redis: Redis) -> SubscriptionStore:
+    return SubscriptionStore(redis, lease_s=30.0)
+
+
+@pytest.fixture
+def tenant() -> str:
+    return f"t{uuid.uuid4().hex[:10]}"
+
+
+def key(tenant: str, name: str = "s") -> str:
+    return f"feedmux:1:{{{tenant}/{name}}}"
+
+
+async def refused(reason: ErrorReason, call: object) -> FeedmuxError:
+    with pytest.raises(FeedmuxError) as caught:
+        await call  # type: ignore[misc]
+    assert caught.value.reason is reason
+    return caught.value
+
+
+async def test_created_is_what_is_got(store: SubscriptionStore, tenant: str) -> None:
+    created = await create(store, tenant, "s", at=5)
+    assert created == await store.get(tenant, "s")
+    assert created.name == "s"
+    assert created.definition == b"a\x00\xff"
+    assert created.etag == "etag-a"
+    assert created.place == place(5)
+    assert (created.owner, created.active, created.seek_epoch) == ("", False, 0)
+    assert created.create_ms == created.update_ms > 1_600_000_000_000
+
+
+async def test_same_content_again_changes_nothing_other_content_exists(store: SubscriptionStore, tenant: str) -> None:
+    first = await create(store, tenant, "s", at=5)
+    assert await create(store, tenant, "s", at=9) == first
+    await refused(ErrorReason.SUBSCRIPTION_EXISTS, create(store, tenant, "s", content="b"))
+    assert await store.get(tenant, "s") == first
+
+
+async def test_tenants_do_not_see_each_other(store: SubscriptionStore, tenant: str) -> None:
+    await create(store, tenant, "s")
+    await refused(ErrorReason.SUBSCRIPTION_NOT_FOUND, store.get(tenant + "x", "s"))
+    assert (await store.list(tenant + "x", page_size=10))[0] == []
+
+
+async def test_nothing_is_found_that_was_not_created(store: SubscriptionStore, tenant: str) -> None:
+    at = place(1)
+    for call in (
+        store.get(tenant, "s"),
+        store.open(tenant, "s", instance_id="i"),
+        store.delete(tenant, "s"),
+        store.update(tenant, "s", definition=b"", etag="e"),
+        store.seek(tenant, "s", position=at.position, cluster_time=at.cluster_time, order=at.order),
+    ):
+        await refused(ErrorReason.SUBSCRIPTION_NOT_FOUND, call)
+
+
+async def test_a_commit_creates_nothing(store: SubscriptionStore, redis: Redis, tenant: str) -> None:
+    for number in (None, 3):
+        outcome = await commit(store, Lease(tenant, "s", 1, "n", "i"), number)
+        assert outcome.status is CommitStatus.MISSING
+    assert await redis.exists(key(tenant)) == 0
+
+
+async def test_open_gives_growing_epochs(store: SubscriptionStore, tenant: str) -> None:
+    await create(store, tenant, "s", at=2)
+    epochs = []
+    for _ in range(20):
+        stored, lease = await store.open(tenant, "s", instance_id="one")
+        assert (stored.epoch, stored.owner, stored.active) == (lease.epoch, "one", True)
+        assert stored.place == place(2)
+        epochs.append(lease.epoch)
+    assert epochs == sorted(set(epochs))
+    assert epochs[0] > 1_600_000_000_000
+
+
+async def test_busy_takeover_and_the_same_instance(store: SubscriptionStore, tenant: str) -> None:
+    await create(store, tenant, "s")
+    _, first = await store.open(tenant, "s", instance_id="one")
+    error = await refused(ErrorReason.SUBSCRIPTION_BUSY, store.open(tenant, "s", instance_id="two"))
+    assert error.metadata == {"owner": "one"}
+    _, again = await store.open(tenant, "s", instance_id="one")
+    assert (await commit(store, first, 1)).cause is FenceCause.TAKEOVER
+    _, second = await store.open(tenant, "s", instance_id="two", takeover=True)
+    outcome = await commit(store, again, 1)
+    assert (outcome.status, outcome.cause) == (CommitStatus.FENCED, FenceCause.TAKEOVER)
+    assert (await commit(store, second, 1)).status is CommitStatus.OK
+
+
+async def test_a_client_without_instance_id_is_nobody_in_particular(store: SubscriptionStore, tenant: str) -> None:
+    await create(store, tenant, "s")
+    await store.open(tenant, "s", instance_id="")
+    await refused(ErrorReason.SUBSCRIPTION_BUSY, store.open(tenant, "s", instance_id=""))
+
+
+async def test_a_lease_ends_by_release_or_by_time(redis: Redis, tenant: str) -> None:
+    store = SubscriptionStore(redis, lease_s=0.2)
+    await create(store, tenant, "s")
+    _, lease = await store.open(tenant, "s", instance_id="one")
+    await store.release(lease)
+    assert not (await store.get(tenant, "s")).active
+    _, lease = await store.open(tenant, "s", instance_id="two")
+    await asyncio.sleep(0.25)
+    expired = await store.get(tenant, "s")
+    assert (expired.active, expired.owner) == (False, "")
+    # Nobody came: the same session goes on.
+    assert (await commit(store, lease, None)).status is CommitStatus.OK
+    assert (await store.get(tenant, "s")).active
+    await asyncio.sleep(0.25)
+    await store.open(tenant, "s", instance_id="three")
+    assert (await commit(store, lease, 1)).status is CommitStatus.FENCED
+
+
+async def test_release_of_another_session_does_nothing(store: SubscriptionStore, tenant: str) -> None:
+    await create(store, tenant, "s")
+    _, old = await store.open(tenant, "s", instance_id="one")
+    _, new = await store.open(tenant, "s", instance_id="one")
+    await store.release(old)
+    await store.release(replace(new, nonce="guessed"))
+    assert (await store.get(tenant, "s")).active
+    await store.release(new)
+    assert (await commit(store, new, 1)).cause is FenceCause.LEASE
+
+
+async def test_commits_move_forward_only(store: SubscriptionStore, tenant: str) -> None:
+    await create(store, tenant, "s", at=4)
+    _, lease = await store.open(tenant, "s", instance_id="one")
+    for number, expected in ((5, 5), (4, 5), (5, 5), (7, 7), (6, 7), (0, 7), (8, 8)):
+        outcome = await commit(store, lease, number)
+        assert outcome.status is CommitStatus.OK
+        assert outcome.position == place(expected).position
+        assert (await store.get(tenant, "s")).place == place(expected)
+
+
+async def test_order_is_bytewise_and_a_prefix_comes_first(store: SubscriptionStore, tenant: str) -> None:
+    # Cluster times next to each other that are the same double.
+    time = (1_700_000_000 << 32) | 1
+    steps = [(time, b""), (time, b"\x00"), (time, b"Z"), (time, b"a"), (time, b"a\x00"), (time, b"\xff")]
+    steps += [(time + 1, b""), (time + 1, b"Z"), (time + 2, b""), ((2**32 - 1 << 32) | 7, b"")]
+    await store.create(tenant, "s", definition=b"", etag="e", position=b"p", cluster_time=time - 1, order=b"\xff")
+    _, lease = await store.open(tenant, "s", instance_id="one")
+    for i, (cluster_time, order) in enumerate(steps):
+        for cluster, key_, expected in ((cluster_time, order, i), *((c, o, i) for c, o in steps[:i])):
+            name = b"%d" % steps.index((cluster, key_))
+            [outcome] = await store.commit_many([CommitRequest(lease, Place(name, cluster, key_))])
+            assert outcome.position == b"%d" % expected
+
+
+async def test_update_keeps_the_place_and_fences(store: SubscriptionStore, tenant: str) -> None:
+    await create(store, tenant, "s", at=4)
+    _, lease = await store.open(tenant, "s", instance_id="one")
+    await commit(store, lease, 6)
+    mismatch = store.update(tenant, "s", definition=b"new", etag="e2", expected_etag="other")
+    await refused(ErrorReason.ETAG_MISMATCH, mismatch)
+    assert (await commit(store, lease, 6)).status is CommitStatus.OK
+    updated = await store.update(tenant, "s", definition=b"new", etag="e2", expected_etag="etag-a")
+    assert (updated.definition, updated.etag, updated.place) == (b"new", "e2", place(6))
+    assert (updated.active, updated.seek_epoch) == (False, 0)
+    assert updated.epoch > lease.epoch
+    assert (await commit(store, lease, 7)).cause is FenceCause.UPDATE
+    # The answer was lost and the client tries again: nothing more happens.
+    again = await store.update(tenant, "s", definition=b"new", etag="e2", expected_etag="etag-a")
+    assert again.epoch == updated.epoch
+
+
+async def test_seek_moves_backwards_and_fences(store: SubscriptionStore, tenant: str) -> None:
+    await create(store, tenant, "s", at=4)
+    _, lease = await store.open(tenant, "s", instance_id="one")
+    await commit(store, lease, 9)
+    to = place(1)
+    moved = await store.seek(tenant, "s", position=to.position, cluster_time=to.cluster_time, order=to.order)
+    assert moved.place == to
+    assert moved.seek_epoch == moved.epoch > lease.epoch
+    assert (await commit(store, lease, 10)).cause is FenceCause.SEEK
+    stored, lease = await store.open(tenant, "s", instance_id="one")
+    assert stored.epoch > stored.seek_epoch == moved.epoch
+    assert (await commit(store, lease, 2)).position == place(2).position
+
+
+async def test_deleted_is_not_found_and_fences_and_may_be_created_anew(
+    store: SubscriptionStore, redis: Redis, tenant: str
+) -> None:
+    await create(store, tenant, "s", at=4)
+    stored, lease = await store.open(tenant, "s", instance_id="one")
+    await refused(ErrorReason.ETAG_MISMATCH, store.delete(tenant, "s", expected_etag="other"))
+    await store.delete(tenant, "s", expected_etag="etag-a")
+    for call in (
+        store.get(tenant, "s"),
+        store.open(tenant, "s", instance_id="one"),
+        store.delete(tenant, "s"),
+        store.update(tenant, "s", definition=b"", etag="e"),
+    ):
+        await refused(ErrorReason.SUBSCRIPTION_NOT_FOUND, call)
+    assert (await store.list(tenant, page_size=10))[0] == []
+    assert (await commit(store, lease, 5)).cause is FenceCause.DELETE
+    await store.restore_many([RestoreRequest(lease, stored)])
+    await refused(ErrorReason.SUBSCRIPTION_NOT_FOUND, store.get(tenant, "s"))
+    await store.release(lease)
+    assert 0 < await redis.pttl(key(tenant)) <= 24 * 3600 * 1000
+
+    anew = await create(store, tenant, "s", at=1, content="b")
+    assert anew.epoch == anew.seek_epoch > lease.epoch
+    assert await redis.pttl(key(tenant)) == -1
+    assert (await commit(store, lease, 5)).cause is FenceCause.DELETE
+    assert (await store.get(tenant, "s")).place == place(1)
+
+
+async def test_restore_brings_back_what_was_lost(store: SubscriptionStore, redis: Redis, tenant: str) -> None:
+    await create(store, tenant, "s", at=4)
+    stored, lease = await store.open(tenant, "s", instance_id="one")
+    await redis.delete(key(tenant), f"feedmux:1:names:{{{tenant}}}")
+    await store.restore_many([RestoreRequest(lease, stored)])
+    assert await store.get(tenant, "s") == stored
+    assert (await store.list(tenant, page_size=10))[0] == [stored]
+    assert (await commit(store, lease, 5)).status is CommitStatus.OK
+    _, later = await store.open(tenant, "s", instance_id="one")
+    assert later.epoch > lease.epoch
+
+
+async def test_an_older_hash_is_lost_state_too_a_newer_is_not(
+    store: SubscriptionStore, redis: Redis, tenant: str
+) -> None:
+    await create(store, tenant, "s", at=4)
+    _, first = await store.open(tenant, "s", instance_id="one")
+    dump = await redis.dump(key(tenant))
+    stored, second = await store.open(tenant, "s", instance_id="one")
+    # Redis came back with what it knew before the second open.
+    assert dump is not None
+    await redis.restore(key(tenant), 0, dump, replace=True)
+    assert (await commit(store, second, 5)).status is CommitStatus.MISSING
+    await store.restore_many([RestoreRequest(second, stored)])
+    assert (await commit(store, second, 5)).status is CommitStatus.OK
+    assert (await commit(store, first, 6)).status is CommitStatus.FENCED
+    await store.restore_many([RestoreRequest(first, stored)])
+    assert (await store.get(tenant, "s")).epoch == second.epoch
+
+
+async def test_a_new_subscription_is_not_overwritten_by_an_owner_of_a_lost_one(
+    store: SubscriptionStore, redis: Redis, tenant: str
+) -> None:
+    await create(store, tenant, "s", at=4)
+    stored, lease = await store.open(tenant, "s", instance_id="one")
+    await redis.delete(key(tenant))
+    await asyncio.sleep(0.002)
+    anew = await create(store, tenant, "s", at=0, content="b")
+    assert (await commit(store, lease, 5)).status is CommitStatus.FENCED
+    await store.restore_many([RestoreRequest(lease, stored)])
+    assert await store.get(tenant, "s") == anew
+
+
+async def test_pages_by_name(store: SubscriptionStore, redis: Redis, tenant: str) -> None:
+    names = sorted(f"{prefix}{i}" for prefix in ("a", "a.", "B", "b-", "z_") for i in range(5))
+    for name in random.Random(1).sample(names, len(names)):
+        await create(store, tenant, name)
+    for page_size in (1, 7, 24, 25, 26, 1000):
+        seen: list[str] = []
+        after, pages = "", 0
+        while True:
+            page, after = await store.list(tenant, page_size=page_size, after=after)
+            assert len(page) <= page_size
+            seen += [subscription.name for subscription in page]
+            pages += 1
+            if not after:
+                break
+        assert seen == names
+        assert pages == -(-len(names) // page_size)
+
+
+async def test_an_index_entry_without_a_hash_is_skipped_and_cleaned(
+    store: SubscriptionStore, redis: Redis, tenant: str
+) -> None:
+    index = f"feedmux:1:names:{{{tenant}}}"
+    for name in "abcdef":
+        await create(store, tenant, name)
+    await redis.delete(*(key(tenant, name) for name in "abde"))
+    await redis.zadd(index, {"zz": 0})
+    page, after = await store.list(tenant, page_size=2)
+    assert ([s.name for s in page], after) == (["c", "f"], "")
+    assert await redis.zrange(index, 0, -1) == [b"c", b"f"]
+    await redis.delete(index)
+    await store.open(tenant, "c", instance_id="i")
+    await create(store, tenant, "f")
+    assert [s.name for s in (await store.list(tenant, page_size=9))[0]] == ["c", "f"]
+
+
+async def test_scripts_are_loaded_again_after_a_flush(store: SubscriptionStore, redis: Redis, tenant: str) -> None:
+    await create(store, tenant, "s")
+    _, lease = await store.open(tenant, "s", instance_id="one")
+    await redis.script_flush()
+    assert (await commit(store, lease, 3)).status is CommitStatus.OK
+    await redis.script_flush()
+    outcomes = await store.commit_many([CommitRequest(lease, place(n)) for n in (4, 5, 6)])
+    assert [outcome.position for outcome in outcomes] == [place(n).position for n in (4, 5, 6)]
+
+
+async def test_one_key_of_another_type_does_not_stop_the_others(
+    store: SubscriptionStore, redis: Redis, tenant: str
+) -> None:
+    await create(store, tenant, "s")
+    _, lease = await store.open(tenant, "s", instance_id="one")
+    await redis.set(key(tenant, "odd"), "x")
+    odd = Lease(tenant, "odd", 1, "n", "i")
+    outcomes = await store.commit_many([CommitRequest(odd, place(1)), CommitRequest(lease, place(1))])
+    assert [outcome.status for outcome in outcomes] == [CommitStatus.FAILED, CommitStatus.OK]
+    error = await refused(ErrorReason.STATE_UNAVAILABLE, store.get(tenant, "odd"))
+    assert error.metadata == {"redis_error": "WRONGTYPE"}
+
+
+def number_of(position: bytes) -> int:
+    return int(position.rpartition(b"-")[2])
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_only_the_newest_epoch_commits_and_only_forward(store: SubscriptionStore, tenant: str, seed: int) -> None:
+    """One step after the other, each checked against what must be stored then."""
+    rng = random.Random(seed)
+    await create(store, tenant, "s")
+    leases: list[Lease] = []
+    epoch, number, owner = (await store.get(tenant, "s")).epoch, 0, None
+    for _ in range(150):
+        match rng.choices(("open", "commit", "release", "seek", "update"), (3, 20, 1, 1, 1))[0]:
+            case "open":
+                _, owner = await store.open(tenant, "s", instance_id=f"i{rng.randrange(3)}", takeover=True)
+                leases.append(owner)
+                assert owner.epoch > epoch
+                epoch = owner.epoch
+            case "commit" if leases:
+                lease, wanted = rng.choice([leases[-1], *leases]), max(0, number + rng.randint(-3, 5))
+                outcome = await commit(store, lease, wanted)
+                if lease is owner:
+                    number = max(number, wanted)
+                    assert outcome.status is CommitStatus.OK
+                    assert number_of(outcome.position) == number
+                else:
+                    assert outcome.status is CommitStatus.FENCED
+            case "release" if owner:
+                await store.release(owner)
+                owner = None
+            case "seek":
+                number = rng.randrange(number + 5)
+                to = place(number)
+                moved = await store.seek(
+                    tenant, "s", position=to.position, cluster_time=to.cluster_time, order=to.order
+                )
+                assert moved.epoch > epoch
+                epoch, owner = moved.epoch, None
+            case "update":
+                updated = await store.update(tenant, "s", definition=b"d", etag=f"e{rng.random()}")
+                assert updated.epoch > epoch
+                epoch, owner = updated.epoch, None
+        stored = await store.get(tenant, "s")
+        assert (stored.epoch, number_of(stored.position)) == (epoch, number)
+        assert stored.active is (owner is not None)
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_rivals_at_once_never_commit_backwards_nor_in_two_epochs(
+    store: SubscriptionStore, tenant: str, seed: int
+) -> None:
+    rng = random.Random(seed)
+    await create(store, tenant, "s")
+    leases: list[Lease] = []
+    accepted: list[tuple[int, int]] = []
+    seen: list[tuple[int, int]] = []
+
+    async def rival(instance: str) -> None:
+        for _ in range(40):
+            await asyncio.sleep(rng.random() * 0.002)
+            if not leases or rng.random() < 0.15:
+                _, lease = await store.open(tenant, "s", instance_id=instance, takeover=True)
+                leases.append(lease)
+            else:
+                lease = rng.choice([leases[-1], *leases])
+                wanted = max((number for _, number in accepted), default=0) + rng.randint(-2, 5)
+                outcome = await commit(store, lease, max(0, wanted))
+                if outcome.status is CommitStatus.OK:
+                    accepted.append((lease.epoch, number_of(outcome.position)))
+
+    async def watcher() -> None:
+        while True:
+            stored = await store.get(tenant, "s")
+            seen.append((stored.epoch, number_of(stored.position)))
+
+    task = asyncio.create_task(watcher())
+    await asyncio.gather(*(rival(f"i{n}") for n in range(6)))
+    task.cancel()
+    await asyncio.wait([task])
+    assert len(seen) > 20
+    assert all(a[0] <= b[0] and a[1] <= b[1] for a, b in pairwise(seen))
+    # Where one epoch ends the next begins: what a higher one stored is never below what a lower one stored.
+    spans: dict[int, list[int]] = {}
+    for epoch, number in accepted:
+        spans.setdefault(epoch, []).append(number)
+    assert all(max(spans[a]) <= min(spans[b]) for a, b in pairwise(sorted(spans)))
+    assert len({lease.epoch for lease in leases}) == len(leases)
+    assert (await store.get(tenant, "s")).epoch == max(lease.epoch for lease in leases)

@@ -1,0 +1,401 @@
+"""One checker per guarantee that a recorded history can prove or refute; the names are those of the design.
+
+Each is a function from a `History` to the violations it found. Offline: `python -m tests.model.checkers FILE`.
+What a history cannot show is not judged here: Authorised, Durable only, Isolated.
+"""
+
+import sys
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from pathlib import Path
+
+from feedmux_server.core.resume_token import ResumeToken
+from tests.model.records import (
+    Acked,
+    Committed,
+    Delivered,
+    Ended,
+    Granted,
+    Held,
+    Opened,
+    Progress,
+    Record,
+    Settled,
+    Sought,
+    Written,
+    load,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    guarantee: str
+    subject: str
+    """The session or subscription."""
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.guarantee}: {self.subject}: {self.message}"
+
+
+SessionRecord = Granted | Delivered | Acked | Progress | Ended
+
+
+@dataclass(slots=True)
+class SessionHistory:
+    """What one session saw, in order."""
+
+    opened: Opened
+    records: list[SessionRecord] = field(default_factory=list)
+    end: Ended | None = None
+    settled: bool = False
+    """Open when the run had settled."""
+
+    @property
+    def name(self) -> str:
+        return self.opened.session
+
+    def delivered(self) -> Iterator[str]:
+        for record in self.records:
+            if isinstance(record, Delivered):
+                yield from record.events
+
+
+class History:
+    """A run, with what the checkers ask of it. Raises ValueError when records contradict each other."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self.records: Sequence[Record] = list(records)
+        self.written = [record for record in self.records if isinstance(record, Written)]
+        self.order = {record.event: index for index, record in enumerate(self.written)}
+        if len(self.order) != len(self.written):
+            raise ValueError("an event was written twice")
+        self.sessions: dict[str, SessionHistory] = {}
+        self._ranks_of_feed: dict[str, list[int]] = {}
+        for record in self.records:
+            match record:
+                case Opened():
+                    if record.session in self.sessions:
+                        raise ValueError(f"session {record.session} was opened twice")
+                    self.sessions[record.session] = SessionHistory(record)
+                case Granted() | Delivered() | Acked() | Progress() | Ended():
+                    session = self.sessions.get(record.session)
+                    if session is None or session.end is not None:
+                        raise ValueError(f"session {record.session} is not open")
+                    session.records.append(record)
+                    if isinstance(record, Ended):
+                        session.end = record
+                case Settled():
+                    for session in self.sessions.values():
+                        session.settled = session.end is None
+                case _:
+                    pass
+
+    @cached_property
+    def _keys(self) -> "list[tuple[int, int, int, int, bytes]] | None":
+        if not all(record.place for record in self.written):
+            return None
+        keys = [token(record.place).key for record in self.written]
+        if any(later <= earlier for earlier, later in pairwise(keys)):
+            raise ValueError("the written events' tokens are not in order")
+        return keys
+
+    def rank_behind(self, place: str) -> int | None:
+        """Index of the first written event behind `place`; None when that cannot be told."""
+        if not place or self._keys is None:
+            return None
+        return bisect_right(self._keys, token(place).key)
+
+    def ranks(self, feed: str) -> list[int]:
+        """Indices of the written events that `feed` shows."""
+        found = self._ranks_of_feed.get(feed)
+        if found is None:
+            found = self._ranks_of_feed[feed] = [
+                index for index, record in enumerate(self.written) if not record.feeds or feed in record.feeds
+            ]
+        return found
+
+    def expected(self, session: SessionHistory) -> list[int] | None:
+        """All that the session was to see, from its place to the end of the history; None if its place is not known."""
+        first = self.rank_behind(session.opened.place)
+        if first is None:
+            return None
+        ranks = self.ranks(session.opened.feed)
+        return ranks[bisect_right(ranks, first - 1) :]
+
+    def by_subscription(self) -> dict[str, list[SessionHistory]]:
+        found: dict[str, list[SessionHistory]] = {}
+        for session in self.sessions.values():
+            found.setdefault(session.opened.subscription, []).append(session)
+        return found
+
+
+@lru_cache(maxsize=65536)
+def token(place: str) -> ResumeToken:
+    return ResumeToken.from_key_string(bytes.fromhex(place))
+
+
+Checker = Callable[[History], Iterator[Violation]]
+
+
+def ordered(history: History) -> Iterator[Violation]:
+    """A subscription sees events in the source's order, never backwards within a session."""
+    for session in history.sessions.values():
+        before = -1
+        for event in session.delivered():
+            rank = history.order.get(event)
+            if rank is None:
+                yield Violation("Ordered", session.name, f"{event} was never written")
+            elif rank < before:
+                yield Violation("Ordered", session.name, f"{event} came after {history.written[before].event}")
+            else:
+                before = rank
+
+
+def complete(history: History) -> Iterator[Violation]:
+    """If a session delivers a and later c, every matching b between them was delivered."""
+    for session in history.sessions.values():
+        ranks = {history.order[event] for event in session.delivered() if event in history.order}
+        if not ranks:
+            continue
+        first, last = min(ranks), max(ranks)
+        missing = [
+            history.written[rank].event
+            for rank in history.ranks(session.opened.feed)
+            if first < rank < last and rank not in ranks
+        ]
+        if missing:
+            yield Violation("Complete", session.name, f"{len(missing)} events are missing, the first is {missing[0]}")
+
+
+def unique(history: History) -> Iterator[Violation]:
+    """No event twice within a session; deliveries are counted from 1 without gaps."""
+    for session in history.sessions.values():
+        seen: set[str] = set()
+        for event in session.delivered():
+            if event in seen:
+                yield Violation("Unique", session.name, f"{event} came twice")
+            seen.add(event)
+        sequence = 1
+        for record in session.records:
+            if isinstance(record, Delivered):
+                if record.first_sequence != sequence:
+                    yield Violation("Unique", session.name, f"sequence {record.first_sequence} instead of {sequence}")
+                sequence = record.first_sequence + len(record.events)
+
+
+def at_least_once(history: History) -> Iterator[Violation]:
+    """Across sessions, only events behind the stored place come again, none is left out; a rewind is announced."""
+    stored: dict[str, str] = {}
+    acked: dict[str, set[str]] = {}
+    first_rank: dict[str, int] = {}
+    subscription_of: dict[str, str] = {}
+    sent: dict[str, list[str]] = {}
+    for record in history.records:
+        match record:
+            case Committed() | Sought():
+                stored[record.subscription] = record.place
+                if isinstance(record, Sought):
+                    first_rank.pop(record.subscription, None)
+            case Opened():
+                name = record.subscription
+                subscription_of[record.session], sent[record.session] = name, []
+                begin = history.rank_behind(record.place)
+                if begin is None:
+                    continue
+                start = first_rank.setdefault(name, begin)
+                durable = history.rank_behind(stored.get(name, ""))
+                if durable is not None and begin < durable and not record.rewound:
+                    yield Violation("At least once", record.session, "began before the stored place, unannounced")
+                done = acked.get(name, set())
+                for rank in history.ranks(record.feed):
+                    if start <= rank < begin and history.written[rank].event not in done:
+                        event = history.written[rank].event
+                        yield Violation("At least once", record.session, f"began behind {event}, which was never acked")
+                        break
+                first_rank[name] = min(start, begin)
+            case Delivered():
+                sent[record.session].extend(record.events)
+            case Acked():
+                done = acked.setdefault(subscription_of[record.session], set())
+                done.update(sent[record.session][: record.sequence])
+            case _:
+                pass
+
+
+def resumable_or_loud(history: History) -> Iterator[Violation]:
+    """A session begins with the first event behind its place, or ends with an error; never a silent skip."""
+    for session in history.sessions.values():
+        expected = history.expected(session)
+        if expected is None:
+            continue
+        events = [event for event in session.delivered() if event in history.order]
+        if session.opened.unknown_place:
+            places = {record.place for record in session.records if isinstance(record, Progress)}
+            if events or (session.settled and expected) or places - {session.opened.place}:
+                yield Violation("Resumable or loud", session.name, "went on from a place that MongoDB does not know")
+            continue
+        if events and (not expected or history.order[events[0]] != expected[0]):
+            wanted = history.written[expected[0]].event if expected else "nothing"
+            yield Violation("Resumable or loud", session.name, f"began with {events[0]} instead of {wanted}")
+        invalidates = [event for event in events if history.written[history.order[event]].invalidate]
+        if session.opened.stops_at_invalidate:
+            if invalidates and events[-1] != invalidates[0]:
+                yield Violation("Resumable or loud", session.name, f"went on behind the invalidate {invalidates[0]}")
+            if session.settled and invalidates:
+                yield Violation("Resumable or loud", session.name, "was not told that its feed was invalidated")
+            if session.end is not None and session.end.reason == "FEED_INVALIDATED" and not invalidates:
+                yield Violation("Resumable or loud", session.name, "ended by an invalidate that it did not see")
+
+
+def bookmarkable(history: History) -> Iterator[Violation]:
+    """After Progress, or a batch's position, at P, nothing at or before P comes later, and nothing is missing there."""
+    for session in history.sessions.values():
+        expected = history.expected(session)
+        passed = 0
+        count = 0
+        for record in session.records:
+            if isinstance(record, Delivered):
+                for event in record.events:
+                    if history.order.get(event, passed) < passed:
+                        yield Violation("Bookmarkable", session.name, f"{event} came after a place behind it")
+                count += len(record.events)
+            if isinstance(record, Delivered | Progress):
+                rank = history.rank_behind(record.place)
+                if rank is None:
+                    continue
+                if rank < passed:
+                    yield Violation("Bookmarkable", session.name, f"place {record.place} lies before an earlier one")
+                passed = max(passed, rank)
+                if expected is not None and count < len(expected) and expected[count] < rank:
+                    event = history.written[expected[count]].event
+                    yield Violation("Bookmarkable", session.name, f"a place is behind {event}, which was not delivered")
+
+
+def whole(history: History) -> Iterator[Violation]:
+    """Fragments of one event, and the events of one transaction, keep their order and are never interleaved."""
+    for session in history.sessions.values():
+        closed: set[str] = set()
+        unit, before = "", -1
+        for event in session.delivered():
+            rank = history.order.get(event)
+            if rank is None:
+                continue
+            mine = history.written[rank].unit
+            if mine != unit:
+                if unit:
+                    closed.add(unit)
+                if mine in closed:
+                    yield Violation("Whole", session.name, f"{event} of {mine} came apart from the others")
+            elif mine and rank < before:
+                yield Violation("Whole", session.name, f"{event} of {mine} came out of order")
+            unit, before = mine, rank
+
+
+def bounded(history: History) -> Iterator[Violation]:
+    """Events and bytes never exceed the credit granted, unacked events their cap, memory its configuration."""
+    for session in history.sessions.values():
+        events = size = sent = acked = 0
+        granted = False
+        for record in session.records:
+            match record:
+                case Granted():
+                    granted = True
+                    events, size = events + record.events, size + record.bytes
+                case Delivered():
+                    for index in range(len(record.events)):
+                        if granted and size <= 0 and record.sizes:
+                            yield Violation("Bounded", session.name, "an event came without credit in bytes")
+                            break
+                        size -= record.sizes[index] if record.sizes else 0
+                    events -= len(record.events)
+                    sent += len(record.events)
+                    if granted and events < 0:
+                        yield Violation("Bounded", session.name, f"{-events} events more than granted")
+                    if session.opened.unacked_max and sent - acked > session.opened.unacked_max:
+                        yield Violation("Bounded", session.name, f"{sent - acked} events are unacknowledged")
+                case Acked():
+                    acked = max(acked, record.sequence)
+                case _:
+                    pass
+    for each in history.records:
+        if isinstance(each, Held) and each.amount > each.amount_max:
+            yield Violation("Bounded", each.name, f"held {each.amount}, {each.amount_max} are allowed")
+
+
+def monotone_commit(history: History) -> Iterator[Violation]:
+    """The stored place moves forward only, except by Seek."""
+    stored: dict[str, str] = {}
+    for record in history.records:
+        if isinstance(record, Committed):
+            before = stored.get(record.subscription)
+            if before and record.place and token(before).is_after(token(record.place)):
+                yield Violation("Monotone commit", record.subscription, f"{record.place} after {before}")
+            stored[record.subscription] = record.place
+        elif isinstance(record, Sought):
+            stored[record.subscription] = record.place
+
+
+def fenced(history: History) -> Iterator[Violation]:
+    """At most one epoch can commit: the newest that was opened."""
+    newest: dict[str, int] = {}
+    for record in history.records:
+        if isinstance(record, Opened) and record.epoch:
+            if record.epoch <= newest.get(record.subscription, 0):
+                yield Violation("Fenced", record.session, f"epoch {record.epoch} was handed out before")
+            newest[record.subscription] = max(record.epoch, newest.get(record.subscription, 0))
+        elif isinstance(record, Committed) and record.epoch and record.epoch < newest.get(record.subscription, 0):
+            yield Violation("Fenced", record.subscription, f"a commit of epoch {record.epoch} was taken")
+
+
+def convergent(history: History) -> Iterator[Violation]:
+    """When faults stop, everyone catches up."""
+    for session in history.sessions.values():
+        expected = history.expected(session)
+        if not session.settled or expected is None or session.opened.unknown_place:
+            continue
+        seen = {history.order[event] for event in session.delivered() if event in history.order}
+        missing = [rank for rank in expected if rank not in seen]
+        if missing:
+            first = history.written[missing[0]].event
+            yield Violation("Convergent", session.name, f"{len(missing)} events never came, the first is {first}")
+
+
+CHECKERS: dict[str, Checker] = {
+    "Ordered": ordered,
+    "Complete": complete,
+    "Unique": unique,
+    "At least once": at_least_once,
+    "Resumable or loud": resumable_or_loud,
+    "Bookmarkable": bookmarkable,
+    "Whole": whole,
+    "Bounded": bounded,
+    "Monotone commit": monotone_commit,
+    "Fenced": fenced,
+    "Convergent": convergent,
+}
+
+
+def check(records: Iterable[Record], guarantees: Iterable[str] = CHECKERS) -> list[Violation]:
+    """All violations, guarantee by guarantee."""
+    history = History(records)
+    return [violation for name in guarantees for violation in CHECKERS[name](history)]
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 1:
+        print("usage: python -m tests.model.checkers FILE", file=sys.stderr)
+        return 2
+    records = list(load(Path(arguments[0])))
+    violations = check(records)
+    for violation in violations:
+        print(violation)
+    print(f"{len(records)} records, {len(CHECKERS)} guarantees, {len(violations)} violations")
+    return 1 if violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

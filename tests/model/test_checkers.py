@@ -1,0 +1,140 @@
+"""The checkers on histories written by hand, and from a file as they are used offline."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.model.checkers import check, main
+from tests.model.records import (
+    Acked,
+    Committed,
+    Delivered,
+    Ended,
+    Granted,
+    Held,
+    Opened,
+    Progress,
+    Record,
+    Settled,
+    Sought,
+    Written,
+    from_line,
+    load,
+    save,
+    to_line,
+)
+from tests.model.source import BEGIN, event_token, hex_of
+
+
+def place(n: int) -> str:
+    return hex_of(event_token(BEGIN + n, key=n))
+
+
+WRITTEN: list[Record] = [
+    Written("e1", place(1)),
+    Written("e2", place(2), unit="t"),
+    Written("e3", place(3), unit="t"),
+    Written("e4", place(4), feeds=("other",)),
+    Written("e5", place(5)),
+]
+OPEN = Opened("s", "s/1", place(0), feed="mine", epoch=1, unacked_max=3)
+
+
+def deliver(*events: str, first: int = 1, at: str = "") -> Delivered:
+    return Delivered("s/1", first, events, (10,) * len(events), at)
+
+
+GOOD: list[Record] = [
+    *WRITTEN,
+    OPEN,
+    Granted("s/1", 4, 35),
+    deliver("e1", "e2", at=place(2)),
+    Acked("s/1", 2),
+    Committed("s", 1, place(2)),
+    deliver("e3", "e5", first=3, at=place(5)),
+    Progress("s/1", place(9)),
+    Settled(),
+    Ended("s/1"),
+    Opened("s", "s/2", place(2), feed="mine", epoch=2),
+    Sought("s", place(1)),
+    Committed("s", 2, place(1)),
+]
+
+
+def test_a_good_history_has_no_violations() -> None:
+    assert check(GOOD) == []
+
+
+BAD: list[tuple[str, list[Record]]] = [
+    ("Ordered", [OPEN, deliver("e2", "e1")]),
+    ("Ordered", [OPEN, deliver("never written")]),
+    ("Complete", [OPEN, deliver("e1", "e3")]),
+    ("Unique", [OPEN, deliver("e1", "e1")]),
+    ("Unique", [OPEN, deliver("e1"), deliver("e2", first=3)]),
+    ("At least once", [OPEN, deliver("e1", "e2"), Acked("s/1", 1), Opened("s", "s/2", place(2), feed="mine")]),
+    ("At least once", [OPEN, Committed("s", 1, place(2)), Opened("s", "s/2", place(1), feed="mine")]),
+    ("Resumable or loud", [OPEN, deliver("e2")]),
+    ("Resumable or loud", [OPEN, Ended("s/1", "FEED_INVALIDATED")]),
+    ("Resumable or loud", [Opened("s", "s/1", place(0), unknown_place=True), deliver("e1")]),
+    ("Bookmarkable", [OPEN, deliver("e1", at=place(2))]),
+    ("Bookmarkable", [OPEN, Progress("s/1", place(1)), deliver("e1")]),
+    ("Bookmarkable", [OPEN, deliver("e1", "e2", at=place(2)), Progress("s/1", place(1))]),
+    ("Whole", [OPEN, deliver("e2", "e1", "e3")]),
+    ("Whole", [OPEN, deliver("e3", "e2")]),
+    ("Bounded", [OPEN, Granted("s/1", 1, 100), deliver("e1", "e2")]),
+    ("Bounded", [OPEN, Granted("s/1", 9, 10), deliver("e1", "e2")]),
+    ("Bounded", [OPEN, deliver("e1", "e2", "e3", "e5")]),
+    ("Bounded", [Held("ring", 11, 10)]),
+    ("Monotone commit", [OPEN, Committed("s", 1, place(2)), Committed("s", 1, place(1))]),
+    ("Fenced", [OPEN, Opened("s", "s/2", place(0), epoch=2), Committed("s", 1, place(2))]),
+    ("Fenced", [OPEN, Opened("s", "s/2", place(0), epoch=1)]),
+    ("Convergent", [OPEN, deliver("e1"), Settled()]),
+]
+
+
+@pytest.mark.parametrize(("guarantee", "records"), BAD)
+def test_a_bad_history_is_noticed(guarantee: str, records: list[Record]) -> None:
+    assert {violation.guarantee for violation in check([*WRITTEN, *records], [guarantee])} == {guarantee}
+
+
+def test_an_invalidate_ends_a_session_that_stops_there() -> None:
+    written = [Written("e1", place(1)), Written("end", place(2), invalidate=True), Written("e3", place(3))]
+    behind: list[Record] = [*written, Opened("s", "s/1", place(0)), deliver("e1", "end", "e3")]
+    assert [violation.guarantee for violation in check(behind)] == ["Resumable or loud"]
+    goes_on: list[Record] = [*written, Opened("s", "s/1", place(0), stops_at_invalidate=False), behind[-1]]
+    assert check(goes_on) == []
+    untold: list[Record] = [*behind[:-1], deliver("e1", "end"), Settled()]
+    assert "Resumable or loud" in [violation.guarantee for violation in check(untold)]
+
+
+def test_places_that_are_not_known_are_not_judged() -> None:
+    unplaced: list[Record] = [Written("e1"), Written("e2"), Opened("s", "s/1"), deliver("e2"), Settled()]
+    assert check(unplaced) == []
+
+
+def test_contradictions_are_refused() -> None:
+    with pytest.raises(ValueError, match="written twice"):
+        check([WRITTEN[0], WRITTEN[0]])
+    with pytest.raises(ValueError, match="opened twice"):
+        check([OPEN, OPEN])
+    with pytest.raises(ValueError, match="is not open"):
+        check([OPEN, Ended("s/1"), deliver("e1")])
+    with pytest.raises(ValueError, match="not in order"):
+        check([WRITTEN[1], WRITTEN[0], OPEN])
+
+
+def test_lines_round_trip() -> None:
+    assert [from_line(to_line(record)) for record in GOOD] == GOOD
+    with pytest.raises(ValueError, match="not a record"):
+        from_line('{"kind":"unheard of"}')
+
+
+def test_offline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "history.jsonl"
+    save(GOOD, file)
+    assert list(load(file)) == GOOD
+    assert main([str(file)]) == 0
+    save([*WRITTEN, OPEN, deliver("e1", "e1")], file)
+    assert main([str(file)]) == 1
+    assert "Unique: s/1: e1 came twice" in capsys.readouterr().out
+    assert main([]) == 2
