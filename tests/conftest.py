@@ -5,6 +5,7 @@ stop them. For faults, make your own by `replica_set_factory` and `redis_factory
 of them die with pytest, whatever ends it.
 """
 
+import signal
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
@@ -21,6 +22,9 @@ from feedmux_server.embedded import RedisServer, ReplicaSet
 # Timing on a busy machine says nothing about the code.
 hypothesis.settings.register_profile("feedmux", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("feedmux")
+
+# Where the run was started in the background SIGINT is ignored, and so it would be in what the tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ReplicaSetFactory = Callable[..., Awaitable[ReplicaSet]]
 RedisFactory = Callable[..., Awaitable[RedisServer]]

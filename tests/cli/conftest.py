@@ -15,6 +15,7 @@ import pytest_asyncio
 from feedmux.cli.keys import new_key
 from feedmux_server.embedded import Process, RedisServer, ReplicaSet
 from feedmux_server.embedded.ports import free_ports
+from tests.started import Started
 
 FEEDMUX = (sys.executable, "-m", "feedmux.cli")
 TIMEOUT_S = 60
@@ -48,8 +49,8 @@ class Site:
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1])
 
-    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
+    def start(self, *arguments: str, **options: Any) -> Started[bytes]:
+        return Started(
             [*FEEDMUX, *arguments],
             env=self.environment,
             stdin=subprocess.DEVNULL,

@@ -17,6 +17,7 @@ from feedmux_server.config import Config, LimitsSection, make_config
 from feedmux_server.embedded import Mongod, RedisServer, ReplicaSet
 from feedmux_server.embedded.ports import free_ports
 from tests.cli.conftest import FEEDMUX, Site, clean_environment, run, write_config
+from tests.started import Started
 
 MARK = "FEEDMUX_TEST_MARK"
 
@@ -185,8 +186,8 @@ def test_dev_interrupted_while_it_starts(after_s: float) -> None:
     assert marked(mark) == []
 
 
-def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+def start(*arguments: str, **environment: str) -> Started[str]:
+    return Started(
         [*FEEDMUX, *arguments],
         env=clean_environment() | environment,
         stdin=subprocess.DEVNULL,

@@ -13,6 +13,7 @@ import pytest
 from pymongo.database import Database
 
 from tests.cli.conftest import FEEDMUX, TIMEOUT_S, Site
+from tests.started import Started
 
 Documents = Database[dict[str, Any]]
 
@@ -144,7 +145,7 @@ def test_refusals_say_why(site: Site, arguments: list[str], environment: dict[st
 def on_terminal(environment: dict[str, str], *arguments: str) -> str:
     """What a command that ends by itself writes to a terminal."""
     reader, writer = pty.openpty()
-    with subprocess.Popen([*FEEDMUX, *arguments], env=environment, stdin=writer, stdout=writer, stderr=writer):
+    with Started([*FEEDMUX, *arguments], env=environment, stdin=writer, stdout=writer, stderr=writer):
         os.close(writer)
         written = b""
         while True:

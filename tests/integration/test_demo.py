@@ -13,14 +13,15 @@ import pytest
 
 from demo.check import Truth, check
 from feedmux_server.core.resume_token import ResumeToken
+from tests.started import Started
 
 DEMO = Path(__file__).parents[2] / "demo" / "demo.py"
 MARK = "DEMO_TEST_MARK"
 NAMES = {"search-index", "cache", "audit-log", "reports", "billing", "analytics"}
 
 
-def start(mark: str, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+def start(mark: str, *arguments: str) -> Started[str]:
+    return Started(
         [sys.executable, str(DEMO), *arguments],
         env=os.environ | {MARK: mark},
         stdin=subprocess.DEVNULL,

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
@@ -11,6 +11,7 @@ from feedmux_server.embedded import RedisServer
 from feedmux_server.embedded.ports import free_ports
 from feedmux_server.state.batcher import CommitBatcher
 from feedmux_server.state.connection import StartupError, check_redis, connect, without_password
+from feedmux_server.state.model import StoredSubscription
 from feedmux_server.state.store import SubscriptionStore
 from tests.integration.state_support import Recorder, client, create, place, running, submit, until
 
@@ -23,6 +24,14 @@ async def unavailable(call: Awaitable[object]) -> FeedmuxError:
     assert caught.value.reason is ErrorReason.STATE_UNAVAILABLE
     assert caught.value.retry_after_s
     return caught.value
+
+
+async def listed(store: SubscriptionStore, count: int) -> Sequence[StoredSubscription]:
+    """The subscriptions of tenant `t` once there are at least `count`."""
+    async with asyncio.timeout(10.0):
+        while len(page := (await store.list("t", page_size=100))[0]) < count:
+            await asyncio.sleep(0.02)
+    return page
 
 
 async def test_killed_and_restarted_commits_resume(redis_factory: RedisFactory) -> None:
@@ -68,15 +77,13 @@ async def test_emptied_by_a_restart_without_persistence(redis_factory: RedisFact
             await create(store, "t", "unowned")
             await redis.flushall()
             # Nobody acks: the renewals find the loss.
-            await asyncio.sleep(0.5)
-            page, _ = await store.list("t", page_size=100)
+            page = await listed(store, len(names))
             assert sorted(names) == [s.name for s in page]
             assert all(s.place == place(3) and s.active for s in page)
             await server.kill9()
             await server.restart()
             await until(lambda: batcher.available)
-            await asyncio.sleep(0.5)
-            assert len((await store.list("t", page_size=100))[0]) == 20
+            assert sorted(names) == [s.name for s in await listed(store, len(names))]
             assert all(recorder.causes == [] for recorder in recorders.values())
         with pytest.raises(FeedmuxError) as caught:
             await store.open("t", "unowned", instance_id="one")
