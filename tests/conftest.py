@@ -6,9 +6,11 @@ of them die with pytest, whatever ends it.
 """
 
 import signal
+import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -42,6 +44,22 @@ async def redis_server() -> AsyncIterator[RedisServer]:
     """An empty Redis; keep to keys of your own (a tenant or subscription named for the test)."""
     async with RedisServer(persistence=False) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def newer_mongod() -> Path:
+    """The binary of MongoDB 6.0.27, which splits large events (`./run test` installs it). Skips where it is missing."""
+    binary = Path(sys.prefix, "mongod-6.0.27", "fiftyone", "db", "bin", "mongod")
+    if not binary.exists():
+        pytest.skip("no MongoDB 6.0.27: ./run test installs it")
+    return binary
+
+
+@pytest_asyncio.fixture(scope="session")
+async def newer_mongo(newer_mongod: Path) -> AsyncIterator[ReplicaSet]:
+    """Like `mongo`, of version 6.0.27."""
+    async with ReplicaSet(oplog_mb=1024, binary=newer_mongod) as replica_set:
+        yield replica_set
 
 
 @pytest.fixture(scope="session")

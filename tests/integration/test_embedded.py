@@ -219,3 +219,8 @@ def test_child_of_another_thread_is_refused(tmp_path: Path) -> None:
 def test_missing_binary_is_named(tmp_path: Path) -> None:
     with pytest.raises(EmbeddedError, match="no/such/mongod"):
         mongod_binary.library_env(Path("/no/such/mongod"), tmp_path)
+
+
+async def test_another_version_brings_its_libraries(newer_mongo: ReplicaSet) -> None:
+    async with newer_mongo.nodes[0].client() as client:
+        assert (await client.server_info())["version"] == "6.0.27"

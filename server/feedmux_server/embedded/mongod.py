@@ -44,6 +44,8 @@ class MongodOptions:
     """More --setParameter NAME=VALUE."""
     arguments: Sequence[str] = ()
     """More command-line arguments."""
+    binary: Path | None = None
+    """Another mongod than `find_mongod` finds."""
 
     def command_line(self, port: int, data_dir: Path, replica_set: str | None) -> list[str]:
         parameters = {
@@ -100,7 +102,7 @@ class Mongod:
     async def start(self) -> None:
         """Returns when it accepts connections. From the main thread only (see `process`)."""
         if self._workdir is None:
-            binary = find_mongod()
+            binary = self._options.binary or find_mongod()
             self._workdir = WorkDir("mongod")
             data_dir = self._data_dir or self._workdir.path / "data"
             data_dir.mkdir(parents=True, exist_ok=True)
@@ -160,13 +162,14 @@ class ReplicaSet:
         ports: Sequence[int] | None = None,
         election_timeout_ms: int = 2000,
         data_dir: Path | None = None,
+        binary: Path | None = None,
     ) -> None:
-        """`oplog_mb`, `cache_gb`, `parameters` as in MongodOptions; `ports` in place of `nodes`.
+        """`oplog_mb`, `cache_gb`, `parameters`, `binary` as in MongodOptions; `ports` in place of `nodes`.
 
         `data_dir` is kept at the end and may be started on again, with the same ports.
         `election_timeout_ms`: how long a dead primary goes unnoticed; MongoDB's own default is 10,000.
         """
-        options = MongodOptions(oplog_mb=oplog_mb, cache_gb=cache_gb, parameters=parameters or {})
+        options = MongodOptions(oplog_mb=oplog_mb, cache_gb=cache_gb, parameters=parameters or {}, binary=binary)
         self._election_timeout_ms = election_timeout_ms
         self.nodes = [
             Mongod(options, port=port, replica_set=SET_NAME, data_dir=data_dir and data_dir / f"node{index}")

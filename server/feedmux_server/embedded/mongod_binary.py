@@ -1,17 +1,22 @@
-"""Where the mongod binary is, and the libcurl it needs on a machine that has none.
+"""Where the mongod binary is, and the libraries it needs on a machine that lacks them.
 
 Neighbours: `mongod` starts what this finds.
 """
 
-import importlib.util
 import os
 import shutil
 import subprocess
+import sysconfig
 from pathlib import Path
 
 from feedmux_server.embedded.process import EmbeddedError
 
-_LIBCURL = "libcurl.so.4"
+_BUNDLED = {
+    "libcurl.so.4": ("pycurl.libs/libcurl-*.so*", "pip install pycurl, or apt-get install libcurl4"),
+    "libssl.so.1.1": ("psycopg2_binary.libs/libssl-*.so.1.1", "pip install psycopg2-binary==2.9.9"),
+    "libcrypto.so.1.1": ("psycopg2_binary.libs/libcrypto-*.so.1.1", "pip install psycopg2-binary==2.9.9"),
+}
+"""Libraries that Python packages bring, where in their site-packages, and what to do without."""
 
 
 def find_mongod() -> Path:
@@ -30,29 +35,30 @@ def find_mongod() -> Path:
 
 
 def library_env(mongod: Path, folder: Path) -> dict[str, str]:
-    """What to add to the environment so that `mongod` loads: nothing, or a path to pycurl's libcurl.
+    """What to add to the environment so that `mongod` loads: nothing, or a path to libraries that packages bring.
 
-    The link to that is made in `folder`. EmbeddedError when it does not load all the same (another library is
+    The links to those are made in `folder`. EmbeddedError when it does not load all the same (another library is
     missing, another processor).
     """
-    complaint = _complaint(mongod, {})
-    if complaint is None:
-        return {}
-    if _LIBCURL not in complaint:
-        raise EmbeddedError(f"mongod cannot run here: {complaint}")
-    bundled = _bundled_libcurl()
-    if bundled is None:
-        raise EmbeddedError(f"mongod needs {_LIBCURL}: pip install pycurl, or apt-get install libcurl4")
-    folder.mkdir(exist_ok=True)
-    link = folder / _LIBCURL
-    link.unlink(missing_ok=True)
-    link.symlink_to(bundled)
-    # Its own folder as well: the libraries it was bundled with are searched for beside the link.
-    paths = [str(folder), str(bundled.parent), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
-    env = {"LD_LIBRARY_PATH": ":".join(paths)}
-    complaint = _complaint(mongod, env)
-    if complaint is not None:
-        raise EmbeddedError(f"mongod cannot run here: {complaint}")
+    env: dict[str, str] = {}
+    paths = [str(folder)]
+    linked: set[str] = set()
+    while (complaint := _complaint(mongod, env)) is not None:
+        missing = next((name for name in _BUNDLED if name in complaint and name not in linked), None)
+        if missing is None:
+            raise EmbeddedError(f"mongod cannot run here: {complaint}")
+        pattern, advice = _BUNDLED[missing]
+        bundled = _find_bundled(mongod, pattern)
+        if bundled is None:
+            raise EmbeddedError(f"mongod needs {missing}: {advice}")
+        folder.mkdir(exist_ok=True)
+        link = folder / missing
+        link.unlink(missing_ok=True)
+        link.symlink_to(bundled)
+        linked.add(missing)
+        # Its own folder as well: the libraries it was bundled with are searched for beside the link.
+        paths.append(str(bundled.parent))
+        env["LD_LIBRARY_PATH"] = ":".join([*paths, *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])
     return env
 
 
@@ -72,11 +78,9 @@ def _complaint(mongod: Path, env: dict[str, str]) -> str | None:
     return None if done.returncode == 0 else done.stderr.strip()
 
 
-def _bundled_libcurl() -> Path | None:
-    spec = importlib.util.find_spec("pycurl")
-    if spec is None or spec.origin is None:
-        return None
-    for site_packages in Path(spec.origin).parents[:2]:
-        for library in sorted((site_packages / "pycurl.libs").glob("libcurl-*.so*")):
+def _find_bundled(mongod: Path, pattern: str) -> Path | None:
+    """Looks in the site-packages of the binary, then in ours."""
+    for site_packages in (*mongod.parents[3:4], Path(sysconfig.get_path("platlib"))):
+        for library in sorted(site_packages.glob(pattern)):
             return library
     return None
