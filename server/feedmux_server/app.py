@@ -5,6 +5,8 @@ import gc
 import logging
 import signal
 import ssl
+import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -12,10 +14,11 @@ from pathlib import Path
 
 import uvloop
 
-from feedmux_server.config import Config, ConfigError, LimitsSection, load_tenants
+from feedmux_server.config import Config, ConfigError, LimitsSection, TenantsFile, load_tenants
 from feedmux_server.core.credit import CreditLimits
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.feed_streams import StreamLimits
+from feedmux_server.core.quota import Accounts, Quotas
 from feedmux_server.core.replay_buffer import RingLimits
 from feedmux_server.fanout.hub import Hub, HubLimits
 from feedmux_server.fanout.pump import PumpLimits
@@ -29,6 +32,10 @@ from feedmux_server.state.connection import StartupError, check_redis, connect
 from feedmux_server.state.store import SubscriptionStore
 
 log = logging.getLogger(__name__)
+
+
+_SWITCH_INTERVAL_S = 0.001
+"""A thread that renders JSON keeps the event loop waiting for this long at most, instead of Python's 5 ms."""
 
 
 class CannotStart(Exception):
@@ -85,7 +92,8 @@ async def running(config: Config, *, insecure_no_auth: bool = False) -> AsyncIte
             stack.push_async_callback(redis.aclose)
             for warning in await check_redis(redis, config.redis.url):
                 log.warning(warning)
-            auth, operator_auth = _authenticators(config, insecure_no_auth)
+            tenants = _tenants(config, insecure_no_auth)
+            auth, operator_auth = _authenticators(config, tenants)
             tls = _tls(config)
         except (FeedmuxError, StartupError, ConfigError) as error:
             raise CannotStart(str(error)) from None
@@ -93,7 +101,7 @@ async def running(config: Config, *, insecure_no_auth: bool = False) -> AsyncIte
         batcher = CommitBatcher(store, interval_s=config.redis.commit_interval_s)
         refusal: CannotStart | None = None
         async with asyncio.TaskGroup() as tasks:
-            hub = Hub(sources, hub_limits(config.limits), tasks)
+            hub = Hub(sources, hub_limits(config.limits), tasks, _accounts(tenants))
             service = Service(hub, store, batcher, auth, operator_auth, config.limits.sessions)
             servers = Servers(service, Listeners(config.listen.data, config.listen.operator, config.listen.health, tls))
             committing = tasks.create_task(batcher.run(), name="commit-batcher")
@@ -107,6 +115,7 @@ async def running(config: Config, *, insecure_no_auth: bool = False) -> AsyncIte
             else:
                 log.info("serving", extra={"address": _address(config.listen.data, ports.data)})
                 _tune_gc()
+                sys.setswitchinterval(_SWITCH_INTERVAL_S)
                 try:
                     yield Running(ports, service)
                 finally:
@@ -158,16 +167,27 @@ async def _connect_sources(config: Config, stack: AsyncExitStack) -> dict[str, S
     return sources
 
 
-def _authenticators(config: Config, insecure_no_auth: bool) -> tuple[Authenticator, Authenticator]:
+def _tenants(config: Config, insecure_no_auth: bool) -> TenantsFile | None:
     if insecure_no_auth:
-        return Authenticator(None), Authenticator(None)
+        return None
     if config.tenants_file is None:
         raise CannotStart(
             "no authentication is configured. Name a tenants_file (make a key with `feedmux keys new`), or pass"
             " --insecure-no-auth to let everybody in"
         )
-    tenants = [TenantKeys(each.name, each.api_key_hashes) for each in load_tenants(config.tenants_file)]
-    return Authenticator(tenants), Authenticator([TenantKeys("operator", config.operator_key_hashes)])
+    return load_tenants(config.tenants_file)
+
+
+def _authenticators(config: Config, tenants: TenantsFile | None) -> tuple[Authenticator, Authenticator]:
+    if tenants is None:
+        return Authenticator(None), Authenticator(None)
+    keys = [TenantKeys(each.name, each.api_key_hashes) for each in tenants.tenants]
+    return Authenticator(keys), Authenticator([TenantKeys("operator", config.operator_key_hashes)])
+
+
+def _accounts(tenants: TenantsFile | None) -> Accounts:
+    quotas = tenants.quotas() if tenants is not None else {}
+    return Accounts(lambda tenant: quotas.get(tenant, Quotas()), time.monotonic)
 
 
 def _tls(config: Config) -> Tls | None:

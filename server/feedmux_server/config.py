@@ -17,6 +17,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.names import check_name
+from feedmux_server.core.quota import Quotas
 
 S = TypeVar("S", bound=BaseModel)
 
@@ -199,11 +200,40 @@ class Config(BaseSettings):
         return (env_settings, init_settings)
 
 
+class QuotaSection(_Section):
+    """What a tenant may use of one replica. Counts refuse what exceeds them; rates slow it down."""
+
+    subscriptions: int = Field(default=1_000, ge=0, description="Durable subscriptions that exist.")
+    streams: int = Field(default=200, ge=0, description="Subscribe and Watch calls open at a time.")
+    shared_streams: int = Field(
+        default=50,
+        ge=0,
+        description="Distinct feeds read at a time, whoever else reads them. Each costs MongoDB an oplog scan.",
+    )
+    trailing_streams: int = Field(
+        default=4, ge=0, description="Reads of history at a time. Those beyond wait; more catch up sooner."
+    )
+    events_per_s: int = Field(
+        default=100_000, ge=1, description="Delivered to all its streams together; what exceeds it is slowed down."
+    )
+    bytes_per_s: int = Field(default=64 << 20, ge=1_024, description="As events_per_s, in bytes.")
+    outstanding_bytes: int = Field(
+        default=64 << 20,
+        ge=1,
+        description="Delivered to its durable subscriptions and not acknowledged; at it delivery pauses.",
+    )
+    pipeline_bytes: int = Field(default=64 << 10, ge=0, description="Size of a feed's pipeline as BSON.")
+    requests_per_s: int = Field(
+        default=50, ge=1, description="Calls of any kind; five seconds' worth may come at once."
+    )
+
+
 class Tenant(_Section):
     """One tenant."""
 
     name: str
     api_key_hashes: tuple[str, ...] = Field(min_length=1)
+    quotas: QuotaSection = QuotaSection()
 
     @field_validator("name")
     @classmethod
@@ -226,6 +256,16 @@ class TenantsFile(_Section):
     """The tenants file."""
 
     tenants: tuple[Tenant, ...] = Field(min_length=1)
+    default_quotas: QuotaSection = QuotaSection()
+    """For what a tenant's own `quotas` do not name."""
+
+    def quotas(self) -> dict[str, Quotas]:
+        """What each tenant may use."""
+        base = self.default_quotas.model_dump()
+        return {
+            each.name: Quotas(**(base | each.quotas.model_dump(include=each.quotas.model_fields_set)))
+            for each in self.tenants
+        }
 
 
 def load_config(path: Path | None) -> Config:
@@ -233,9 +273,9 @@ def load_config(path: Path | None) -> Config:
     return _build(Config, read_file(path) if path else {}, str(path or "the environment"))
 
 
-def load_tenants(path: Path) -> tuple[Tenant, ...]:
+def load_tenants(path: Path) -> TenantsFile:
     """Raises ConfigError."""
-    return _build(TenantsFile, read_file(path), str(path)).tenants
+    return _build(TenantsFile, read_file(path), str(path))
 
 
 def read_file(path: Path) -> dict[str, Any]:

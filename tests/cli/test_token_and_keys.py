@@ -67,7 +67,7 @@ def test_a_new_key(tmp_path: Path) -> None:
     assert made["sha256"] == hashlib.sha256(made["key"].encode()).hexdigest()
     file = tmp_path / "tenants.yaml"
     file.write_text(f"tenants:\n  {made['tenants_entry']}\n")
-    (tenant,) = load_tenants(file)
+    (tenant,) = load_tenants(file).tenants
     assert tenant.name == "search"
     assert tenant.api_key_hashes == (made["sha256"],)
 

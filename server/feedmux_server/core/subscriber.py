@@ -152,6 +152,11 @@ class Subscriber:
     def at_head(self) -> bool:
         return self.stream is not None and self.seq >= self.stream.ring.next_seq
 
+    @property
+    def has_next(self) -> bool:
+        """Whether something lies ahead that could be sent now."""
+        return self.stream is not None and self.seq < self.stream.ring.next_seq and self.can_receive
+
     def grant(self, events: int, size: int, *, zero_allowed: bool = False) -> None:
         self.credit.grant(events, size, zero_allowed=zero_allowed)
         self.resume()

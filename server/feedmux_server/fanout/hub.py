@@ -6,19 +6,22 @@ of the hub's TaskGroup.
 
 import asyncio
 import itertools
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from feedmux_server.core.ack_tracker import AckTracker
-from feedmux_server.core.chunk import View
 from feedmux_server.core.credit import CreditLimits, CreditWindow
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed_streams import FeedStreams, StreamLimits
+from feedmux_server.core.quota import Accounts, Quotas
 from feedmux_server.core.shared_stream import SharedStream
 from feedmux_server.core.stream_key import StreamKey
 from feedmux_server.core.subscriber import JoinPoint, Subscriber
 from feedmux_server.fanout.pump import Pump, PumpLimits
+from feedmux_server.fanout.rendering import Renderer
+from feedmux_server.fanout.turns import Turns
 from feedmux_server.source.mongo import Source
 from feedmux_server.source.reader import ChangeStreamReader, ReadLimits
 
@@ -83,15 +86,23 @@ class KeyStreams:
 class Hub:
     """Finds streams for subscribers and keeps the process within its bounds."""
 
-    def __init__(self, sources: dict[str, Source], limits: HubLimits, tasks: asyncio.TaskGroup) -> None:
+    def __init__(
+        self,
+        sources: dict[str, Source],
+        limits: HubLimits,
+        tasks: asyncio.TaskGroup,
+        accounts: Accounts | None = None,
+    ) -> None:
+        """Without `accounts` nobody has quotas."""
+        self.accounts = accounts or Accounts(lambda _: Quotas(), time.monotonic)
+        self.turns = Turns()
         self.sources = sources
         self.limits = limits
         self.tasks = tasks
         self._keys: dict[StreamKey, KeyStreams] = {}
         self._ids = itertools.count(1)
         self._unchecked_bytes = 0
-        self.renderings: dict[tuple[int, str], asyncio.Future[View]] = {}
-        """Chunks being rendered as JSON, so that sessions share the work."""
+        self.renderer = Renderer()
 
     def source(self, name: str) -> Source:
         try:
@@ -155,6 +166,8 @@ class Hub:
                 if each.streams.is_trailing(stream):
                     used.update({subscriber.tenant for subscriber in stream.subscribers.values()})
         if sum(each.streams.trailing_count for each in self._keys.values()) >= self.limits.trailing_max:
+            return False
+        if used[tenant] >= self.accounts.of(tenant).quotas.trailing_streams:
             return False
         return len(waiting) == 1 or used[tenant] < max(1, self.limits.trailing_max // len(waiting | set(used)))
 

@@ -1,11 +1,16 @@
-"""Extended JSON: a chunk is rendered once per format, off the event loop, and shared by all who take it."""
+"""Extended JSON: a chunk is rendered once per format, off the event loop, and shared by all who take it.
+
+One chunk at a time, tenant by tenant: threads of Python render no faster together, and each takes time from the loop.
+"""
 
 import asyncio
 from array import array
-from typing import Protocol
+from collections.abc import Callable
+from typing import NamedTuple
 
 from feedmux_server.core.chunk import Chunk, View
 from feedmux_server.core.extended_json import render_events
+from feedmux_server.core.fair_queue import FairQueue
 from feedmux_server.core.subscriber import NeedsRender
 
 RELAXED = "extended_json_relaxed"
@@ -15,41 +20,69 @@ JSON_FIELD_TAG = b"\x82\x01"
 """Tag of `Batch.json` (field 16, length-delimited): a view's texts stand ready as that repeated field."""
 
 
-class RenderHost(Protocol):
-    """Where renderings under way are known."""
-
-    renderings: dict[tuple[int, str], "asyncio.Future[View]"]
-
-    def filled(self, size: int) -> None: ...
+class _Job(NamedTuple):
+    bson: View
+    canonical: bool
+    view: "asyncio.Future[View]"
 
 
-class Rendering:
-    """Renders chunks for one session."""
+class Renderer:
+    """Renders the chunks of a process."""
 
-    def __init__(self, host: RenderHost) -> None:
-        self._host = host
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, str], asyncio.Future[View]] = {}
+        self._queue: FairQueue[_Job] = FairQueue()
+        self._working = False
 
-    async def render(self, wanted: NeedsRender, wire_format: str) -> None:
-        """Gives the chunk its view. Concurrent sessions share the work."""
-        chunk, known = wanted.chunk, self._host.renderings
+    async def render(self, wanted: NeedsRender, wire_format: str, tenant: str, filled: Callable[[int], None]) -> None:
+        """Gives the chunk its view and tells `filled` its bytes. Concurrent sessions share the work."""
+        chunk = wanted.chunk
         bson = chunk.bson
         if bson is None or wire_format in chunk.rendered:
             return
         name = (id(chunk), wire_format)
-        running = known.get(name)
-        if running is None:
-            running = known[name] = asyncio.ensure_future(asyncio.to_thread(json_view, bson, wire_format == CANONICAL))
-            running.add_done_callback(lambda _: known.pop(name))
-        view = await asyncio.shield(running)
-        self._keep(chunk, wanted, wire_format, view)
+        coming = self._known.get(name)
+        if coming is None:
+            coming = self._known[name] = asyncio.get_running_loop().create_future()
+            coming.add_done_callback(lambda done: self._forget(name, done))
+            self._queue.put(tenant, _Job(bson, wire_format == CANONICAL, coming))
+            self._work()
+        view = await asyncio.shield(coming)
+        _keep(chunk, wanted, wire_format, view, filled)
 
-    def _keep(self, chunk: Chunk, wanted: NeedsRender, wire_format: str, view: View) -> None:
-        if chunk.bson is None or wire_format in chunk.rendered:
+    def _work(self) -> None:
+        if self._working or not self._queue:
             return
-        chunk.rendered[wire_format] = view
-        size = len(view.data) + 8 * len(view.offsets)
-        wanted.ring.grew(size)
-        self._host.filled(size)
+        self._working = True
+        job = self._queue.get()
+        loop = asyncio.get_running_loop()
+        rendering = loop.run_in_executor(None, json_view, job.bson, job.canonical)
+        rendering.add_done_callback(lambda done: self._done(job, done))
+
+    def _done(self, job: _Job, rendering: "asyncio.Future[View]") -> None:
+        self._working = False
+        error = None if rendering.cancelled() else rendering.exception()
+        if rendering.cancelled():
+            job.view.cancel()
+        elif error is not None:
+            job.view.set_exception(error)
+        else:
+            job.view.set_result(rendering.result())
+        self._work()
+
+    def _forget(self, name: tuple[int, str], coming: "asyncio.Future[View]") -> None:
+        del self._known[name]
+        if not coming.cancelled():
+            coming.exception()  # those who waited may be gone
+
+
+def _keep(chunk: Chunk, wanted: NeedsRender, wire_format: str, view: View, filled: Callable[[int], None]) -> None:
+    if chunk.bson is None or wire_format in chunk.rendered:
+        return
+    chunk.rendered[wire_format] = view
+    size = len(view.data) + 8 * len(view.offsets)
+    wanted.ring.grew(size)
+    filled(size)
 
 
 def json_view(bson: View, canonical: bool) -> View:

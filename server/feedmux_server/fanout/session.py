@@ -17,12 +17,13 @@ from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.core.shared_stream import SharedStream, StreamState
 from feedmux_server.core.stream_key import StreamKey
 from feedmux_server.core.subscriber import Delivery, Ended, JoinPoint, NeedsRender, Subscriber
+from feedmux_server.fanout.allowance import Allowance
 from feedmux_server.fanout.hub import Hub
-from feedmux_server.fanout.rendering import Rendering
 from feedmux_server.fanout.signal import Signal
 
 FLUSH_TIMEOUT_S = 5.0
 CONTINUE_PAUSE_S = 0.05
+_NOT_HELD_S = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +92,8 @@ class Session:
         self._positions = positions
         self._policy = policy
         self._signal = Signal()
-        self._rendering = Rendering(hub)
         self._subscriber: Subscriber | None = None
+        self._allowance: Allowance | None = None
         self._commits: Commits | None = None
         self._marks: deque[Output] = deque()
         self._end: FeedmuxError | None = None
@@ -123,6 +124,7 @@ class Session:
     ) -> None:
         """Joins the feed. To be ended with `close`."""
         self._commits = commits
+        self._allowance = Allowance(self._hub.accounts.of(tenant), self._signal.set, holds=durable)
         self._subscriber = self._hub.subscriber(
             self._key,
             tenant,
@@ -156,6 +158,8 @@ class Session:
         if self._subscriber is not None:
             self._hub.release(self._key, self._subscriber)
             self._subscriber = None
+        if self._allowance is not None:
+            self._allowance.close()
 
     # What the client and others do. None of these awaits.
 
@@ -165,6 +169,8 @@ class Session:
     def ack(self, sequence: int) -> None:
         if self.subscriber.ack(sequence):
             self._submit()
+        if self._allowance is not None:
+            self._allowance.acked(sequence)
         if self._drain_deadline is not None:
             self._signal.set()
 
@@ -216,12 +222,12 @@ class Session:
                 if self._close_asked:
                     return None
                 raise FeedmuxError(ErrorReason.DRAINING, "the server is shutting down; reconnect", retry_after_s=1.0)
-            taken = self.subscriber.take() if self._drain_deadline is None else None
+            taken, held_s = await self._take() if self._drain_deadline is None else (None, _NOT_HELD_S)
             if isinstance(taken, Delivery):
                 self._heard_s = time.monotonic()
                 return taken
             if isinstance(taken, NeedsRender):
-                await self._rendering.render(taken, self.subscriber.format)
+                await self._hub.renderer.render(taken, self.subscriber.format, self.subscriber.tenant, self._hub.filled)
                 continue
             if isinstance(taken, Ended):
                 await self._meet_end(taken.error)
@@ -229,9 +235,26 @@ class Session:
             left_s = self._heard_s + self._policy.heartbeat_s - time.monotonic()
             if left_s <= 0:
                 return self._heartbeat()
+            left_s = min(left_s, held_s)
             if self._drain_deadline is not None:
                 left_s = min(left_s, max(0.01, self._drain_deadline - time.monotonic()))
             await self._signal.wait(left_s)
+
+    async def _take(self) -> tuple[Delivery | NeedsRender | Ended | None, float]:
+        """What comes next, when it is this tenant's turn; with how long its quotas hold it back."""
+        subscriber, allowance, turns = self.subscriber, self._allowance, self._hub.turns
+        if allowance is None or not subscriber.has_next:
+            return subscriber.take(), _NOT_HELD_S
+        held_s = allowance.wait_s(time.monotonic())
+        if held_s > 0:
+            return None, held_s
+        if turns.crowded:
+            await turns.wait(subscriber.tenant)
+        taken = subscriber.take()
+        if isinstance(taken, Delivery):
+            turns.spend(taken.size)
+            allowance.sent(taken, time.monotonic())
+        return taken, _NOT_HELD_S
 
     def _drained(self) -> bool:
         """While draining: the client has acknowledged all it was sent, or the time is up."""

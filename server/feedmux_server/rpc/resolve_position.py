@@ -17,8 +17,9 @@ class ResolvePosition:
     async def __call__(self, data: bytes, context: Context) -> bytes:
         service = self._service
         tenant = service.auth.tenant(context.invocation_metadata())
+        service.request(tenant)
         request = convert.parse(wire.ResolvePositionRequest, data)
-        key = service.key_of(convert.feed_spec(request.feed))
+        key = service.key_of(convert.feed_spec(request.feed), tenant)
         if request.start.WhichOneof("at") is None:
             raise FeedmuxError(ErrorReason.MESSAGE_INVALID, "start is required", {"field": "start"}, field="start")
         source = service.hub.source(key.spec.scope.source)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,10 +47,15 @@ class Service:
     draining: bool = False
     _left: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def key_of(self, spec: FeedSpec) -> StreamKey:
+    def key_of(self, spec: FeedSpec, tenant: str) -> StreamKey:
         """The stream key of a tenant's feed. Policies of tenants will stand before the user's stages."""
         self.hub.source(spec.scope.source)
+        self.hub.accounts.of(tenant).check_pipeline(len(spec.pipeline))
         return stream_key(spec)
+
+    def request(self, tenant: str) -> None:
+        """Counts a call. Raises QUOTA_EXCEEDED when the tenant's come too fast."""
+        self.hub.accounts.of(tenant).request(time.monotonic())
 
     def check_operator(self, metadata: Any) -> None:
         """Raises UNAUTHENTICATED, or METHOD_DENIED for a tenant's key."""

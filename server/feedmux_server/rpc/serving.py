@@ -20,8 +20,13 @@ Write = Callable[[bytes], Awaitable[None]]
 
 @contextmanager
 def listed(service: Service, live: LiveSession) -> Iterator[None]:
-    """The session is known to the operator and to a drain while it lasts, and leaves its feed at the end."""
+    """The session is known to the operator and to a drain while it lasts, and leaves its feed at the end.
+
+    Raises QUOTA_EXCEEDED when the tenant may have no further one.
+    """
     service.admit()
+    account = service.hub.accounts.of(live.tenant)
+    account.open_stream(live.key)
     name = next(_ids)
     service.enter(name, live)
     try:
@@ -29,6 +34,7 @@ def listed(service: Service, live: LiveSession) -> Iterator[None]:
     finally:
         live.session.close()
         service.leave(name)
+        account.close_stream(live.key)
 
 
 def opened_message(

@@ -49,6 +49,7 @@ class Subscribe:
     async def __call__(self, requests: AsyncIterator[bytes], context: Context) -> None:
         service = self._service
         tenant = service.auth.tenant(context.invocation_metadata())
+        service.request(tenant)
         service.admit()
         request = await _first(requests)
         heartbeat_s = convert.heartbeat_s(request.heartbeat_interval, request.HasField("heartbeat_interval"))
@@ -128,7 +129,7 @@ class Subscribe:
                 "last_acked is for durable subscriptions; use start",
                 field="open.last_acked",
             )
-        key = self._service.key_of(convert.feed_spec(request.feed))
+        key = self._service.key_of(convert.feed_spec(request.feed), tenant)
         source = self._service.hub.source(key.spec.scope.source)
         return _Target(key, await resolve_start(convert.start(request.start), source, tenant, key))
 
@@ -151,7 +152,7 @@ class Subscribe:
 
     def _at_stored(self, request: wire.Open, tenant: str, stored: StoredSubscription, lease: Lease) -> _Target:
         content = subscriptions_pb2.Subscription.FromString(stored.definition)
-        key = self._service.key_of(convert.feed_spec(content.feed))
+        key = self._service.key_of(convert.feed_spec(content.feed), tenant)
         source = self._service.hub.source(key.spec.scope.source)
         fingerprint = fingerprint_of(source, tenant, key)
         at = join_point(decode_position(stored.position, fingerprint), key)

@@ -34,9 +34,10 @@ class Subscriptions:
         wanted = request.subscription
         check_name("subscription.name", wanted.name)
         _check_policies(wanted)
-        key = self._service.key_of(convert.feed_spec(wanted.feed))
+        key = self._service.key_of(convert.feed_spec(wanted.feed), tenant)
         at = await self._resolve(convert.start(request.start), tenant, key)
         definition = convert.definition(wanted)
+        await self._check_room(tenant, wanted.name)
         stored = await self._service.store.create(
             tenant,
             wanted.name,
@@ -91,6 +92,7 @@ class Subscriptions:
                 {"field": "subscription.feed"},
                 field="subscription.feed",
             )
+        self._service.key_of(spec, tenant)
         definition = convert.definition(content)
         # Without an etag of the caller's the one just read guards the read-modify-write.
         updated = await self._service.store.update(
@@ -123,7 +125,7 @@ class Subscriptions:
             raise FeedmuxError(ErrorReason.MESSAGE_INVALID, "to is required", {"field": "to"}, field="to")
         stored = await self._service.store.get(tenant, request.name)
         content = subscriptions_pb2.Subscription.FromString(stored.definition)
-        key = self._service.key_of(convert.feed_spec(content.feed))
+        key = self._service.key_of(convert.feed_spec(content.feed), tenant)
         place = (await self._resolve(convert.start(request.to), tenant, key)).place
         sought = await self._service.store.seek(
             tenant,
@@ -136,7 +138,17 @@ class Subscriptions:
         return _message(sought).SerializeToString()
 
     def _tenant(self, context: Context) -> str:
-        return self._service.auth.tenant(context.invocation_metadata())
+        tenant = self._service.auth.tenant(context.invocation_metadata())
+        self._service.request(tenant)
+        return tenant
+
+    async def _check_room(self, tenant: str, name: str) -> None:
+        """Raises QUOTA_EXCEEDED for one more than allowed. Those who create at the same moment may exceed it by as
+        many as they are."""
+        account, store = self._service.hub.accounts.of(tenant), self._service.store
+        existing = await store.count(tenant)
+        if existing >= account.quotas.subscriptions and not await store.exists(tenant, name):
+            account.check_subscriptions(existing)
 
     async def _resolve(self, start: Start, tenant: str, key: StreamKey) -> JoinPoint:
         """The place to store. A native token is stored as the place it names; MongoDB judges it at the first read."""

@@ -23,12 +23,13 @@ class Watch:
     async def __call__(self, data: bytes, context: Context) -> None:
         service = self._service
         tenant = service.auth.tenant(context.invocation_metadata())
+        service.request(tenant)
         service.admit()
         request = convert.parse(wire.WatchRequest, data)
         heartbeat_s = convert.heartbeat_s(request.heartbeat_interval, request.HasField("heartbeat_interval"))
         message_bytes_max = convert.message_bytes_max(request.message_bytes_max)
         wire_format = convert.wire_format(request.format)
-        key = service.key_of(convert.feed_spec(request.feed))
+        key = service.key_of(convert.feed_spec(request.feed), tenant)
         source = service.hub.source(key.spec.scope.source)
         at = await resolve_start(convert.start(request.start), source, tenant, key)
         positions = service.positions(key, tenant)

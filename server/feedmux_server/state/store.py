@@ -102,6 +102,13 @@ class SubscriptionStore:
         page = found[:page_size]
         return page, page[-1].name if len(found) > page_size else ""
 
+    async def count(self, tenant: str) -> int:
+        """How many subscriptions there are."""
+        return int(await self._scripts.command("ZCARD", self._names_key(tenant)))
+
+    async def exists(self, tenant: str, name: str) -> bool:
+        return await self._scripts.command("ZSCORE", self._names_key(tenant), name) is not None
+
     async def update(
         self, tenant: str, name: str, *, definition: bytes, etag: str, expected_etag: str = ""
     ) -> StoredSubscription:

@@ -1,0 +1,190 @@
+"""What a tenant may use, and what it uses: limits on counts refuse, limits on rates slow down.
+
+One `Account` for each tenant of the process, shared by its sessions and calls. Limits are for each replica. Nothing
+here waits: `rpc` refuses by the errors raised here, and the session asks `wait_s` before it takes events.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+
+UNLIMITED: Final = 1 << 62
+_BURST_S: Final = 1.0
+_REQUEST_BURST_S: Final = 5.0
+_RETRY_AFTER_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    """Limits of one tenant. The defaults are for those who are not limited at all: one tenant, no authentication."""
+
+    subscriptions: int = UNLIMITED
+    """Durable subscriptions that exist."""
+    streams: int = UNLIMITED
+    """Subscribe and Watch calls open at a time."""
+    shared_streams: int = UNLIMITED
+    """Distinct feeds read at a time, whoever else reads them: each is a stream that MongoDB serves."""
+    trailing_streams: int = UNLIMITED
+    """Reads of history beside the live ones at a time."""
+    events_per_s: int = UNLIMITED
+    bytes_per_s: int = UNLIMITED
+    """Delivered to all its streams together; above it they are slowed down."""
+    outstanding_bytes: int = UNLIMITED
+    """Delivered to durable subscriptions and not acknowledged; at it delivery pauses."""
+    pipeline_bytes: int = UNLIMITED
+    requests_per_s: int = UNLIMITED
+    """Calls of any kind, opening a stream is one."""
+
+
+class TokenBucket:
+    """Fills at a rate. One taking may overdraw it and the debt is waited for, so nothing is too large for it."""
+
+    __slots__ = ("_at_s", "_balance", "_burst", "_rate_per_s")
+
+    def __init__(self, rate_per_s: float, burst_s: float, now_s: float) -> None:
+        self._rate_per_s = rate_per_s
+        self._burst = rate_per_s * burst_s
+        self._balance = self._burst
+        self._at_s = now_s
+
+    def wait_s(self, now_s: float) -> float:
+        """Until something may be taken; 0 for now."""
+        self._refill(now_s)
+        return 0.0 if self._balance > 0 else -self._balance / self._rate_per_s + 1e-3
+
+    def take(self, amount: float, now_s: float) -> None:
+        self._refill(now_s)
+        self._balance -= amount
+
+    def _refill(self, now_s: float) -> None:
+        self._balance = min(self._burst, self._balance + (now_s - self._at_s) * self._rate_per_s)
+        self._at_s = now_s
+
+
+class Account:
+    """The use of one tenant."""
+
+    def __init__(self, tenant: str, quotas: Quotas, now_s: float) -> None:
+        self.tenant = tenant
+        self.streams = 0
+        self.feeds: Counter[Hashable] = Counter()
+        self.outstanding_bytes = 0
+        self.events_sent = 0
+        self.bytes_sent = 0
+        self.throttled_s = 0.0
+        """How long sessions have waited for a rate or for acks, all together."""
+        self._waiting: set[Callable[[], None]] = set()
+        self.apply(quotas, now_s)
+
+    def apply(self, quotas: Quotas, now_s: float) -> None:
+        """Other limits from now on. What is open stays open, also above a lower limit."""
+        self.quotas = quotas
+        self._events = TokenBucket(quotas.events_per_s, _BURST_S, now_s)
+        self._bytes = TokenBucket(quotas.bytes_per_s, _BURST_S, now_s)
+        self._requests = TokenBucket(quotas.requests_per_s, _REQUEST_BURST_S, now_s)
+        self._wake()
+
+    def request(self, now_s: float) -> None:
+        """Raises QUOTA_EXCEEDED when calls come too fast."""
+        wait_s = self._requests.wait_s(now_s)
+        if wait_s > 0:
+            raise exceeded("requests_per_s", self.quotas.requests_per_s, retry_after_s=max(wait_s, 0.1))
+        self._requests.take(1, now_s)
+
+    def open_stream(self, feed: Hashable) -> None:
+        """Raises QUOTA_EXCEEDED. To be undone by `close_stream`."""
+        if self.streams >= self.quotas.streams:
+            raise exceeded("streams", self.quotas.streams)
+        if feed not in self.feeds and len(self.feeds) >= self.quotas.shared_streams:
+            raise exceeded("shared_streams", self.quotas.shared_streams)
+        self.streams += 1
+        self.feeds[feed] += 1
+
+    def close_stream(self, feed: Hashable) -> None:
+        self.streams -= 1
+        self.feeds[feed] -= 1
+        if not self.feeds[feed]:
+            del self.feeds[feed]
+
+    def check_pipeline(self, size: int) -> None:
+        """Raises QUOTA_EXCEEDED for a pipeline of more bytes than allowed."""
+        if size > self.quotas.pipeline_bytes:
+            raise exceeded("pipeline_bytes", self.quotas.pipeline_bytes, retry_after_s=None)
+
+    def check_subscriptions(self, existing: int) -> None:
+        """Raises QUOTA_EXCEEDED when no further one may be created."""
+        if existing >= self.quotas.subscriptions:
+            raise exceeded("subscriptions", self.quotas.subscriptions)
+
+    def wait_s(self, now_s: float) -> float:
+        """How long to wait before anything more is delivered: 0 for now, by the rates."""
+        return max(self._events.wait_s(now_s), self._bytes.wait_s(now_s))
+
+    def sent(self, events: int, size: int, now_s: float) -> None:
+        self.events_sent += events
+        self.bytes_sent += size
+        self._events.take(events, now_s)
+        self._bytes.take(size, now_s)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more may be outstanding. Like credit, one delivery may overdraw it."""
+        return self.outstanding_bytes < self.quotas.outstanding_bytes
+
+    def hold(self, size: int) -> None:
+        """Delivered to a durable subscription, and not yet acknowledged."""
+        self.outstanding_bytes += size
+
+    def release(self, size: int) -> None:
+        """Acknowledged, or its session is over."""
+        self.outstanding_bytes -= size
+        if self._waiting and self.has_room:
+            self._wake()
+
+    def when_room(self, wake: Callable[[], None]) -> None:
+        """Calls `wake` once, as soon as there may be room."""
+        self._waiting.add(wake)
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, set()
+        for wake in waiting:
+            wake()
+
+
+class Accounts:
+    """The accounts of the process, by tenant; kept while the process lives, for there are as many as tenants."""
+
+    def __init__(self, quotas_of: Callable[[str], Quotas], clock: Callable[[], float]) -> None:
+        """`quotas_of` says what a tenant may use now."""
+        self._quotas_of = quotas_of
+        self._clock = clock
+        self._accounts: dict[str, Account] = {}
+
+    def of(self, tenant: str) -> Account:
+        account = self._accounts.get(tenant)
+        if account is None:
+            account = self._accounts[tenant] = Account(tenant, self._quotas_of(tenant), self._clock())
+        return account
+
+    def refresh(self) -> None:
+        """The tenants file has changed."""
+        for tenant, account in self._accounts.items():
+            quotas = self._quotas_of(tenant)
+            if quotas != account.quotas:
+                account.apply(quotas, self._clock())
+
+    def __iter__(self) -> Iterator[Account]:
+        return iter(self._accounts.values())
+
+
+def exceeded(quota: str, limit: int, *, retry_after_s: float | None = _RETRY_AFTER_S) -> FeedmuxError:
+    """The refusal, with what a client needs to wait or to ask for more."""
+    return FeedmuxError(
+        ErrorReason.QUOTA_EXCEEDED,
+        f"the tenant's quota {quota} is {limit}: close or wait, or ask the operator for more",
+        {"quota": quota, "limit": str(limit)},
+        retry_after_s=retry_after_s,
+    )

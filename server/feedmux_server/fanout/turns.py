@@ -1,0 +1,61 @@
+"""Who may use the event loop next: sessions take turns by tenant, so that one with many does not crowd out the others.
+
+A delivery costs the loop time in proportion to its bytes. Within one round of the loop sessions go ahead until a budget
+is spent; those who come later wait, and are let in tenant by tenant in the rounds that follow. While there is no crowd
+nobody waits, and asking costs a comparison.
+"""
+
+import asyncio
+
+from feedmux_server.core.fair_queue import FairQueue
+
+ROUND_BYTES = 2 * 1024 * 1024
+"""About a millisecond of joining and writing."""
+MESSAGE_BYTES = 8 * 1024
+"""What a message costs beside its bytes, in their time."""
+
+
+class Turns:
+    """The event loop's time for deliveries."""
+
+    def __init__(self, round_bytes: int = ROUND_BYTES) -> None:
+        self._round_bytes = round_bytes
+        self._spent = 0
+        self._scheduled = False
+        self._queue: FairQueue[asyncio.Future[None]] = FairQueue()
+
+    @property
+    def crowded(self) -> bool:
+        """Whether the next one has to wait."""
+        return self._spent >= self._round_bytes or len(self._queue) > 0
+
+    async def wait(self, tenant: str) -> None:
+        """Until it is this tenant's turn, and this session's within it."""
+        turn = asyncio.get_running_loop().create_future()
+        self._queue.put(tenant, turn)
+        self._schedule()
+        await turn
+
+    def spend(self, size: int) -> None:
+        """A delivery of `size` bytes of events was made."""
+        self._spent += size + MESSAGE_BYTES
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._next_round)
+
+    def _next_round(self) -> None:
+        self._scheduled = False
+        self._spent = 0
+        room = self._round_bytes
+        # What those let in will take is not known yet: a share each, and the rest of the budget for who takes little.
+        share = self._round_bytes // 4
+        while room > 0 and self._queue:
+            turn = self._queue.get()
+            if not turn.done():
+                turn.set_result(None)
+                room -= share
+        if self._queue:
+            self._schedule()

@@ -1,0 +1,116 @@
+"""Quotas: counts refuse, rates slow down, and what is given back is there for others."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.quota import Account, Accounts, Quotas, TokenBucket
+
+
+def refused(call: object) -> FeedmuxError:
+    assert callable(call)
+    with pytest.raises(FeedmuxError) as caught:
+        call()
+    assert caught.value.reason is ErrorReason.QUOTA_EXCEEDED
+    return caught.value
+
+
+def test_streams_and_feeds_are_counted_and_given_back() -> None:
+    account = Account("t", Quotas(streams=3, shared_streams=2), 0.0)
+    account.open_stream("one")
+    account.open_stream("one")
+    account.open_stream("two")
+    assert refused(lambda: account.open_stream("one")).metadata == {"quota": "streams", "limit": "3"}
+    account.close_stream("one")
+    error = refused(lambda: account.open_stream("three"))
+    assert error.metadata == {"quota": "shared_streams", "limit": "2"}
+    assert error.retry_after_s
+    account.open_stream("two")
+    account.close_stream("one")
+    account.open_stream("three")
+    assert (account.streams, set(account.feeds)) == (3, {"two", "three"})
+
+
+def test_requests_are_refused_until_the_rate_allows_them() -> None:
+    account = Account("t", Quotas(requests_per_s=2), 0.0)
+    for _ in range(10):  # five seconds' worth at once
+        account.request(0.0)
+    error = refused(lambda: account.request(0.0))
+    assert error.metadata["quota"] == "requests_per_s"
+    assert error.retry_after_s
+    account.request(0.6)
+    account.request(0.6)  # overdrawn, as by any taking
+    refused(lambda: account.request(0.7))
+    account.request(1.2)
+
+
+def test_one_delivery_may_overdraw_a_rate_and_its_debt_is_waited_for() -> None:
+    account = Account("t", Quotas(events_per_s=100, bytes_per_s=1_000_000), 0.0)
+    assert account.wait_s(0.0) == 0
+    account.sent(400, 10, 0.0)
+    assert account.wait_s(0.0) == pytest.approx(3.0, abs=0.01)
+    assert account.wait_s(2.0) == pytest.approx(1.0, abs=0.01)
+    assert account.wait_s(3.1) == 0
+    account.sent(1, 2_000_000, 3.1)
+    assert account.wait_s(3.1) == pytest.approx(1.0, abs=0.01)
+    assert (account.events_sent, account.bytes_sent) == (401, 2_000_010)
+
+
+def test_room_comes_back_with_acks_and_wakes_who_waits() -> None:
+    woken: list[str] = []
+    account = Account("t", Quotas(outstanding_bytes=100), 0.0)
+    room = []
+    for _ in range(2):
+        room.append(account.has_room)
+        account.hold(60)
+    assert [*room, account.has_room] == [True, True, False]
+    account.when_room(lambda: woken.append("one"))
+    account.release(10)
+    assert not woken
+    account.release(20)
+    assert woken == ["one"]
+    account.release(90)
+    assert woken == ["one"]
+
+
+def test_other_limits_apply_at_once_and_wake_who_waits() -> None:
+    quotas = {"t": Quotas(outstanding_bytes=10, streams=1)}
+    accounts = Accounts(lambda tenant: quotas.get(tenant, Quotas()), lambda: 0.0)
+    account = accounts.of("t")
+    assert accounts.of("t") is account
+    woken: list[str] = []
+    account.hold(10)
+    account.when_room(lambda: woken.append("one"))
+    accounts.refresh()
+    assert not woken
+    quotas["t"] = Quotas(outstanding_bytes=20, streams=1, pipeline_bytes=5)
+    accounts.refresh()
+    assert woken == ["one"]
+    assert account.has_room
+    assert refused(lambda: account.check_pipeline(6)).retry_after_s is None
+    account.check_pipeline(5)
+    assert refused(lambda: Account("t", Quotas(subscriptions=2), 0.0).check_subscriptions(2)).metadata["limit"] == "2"
+
+
+def test_without_quotas_nothing_is_held_back() -> None:
+    account = Accounts(lambda _: Quotas(), lambda: 0.0).of("anyone")
+    for _ in range(1000):
+        account.request(0.0)
+        account.sent(1_000_000, 1 << 40, 0.0)
+        account.hold(1 << 40)
+    assert account.wait_s(0.0) == 0
+    assert account.has_room
+
+
+@given(st.lists(st.tuples(st.floats(0, 3), st.integers(1, 500)), min_size=1, max_size=60))
+def test_a_bucket_never_gives_more_than_its_rate_allows(takings: list[tuple[float, int]]) -> None:
+    rate, now_s, taken, largest = 100.0, 0.0, 0, 0
+    bucket = TokenBucket(rate, 1.0, now_s)
+    for pause_s, amount in takings:
+        now_s += pause_s
+        now_s += bucket.wait_s(now_s)
+        assert bucket.wait_s(now_s) == 0
+        bucket.take(amount, now_s)
+        taken, largest = taken + amount, max(largest, amount)
+    assert taken <= rate * (now_s + 1.0) + largest

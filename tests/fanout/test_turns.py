@@ -1,0 +1,58 @@
+"""Turns of the event loop between tenants."""
+
+import asyncio
+from collections import Counter
+
+from feedmux_server.fanout.turns import Turns
+
+BUDGET = 1000_000
+
+
+async def test_while_there_is_no_crowd_nobody_waits() -> None:
+    turns = Turns(BUDGET)
+    turns.spend(BUDGET // 2)
+    assert not turns.crowded
+    turns.spend(BUDGET // 2)
+    assert turns.crowded
+    await asyncio.sleep(0)
+    assert not turns.crowded
+
+
+async def test_a_tenant_with_many_does_not_crowd_out_one_with_few() -> None:
+    turns = Turns(BUDGET)
+    order: list[str] = []
+
+    async def send(tenant: str, count: int) -> None:
+        for _ in range(count):
+            if turns.crowded:
+                await turns.wait(tenant)
+            order.append(tenant)
+            turns.spend(BUDGET // 4)
+            await asyncio.sleep(0)
+
+    loud = [asyncio.create_task(send("loud", 20)) for _ in range(100)]
+    for _ in range(20):
+        await asyncio.sleep(0)
+    begun = len(order)
+    await send("quiet", 20)
+    met = Counter(order[begun:])
+    assert met["quiet"] == 20
+    # A round lets four in, and who has just had a turn may miss the next round.
+    assert met["loud"] <= 8 * 20
+    await asyncio.gather(*loud)
+    assert Counter(order) == {"loud": 2000, "quiet": 20}
+
+
+async def test_one_who_left_while_waiting_holds_up_nobody() -> None:
+    turns = Turns(BUDGET)
+    turns.spend(BUDGET)
+    gone = [asyncio.create_task(turns.wait("a")) for _ in range(10)]
+    here = asyncio.create_task(turns.wait("b"))
+    await asyncio.sleep(0)
+    for each in gone:
+        each.cancel()
+    async with asyncio.timeout(5):
+        await here
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not turns.crowded

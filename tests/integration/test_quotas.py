@@ -1,0 +1,247 @@
+"""Quotas of tenants over the wire: counts refuse with what to do, rates slow down, others are not touched."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo.database import Database
+
+from feedmux.v1 import change_feed_pb2 as wire
+from feedmux_server.embedded import RedisServer, ReplicaSet
+from tests.integration.servers import KEY_A, KEY_B, Here, serving, settings, tenants_file, until
+from tests.integration.wire import EARLIEST, Refused, feed, refused
+
+Documents = Database[dict[str, Any]]
+Limited = Callable[..., AbstractAsyncContextManager[Here]]
+
+
+@pytest.fixture
+def limited(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> Limited:
+    """`async with limited(streams=2) as here`: tenant `a` with these quotas; `b` has the defaults."""
+
+    @asynccontextmanager
+    async def make(**quotas: int) -> AsyncIterator[Here]:
+        configuration = settings(mongo.uri, redis_server.url)
+        path = tenants_file(tmp_path)
+        content = json.loads(path.read_text())
+        content["tenants"][0]["quotas"] = quotas
+        path.write_text(json.dumps(content))
+        configuration["tenants_file"] = str(path)
+        async with serving(configuration, key=KEY_A) as here:
+            yield here
+
+    return make
+
+
+def is_quota(refusal: Refused, quota: str) -> bool:
+    assert (refusal.code, refusal.reason) == ("RESOURCE_EXHAUSTED", "QUOTA_EXCEEDED")
+    assert "QuotaFailure" in refusal.details
+    return refusal.metadata["quota"] == quota
+
+
+async def test_streams(limited: Limited, database: Documents) -> None:
+    async with limited(streams=2) as here, here.api.with_key(KEY_B) as other:
+        wanted = feed(database.name, "c")
+        first, second = await here.api.open(feed=wanted), here.api.watch(wanted)
+        await second.opened()
+        for one_more in (await here.api.session(feed=wanted), here.api.watch(wanted)):
+            refusal = await one_more.end()
+            assert is_quota(refusal, "streams")
+            assert refusal.retry_s
+            assert refusal.metadata["limit"] == "2"
+        others = await other.open(feed=wanted)
+        others.cancel()
+        first.cancel()
+        await until(lambda: len(here.server.service.live) == 1)
+        third = await here.api.open(feed=wanted)
+        third.cancel()
+        second.cancel()
+
+
+async def test_shared_streams(limited: Limited, database: Documents) -> None:
+    async with limited(shared_streams=1) as here:
+        first = await here.api.open(feed=feed(database.name, "c"))
+        same = await here.api.open(feed=feed(database.name, "c"))
+        assert is_quota(await here.api.watch(feed(database.name, "d")).end(), "shared_streams")
+        first.cancel()
+        same.cancel()
+        await until(lambda: not here.server.service.live)
+        other = await here.api.open(feed=feed(database.name, "d"))
+        other.cancel()
+
+
+async def test_subscriptions(limited: Limited, database: Documents, name: str) -> None:
+    async with limited(subscriptions=0) as here:
+        assert is_quota(await refused(here.api.create(name, feed(database.name, "c"))), "subscriptions")
+    count = len(await _subscriptions_of_a(limited))
+    async with limited(subscriptions=count + 1) as here:
+        await here.api.create(name, feed(database.name, "c"))
+        # The same again is no further one.
+        await here.api.create(name, feed(database.name, "c"))
+        assert is_quota(await refused(here.api.create(name + "x", feed(database.name, "c"))), "subscriptions")
+        await here.api.delete(name)
+        await here.api.create(name + "x", feed(database.name, "c"))
+        await here.api.delete(name + "x")
+
+
+async def _subscriptions_of_a(limited: Limited) -> list[str]:
+    async with limited() as here:
+        return [each.name for each in (await here.api.page(1000)).subscriptions]
+
+
+async def test_pipelines(limited: Limited, database: Documents, name: str) -> None:
+    async with limited(pipeline_bytes=100) as here:
+        small = feed(database.name, "c", '[{"$match": {"a": 1}}]')
+        large = feed(database.name, "c", '[{"$match": {"a": "%s"}}]' % ("x" * 100))
+        watching = here.api.watch(small)
+        await watching.opened()
+        watching.cancel()
+        refusal = await here.api.watch(large).end()
+        assert is_quota(refusal, "pipeline_bytes")
+        assert refusal.retry_s is None  # waiting would not help
+        assert is_quota(await refused(here.api.create(name, large)), "pipeline_bytes")
+        await here.api.create(name, small)
+        assert is_quota(await refused(here.api.update(["feed"], name=name, feed=large)), "pipeline_bytes")
+
+
+async def test_requests(limited: Limited, database: Documents) -> None:
+    async with limited(requests_per_s=1) as here, here.api.with_key(KEY_B) as other:
+        refusals = []
+        for _ in range(8):
+            try:
+                await here.api.page()
+            except Exception as error:  # noqa: BLE001 which one is looked at below
+                refusals.append(error)
+        assert 1 <= len(refusals) <= 3
+        refusal = await here.api.watch(feed(database.name, "c")).end()
+        assert is_quota(refusal, "requests_per_s")
+        assert refusal.retry_s
+        await asyncio.sleep(refusal.retry_s + 0.05)
+        await here.api.page()
+        for _ in range(8):
+            await other.page()
+
+
+async def test_events_per_second_slow_down_and_lose_nothing(limited: Limited, database: Documents) -> None:
+    database.c.insert_many([{"n": n} for n in range(900)])
+    async with limited(events_per_s=300) as here, here.api.with_key(KEY_B) as other:
+        began_s = time.monotonic()
+        wanted = feed(database.name, "c")
+        # Small windows, so that a delivery is a part of a second's worth; both share the tenant's rate.
+        credit = wire.Credit(events=100, bytes=1 << 30)
+        sessions = [await here.api.session(feed=wanted, start=EARLIEST, credit=credit) for _ in range(2)]
+        unlimited = await other.open(feed=wanted, start=EARLIEST)
+
+        async def read(session: Any) -> list[int]:
+            numbers: list[int] = []
+            while len(numbers) < 450:
+                numbers += await session.numbers(50, timeout_s=30)
+                await session.credit(50)
+            return numbers
+
+        assert await unlimited.numbers(900) == list(range(900))
+        unlimited_s = time.monotonic() - began_s
+        reads = await asyncio.gather(*(read(session) for session in sessions))
+        assert reads == [list(range(450))] * 2
+        # 900 events at 300 a second, of which the first second's worth is there at once.
+        assert time.monotonic() - began_s >= 1.9
+        assert unlimited_s < 1.9
+        account = here.server.service.hub.accounts.of("a")
+        assert account.events_sent >= 900
+        for session in (*sessions, unlimited):
+            session.cancel()
+
+
+async def test_bytes_per_second(limited: Limited, database: Documents) -> None:
+    database.c.insert_many([{"n": n, "pad": "x" * 10_000} for n in range(30)])
+    async with limited(bytes_per_s=100_000) as here:
+        began_s = time.monotonic()
+        credit = wire.Credit(events=100, bytes=50_000)
+        session = await here.api.session(feed=feed(database.name, "c"), start=EARLIEST, credit=credit)
+        numbers: list[int] = []
+        while len(numbers) < 30:
+            numbers += await session.numbers(1)
+            await session.credit(1, 10_300)
+        assert numbers == list(range(30))
+        assert time.monotonic() - began_s >= 1.5
+        session.cancel()
+
+
+async def test_outstanding_bytes_pause_until_acks(limited: Limited, database: Documents, name: str) -> None:
+    async with limited(outstanding_bytes=100_000) as here:
+        wanted = feed(database.name, "c")
+        await here.api.create(name, wanted)
+        await here.api.create(name + "2", wanted)
+        limit = 64 * 1024
+        session = await here.api.open(name, message_bytes_max=limit)
+        second = await here.api.open(name + "2", message_bytes_max=limit)
+        inline = await here.api.open(feed=wanted)
+        database.c.insert_many([{"n": n, "pad": "x" * 10_000} for n in range(40)])
+        # Nothing is outstanding of a feed whose acks are stored nowhere.
+        assert await inline.numbers(40) == list(range(40))
+        account = here.server.service.hub.accounts.of("a")
+        await until(lambda: not account.has_room)
+        got = {session: await session.during(0.5), second: await second.during(0.5)}
+        outstanding = sum(len(event.data) for events in got.values() for event in events)
+        assert outstanding == account.outstanding_bytes
+        assert 100_000 <= outstanding < 100_000 + 2 * limit
+        # The acks of one make room for both.
+        numbers = {each: [event.n for event in events] for each, events in got.items()}
+        while min(map(len, numbers.values())) < 40:
+            for each, seen in numbers.items():
+                if seen:
+                    await each.ack(len(seen))
+            for each, seen in numbers.items():
+                seen += [event.n for event in await each.during(0.1)]
+        assert all(seen == list(range(40)) for seen in numbers.values())
+        session.cancel()
+        second.cancel()
+        inline.cancel()
+        await until(lambda: account.outstanding_bytes == 0)
+
+
+async def test_trailing_streams(limited: Limited, database: Documents) -> None:
+    database.c.insert_many([{"n": n} for n in range(10)])
+    async with limited(trailing_streams=0) as here, here.api.with_key(KEY_B) as other:
+        wanted = feed(database.name, "c")
+        live = await here.api.open(feed=wanted)
+        database.c.insert_one({"n": 10})
+        assert await live.numbers(1) == [10]
+        late = await here.api.session(feed=wanted, start=EARLIEST, credit=wire.Credit(events=100, bytes=1 << 20))
+        await late.opened()
+        await late.quiet(1.0)
+        others = await other.open(feed=wanted, start=EARLIEST)
+        assert await others.numbers(11) == list(range(11))
+        for each in (live, late, others):
+            each.cancel()
+
+
+async def test_a_quota_that_is_none_of_ours(tmp_path: Path, mongo: ReplicaSet, redis_server: RedisServer) -> None:
+    path = tenants_file(tmp_path)
+    content = json.loads(path.read_text())
+    content["tenants"][0]["quotas"] = {"strems": 3}
+    path.write_text(json.dumps(content))
+    configuration = settings(mongo.uri, redis_server.url)
+    configuration["tenants_file"] = str(path)
+    with pytest.raises(Exception, match=r"tenants\.0\.quotas\.strems"):
+        async with serving(configuration, key=KEY_A):
+            pass
+
+
+async def test_quotas_of_all_tenants(tmp_path: Path, mongo: ReplicaSet, redis_server: RedisServer) -> None:
+    path = tenants_file(tmp_path)
+    content = json.loads(path.read_text())
+    content["default_quotas"] = {"streams": 7, "events_per_s": 5}
+    content["tenants"][0]["quotas"] = {"streams": 3}
+    path.write_text(json.dumps(content))
+    configuration = settings(mongo.uri, redis_server.url)
+    configuration["tenants_file"] = str(path)
+    async with serving(configuration, key=KEY_A) as here:
+        accounts = here.server.service.hub.accounts
+        quotas = {tenant: accounts.of(tenant).quotas for tenant in "ab"}
+        assert [(each.streams, each.events_per_s) for each in quotas.values()] == [(3, 5), (7, 5)]
