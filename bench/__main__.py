@@ -20,6 +20,7 @@ NAMES = {
     "idle": "memory of 2,000 idle subscriptions",
     "slow": "the others' latency while one of 16 subscribers is stopped",
     "restart": "what MongoDB returns when 64 subscribers reconnect at once",
+    "neighbours": "a quiet tenant's latency beside nine noisy ones",
     "commit": "Redis commands at 100,000 acked events/s, beside 1,000",
 }
 
@@ -34,7 +35,7 @@ def main() -> int:
     args = _arguments()
     if args.name == "list":
         for name, what in NAMES.items():
-            print(f"{name:8} {what}")
+            print(f"{name:10} {what}")
         return 0
     settings = Settings(args.events, args.runs, args.quick or args.tiny, args.tiny)
     results: list[dict[str, Any]] = []

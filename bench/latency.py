@@ -22,8 +22,11 @@ FOLLOWERS = 16
 class Live:
     """Runs followers beside a writer, again and again on one stage. Every run has names and documents of its own."""
 
-    def __init__(self, stage: Stage, padding: str, rate: float, seconds: float, first_id: int = FIRST_ID) -> None:
-        """`first_id` and all behind it are free."""
+    def __init__(
+        self, stage: Stage, padding: str, rate: float, seconds: float, first_id: int = FIRST_ID, key: str = ""
+    ) -> None:
+        """`first_id` and all behind it are free. `key` is the tenant's, where there are tenants."""
+        self._key = key
         self.stage = stage
         self.rate = rate
         self.count = int(rate * seconds)
@@ -33,7 +36,7 @@ class Live:
     async def subscribe(self, followers: int, comment: str = "") -> list[str]:
         """Makes durable subscriptions that begin now."""
         names = [f"follower-{self._next_id}-{number}" for number in range(followers)]
-        async with feedmux.AsyncClient(self.stage.endpoint) as client:
+        async with feedmux.AsyncClient(self.stage.endpoint, api_key=self._key or None) as client:
             for name in names:
                 await client.create_subscription(name, feed_of(comment), start="latest")
         return names
@@ -44,7 +47,7 @@ class Live:
         return Writing(self.stage.mongo.uri, first_id, self.count, self.rate, self._padding, per_insert)
 
     def following(self, address: str, *names: str) -> Following:
-        return Following(address, self.count, self.rate, names)
+        return Following(address, self.count, self.rate, names, self._key)
 
     def by_feedmux(self, name: str) -> tuple[Job, Following]:
         return follow_by_feedmux, self.following(self.stage.endpoint, name)

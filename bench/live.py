@@ -62,6 +62,8 @@ class Following:
     count: int
     rate: float
     names: Sequence[str] = ()
+    key: str = ""
+    """API key, where the server has tenants."""
 
 
 def write(gate: Gate, task: Writing) -> Written:
@@ -107,7 +109,10 @@ def follow_by_feedmux(gate: Gate, task: Following) -> Followed:
     """One durable subscription, event by event, each acked."""
     (name,) = task.names
     times: list[int] = []
-    with feedmux.Client(task.address) as client, client.subscription(name).open() as session:
+    with (
+        feedmux.Client(task.address, api_key=task.key or None) as client,
+        client.subscription(name).open() as session,
+    ):
         gate.ready()
         cpu_s = time.process_time()
         for event in session:

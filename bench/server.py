@@ -1,4 +1,4 @@
-"""`python -m bench.server CONFIG.json`: the server under measurement, a process of its own, open to all."""
+"""`python -m bench.server CONFIG.json`: the server under measurement. Without tenants it is open to all."""
 
 import json
 import sys
@@ -11,6 +11,7 @@ from feedmux_server.telemetry.log import configure
 if __name__ == "__main__":
     configure("warning", "text")
     try:
-        serve(make_config(json.loads(Path(sys.argv[1]).read_text())), insecure_no_auth=True)
+        config = make_config(json.loads(Path(sys.argv[1]).read_text()))
+        serve(config, insecure_no_auth=config.tenants_file is None)
     except CannotStart as error:
         sys.exit(f"feedmux cannot start: {error}")

@@ -5,8 +5,9 @@ The server has its default configuration but for addresses. What it and mongod c
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,6 +20,7 @@ from feedmux.v1 import operator_pb2_grpc
 from feedmux_server.embedded import Process, RedisServer, ReplicaSet
 from feedmux_server.embedded.ports import free_ports
 from feedmux_server.embedded.workdir import WorkDir
+from feedmux_server.rpc.auth import hash_key
 
 OPLOG_MB = 4096
 _READY_TIMEOUT_S = 30.0
@@ -36,11 +38,28 @@ class Cpu:
         return Cpu(self.mongod - other.mongod, self.server - other.server)
 
 
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """One tenant of the server."""
+
+    name: str
+    key: str
+    quotas: Mapping[str, int] = field(default_factory=dict)
+
+    def entry(self) -> dict[str, Any]:
+        """As the tenants file has it."""
+        return {"name": self.name, "api_key_hashes": [hash_key(self.key)], "quotas": dict(self.quotas)}
+
+
 class Stage:
     """`async with Stage() as stage`."""
 
-    def __init__(self, limits: dict[str, Any] | None = None) -> None:
-        """`limits` are those of the server's configuration, where a benchmark is not about the defaults."""
+    def __init__(self, limits: dict[str, Any] | None = None, tenants: Sequence[Tenant] = ()) -> None:
+        """`limits` are those of the server's configuration, where a benchmark is not about the defaults.
+
+        Without `tenants` there is no authentication, and so no quotas.
+        """
+        self._tenants = tenants
         self.mongo = ReplicaSet(oplog_mb=OPLOG_MB)
         self.redis = RedisServer()
         self.ports = free_ports(3)
@@ -85,17 +104,18 @@ class Stage:
             folder = WorkDir("bench")
             stack.callback(folder.remove)
             addresses = [f"127.0.0.1:{port}" for port in self.ports]
+            content: dict[str, Any] = {
+                "sources": {"main": {"uri": self.mongo.uri}},
+                "redis": {"url": self.redis.url},
+                "listen": dict(zip(("data", "operator", "health"), addresses, strict=True)),
+                "limits": self._limits,
+            }
+            if self._tenants:
+                tenants = folder.path / "tenants.json"
+                tenants.write_text(json.dumps({"tenants": [each.entry() for each in self._tenants]}))
+                content["tenants_file"] = str(tenants)
             config = folder.path / "server.json"
-            config.write_text(
-                json.dumps(
-                    {
-                        "sources": {"main": {"uri": self.mongo.uri}},
-                        "redis": {"url": self.redis.url},
-                        "listen": dict(zip(("data", "operator", "health"), addresses, strict=True)),
-                        "limits": self._limits,
-                    }
-                )
-            )
+            config.write_text(json.dumps(content))
             command = [sys.executable, "-m", "bench.server", str(config)]
             self._server = Process("the feedmux server", command, folder.path / "server.log", cwd=_ROOT)
             stack.push_async_callback(self._server.kill9)

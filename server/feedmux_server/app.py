@@ -5,7 +5,6 @@ import gc
 import logging
 import signal
 import ssl
-import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -32,10 +31,6 @@ from feedmux_server.state.connection import StartupError, check_redis, connect
 from feedmux_server.state.store import SubscriptionStore
 
 log = logging.getLogger(__name__)
-
-
-_SWITCH_INTERVAL_S = 0.001
-"""A thread that renders JSON keeps the event loop waiting for this long at most, instead of Python's 5 ms."""
 
 
 class CannotStart(Exception):
@@ -115,7 +110,6 @@ async def running(config: Config, *, insecure_no_auth: bool = False) -> AsyncIte
             else:
                 log.info("serving", extra={"address": _address(config.listen.data, ports.data)})
                 _tune_gc()
-                sys.setswitchinterval(_SWITCH_INTERVAL_S)
                 try:
                     yield Running(ports, service)
                 finally:
@@ -123,6 +117,7 @@ async def running(config: Config, *, insecure_no_auth: bool = False) -> AsyncIte
                     await batcher.flush_all(2.0)
                     committing.cancel()
                     hub.stop()
+                    await hub.renderer.close()
         if refusal is not None:
             raise refusal
 

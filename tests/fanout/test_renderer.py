@@ -1,9 +1,13 @@
 """Rendering: once for each chunk, and tenant by tenant."""
 
 import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
 
 import bson
 import pytest
+import pytest_asyncio
 
 from feedmux_server.core.chunk import Chunk, cut_batch
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
@@ -11,6 +15,13 @@ from feedmux_server.core.replay_buffer import ReplayBuffer, RingLimits
 from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.core.subscriber import NeedsRender
 from feedmux_server.fanout.rendering import CANONICAL, RELAXED, Renderer
+
+
+@pytest_asyncio.fixture
+async def renderer() -> AsyncIterator[Renderer]:
+    renderer = Renderer()
+    yield renderer
+    await renderer.close()
 
 
 def chunk_at(time: int, data: bytes = b"") -> NeedsRender:
@@ -26,8 +37,8 @@ def text(chunk: Chunk, wire_format: str) -> bytes:
     return chunk.rendered[wire_format].data
 
 
-async def test_sessions_share_a_rendering_and_its_bytes_are_counted_once() -> None:
-    renderer, wanted, filled = Renderer(), chunk_at(1), list[int]()
+async def test_sessions_share_a_rendering_and_its_bytes_are_counted_once(renderer: Renderer) -> None:
+    wanted, filled = chunk_at(1), list[int]()
     before = wanted.ring.bytes
     await asyncio.gather(*(renderer.render(wanted, RELAXED, tenant, filled.append) for tenant in "aabb"))
     await renderer.render(wanted, CANONICAL, "a", filled.append)
@@ -37,8 +48,8 @@ async def test_sessions_share_a_rendering_and_its_bytes_are_counted_once() -> No
     assert wanted.ring.bytes == before + sum(filled)
 
 
-async def test_tenants_take_turns() -> None:
-    renderer, order = Renderer(), list[str]()
+async def test_tenants_take_turns(renderer: Renderer) -> None:
+    order: list[str] = []
 
     async def render(tenant: str, time: int) -> None:
         await renderer.render(chunk_at(time), RELAXED, tenant, lambda _: order.append(tenant))
@@ -51,8 +62,7 @@ async def test_tenants_take_turns() -> None:
     await asyncio.gather(*loud)
 
 
-async def test_an_event_that_cannot_be_rendered_is_told_and_the_others_go_on() -> None:
-    renderer = Renderer()
+async def test_an_event_that_cannot_be_rendered_is_told_and_the_others_go_on(renderer: Renderer) -> None:
     broken = bytearray(bson.encode({"_id": bson.decode(ResumeToken.high_water_mark(1 << 32).raw), "n": "text"}))
     broken[-6] = 0xFF
     broken[broken.rindex(b"\x02n\x00")] = 0x44  # no type of BSON
@@ -66,3 +76,24 @@ async def test_an_event_that_cannot_be_rendered_is_told_and_the_others_go_on() -
     good = chunk_at(2)
     await renderer.render(good, RELAXED, "a", lambda _: None)
     assert text(good.chunk, RELAXED)
+
+
+async def test_a_killed_process_is_replaced_and_nothing_lost(renderer: Renderer) -> None:
+    await renderer.render(chunk_at(1), RELAXED, "a", lambda _: None)
+    for number in range(2, 5):
+        process = renderer._process
+        assert process is not None
+        os.kill(process.pid, signal.SIGKILL)
+        wanted = chunk_at(number)
+        await renderer.render(wanted, RELAXED, "a", lambda _: None)
+        assert b'"n":%d}' % number in text(wanted.chunk, RELAXED)
+
+
+async def test_nobody_waits_for_ever_when_it_is_closed() -> None:
+    renderer = Renderer()
+    waiting = [asyncio.create_task(renderer.render(chunk_at(n), RELAXED, "a", lambda _: None)) for n in range(9)]
+    await asyncio.sleep(0)
+    await renderer.close()
+    _, pending = await asyncio.wait(waiting, timeout=5)
+    assert not pending
+    assert renderer._process is None

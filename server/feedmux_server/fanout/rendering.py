@@ -1,23 +1,27 @@
-"""Extended JSON: a chunk is rendered once per format, off the event loop, and shared by all who take it.
+"""Extended JSON: a chunk is rendered once per format, by a process of its own, and shared by all who take it.
 
-One chunk at a time, tenant by tenant: threads of Python render no faster together, and each takes time from the loop.
+One chunk at a time, tenant by tenant. The process starts with the first request for JSON and ends with the hub.
 """
 
 import asyncio
+import sys
 from array import array
+from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable
 from typing import NamedTuple
 
 from feedmux_server.core.chunk import Chunk, View
-from feedmux_server.core.extended_json import render_events
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.fair_queue import FairQueue
 from feedmux_server.core.subscriber import NeedsRender
+from feedmux_server.fanout import render_worker
+from feedmux_server.fanout.render_worker import ANSWER, REQUEST
 
 RELAXED = "extended_json_relaxed"
 CANONICAL = "extended_json_canonical"
 
-JSON_FIELD_TAG = b"\x82\x01"
-"""Tag of `Batch.json` (field 16, length-delimited): a view's texts stand ready as that repeated field."""
+_COMMAND = (sys.executable, "-m", render_worker.__name__)
+_READ_AHEAD_BYTES = 1024 * 1024
 
 
 class _Job(NamedTuple):
@@ -27,15 +31,19 @@ class _Job(NamedTuple):
 
 
 class Renderer:
-    """Renders the chunks of a process."""
+    """Renders the chunks of a process. To be ended with `close`."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, str], asyncio.Future[View]] = {}
         self._queue: FairQueue[_Job] = FairQueue()
-        self._working = False
+        self._working: asyncio.Task[None] | None = None
+        self._process: Process | None = None
 
     async def render(self, wanted: NeedsRender, wire_format: str, tenant: str, filled: Callable[[int], None]) -> None:
-        """Gives the chunk its view and tells `filled` its bytes. Concurrent sessions share the work."""
+        """Gives the chunk its view and tells `filled` its bytes. Concurrent sessions share the work.
+
+        Raises FeedmuxError BSON_INVALID for an event that cannot be written as JSON.
+        """
         chunk = wanted.chunk
         bson = chunk.bson
         if bson is None or wire_format in chunk.rendered:
@@ -46,29 +54,66 @@ class Renderer:
             coming = self._known[name] = asyncio.get_running_loop().create_future()
             coming.add_done_callback(lambda done: self._forget(name, done))
             self._queue.put(tenant, _Job(bson, wire_format == CANONICAL, coming))
-            self._work()
+            if self._working is None:
+                self._working = asyncio.create_task(self._work(), name="renderer")
         view = await asyncio.shield(coming)
         _keep(chunk, wanted, wire_format, view, filled)
 
-    def _work(self) -> None:
-        if self._working or not self._queue:
-            return
-        self._working = True
-        job = self._queue.get()
-        loop = asyncio.get_running_loop()
-        rendering = loop.run_in_executor(None, json_view, job.bson, job.canonical)
-        rendering.add_done_callback(lambda done: self._done(job, done))
+    async def close(self) -> None:
+        """Ends the process; what is being rendered is cancelled."""
+        if self._working is not None:
+            self._working.cancel()
+            await asyncio.wait([self._working])
+        while self._queue:
+            self._queue.get().view.cancel()
+        await self._end_process()
 
-    def _done(self, job: _Job, rendering: "asyncio.Future[View]") -> None:
-        self._working = False
-        error = None if rendering.cancelled() else rendering.exception()
-        if rendering.cancelled():
-            job.view.cancel()
-        elif error is not None:
-            job.view.set_exception(error)
-        else:
-            job.view.set_result(rendering.result())
-        self._work()
+    async def _work(self) -> None:
+        try:
+            while self._queue:
+                job = self._queue.get()
+                try:
+                    job.view.set_result(await self._view(job))
+                except Exception as error:  # noqa: BLE001 the session that waits for it says it
+                    job.view.set_exception(error)
+                finally:
+                    job.view.cancel()  # unless it is done
+        finally:
+            self._working = None
+
+    async def _view(self, job: _Job) -> View:
+        """Once more with a new process if the first one dies over it."""
+        for _ in range(2):
+            try:
+                return await self._ask(job.bson.data, job.canonical)
+            except (OSError, asyncio.IncompleteReadError):
+                await self._end_process()
+        raise FeedmuxError(ErrorReason.INTERNAL, "the event cannot be rendered: the renderer's process dies over it")
+
+    async def _ask(self, data: bytes, canonical: bool) -> View:
+        if self._process is None:
+            self._process = await asyncio.create_subprocess_exec(
+                *_COMMAND, stdin=PIPE, stdout=PIPE, limit=_READ_AHEAD_BYTES, start_new_session=True
+            )
+        requests, answers = self._process.stdin, self._process.stdout
+        assert requests is not None
+        assert answers is not None
+        requests.write(REQUEST.pack(len(data), canonical))
+        requests.write(data)
+        await requests.drain()
+        size, count = ANSWER.unpack(await answers.readexactly(ANSWER.size))
+        if size < 0:
+            raise FeedmuxError(ErrorReason.BSON_INVALID, "an event cannot be written as JSON; format BSON delivers it")
+        text = await answers.readexactly(size)
+        offsets = array("Q", await answers.readexactly(8 * count))
+        return View(text, offsets)
+
+    async def _end_process(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
 
     def _forget(self, name: tuple[int, str], coming: "asyncio.Future[View]") -> None:
         del self._known[name]
@@ -83,26 +128,3 @@ def _keep(chunk: Chunk, wanted: NeedsRender, wire_format: str, view: View, fille
     size = len(view.data) + 8 * len(view.offsets)
     wanted.ring.grew(size)
     filled(size)
-
-
-def json_view(bson: View, canonical: bool) -> View:
-    """Each event as `tag, length, text`, so that any run of events is a run of bytes."""
-    parts: list[bytes] = []
-    offsets = array("L", (0,))
-    at = 0
-    for text in render_events(bson.data, bson.offsets, canonical):
-        part = b"".join((JSON_FIELD_TAG, varint(len(text)), text))
-        parts.append(part)
-        at += len(part)
-        offsets.append(at)
-    return View(b"".join(parts), offsets)
-
-
-def varint(value: int) -> bytes:
-    """Protobuf's variable-length integer."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append((value & 0x7F) | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)

@@ -10,7 +10,7 @@ from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.core.position import PositionEncoder
 from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.core.subscriber import BSON, Delivery
-from feedmux_server.fanout.rendering import JSON_FIELD_TAG, varint
+from feedmux_server.fanout.render_worker import JSON_FIELD_TAG, varint
 from feedmux_server.fanout.session import (
     CommittedMark,
     DegradedMark,
