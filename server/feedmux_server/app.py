@@ -21,6 +21,7 @@ from feedmux_server.core.quota import Accounts, Quotas
 from feedmux_server.core.replay_buffer import RingLimits
 from feedmux_server.fanout.hub import Hub, HubLimits
 from feedmux_server.fanout.pump import PumpLimits
+from feedmux_server.fanout.ranges import RangeLimits, Ranges
 from feedmux_server.rpc.auth import Authenticator, TenantKeys
 from feedmux_server.rpc.server import Listeners, PortInUse, Ports, Servers, Tls
 from feedmux_server.rpc.service import Service
@@ -97,7 +98,8 @@ async def running(config: Config, *, insecure_no_auth: bool = False) -> AsyncIte
         refusal: CannotStart | None = None
         async with asyncio.TaskGroup() as tasks:
             hub = Hub(sources, hub_limits(config.limits), tasks, _accounts(tenants))
-            service = Service(hub, store, batcher, auth, operator_auth, config.limits.sessions)
+            ranges = Ranges(hub, RangeLimits(config.limits.kept_bytes))
+            service = Service(hub, store, batcher, auth, operator_auth, config.limits.sessions, ranges)
             servers = Servers(service, Listeners(config.listen.data, config.listen.operator, config.listen.health, tls))
             committing = tasks.create_task(batcher.run(), name="commit-batcher")
             try:
@@ -116,6 +118,7 @@ async def running(config: Config, *, insecure_no_auth: bool = False) -> AsyncIte
                     await servers.drain(config.limits.drain_s)
                     await batcher.flush_all(2.0)
                     committing.cancel()
+                    ranges.close()
                     hub.stop()
                     await hub.renderer.close()
         if refusal is not None:

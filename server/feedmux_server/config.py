@@ -122,6 +122,12 @@ class LimitsSection(_Section):
         description="Delivery to a durable subscription pauses at this many unacknowledged events. It bounds what comes"
         " again after a failure, and the memory for their tokens.",
     )
+    kept_bytes: int = Field(
+        default=256 << 20,
+        ge=1 << 20,
+        description="Events that PlanRange has read and ReadRange has not. Over it the oldest range is given up, and"
+        " read from MongoDB again. Counts beside memory_bytes.",
+    )
     sessions: int = Field(default=10_000, ge=1, description="Sessions of the process; about 60 KB each when idle.")
     drain_s: float = Field(
         default=5.0, ge=0.1, description="After SIGTERM clients have this long to acknowledge what they have."

@@ -164,6 +164,11 @@ class Receiver:
         """`fullDocument.n` of the next `count` events."""
         return [event.n for event in await self.take(count, timeout_s)]
 
+    async def rest(self) -> list[Event]:
+        """All events up to an end with OK."""
+        assert await self.end(30.0) == Refused("OK", "")
+        return await self.take(len(self._pending))
+
     async def until(self, condition: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
         """Receives until `condition` holds."""
         end_s = time.monotonic() + timeout_s
@@ -321,6 +326,16 @@ class Api:
     async def resolve(self, feed: feed_pb2.Feed, start: feed_pb2.Start) -> wire.ResolvePositionResponse:
         request = wire.ResolvePositionRequest(feed=feed, start=start)
         return await self._unary(self.feeds.ResolvePosition, request, wire.ResolvePositionResponse)
+
+    async def plan(self, **fields: Any) -> wire.PlanRangeResponse:
+        """PlanRange; `wait` in seconds."""
+        fields = {"events_max": 1_000_000, "bytes_max": 1 << 30, **fields, "wait": seconds(fields.get("wait", 0))}
+        return await self._unary(self.feeds.PlanRange, wire.PlanRangeRequest(**fields), wire.PlanRangeResponse)
+
+    def read_range(self, **fields: Any) -> Receiver:
+        request = wire.ReadRangeRequest(**fields)
+        limit = request.message_bytes_max or 1024 * 1024
+        return Receiver(self.feeds.ReadRange(request, metadata=self.metadata), limit)
 
     async def streams(self, scope: str = "") -> list[operator_pb2.SharedStream]:
         """The shared streams of `scope`."""

@@ -114,10 +114,14 @@ def resume_token(data: bytes, field: str) -> bytes:
 def heartbeat_s(message: duration_pb2.Duration, is_set: bool) -> float:
     if not is_set:
         return HEARTBEAT_DEFAULT_S
-    seconds = message.seconds + message.nanos / 1e9
-    if not 1 <= seconds <= 60:
+    interval_s = seconds(message)
+    if not 1 <= interval_s <= 60:
         raise _invalid("heartbeat_interval", "must be 1 s to 60 s")
-    return seconds
+    return interval_s
+
+
+def seconds(message: duration_pb2.Duration) -> float:
+    return float(message.seconds + message.nanos / 1e9)
 
 
 def message_bytes_max(value: int) -> int:

@@ -15,6 +15,8 @@ from grpc_reflection.v1alpha import reflection
 from feedmux.v1 import change_feed_pb2, operator_pb2, subscriptions_pb2
 from feedmux_server.rpc.convert import REQUEST_BYTES_MAX
 from feedmux_server.rpc.operator import ListSharedStreams
+from feedmux_server.rpc.plan_range import PlanRange
+from feedmux_server.rpc.read_range import ReadRange
 from feedmux_server.rpc.resolve_position import ResolvePosition
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import guarded
@@ -135,6 +137,8 @@ def _data_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
     feed: dict[str, Any] = {
         "Subscribe": grpc.stream_stream_rpc_method_handler(guarded("Subscribe", Subscribe(service))),
         "Watch": grpc.unary_stream_rpc_method_handler(guarded("Watch", Watch(service))),
+        "PlanRange": grpc.unary_unary_rpc_method_handler(guarded("PlanRange", PlanRange(service))),
+        "ReadRange": grpc.unary_stream_rpc_method_handler(guarded("ReadRange", ReadRange(service))),
         "ResolvePosition": grpc.unary_unary_rpc_method_handler(guarded("ResolvePosition", ResolvePosition(service))),
     }
     control = {

@@ -12,6 +12,7 @@ from feedmux_server.core.feed import FeedSpec
 from feedmux_server.core.position import PositionEncoder
 from feedmux_server.core.stream_key import StreamKey, stream_key
 from feedmux_server.fanout.hub import Hub
+from feedmux_server.fanout.ranges import Ranges
 from feedmux_server.fanout.session import Session
 from feedmux_server.fanout.starting import fingerprint_of
 from feedmux_server.rpc.auth import Authenticator
@@ -43,6 +44,7 @@ class Service:
     auth: Authenticator
     operator_auth: Authenticator
     sessions_max: int
+    ranges: Ranges
     live: dict[int, LiveSession] = field(default_factory=dict)
     draining: bool = False
     _left: asyncio.Event = field(default_factory=asyncio.Event)

@@ -271,3 +271,83 @@ class ResolvePositionResponse(_message.Message):
     cluster_time: _feed_pb2.ClusterTime
     time: _timestamp_pb2.Timestamp
     def __init__(self, position: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class PlanRangeRequest(_message.Message):
+    __slots__ = ("subscription", "feed", "after", "until", "events_max", "bytes_max", "slices", "wait", "processed", "instance_id")
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    FEED_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_MAX_FIELD_NUMBER: _ClassVar[int]
+    BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    SLICES_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FIELD_NUMBER: _ClassVar[int]
+    PROCESSED_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    subscription: str
+    feed: _feed_pb2.Feed
+    after: bytes
+    until: bytes
+    events_max: int
+    bytes_max: int
+    slices: int
+    wait: _duration_pb2.Duration
+    processed: bytes
+    instance_id: str
+    def __init__(self, subscription: _Optional[str] = ..., feed: _Optional[_Union[_feed_pb2.Feed, _Mapping]] = ..., after: _Optional[bytes] = ..., until: _Optional[bytes] = ..., events_max: _Optional[int] = ..., bytes_max: _Optional[int] = ..., slices: _Optional[int] = ..., wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., processed: _Optional[bytes] = ..., instance_id: _Optional[str] = ...) -> None: ...
+
+class PlanRangeResponse(_message.Message):
+    __slots__ = ("end", "cluster_time", "event_count", "size_bytes", "slices", "caught_up", "latest", "after", "routing_key")
+    END_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_TIME_FIELD_NUMBER: _ClassVar[int]
+    EVENT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SLICES_FIELD_NUMBER: _ClassVar[int]
+    CAUGHT_UP_FIELD_NUMBER: _ClassVar[int]
+    LATEST_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    ROUTING_KEY_FIELD_NUMBER: _ClassVar[int]
+    end: bytes
+    cluster_time: _feed_pb2.ClusterTime
+    event_count: int
+    size_bytes: int
+    slices: _containers.RepeatedCompositeFieldContainer[RangeSlice]
+    caught_up: bool
+    latest: _feed_pb2.ClusterTime
+    after: bytes
+    routing_key: str
+    def __init__(self, end: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., event_count: _Optional[int] = ..., size_bytes: _Optional[int] = ..., slices: _Optional[_Iterable[_Union[RangeSlice, _Mapping]]] = ..., caught_up: _Optional[bool] = ..., latest: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., after: _Optional[bytes] = ..., routing_key: _Optional[str] = ...) -> None: ...
+
+class RangeSlice(_message.Message):
+    __slots__ = ("after", "until", "event_count", "size_bytes")
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    EVENT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    after: bytes
+    until: bytes
+    event_count: int
+    size_bytes: int
+    def __init__(self, after: _Optional[bytes] = ..., until: _Optional[bytes] = ..., event_count: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
+
+class ReadRangeRequest(_message.Message):
+    __slots__ = ("subscription", "feed", "after", "until", "message_bytes_max")
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    FEED_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    subscription: str
+    feed: _feed_pb2.Feed
+    after: bytes
+    until: bytes
+    message_bytes_max: int
+    def __init__(self, subscription: _Optional[str] = ..., feed: _Optional[_Union[_feed_pb2.Feed, _Mapping]] = ..., after: _Optional[bytes] = ..., until: _Optional[bytes] = ..., message_bytes_max: _Optional[int] = ...) -> None: ...
+
+class ReadRangeResponse(_message.Message):
+    __slots__ = ("batch", "event_fragment")
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    EVENT_FRAGMENT_FIELD_NUMBER: _ClassVar[int]
+    batch: Batch
+    event_fragment: EventFragment
+    def __init__(self, batch: _Optional[_Union[Batch, _Mapping]] = ..., event_fragment: _Optional[_Union[EventFragment, _Mapping]] = ...) -> None: ...

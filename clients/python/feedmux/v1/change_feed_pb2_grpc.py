@@ -50,6 +50,16 @@ class ChangeFeedStub:
                 request_serializer=feedmux_dot_v1_dot_change__feed__pb2.ResolvePositionRequest.SerializeToString,
                 response_deserializer=feedmux_dot_v1_dot_change__feed__pb2.ResolvePositionResponse.FromString,
                 _registered_method=True)
+        self.PlanRange = channel.unary_unary(
+                '/feedmux.v1.ChangeFeed/PlanRange',
+                request_serializer=feedmux_dot_v1_dot_change__feed__pb2.PlanRangeRequest.SerializeToString,
+                response_deserializer=feedmux_dot_v1_dot_change__feed__pb2.PlanRangeResponse.FromString,
+                _registered_method=True)
+        self.ReadRange = channel.unary_stream(
+                '/feedmux.v1.ChangeFeed/ReadRange',
+                request_serializer=feedmux_dot_v1_dot_change__feed__pb2.ReadRangeRequest.SerializeToString,
+                response_deserializer=feedmux_dot_v1_dot_change__feed__pb2.ReadRangeResponse.FromString,
+                _registered_method=True)
 
 
 class ChangeFeedServicer:
@@ -77,6 +87,21 @@ class ChangeFeedServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PlanRange(self, request, context):
+        """For readers in bulk: how far to read next, cut into slices that several can read at once. What was read for it is
+        kept for ReadRange until it has been read, or for two minutes. Behind an invalidate event it goes on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadRange(self, request, context):
+        """Exactly the events behind `after` and up to `until`, as often as asked; held back by HTTP/2 flow control alone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ChangeFeedServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -94,6 +119,16 @@ def add_ChangeFeedServicer_to_server(servicer, server):
                     servicer.ResolvePosition,
                     request_deserializer=feedmux_dot_v1_dot_change__feed__pb2.ResolvePositionRequest.FromString,
                     response_serializer=feedmux_dot_v1_dot_change__feed__pb2.ResolvePositionResponse.SerializeToString,
+            ),
+            'PlanRange': grpc.unary_unary_rpc_method_handler(
+                    servicer.PlanRange,
+                    request_deserializer=feedmux_dot_v1_dot_change__feed__pb2.PlanRangeRequest.FromString,
+                    response_serializer=feedmux_dot_v1_dot_change__feed__pb2.PlanRangeResponse.SerializeToString,
+            ),
+            'ReadRange': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadRange,
+                    request_deserializer=feedmux_dot_v1_dot_change__feed__pb2.ReadRangeRequest.FromString,
+                    response_serializer=feedmux_dot_v1_dot_change__feed__pb2.ReadRangeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -178,6 +213,60 @@ class ChangeFeed:
             '/feedmux.v1.ChangeFeed/ResolvePosition',
             feedmux_dot_v1_dot_change__feed__pb2.ResolvePositionRequest.SerializeToString,
             feedmux_dot_v1_dot_change__feed__pb2.ResolvePositionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PlanRange(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/feedmux.v1.ChangeFeed/PlanRange',
+            feedmux_dot_v1_dot_change__feed__pb2.PlanRangeRequest.SerializeToString,
+            feedmux_dot_v1_dot_change__feed__pb2.PlanRangeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadRange(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/feedmux.v1.ChangeFeed/ReadRange',
+            feedmux_dot_v1_dot_change__feed__pb2.ReadRangeRequest.SerializeToString,
+            feedmux_dot_v1_dot_change__feed__pb2.ReadRangeResponse.FromString,
             options,
             channel_credentials,
             insecure,

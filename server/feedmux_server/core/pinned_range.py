@@ -1,0 +1,169 @@
+"""A stretch of a feed that has been read and is kept, so that several can read slices of it.
+
+Holds the ring's own bytes, whole chunks mostly, so keeping costs no copy. Pure; `fanout.ranges` fills it, and gives it
+up.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from feedmux_server.core.chunk import Chunk, cut_batch
+from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.core.subscriber import Delivery
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The events in (after, until]."""
+
+    after: ResumeToken
+    until: ResumeToken
+    count: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedRange:
+    """The events in (after, end], as they were delivered."""
+
+    after: ResumeToken
+    end: ResumeToken
+    deliveries: tuple[Delivery, ...]
+
+    @property
+    def count(self) -> int:
+        return sum(each.count for each in self.deliveries)
+
+    @property
+    def size(self) -> int:
+        return sum(each.size for each in self.deliveries)
+
+    def covers(self, after: ResumeToken, until: ResumeToken) -> bool:
+        return not self.after.is_after(after) and not until.is_after(self.end)
+
+    def slices(self, wanted: int) -> list[Slice]:
+        """At most `wanted` consecutive slices of about equal bytes, cut between events. None of them is empty."""
+        share = -(-self.size // wanted) if wanted else 0
+        found: list[Slice] = []
+        begin, count, size = self.after, 0, 0
+        for piece, start in self._pieces():
+            left = piece
+            while size + left.size > share and len(found) < wanted - 1:
+                chunk = as_chunk(left, start)
+                index = _index_at(chunk, share - size)
+                if index == 0 and not count:
+                    index = 1
+                taken = _part(left, chunk, 0, index)
+                if index:
+                    start = taken.end
+                found.append(Slice(begin, start, count + taken.count, size + taken.size))
+                begin, count, size = start, 0, 0
+                left = _part(left, chunk, index, chunk.count)
+                if not left.count:
+                    break
+            count, size = count + left.count, size + left.size
+        if count:
+            found.append(Slice(begin, self.end, count, size))
+        elif found:
+            last = found[-1]
+            found[-1] = Slice(last.after, self.end, last.count, last.size)
+        return found
+
+    def read(self, after: ResumeToken, until: ResumeToken, payload_max: int) -> Iterator[Delivery]:
+        """The events in (after, until], numbered from 1, in pieces of at most `payload_max` bytes or one event.
+
+        The range must cover it.
+        """
+        sequence = 1
+        for piece, start in self._pieces():
+            if not piece.end.is_after(after):
+                continue
+            if not until.is_after(start):
+                break
+            part = piece
+            if after.is_after(start):
+                chunk = as_chunk(piece, start)
+                part = _part(piece, chunk, chunk.first_after(after), chunk.count)
+                start = after
+            cut = trimmed(part, start, until)
+            if cut is None:
+                continue
+            for small in _pieces_of(cut, start, payload_max):
+                yield _numbered(small, sequence)
+                sequence += small.count
+
+    def _pieces(self) -> Iterator[tuple[Delivery, ResumeToken]]:
+        """Each delivery with the place before it."""
+        start = self.after
+        for each in self.deliveries:
+            yield each, start
+            start = each.end
+
+
+def _pieces_of(delivery: Delivery, start: ResumeToken, payload_max: int) -> Iterator[Delivery]:
+    if delivery.size <= payload_max:
+        yield delivery
+        return
+    chunk, first = as_chunk(delivery, start), 0
+    view = chunk.bson
+    assert view is not None
+    while first < chunk.count:
+        stop = max(first + 1, view.stop_within(first, payload_max, overdraw=False))
+        yield _part(delivery, chunk, first, stop)
+        first = stop
+
+
+def as_chunk(delivery: Delivery, start: ResumeToken) -> Chunk:
+    """The events of a delivery with their offsets. `start` is the place before them."""
+    data = b"".join(delivery.parts)
+    (chunk,) = cut_batch(data, start, delivery.end, delivery.read_time_s, bytes_max=len(data))
+    return chunk
+
+
+def trimmed(delivery: Delivery, start: ResumeToken, until: ResumeToken) -> Delivery | None:
+    """What of a delivery lies at or before `until`; None when nothing does."""
+    if not delivery.count:
+        return None
+    if not delivery.end.is_after(until):
+        return delivery
+    chunk = as_chunk(delivery, start)
+    # The place behind the last event may lie behind the event itself: events decide, not it.
+    stop = _events_until(chunk, until)
+    if stop == 0:
+        return None
+    cut = _part(delivery, chunk, 0, stop)
+    return Delivery(cut.first_sequence, cut.count, cut.parts, cut.size, until, cut.read_time_s)
+
+
+def _events_until(chunk: Chunk, until: ResumeToken) -> int:
+    low, high = 0, chunk.count
+    while low < high:
+        middle = (low + high) // 2
+        if chunk.token(middle).is_after(until):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _index_at(chunk: Chunk, size: int) -> int:
+    """How many events of the chunk fit into `size` bytes."""
+    view = chunk.bson
+    assert view is not None
+    return view.stop_within(0, max(0, size), overdraw=False)
+
+
+def _part(delivery: Delivery, chunk: Chunk, first: int, stop: int) -> Delivery:
+    if first == 0 and stop == chunk.count:
+        return delivery
+    view = chunk.bson
+    assert view is not None
+    data = view.data[view.offsets[first] : view.offsets[stop]]
+    end = chunk.place_behind(stop - 1) if stop > first else chunk.start
+    return Delivery(
+        delivery.first_sequence + first, stop - first, (data,) if data else (), len(data), end, delivery.read_time_s
+    )
+
+
+def _numbered(delivery: Delivery, sequence: int) -> Delivery:
+    return Delivery(sequence, delivery.count, delivery.parts, delivery.size, delivery.end, delivery.read_time_s)

@@ -1,0 +1,203 @@
+"""Ranges for readers in bulk: planned by reading them once, kept until they have been read.
+
+A range holds the ring's own bytes, so several readers of its slices cost MongoDB one pass. The reader that planned it
+stays where it stopped, without credit, for the next plan to go on: so the stream stays too, and MongoDB is asked for
+nothing meanwhile. What is kept is bounded in bytes and time; what was given up is read from MongoDB again.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.core.pinned_range import PinnedRange
+from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.core.stream_key import StreamKey
+from feedmux_server.core.subscriber import Delivery, JoinPoint
+from feedmux_server.fanout.hub import Hub
+from feedmux_server.fanout.range_reader import RangeReader
+
+PIECE_BYTES_MAX = 1024 * 1024
+READ_TIME_MAX_S = 10.0
+"""A plan ends with what it has after so long, though more lies ahead."""
+
+
+@dataclass(frozen=True, slots=True)
+class RangeLimits:
+    """What is kept between planning and reading."""
+
+    kept_bytes_max: int = 256 * 1024 * 1024
+    """For all tenants together; over it the oldest range goes."""
+    kept_s: float = 120.0
+    reader_s: float = 30.0
+    """How long a planning reader waits for the next plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a plan is to reach."""
+
+    until: ResumeToken | None
+    """The range does not go beyond it."""
+    target: ResumeToken
+    """What MongoDB has committed by now: read up to here in any case, and what comes behind it if it is there."""
+    events_max: int
+    bytes_max: int
+    wait_s: float
+    """How long to wait for the first event once the target is reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a plan has found."""
+
+    range: PinnedRange
+    caught_up: bool
+
+
+@dataclass(slots=True, eq=False)
+class _Kept:
+    tenant: str
+    key: StreamKey
+    range: PinnedRange
+    unread: int
+    """Events not yet read once."""
+    timer: asyncio.TimerHandle
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    reader: RangeReader
+    at: ResumeToken
+    timer: asyncio.TimerHandle
+
+
+@dataclass(slots=True)
+class Ranges:
+    """The ranges of a process."""
+
+    hub: Hub
+    limits: RangeLimits = field(default_factory=RangeLimits)
+    _kept: list[_Kept] = field(default_factory=list)
+    _waiting: dict[tuple[str, StreamKey], _Waiting] = field(default_factory=dict)
+
+    @property
+    def kept_bytes(self) -> int:
+        return sum(each.range.size for each in self._kept)
+
+    async def plan(self, key: StreamKey, tenant: str, at: JoinPoint, wanted: Wanted) -> Plan:
+        """Reads what comes next and keeps it. Raises FeedmuxError: what ended the feed at this place."""
+        if wanted.until is not None and not wanted.until.is_after(at.place):
+            return Plan(PinnedRange(at.place, at.place, ()), caught_up=True)
+        reader = self._reader(key, tenant, at)
+        try:
+            deliveries, error = await _read(reader, wanted)
+        except BaseException:
+            reader.close()
+            raise
+        if error is not None and not deliveries:
+            reader.close()
+            raise error
+        end = deliveries[-1].end if deliveries else at.place
+        if error is None and wanted.until is not None and (reader.passed or not wanted.until.is_after(reader.place)):
+            end = wanted.until
+        elif error is None and reader.place.is_after(end):
+            end = reader.place
+        if error is None and end.raw == reader.place.raw:
+            self._wait(key, tenant, reader, end)
+        else:
+            reader.close()
+        found = PinnedRange(at.place, end, tuple(deliveries))
+        if deliveries:
+            self._keep(key, tenant, found)
+        return Plan(found, not (wanted.until or wanted.target).is_after(end))
+
+    def read(
+        self, key: StreamKey, tenant: str, after: ResumeToken, until: ResumeToken, payload_max: int
+    ) -> Iterator[Delivery] | None:
+        """The events in (after, until] from what is kept, in pieces of at most `payload_max` bytes where events allow;
+        None when it is not kept."""
+        for kept in self._kept:
+            if kept.tenant == tenant and kept.key == key and kept.range.covers(after, until):
+                return self._reading(kept, after, until, payload_max)
+        return None
+
+    def close(self) -> None:
+        for waiting in list(self._waiting.values()):
+            waiting.timer.cancel()
+            waiting.reader.close()
+        self._waiting.clear()
+        for kept in self._kept:
+            kept.timer.cancel()
+        self._kept.clear()
+
+    def _reading(self, kept: _Kept, after: ResumeToken, until: ResumeToken, payload_max: int) -> Iterator[Delivery]:
+        count = 0
+        for delivery in kept.range.read(after, until, payload_max):
+            count += delivery.count
+            yield delivery
+        kept.unread -= count
+        if kept.unread <= 0:
+            self._give_up(kept)
+
+    def _reader(self, key: StreamKey, tenant: str, at: JoinPoint) -> RangeReader:
+        """The one that waits at this very place, or a new one."""
+        waiting = self._waiting.pop((tenant, key), None)
+        if waiting is not None:
+            waiting.timer.cancel()
+            if waiting.at.raw == at.place.raw and at.native is None:
+                return waiting.reader
+            waiting.reader.close()
+        return RangeReader(self.hub, key, tenant, at, PIECE_BYTES_MAX)
+
+    def _wait(self, key: StreamKey, tenant: str, reader: RangeReader, at: ResumeToken) -> None:
+        reader.revoke()
+        before = self._waiting.pop((tenant, key), None)
+        if before is not None:
+            before.timer.cancel()
+            before.reader.close()
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(self.limits.reader_s, self._leave, (tenant, key))
+        self._waiting[tenant, key] = _Waiting(reader, at, timer)
+
+    def _leave(self, name: tuple[str, StreamKey]) -> None:
+        self._waiting.pop(name).reader.close()
+
+    def _keep(self, key: StreamKey, tenant: str, found: PinnedRange) -> None:
+        timer = asyncio.get_running_loop().call_later(self.limits.kept_s, self._expire, found)
+        self._kept.append(_Kept(tenant, key, found, found.count, timer))
+        while self.kept_bytes > self.limits.kept_bytes_max and len(self._kept) > 1:
+            self._give_up(self._kept[0])
+
+    def _expire(self, found: PinnedRange) -> None:
+        for kept in self._kept:
+            if kept.range is found:
+                self._give_up(kept)
+                return
+
+    def _give_up(self, kept: _Kept) -> None:
+        kept.timer.cancel()
+        if kept in self._kept:
+            self._kept.remove(kept)
+
+
+async def _read(reader: RangeReader, wanted: Wanted) -> tuple[list[Delivery], FeedmuxError | None]:
+    """What comes, up to the limits; with what ended the feed behind it."""
+    began_s = time.monotonic()
+    wait_until_s, last_s = began_s + wanted.wait_s, began_s + max(wanted.wait_s, READ_TIME_MAX_S)
+    reader.grant(wanted.events_max, wanted.bytes_max)
+    found: list[Delivery] = []
+    while reader.can_receive and not reader.passed and time.monotonic() < last_s:
+        reached = not wanted.target.is_after(reader.place)
+        deadline_s = last_s if not reached else time.monotonic() if found else wait_until_s
+        target = None if reached else wanted.target
+        try:
+            delivery = await reader.next(min(deadline_s, last_s), until=wanted.until, target=target)
+        except FeedmuxError as error:
+            return found, error
+        if delivery is not None:
+            found.append(delivery)
+        elif reached or (wanted.until is not None and not wanted.until.is_after(reader.place)):
+            break
+    return found, None

@@ -1,0 +1,116 @@
+"""ChangeFeed.PlanRange: how far a reader in bulk goes next, in slices."""
+
+from feedmux.v1 import change_feed_pb2 as wire
+from feedmux.v1 import subscriptions_pb2
+from feedmux_server.core.credit import BYTES_GRANT_MAX, EVENTS_GRANT_MAX
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.names import check_name
+from feedmux_server.core.position import decode_position
+from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.core.stream_key import StreamKey
+from feedmux_server.fanout.ranges import Wanted
+from feedmux_server.fanout.session import order_bytes
+from feedmux_server.fanout.starting import fingerprint_of, join_point
+from feedmux_server.rpc import convert
+from feedmux_server.rpc.service import Service
+from feedmux_server.rpc.status import Context
+from feedmux_server.rpc.subscribe import INSTANCE_BYTES_MAX
+from feedmux_server.state.model import CommitRequest, CommitStatus, Place
+
+SLICES_MAX = 1_000
+WAIT_MAX_S = 60.0
+
+
+class PlanRange:
+    """One instance serves all calls."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def __call__(self, data: bytes, context: Context) -> bytes:
+        service = self._service
+        tenant = service.auth.tenant(context.invocation_metadata())
+        service.request(tenant)
+        service.admit()
+        request = convert.parse(wire.PlanRangeRequest, data)
+        _check(request)
+        key, after = await self._target(request, tenant)
+        source = service.hub.source(key.spec.scope.source)
+        fingerprint = fingerprint_of(source, tenant, key)
+        at = join_point(decode_position(after, fingerprint), key)
+        until = decode_position(request.until, fingerprint).token if request.until else None
+        latest = await source.operation_time()
+        wanted = Wanted(
+            until,
+            ResumeToken.high_water_mark(latest),
+            request.events_max,
+            request.bytes_max,
+            convert.seconds(request.wait),
+        )
+        plan = await service.ranges.plan(key, tenant, at, wanted)
+        place = service.positions(key, tenant).encode
+        response = wire.PlanRangeResponse(
+            after=after,
+            end=place(plan.range.end),
+            cluster_time=convert.cluster_time(plan.range.end.cluster_time),
+            event_count=plan.range.count,
+            size_bytes=plan.range.size,
+            slices=[
+                wire.RangeSlice(
+                    after=place(each.after), until=place(each.until), event_count=each.count, size_bytes=each.size
+                )
+                for each in plan.range.slices(request.slices or 1)
+            ],
+            caught_up=plan.caught_up,
+            latest=convert.cluster_time(latest),
+            routing_key=service.routing_key(key),
+        )
+        return response.SerializeToString()
+
+    async def _target(self, request: wire.PlanRangeRequest, tenant: str) -> tuple[StreamKey, bytes]:
+        """The feed and where the range begins. A subscription is opened by it, and its processed place stored."""
+        service = self._service
+        if request.WhichOneof("target") == "feed":
+            return service.key_of(convert.feed_spec(request.feed), tenant), request.after
+        check_name("subscription", request.subscription)
+        stored, lease = await service.store.open(tenant, request.subscription, instance_id=request.instance_id)
+        content = subscriptions_pb2.Subscription.FromString(stored.definition)
+        key = service.key_of(convert.feed_spec(content.feed), tenant)
+        if request.processed:
+            source = service.hub.source(key.spec.scope.source)
+            token = decode_position(request.processed, fingerprint_of(source, tenant, key)).token
+            place = Place(request.processed, token.cluster_time, order_bytes(token))
+            [outcome] = await service.store.commit_many([CommitRequest(lease, place)])
+            if outcome.status is not CommitStatus.OK:
+                raise FeedmuxError(
+                    ErrorReason.FENCED, "another client has opened the subscription meanwhile", {"cause": "TAKEOVER"}
+                )
+        return key, request.after or stored.position
+
+
+def _check(request: wire.PlanRangeRequest) -> None:
+    """Raises MESSAGE_INVALID, CREDIT_INVALID."""
+    target = request.WhichOneof("target")
+    if target is None:
+        raise _invalid("target", "a range needs a subscription name or a feed")
+    if target == "feed" and not request.after:
+        raise _invalid("after", "after is required with a feed: ResolvePosition gives a position to begin at")
+    if target == "feed" and request.processed:
+        raise _invalid("processed", "processed is for subscriptions; the position of a feed is the client's to keep")
+    if target == "subscription" and not request.instance_id:
+        raise _invalid("instance_id", "instance_id is required with a subscription")
+    if len(request.instance_id.encode()) > INSTANCE_BYTES_MAX:
+        raise FeedmuxError(
+            ErrorReason.NAME_INVALID, f"instance_id is over {INSTANCE_BYTES_MAX} bytes", field="instance_id"
+        )
+    for name, most in (("events_max", EVENTS_GRANT_MAX), ("bytes_max", BYTES_GRANT_MAX)):
+        if not 1 <= getattr(request, name) <= most:
+            raise _invalid(name, f"{name} must be 1 to {most}")
+    if not 0 <= request.slices <= SLICES_MAX:
+        raise _invalid("slices", f"slices must be 1 to {SLICES_MAX}")
+    if not 0 <= convert.seconds(request.wait) <= WAIT_MAX_S:
+        raise _invalid("wait", f"wait must be 0 to {WAIT_MAX_S:.0f} s")
+
+
+def _invalid(field: str, message: str) -> FeedmuxError:
+    return FeedmuxError(ErrorReason.MESSAGE_INVALID, message, {"field": field}, field=field)

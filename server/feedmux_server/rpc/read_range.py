@@ -1,0 +1,98 @@
+"""ChangeFeed.ReadRange: exactly the events of a range, from what PlanRange has kept or from MongoDB again."""
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from feedmux.v1 import change_feed_pb2 as wire
+from feedmux.v1 import subscriptions_pb2
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.names import check_name
+from feedmux_server.core.position import decode_position
+from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.core.stream_key import StreamKey
+from feedmux_server.core.subscriber import BSON, Delivery, JoinPoint
+from feedmux_server.fanout.allowance import Allowance
+from feedmux_server.fanout.range_reader import RangeReader
+from feedmux_server.fanout.signal import Signal
+from feedmux_server.fanout.starting import fingerprint_of, join_point
+from feedmux_server.rpc import convert
+from feedmux_server.rpc.frames import Framer
+from feedmux_server.rpc.service import Service
+from feedmux_server.rpc.status import Context
+from feedmux_server.rpc.watch import WINDOW_BYTES, WINDOW_EVENTS
+
+_LOOK_EVERY_S = 60.0
+
+
+class ReadRange:
+    """One instance serves all calls."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def __call__(self, data: bytes, context: Context) -> None:
+        service = self._service
+        tenant = service.auth.tenant(context.invocation_metadata())
+        service.request(tenant)
+        service.admit()
+        request = convert.parse(wire.ReadRangeRequest, data)
+        message_bytes_max = convert.message_bytes_max(request.message_bytes_max)
+        key = await self._key(request, tenant)
+        fingerprint = fingerprint_of(service.hub.source(key.spec.scope.source), tenant, key)
+        after = join_point(decode_position(request.after, fingerprint), key)
+        until = decode_position(request.until, fingerprint).token
+        if after.place.is_after(until):
+            raise FeedmuxError(
+                ErrorReason.MESSAGE_INVALID, "until lies before after", {"field": "until"}, field="until"
+            )
+        framer = Framer(service.positions(key, tenant), BSON, message_bytes_max)
+        account, signal = service.hub.accounts.of(tenant), Signal()
+        account.open_stream(key)
+        allowance = Allowance(account, signal.set, holds=False)
+        try:
+            async with aclosing(self._deliveries(key, tenant, after, until, framer.payload_max)) as deliveries:
+                async for delivery in deliveries:
+                    while (held_s := allowance.wait_s(time.monotonic())) > 0:
+                        await signal.wait(held_s)
+                    if service.hub.turns.crowded:
+                        await service.hub.turns.wait(tenant)
+                    service.hub.turns.spend(delivery.size)
+                    allowance.sent(delivery, time.monotonic())
+                    for frame in framer.frames(delivery):
+                        await context.write(frame)
+        finally:
+            allowance.close()
+            account.close_stream(key)
+
+    async def _key(self, request: wire.ReadRangeRequest, tenant: str) -> StreamKey:
+        match request.WhichOneof("target"):
+            case "feed":
+                return self._service.key_of(convert.feed_spec(request.feed), tenant)
+            case "subscription":
+                check_name("subscription", request.subscription)
+                stored = await self._service.store.get(tenant, request.subscription)
+                content = subscriptions_pb2.Subscription.FromString(stored.definition)
+                return self._service.key_of(convert.feed_spec(content.feed), tenant)
+        raise FeedmuxError(
+            ErrorReason.MESSAGE_INVALID, "a range needs a subscription name or a feed", {"field": "target"}
+        )
+
+    async def _deliveries(
+        self, key: StreamKey, tenant: str, after: JoinPoint, until: ResumeToken, payload_max: int
+    ) -> AsyncGenerator[Delivery, None]:
+        kept = self._service.ranges.read(key, tenant, after.place, until, payload_max)
+        if kept is not None:
+            for delivery in kept:
+                yield delivery
+            return
+        reader = RangeReader(self._service.hub, key, tenant, after, payload_max)
+        try:
+            reader.grant(WINDOW_EVENTS, WINDOW_BYTES)
+            while until.is_after(reader.place) and not reader.passed:
+                found = await reader.next(time.monotonic() + _LOOK_EVERY_S, until=until)
+                if found is not None:
+                    yield found
+                    reader.grant(found.count, found.size)
+        finally:
+            reader.close()

@@ -1,0 +1,227 @@
+"""PlanRange and ReadRange: exact, repeatable, one pass over MongoDB, bounded."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+from pymongo.database import Database
+
+from feedmux.v1 import change_feed_pb2 as wire
+from feedmux_server.embedded import RedisServer, ReplicaSet
+from tests.integration.servers import Here, cursors, serving, settings, until
+from tests.integration.wire import LATEST, Api, Event, feed, refused
+
+Documents = Database[dict[str, Any]]
+Client = MongoClient[dict[str, Any]]
+
+
+async def start(api: Api, database: Documents) -> bytes:
+    """A position before everything that comes."""
+    return (await api.resolve(feed(database.name, "c"), LATEST)).position
+
+
+def insert(database: Documents, numbers: range, pad: int = 0) -> None:
+    database.c.insert_many([{"n": n, "pad": "x" * pad} for n in numbers])
+
+
+async def read(api: Api, plan: wire.PlanRangeResponse, **fields: Any) -> list[list[Event]]:
+    """The events of each slice, read at the same time."""
+    slices = [api.read_range(after=each.after, until=each.until, **fields) for each in plan.slices]
+    return await asyncio.gather(*(each.rest() for each in slices))
+
+
+def of(events: list[list[Event]]) -> list[int]:
+    return [event.n for each in events for event in each]
+
+
+async def test_a_backlog_in_ranges_and_slices(api: Api, database: Documents) -> None:
+    wanted, after = feed(database.name, "c"), await start(api, database)
+    insert(database, range(1000))
+    got: list[int] = []
+    while True:
+        plan = await api.plan(feed=wanted, after=after, events_max=300, slices=4)
+        assert plan.after == after
+        assert plan.event_count == sum(each.event_count for each in plan.slices) <= 300
+        assert [each.after for each in plan.slices[1:]] == [each.until for each in plan.slices[:-1]]
+        parts = await read(api, plan, feed=wanted)
+        assert [len(part) for part in parts] == [each.event_count for each in plan.slices]
+        assert sum(len(event.data) for part in parts for event in part) == plan.size_bytes
+        got += of(parts)
+        after = plan.end
+        if plan.caught_up:
+            break
+    assert got == list(range(1000))
+    # Nothing new: the range is empty, and its end is still a place to go on from.
+    empty = await api.plan(feed=wanted, after=after)
+    assert (empty.event_count, list(empty.slices)) == (0, [])
+    insert(database, range(1000, 1010))
+    plan = await api.plan(feed=wanted, after=empty.end, wait=10)
+    assert of(await read(api, plan, feed=wanted))[:1] == [1000]
+
+
+async def test_the_wait_is_for_the_first_event(api: Api, database: Documents) -> None:
+    wanted, after = feed(database.name, "c"), await start(api, database)
+    planning = asyncio.create_task(api.plan(feed=wanted, after=after, wait=10))
+    await until(lambda: api.streams(f"{database.name}.c"))
+    insert(database, range(1))
+    async with asyncio.timeout(8):
+        assert of(await read(api, await planning, feed=wanted)) == [0]
+
+
+async def test_a_pinned_end_stays_where_it_is(api: Api, database: Documents) -> None:
+    wanted, after = feed(database.name, "c"), await start(api, database)
+    insert(database, range(10))
+    end = await start(api, database)
+    insert(database, range(10, 20))
+    got: list[int] = []
+    while True:
+        plan = await api.plan(feed=wanted, after=after, until=end, events_max=4)
+        got += of(await read(api, plan, feed=wanted))
+        after = plan.end
+        if plan.caught_up:
+            break
+    assert got == list(range(10))
+    again = await api.plan(feed=wanted, after=after, until=end)
+    assert (again.event_count, again.caught_up, again.end) == (0, True, after)
+
+
+async def test_bytes_bound_a_range_by_one_event(api: Api, database: Documents) -> None:
+    wanted, after = feed(database.name, "c"), await start(api, database)
+    insert(database, range(10), pad=10_000)
+    plan = await api.plan(feed=wanted, after=after, bytes_max=25_000)
+    assert plan.event_count == 3
+    assert of(await read(api, plan, feed=wanted)) == [0, 1, 2]
+
+
+async def test_slices_share_one_pass_over_mongodb(api: Api, database: Documents, mongo_client: Client) -> None:
+    wanted, after = feed(database.name, "c"), await start(api, database)
+    insert(database, range(3000), pad=500)
+    before = mongo_client.admin.command("serverStatus")["metrics"]["document"]["returned"]
+    plan = await api.plan(feed=wanted, after=after, slices=8)
+    parts = await read(api, plan, feed=wanted)
+    returned = mongo_client.admin.command("serverStatus")["metrics"]["document"]["returned"] - before
+    assert of(parts) == list(range(3000))
+    assert 3000 <= returned < 3500
+    assert len(cursors(mongo_client, f"{database.name}.c")) <= 1
+
+
+async def test_a_range_gives_the_same_again_when_it_is_not_kept(here: Here, api: Api, database: Documents) -> None:
+    wanted, after = feed(database.name, "c"), await start(api, database)
+    insert(database, range(500), pad=300)
+    insert(database, range(500, 600))
+    plan = await api.plan(feed=wanted, after=after, events_max=500, slices=3)
+    first = await read(api, plan, feed=wanted)
+    # All of it has been read once, so it was given up.
+    assert here.server.service.ranges.kept_bytes == 0
+    again = await read(api, plan, feed=wanted)
+    assert [[event.data for event in part] for part in again] == [[event.data for event in part] for part in first]
+    whole = await api.read_range(feed=wanted, after=plan.after, until=plan.end).rest()
+    assert [event.n for event in whole] == list(range(500))
+    small = await api.read_range(feed=wanted, after=plan.after, until=plan.end, message_bytes_max=64 * 1024).rest()
+    assert [event.data for event in small] == [event.data for event in whole]
+
+
+async def test_large_events_come_in_fragments(api: Api, database: Documents) -> None:
+    wanted, after = feed(database.name, "c"), await start(api, database)
+    insert(database, range(3), pad=3_000_000)
+    plan = await api.plan(feed=wanted, after=after, slices=2)
+    for _ in range(2):  # kept, then from MongoDB
+        parts = await read(api, plan, feed=wanted, message_bytes_max=1 << 20)
+        assert of(parts) == [0, 1, 2]
+        assert all(event.fragments >= 3 for part in parts for event in part)
+
+
+async def test_what_is_kept_is_bounded(mongo: ReplicaSet, redis_server: RedisServer, database: Documents) -> None:
+    async with serving(settings(mongo.uri, redis_server.url, kept_bytes=1 << 20)) as here:
+        wanted, after = feed(database.name, "c"), await start(here.api, database)
+        insert(database, range(600), pad=4_000)
+        plans: list[wire.PlanRangeResponse] = []
+        while sum(plan.event_count for plan in plans) < 600:
+            plans.append(await here.api.plan(feed=wanted, after=after, bytes_max=500_000))
+            after = plans[-1].end
+            assert here.server.service.ranges.kept_bytes <= 1 << 20
+        assert of([part for plan in plans for part in await read(here.api, plan, feed=wanted)]) == list(range(600))
+
+
+async def test_a_subscription_stores_what_was_processed(api: Api, database: Documents, name: str) -> None:
+    wanted = feed(database.name, "c")
+    await api.create(name, wanted)
+    insert(database, range(100))
+    plan = await api.plan(subscription=name, instance_id="one", events_max=60)
+    assert of(await read(api, plan, subscription=name)) == list(range(60))
+    # Nothing was said of it yet.
+    same = await api.plan(subscription=name, instance_id="one", events_max=60)
+    assert (same.after, same.end) == (plan.after, plan.end)
+    plan = await api.plan(subscription=name, instance_id="one", after=plan.end, processed=plan.end)
+    assert (await api.get(name)).position == plan.after
+    assert of(await read(api, plan, subscription=name)) == list(range(60, 100))
+    busy = await refused(api.plan(subscription=name, instance_id="two"))
+    assert (busy.code, busy.reason) == ("FAILED_PRECONDITION", "SUBSCRIPTION_BUSY")
+    # An older place is no news.
+    await api.plan(subscription=name, instance_id="one", after=plan.end, processed=same.after)
+    assert (await api.get(name)).position == plan.after
+
+
+async def test_ranges_go_on_behind_an_invalidate(api: Api, database: Documents) -> None:
+    wanted, after = feed(database.name, "c"), await start(api, database)
+    insert(database, range(3))
+    database.c.drop()
+    insert(database, range(3, 5))
+    got: list[str] = []
+    async with asyncio.timeout(15):
+        while len(got) < 7:
+            plan = await api.plan(feed=wanted, after=after, wait=1)
+            got += [event.document["operationType"] for part in await read(api, plan, feed=wanted) for event in part]
+            after = plan.end
+    assert got == ["insert"] * 3 + ["drop", "invalidate"] + ["insert"] * 2
+
+
+async def test_what_ends_the_feed_comes_behind_what_was_read(api: Api, database: Documents) -> None:
+    broken = '[{"$set": {"half": {"$divide": [1, "$fullDocument.n"]}}}]'
+    wanted, after = feed(database.name, "c", broken), await start(api, database)
+    insert(database, range(5, 0, -1))
+    plan = await api.plan(feed=wanted, after=after)
+    assert of(await read(api, plan, feed=wanted)) == [5, 4, 3, 2, 1]
+    insert(database, range(1))
+    refusal = await refused(api.plan(feed=wanted, after=plan.end, wait=10))
+    assert (refusal.code, refusal.reason) == ("FAILED_PRECONDITION", "PIPELINE_FAILED")
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason", "where"),
+    [
+        ({"feed": None}, "MESSAGE_INVALID", "target"),
+        ({"after": b""}, "MESSAGE_INVALID", "after"),
+        ({"after": b"nonsense"}, "POSITION_INVALID", ""),
+        ({"until": b"nonsense"}, "POSITION_INVALID", ""),
+        ({"events_max": 0}, "MESSAGE_INVALID", "events_max"),
+        ({"events_max": 1 << 31}, "MESSAGE_INVALID", "events_max"),
+        ({"bytes_max": -1}, "MESSAGE_INVALID", "bytes_max"),
+        ({"slices": 1001}, "MESSAGE_INVALID", "slices"),
+        ({"wait": 61}, "MESSAGE_INVALID", "wait"),
+        ({"processed": b"x"}, "MESSAGE_INVALID", "processed"),
+        ({"feed": None, "subscription": "s", "after": b""}, "MESSAGE_INVALID", "instance_id"),
+        ({"feed": None, "subscription": "s", "instance_id": "x" * 121}, "NAME_INVALID", ""),
+    ],
+)
+async def test_bad_plans(api: Api, database: Documents, fields: dict[str, Any], reason: str, where: str) -> None:
+    good = {"feed": feed(database.name, "c"), "after": await start(api, database)}
+    refusal = await refused(api.plan(**{**good, **fields}))
+    assert (refusal.code, refusal.reason) == ("INVALID_ARGUMENT", reason)
+    assert refusal.metadata.get("field", "") == where
+
+
+async def test_bad_reads(api: Api, database: Documents, name: str) -> None:
+    wanted, after = feed(database.name, "c"), await start(api, database)
+    insert(database, range(3))
+    plan = await api.plan(feed=wanted, after=after)
+    backwards = await api.read_range(feed=wanted, after=plan.end, until=after).end()
+    assert (backwards.code, backwards.metadata["field"]) == ("INVALID_ARGUMENT", "until")
+    foreign = await api.read_range(feed=feed(database.name, "d"), after=after, until=plan.end).end()
+    assert foreign.reason == "POSITION_FOREIGN"
+    unknown = await api.read_range(subscription=name, after=after, until=plan.end).end()
+    assert (unknown.code, unknown.reason) == ("NOT_FOUND", "SUBSCRIPTION_NOT_FOUND")
+    assert (await api.read_range(after=after, until=plan.end).end()).metadata["field"] == "target"
+    empty = await api.read_range(feed=wanted, after=plan.end, until=plan.end).rest()
+    assert empty == []
