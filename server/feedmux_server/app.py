@@ -12,14 +12,14 @@ from pathlib import Path
 
 import uvloop
 
-from feedmux_server.config import Config, ConfigError, LimitsSection, load_tenants
+from feedmux_server.config import Config, ConfigError, LimitsSection
 from feedmux_server.core.credit import CreditLimits
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.feed_streams import StreamLimits
 from feedmux_server.core.replay_buffer import RingLimits
+from feedmux_server.credentials import Credentials
 from feedmux_server.fanout.hub import Hub, HubLimits
 from feedmux_server.fanout.pump import PumpLimits
-from feedmux_server.rpc.auth import Authenticator, TenantKeys
 from feedmux_server.rpc.server import Listeners, PortInUse, Ports, Servers, Tls
 from feedmux_server.rpc.service import Service
 from feedmux_server.source.mongo import Source, SourceConfig
@@ -85,7 +85,7 @@ async def running(config: Config, *, insecure_no_auth: bool = False) -> AsyncIte
             stack.push_async_callback(redis.aclose)
             for warning in await check_redis(redis, config.redis.url):
                 log.warning(warning)
-            auth, operator_auth = _authenticators(config, insecure_no_auth)
+            credentials = Credentials(config, insecure_no_auth=insecure_no_auth)
             tls = _tls(config)
         except (FeedmuxError, StartupError, ConfigError) as error:
             raise CannotStart(str(error)) from None
@@ -94,7 +94,7 @@ async def running(config: Config, *, insecure_no_auth: bool = False) -> AsyncIte
         refusal: CannotStart | None = None
         async with asyncio.TaskGroup() as tasks:
             hub = Hub(sources, hub_limits(config.limits), tasks)
-            service = Service(hub, store, batcher, auth, operator_auth, config.limits.sessions)
+            service = Service(hub, store, batcher, credentials.auth, credentials.operator_auth, config.limits.sessions)
             servers = Servers(service, Listeners(config.listen.data, config.listen.operator, config.listen.health, tls))
             committing = tasks.create_task(batcher.run(), name="commit-batcher")
             try:
@@ -107,12 +107,14 @@ async def running(config: Config, *, insecure_no_auth: bool = False) -> AsyncIte
             else:
                 log.info("serving", extra={"address": _address(config.listen.data, ports.data)})
                 _tune_gc()
+                keeping = credentials.start(service, tasks)
                 try:
                     yield Running(ports, service)
                 finally:
                     await servers.drain(config.limits.drain_s)
                     await batcher.flush_all(2.0)
-                    committing.cancel()
+                    for task in (committing, *keeping):
+                        task.cancel()
                     hub.stop()
         if refusal is not None:
             raise refusal
@@ -156,18 +158,6 @@ async def _connect_sources(config: Config, stack: AsyncExitStack) -> dict[str, S
         await source.connect()
         sources[name] = source
     return sources
-
-
-def _authenticators(config: Config, insecure_no_auth: bool) -> tuple[Authenticator, Authenticator]:
-    if insecure_no_auth:
-        return Authenticator(None), Authenticator(None)
-    if config.tenants_file is None:
-        raise CannotStart(
-            "no authentication is configured. Name a tenants_file (make a key with `feedmux keys new`), or pass"
-            " --insecure-no-auth to let everybody in"
-        )
-    tenants = [TenantKeys(each.name, each.api_key_hashes) for each in load_tenants(config.tenants_file)]
-    return Authenticator(tenants), Authenticator([TenantKeys("operator", config.operator_key_hashes)])
 
 
 def _tls(config: Config) -> Tls | None:

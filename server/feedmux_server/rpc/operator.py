@@ -30,7 +30,7 @@ class ListSharedStreams:
         self._service = service
 
     async def __call__(self, data: bytes, context: Context) -> bytes:
-        self._service.check_operator(context.invocation_metadata())
+        await self._service.check_operator(context)
         request = convert.parse(wire.ListSharedStreamsRequest, data)
         service = self._service
         sessions = {live.session.subscriber.id: live for live in service.sessions() if live.session.joined}

@@ -14,22 +14,45 @@ from feedmux_server.fanout.hub import Hub
 from feedmux_server.fanout.session import Session
 from feedmux_server.fanout.starting import fingerprint_of
 from feedmux_server.rpc.auth import Authenticator
+from feedmux_server.rpc.status import Context
 from feedmux_server.state.batcher import CommitBatcher
 from feedmux_server.state.store import SubscriptionStore
+from feedmux_server.tenants.model import Identity, Unauthenticated
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+UNSENT_S = 10.0
+"""A session that is to end and whose client does not read is cut off after this long."""
+
+
+@dataclass(slots=True)
 class LiveSession:
-    """A session that is being served, for the operator and for draining."""
+    """A session that is being served, for the operator, for draining, and for ending it with its credential."""
 
     session: Session
     key: StreamKey
-    tenant: str
+    identity: Identity
     subscription: str
     instance_id: str
     peer: str
+    task: asyncio.Task[Any] | None = field(default_factory=asyncio.current_task)
+    cut_off: bool = False
+
+    @property
+    def tenant(self) -> str:
+        return self.identity.tenant
+
+    def end(self, error: FeedmuxError) -> None:
+        """Ends it with `error`, also where it waits for a client that does not read."""
+        if self.session.end_error is None:
+            self.session.fail(error)
+            asyncio.get_running_loop().call_later(UNSENT_S, self._cut_off)
+
+    def _cut_off(self) -> None:
+        if self.task is not None and not self.task.done():
+            self.cut_off = True
+            self.task.cancel()
 
 
 @dataclass(slots=True)
@@ -51,14 +74,18 @@ class Service:
         self.hub.source(spec.scope.source)
         return stream_key(spec)
 
-    def check_operator(self, metadata: Any) -> None:
-        """Raises UNAUTHENTICATED, or METHOD_DENIED for a tenant's key."""
+    async def identify(self, context: Context) -> Identity:
+        """Who calls. Raises UNAUTHENTICATED."""
+        return await self.auth.identify(context)
+
+    async def check_operator(self, context: Context) -> None:
+        """Raises UNAUTHENTICATED, or METHOD_DENIED for a tenant's credentials."""
         try:
-            self.operator_auth.tenant(metadata)
-        except FeedmuxError:
-            self.auth.tenant(metadata)
+            await self.operator_auth.identify(context)
+        except Unauthenticated:
+            await self.auth.identify(context)
             raise FeedmuxError(
-                ErrorReason.METHOD_DENIED, "this method is for operators; a tenant's key does not open it"
+                ErrorReason.METHOD_DENIED, "this method is for operators; a tenant's credentials do not open it"
             ) from None
 
     def positions(self, key: StreamKey, tenant: str) -> PositionEncoder:
@@ -104,6 +131,12 @@ class Service:
                 log.warning("could not finish a session", extra={"reason": error.reason.value})
 
         return self.hub.tasks.create_task(run(), name=name)
+
+    def end_revoked(self) -> None:
+        """Ends the sessions whose credentials would no longer be accepted."""
+        for live in self.sessions():
+            if not self.auth.holds(live.identity):
+                live.end(Unauthenticated("credential expired or revoked while streaming"))
 
     def sessions(self) -> Iterator[LiveSession]:
         return iter(list(self.live.values()))

@@ -1,5 +1,6 @@
 """What Subscribe and Watch have in common: open a session, write its outputs, leave it whatever happens."""
 
+import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +27,11 @@ def listed(service: Service, live: LiveSession) -> Iterator[None]:
     service.enter(name, live)
     try:
         yield
+    except asyncio.CancelledError:
+        if not live.cut_off or live.session.end_error is None or live.task is None:
+            raise
+        live.task.uncancel()
+        raise live.session.end_error from None
     finally:
         live.session.close()
         service.leave(name)

@@ -48,7 +48,8 @@ class Subscribe:
 
     async def __call__(self, requests: AsyncIterator[bytes], context: Context) -> None:
         service = self._service
-        tenant = service.auth.tenant(context.invocation_metadata())
+        identity = await service.identify(context)
+        tenant = identity.tenant
         service.admit()
         request = await _first(requests)
         heartbeat_s = convert.heartbeat_s(request.heartbeat_interval, request.HasField("heartbeat_interval"))
@@ -69,7 +70,7 @@ class Subscribe:
         commits: CommitHandle | None = None
         if target.lease is not None and target.stored is not None:
             commits = service.batcher.attach(target.lease, target.stored, session)
-        live = LiveSession(session, key, tenant, request.subscription, request.instance_id, context.peer() or "")
+        live = LiveSession(session, key, identity, request.subscription, request.instance_id, context.peer() or "")
         client: asyncio.Task[None] | None = None
         try:
             with listed(service, live):

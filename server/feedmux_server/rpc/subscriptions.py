@@ -29,7 +29,7 @@ class Subscriptions:
         self._service = service
 
     async def create(self, data: bytes, context: Context) -> bytes:
-        tenant = self._tenant(context)
+        tenant = await self._tenant(context)
         request = convert.parse(subscriptions_pb2.CreateSubscriptionRequest, data)
         wanted = request.subscription
         check_name("subscription.name", wanted.name)
@@ -49,13 +49,13 @@ class Subscriptions:
         return _message(stored).SerializeToString()
 
     async def get(self, data: bytes, context: Context) -> bytes:
-        tenant = self._tenant(context)
+        tenant = await self._tenant(context)
         request = convert.parse(subscriptions_pb2.GetSubscriptionRequest, data)
         check_name("name", request.name)
         return _message(await self._service.store.get(tenant, request.name)).SerializeToString()
 
     async def list_(self, data: bytes, context: Context) -> bytes:
-        tenant = self._tenant(context)
+        tenant = await self._tenant(context)
         request = convert.parse(subscriptions_pb2.ListSubscriptionsRequest, data)
         if request.page_size < 0:
             raise FeedmuxError(ErrorReason.MESSAGE_INVALID, "page_size must not be negative", field="page_size")
@@ -69,7 +69,7 @@ class Subscriptions:
         return response.SerializeToString()
 
     async def update(self, data: bytes, context: Context) -> bytes:
-        tenant = self._tenant(context)
+        tenant = await self._tenant(context)
         request = convert.parse(subscriptions_pb2.UpdateSubscriptionRequest, data)
         wanted = request.subscription
         check_name("subscription.name", wanted.name)
@@ -104,7 +104,7 @@ class Subscriptions:
         return _message(updated).SerializeToString()
 
     async def delete(self, data: bytes, context: Context) -> bytes:
-        tenant = self._tenant(context)
+        tenant = await self._tenant(context)
         request = convert.parse(subscriptions_pb2.DeleteSubscriptionRequest, data)
         check_name("name", request.name)
         try:
@@ -116,7 +116,7 @@ class Subscriptions:
         return empty_pb2.Empty().SerializeToString()
 
     async def seek(self, data: bytes, context: Context) -> bytes:
-        tenant = self._tenant(context)
+        tenant = await self._tenant(context)
         request = convert.parse(subscriptions_pb2.SeekSubscriptionRequest, data)
         check_name("name", request.name)
         if request.to.WhichOneof("at") is None:
@@ -135,8 +135,8 @@ class Subscriptions:
         self._service.batcher.recheck(tenant, request.name)
         return _message(sought).SerializeToString()
 
-    def _tenant(self, context: Context) -> str:
-        return self._service.auth.tenant(context.invocation_metadata())
+    async def _tenant(self, context: Context) -> str:
+        return (await self._service.identify(context)).tenant
 
     async def _resolve(self, start: Start, tenant: str, key: StreamKey) -> JoinPoint:
         """The place to store. A native token is stored as the place it names; MongoDB judges it at the first read."""

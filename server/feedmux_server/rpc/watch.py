@@ -22,7 +22,8 @@ class Watch:
 
     async def __call__(self, data: bytes, context: Context) -> None:
         service = self._service
-        tenant = service.auth.tenant(context.invocation_metadata())
+        identity = await service.identify(context)
+        tenant = identity.tenant
         service.admit()
         request = convert.parse(wire.WatchRequest, data)
         heartbeat_s = convert.heartbeat_s(request.heartbeat_interval, request.HasField("heartbeat_interval"))
@@ -34,7 +35,7 @@ class Watch:
         positions = service.positions(key, tenant)
         framer = Framer(positions, wire_format, message_bytes_max)
         session = Session(service.hub, key, positions, SessionPolicy(heartbeat_s))
-        live = LiveSession(session, key, tenant, "", "", context.peer() or "")
+        live = LiveSession(session, key, identity, "", "", context.peer() or "")
         with listed(service, live):
             session.begin(tenant, at, durable=False, payload_max=framer.payload_max, wire_format=wire_format)
             await session.opened()

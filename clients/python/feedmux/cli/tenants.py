@@ -1,0 +1,66 @@
+"""`feedmux tenants check`: whether a tenants file can be used, before a server reads it."""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from feedmux.cli.connection import add_json_option
+from feedmux.cli.failure import FAILED, CliError
+from feedmux.cli.terminal import Terminal, print_json, table
+from feedmux_server.config import ConfigError, load_tenants
+from feedmux_server.credentials import tenant_records
+from feedmux_server.tenants.model import TenantRecord
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, title="actions")
+    check = actions.add_parser(
+        "check",
+        help="whether a tenants file can be used",
+        description="Says whether a tenants file can be used, and where it is wrong. Exit code 1 if it cannot.",
+        allow_abbrev=False,
+    )
+    check.add_argument("file", metavar="FILE", type=Path, help="YAML, or TOML if it ends in .toml")
+    add_json_option(check)
+
+
+def run(args: argparse.Namespace) -> int:
+    try:
+        tenants = tenant_records(load_tenants(args.file))
+    except ConfigError as error:
+        if args.json:
+            print_json({"ok": False, "file": str(args.file), "problem": str(error), "tenants": []})
+            return FAILED
+        raise CliError(str(error), "docs/tenants.md describes every field.") from None
+    warnings = [warning for tenant in tenants for warning in _warnings(tenant)]
+    if args.json:
+        print_json(
+            {"ok": True, "file": str(args.file), "tenants": [_json(each) for each in tenants], "warnings": warnings}
+        )
+        return 0
+    terminal = Terminal(sys.stdout)
+    rows = [(each.name, len(each.api_keys), len(each.certificates)) for each in tenants]
+    print(table(terminal, ("TENANT", "KEYS", "CERTIFICATES"), rows))
+    for warning in warnings:
+        print(f"{terminal.paint('note:', 'yellow')} {warning}")
+    print(f"{args.file} can be used")
+    return 0
+
+
+def _warnings(tenant: TenantRecord) -> list[str]:
+    """What is allowed and yet perhaps not meant."""
+    found = []
+    if not tenant.api_keys and not tenant.certificates:
+        found.append(f"tenant {tenant.name} has no key and no certificate: only a JWT can name it")
+    found += [
+        f"tenant {tenant.name}: the key {key.label or key.sha256[:12]} has expired"
+        for key in tenant.api_keys
+        if key.expires_s is not None and key.expires_s <= time.time()
+    ]
+    return found
+
+
+def _json(tenant: TenantRecord) -> dict[str, Any]:
+    return {"name": tenant.name, "api_keys": len(tenant.api_keys), "certificates": len(tenant.certificates)}
