@@ -4,11 +4,9 @@ import asyncio
 import gc
 import logging
 import signal
-import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import uvloop
 
@@ -20,7 +18,7 @@ from feedmux_server.core.replay_buffer import RingLimits
 from feedmux_server.credentials import Credentials
 from feedmux_server.fanout.hub import Hub, HubLimits
 from feedmux_server.fanout.pump import PumpLimits
-from feedmux_server.rpc.server import Listeners, PortInUse, Ports, Servers, Tls
+from feedmux_server.rpc.server import Listeners, PortInUse, Ports, Servers
 from feedmux_server.rpc.service import Service
 from feedmux_server.source.mongo import Source, SourceConfig
 from feedmux_server.source.reader import ReadLimits
@@ -86,7 +84,6 @@ async def running(config: Config, *, insecure_no_auth: bool = False) -> AsyncIte
             for warning in await check_redis(redis, config.redis.url):
                 log.warning(warning)
             credentials = Credentials(config, insecure_no_auth=insecure_no_auth)
-            tls = _tls(config)
         except (FeedmuxError, StartupError, ConfigError) as error:
             raise CannotStart(str(error)) from None
         store = SubscriptionStore(redis, lease_s=config.redis.lease_s)
@@ -95,7 +92,10 @@ async def running(config: Config, *, insecure_no_auth: bool = False) -> AsyncIte
         async with asyncio.TaskGroup() as tasks:
             hub = Hub(sources, hub_limits(config.limits), tasks)
             service = Service(hub, store, batcher, credentials.auth, credentials.operator_auth, config.limits.sessions)
-            servers = Servers(service, Listeners(config.listen.data, config.listen.operator, config.listen.health, tls))
+            listen = config.listen
+            servers = Servers(
+                service, Listeners(listen.data, listen.operator, listen.health, credentials.tls, listen.data_mtls)
+            )
             committing = tasks.create_task(batcher.run(), name="commit-batcher")
             try:
                 ports = await servers.start()
@@ -158,31 +158,3 @@ async def _connect_sources(config: Config, stack: AsyncExitStack) -> dict[str, S
         await source.connect()
         sources[name] = source
     return sources
-
-
-def _tls(config: Config) -> Tls | None:
-    if config.tls is None:
-        return None
-    tls = Tls(_read(config.tls.certificate_file), _read(config.tls.key_file))
-    try:
-        # gRPC says no more of a bad pair than of a port in use.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
-            config.tls.certificate_file, config.tls.key_file, password=_no_password
-        )
-    except (ssl.SSLError, ValueError):
-        raise ConfigError(
-            f"tls: {config.tls.certificate_file} and {config.tls.key_file} are no certificate chain and its private key"
-            " in PEM, without a passphrase"
-        ) from None
-    return tls
-
-
-def _no_password() -> str:
-    raise ValueError("encrypted keys are not supported")
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"tls: {path} cannot be read: {error.strerror}") from None

@@ -6,7 +6,7 @@ used any more leaves what was read before in force, and is logged once. Streams 
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -14,11 +14,13 @@ from urllib.parse import urlsplit
 from feedmux_server.config import Config, ConfigError, JwtSection, Tenant, load_tenants
 from feedmux_server.rpc.auth import Authenticator
 from feedmux_server.rpc.service import Service
+from feedmux_server.rpc.tls import Tls
 from feedmux_server.tenants.jwks import Jwks, JwksUnusable, read_file, read_url
 from feedmux_server.tenants.jwt_verifier import JwtRules, JwtVerifier
 from feedmux_server.tenants.model import ApiKey, CertificateName, NameKind, TenantRecord
 from feedmux_server.tenants.registry import Registry
 from feedmux_server.tenants.watched_files import WatchedFiles
+from feedmux_server.tls_files import load_tls, tls_paths
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +36,11 @@ class Credentials:
         self._config = config
         self._tenants_file: Path | None = None if insecure_no_auth else config.tenants_file
         self._registry: Registry | None = None
+        self.tls: Tls | None = None
+        if config.tls is not None:
+            # Looked at first: what changes while it is read is read again.
+            self._tls_watch = WatchedFiles(tls_paths(config.tls))
+            self.tls = Tls(load_tls(config.tls))
         if insecure_no_auth:
             self.auth = self.operator_auth = Authenticator(None)
             return
@@ -42,7 +49,6 @@ class Credentials:
                 "no authentication is configured. Name a tenants_file (make a key with `feedmux keys new`), or pass"
                 " --insecure-no-auth to let everybody in"
             )
-        # Looked at first: what changes while it is read is read again.
         self._tenants_watch = WatchedFiles([config.tenants_file])
         self._registry = Registry(tenant_records(load_tenants(config.tenants_file)))
         self._jwks: Jwks | None = None
@@ -57,17 +63,14 @@ class Credentials:
 
     def start(self, service: Service, tasks: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
         """What keeps them up to date; to be cancelled at the end."""
-        if self._registry is None:
-            return []
         every_s = self._config.reload_s
-
-        async def reload_tenants() -> None:
-            await self._reload_tenants(service)
-
-        work = {
-            "tenants-file": self._tenants_watch.run(reload_tenants, every_s=every_s),
-            "credential-sweep": _sweep(service, every_s),
-        }
+        work: dict[str, Coroutine[None, None, None]] = {}
+        if self.tls is not None:
+            work["tls-files"] = self._tls_watch.run(self._reload_tls, every_s=every_s)
+        if self._registry is not None:
+            reload = partial(self._reload_tenants, service)
+            work["tenants-file"] = self._tenants_watch.run(reload, every_s=every_s)
+            work["credential-sweep"] = _sweep(service, every_s)
         jwt = self._config.jwt
         if jwt is not None and self._jwks is not None:
             if jwt.jwks_file is not None:
@@ -75,6 +78,16 @@ class Credentials:
             else:
                 work["jwks-url"] = self._jwks.run(jwt.refresh_s)
         return [tasks.create_task(each, name=name) for name, each in work.items()]
+
+    async def _reload_tls(self) -> None:
+        assert self.tls is not None
+        assert self._config.tls is not None
+        try:
+            self.tls.replace(await asyncio.to_thread(load_tls, self._config.tls))
+        except ConfigError as error:
+            log.error("the TLS files cannot be used; those read before stay in force: %s", error)
+        else:
+            log.info("the TLS files were read again; new connections use them")
 
     async def _reload_tenants(self, service: Service) -> None:
         assert self._registry is not None

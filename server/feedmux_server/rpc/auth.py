@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from feedmux_server.rpc.status import Context
+from feedmux_server.rpc.tls import peer_certificate
 from feedmux_server.tenants.jwt_verifier import JwtVerifier, looks_like_jwt
 from feedmux_server.tenants.model import CredentialKind, Identity, Unauthenticated
 from feedmux_server.tenants.registry import Registry
@@ -32,7 +33,10 @@ class Authenticator:
             return ANONYMOUS
         token = _bearer(context.invocation_metadata())
         if token is None:
-            raise Unauthenticated("no credentials")
+            certificate = peer_certificate(context.auth_context())
+            if certificate is None:
+                raise Unauthenticated("no credentials")
+            return registry.by_certificate(certificate.names, certificate.not_after_s, self._clock())
         if self._jwt is not None and looks_like_jwt(token):
             identity = await self._jwt.identity(token)
             if identity.tenant not in registry.tenants:

@@ -20,6 +20,7 @@ from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import guarded
 from feedmux_server.rpc.subscribe import Subscribe
 from feedmux_server.rpc.subscriptions import Subscriptions
+from feedmux_server.rpc.tls import Tls
 from feedmux_server.rpc.watch import Watch
 
 log = logging.getLogger(__name__)
@@ -33,14 +34,6 @@ RECEIVE_BYTES_MAX = 4 * REQUEST_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True)
-class Tls:
-    """Server certificate chain and key, PEM."""
-
-    certificate: bytes
-    key: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class Listeners:
     """Addresses to listen on, `host:port`; port 0 picks one."""
 
@@ -48,6 +41,8 @@ class Listeners:
     operator: str
     health: str
     tls: Tls | None = None
+    data_mtls: str = ""
+    """A second address for data, where a client certificate is required; then `data` wants none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +52,7 @@ class Ports:
     data: int
     operator: int
     health: int
+    data_mtls: int | None = None
 
 
 class PortInUse(Exception):
@@ -77,11 +73,13 @@ class Servers:
 
     async def start(self) -> Ports:
         """Raises PortInUse."""
-        tls = self._listeners.tls
+        at = self._listeners
+        authorities = at.tls is not None and at.tls.material.client_authorities is not None
         ports = Ports(
-            _listen(self._data, self._listeners.data, tls, "data"),
-            _listen(self._operator, self._listeners.operator, tls, "operator"),
-            _listen(self._probe, self._listeners.health, None, "health"),
+            _listen(self._data, at.data, at.tls, "data", client_certificate=authorities and not at.data_mtls),
+            _listen(self._operator, at.operator, at.tls, "operator"),
+            _listen(self._probe, at.health, None, "health"),
+            _listen(self._data, at.data_mtls, at.tls, "data_mtls", client_certificate=True) if at.data_mtls else None,
         )
         for server in self._servers:
             await server.start()
@@ -160,11 +158,12 @@ def _operator_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
     return (grpc.method_handlers_generic_handler(OPERATOR, handlers),)
 
 
-def _listen(server: grpc.aio.Server, address: str, tls: Tls | None, name: str) -> int:
+def _listen(
+    server: grpc.aio.Server, address: str, tls: Tls | None, name: str, *, client_certificate: bool = False
+) -> int:
     try:
         if tls is not None:
-            credentials = grpc.ssl_server_credentials([(tls.key, tls.certificate)])
-            return server.add_secure_port(address, credentials)
+            return server.add_secure_port(address, tls.credentials(client_certificate=client_certificate))
         return server.add_insecure_port(address)
     except RuntimeError:
         raise PortInUse(
