@@ -25,6 +25,7 @@ from feedmux_server.source.reader import ReadLimits
 from feedmux_server.state.batcher import CommitBatcher
 from feedmux_server.state.connection import StartupError, check_redis, connect
 from feedmux_server.state.store import SubscriptionStore
+from feedmux_server.telemetry.audit import AuditLog
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ async def _serve(config: Config, insecure_no_auth: bool, ready: Callable[[Ports]
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     try:
-        async with running(config, insecure_no_auth=insecure_no_auth) as server:
+        async with running(config, insecure_no_auth=insecure_no_auth, stop=stop) as server:
             started = True
             if ready is not None:
                 ready(server.ports)
@@ -74,8 +75,13 @@ async def _serve(config: Config, insecure_no_auth: bool, ready: Callable[[Ports]
 
 
 @asynccontextmanager
-async def running(config: Config, *, insecure_no_auth: bool = False) -> AsyncIterator[Running]:
-    """A server within this event loop; drained at exit. Raises CannotStart."""
+async def running(
+    config: Config, *, insecure_no_auth: bool = False, stop: asyncio.Event | None = None
+) -> AsyncIterator[Running]:
+    """A server within this event loop; drained at exit. `stop` is set when an operator asks for that.
+
+    Raises CannotStart.
+    """
     async with AsyncExitStack() as stack:
         try:
             sources = await _connect_sources(config, stack)
@@ -84,6 +90,8 @@ async def running(config: Config, *, insecure_no_auth: bool = False) -> AsyncIte
             for warning in await check_redis(redis, config.redis.url):
                 log.warning(warning)
             credentials = Credentials(config, insecure_no_auth=insecure_no_auth)
+            audit = _audit_log(config)
+            stack.callback(audit.close)
         except (FeedmuxError, StartupError, ConfigError) as error:
             raise CannotStart(str(error)) from None
         store = SubscriptionStore(redis, lease_s=config.redis.lease_s)
@@ -91,7 +99,17 @@ async def running(config: Config, *, insecure_no_auth: bool = False) -> AsyncIte
         refusal: CannotStart | None = None
         async with asyncio.TaskGroup() as tasks:
             hub = Hub(sources, hub_limits(config.limits), tasks)
-            service = Service(hub, store, batcher, credentials.auth, credentials.operator_auth, config.limits.sessions)
+            service = Service(
+                hub,
+                store,
+                batcher,
+                credentials.auth,
+                credentials.operator_auth,
+                config.limits.sessions,
+                audit,
+                stop or asyncio.Event(),
+                config.limits.drain_s,
+            )
             listen = config.listen
             servers = Servers(
                 service, Listeners(listen.data, listen.operator, listen.health, credentials.tls, listen.data_mtls)
@@ -118,6 +136,13 @@ async def running(config: Config, *, insecure_no_auth: bool = False) -> AsyncIte
                     hub.stop()
         if refusal is not None:
             raise refusal
+
+
+def _audit_log(config: Config) -> AuditLog:
+    try:
+        return AuditLog(config.audit.file, config.audit.lines_per_minute)
+    except OSError as error:
+        raise ConfigError(f"audit.file {config.audit.file} cannot be written: {error.strerror}") from None
 
 
 def _tune_gc() -> None:

@@ -15,6 +15,7 @@ from feedmux_server.config import Config, ConfigError, JwtSection, Tenant, load_
 from feedmux_server.rpc.auth import Authenticator
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.tls import Tls
+from feedmux_server.telemetry.audit import AuditEvent
 from feedmux_server.tenants.jwks import Jwks, JwksUnusable, read_file, read_url
 from feedmux_server.tenants.jwt_verifier import JwtRules, JwtVerifier
 from feedmux_server.tenants.model import ApiKey, CertificateName, NameKind, TenantRecord
@@ -64,7 +65,7 @@ class Credentials:
     def start(self, service: Service, tasks: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
         """What keeps them up to date; to be cancelled at the end."""
         every_s = self._config.reload_s
-        work: dict[str, Coroutine[None, None, None]] = {}
+        work: dict[str, Coroutine[None, None, None]] = {"audit-suppressed": _flush_audit(service)}
         if self.tls is not None:
             work["tls-files"] = self._tls_watch.run(self._reload_tls, every_s=every_s)
         if self._registry is not None:
@@ -96,6 +97,7 @@ class Credentials:
             tenants = await asyncio.to_thread(load_tenants, self._tenants_file)
         except ConfigError as error:
             log.error("the tenants file cannot be used; the tenants read before stay in force: %s", error)
+            service.audit.record(AuditEvent.TENANTS_REFUSED, reason="the file cannot be used")
             return
         changes = self._registry.replace(tenant_records(tenants))
         log.info(
@@ -105,6 +107,9 @@ class Credentials:
             len(changes.changed),
             extra={"count": len(tenants)},
         )
+        for what, names in (("added", changes.added), ("removed", changes.removed), ("changed", changes.changed)):
+            for name in names:
+                service.audit.record(AuditEvent.TENANTS_CHANGED, tenant=name, reason=what)
         service.end_revoked()
 
 
@@ -131,6 +136,12 @@ async def _sweep(service: Service, every_s: float) -> None:
     while True:
         await asyncio.sleep(every_s)
         service.end_revoked()
+
+
+async def _flush_audit(service: Service) -> None:
+    while True:
+        await asyncio.sleep(60)
+        service.audit.flush_suppressed()
 
 
 def tenant_records(tenants: Sequence[Tenant]) -> list[TenantRecord]:

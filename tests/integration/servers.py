@@ -56,7 +56,7 @@ async def serving(configuration: dict[str, Any], *, key: str = "") -> AsyncItera
 
     async def run() -> None:
         try:
-            async with running(Config(**configuration), insecure_no_auth=not key) as server:
+            async with running(Config(**configuration), insecure_no_auth=not key, stop=stop) as server:
                 started.set_result(server)
                 await stop.wait()
         except BaseException as error:

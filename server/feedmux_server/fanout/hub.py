@@ -18,6 +18,7 @@ from feedmux_server.core.feed_streams import FeedStreams, StreamLimits
 from feedmux_server.core.shared_stream import SharedStream
 from feedmux_server.core.stream_key import StreamKey
 from feedmux_server.core.subscriber import JoinPoint, Subscriber
+from feedmux_server.core.usage import Ledger
 from feedmux_server.fanout.pump import Pump, PumpLimits
 from feedmux_server.source.mongo import Source
 from feedmux_server.source.reader import ChangeStreamReader, ReadLimits
@@ -47,7 +48,7 @@ class KeyStreams:
     def __init__(self, hub: "Hub", source: Source, key: StreamKey, limits: HubLimits) -> None:
         self.source = source
         self.key = key
-        self.streams = FeedStreams(limits.streams, self)
+        self.streams = FeedStreams(limits.streams, self, hub.ledger)
         self.pumps: dict[int, Pump] = {}
         self.tasks: set[asyncio.Task[None]] = set()
         self._hub = hub
@@ -87,6 +88,7 @@ class Hub:
         self.sources = sources
         self.limits = limits
         self.tasks = tasks
+        self.ledger = Ledger()
         self._keys: dict[StreamKey, KeyStreams] = {}
         self._ids = itertools.count(1)
         self._unchecked_bytes = 0

@@ -52,6 +52,11 @@ class Authenticator:
             return False
         return self.registry.holds(identity, self._clock())
 
+    def name_of(self, identity: Identity) -> str:
+        """The credential for the audit log: by its kind and label, never by what it is."""
+        label = self.registry.label(identity) if self.registry is not None else ""
+        return f"{identity.kind}{':' if label else ''}{label}"
+
 
 def _bearer(metadata: Iterable[tuple[str, str | bytes]] | None) -> str | None:
     """What stands in `authorization`; '' where it is of another scheme. Given twice, it is as good as unknown."""

@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
@@ -14,10 +16,11 @@ from grpc_reflection.v1alpha import reflection
 
 from feedmux.v1 import change_feed_pb2, operator_pb2, subscriptions_pb2
 from feedmux_server.rpc.convert import REQUEST_BYTES_MAX
-from feedmux_server.rpc.operator import ListSharedStreams
+from feedmux_server.rpc.list_shared_streams import ListSharedStreams
+from feedmux_server.rpc.operator import Operator
 from feedmux_server.rpc.resolve_position import ResolvePosition
 from feedmux_server.rpc.service import Service
-from feedmux_server.rpc.status import guarded
+from feedmux_server.rpc.status import Context, guarded
 from feedmux_server.rpc.subscribe import Subscribe
 from feedmux_server.rpc.subscriptions import Subscriptions
 from feedmux_server.rpc.tls import Tls
@@ -53,6 +56,9 @@ class Ports:
     operator: int
     health: int
     data_mtls: int | None = None
+
+
+Unary = Callable[[bytes, Context], Awaitable[bytes]]
 
 
 class PortInUse(Exception):
@@ -129,11 +135,12 @@ class Servers:
 
 
 def _data_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
+    guard = partial(guarded, refused=service.refused)
     subscriptions = Subscriptions(service)
     feed: dict[str, Any] = {
-        "Subscribe": grpc.stream_stream_rpc_method_handler(guarded("Subscribe", Subscribe(service))),
-        "Watch": grpc.unary_stream_rpc_method_handler(guarded("Watch", Watch(service))),
-        "ResolvePosition": grpc.unary_unary_rpc_method_handler(guarded("ResolvePosition", ResolvePosition(service))),
+        "Subscribe": grpc.stream_stream_rpc_method_handler(guard("Subscribe", Subscribe(service))),
+        "Watch": grpc.unary_stream_rpc_method_handler(guard("Watch", Watch(service))),
+        "ResolvePosition": grpc.unary_unary_rpc_method_handler(guard("ResolvePosition", ResolvePosition(service))),
     }
     control = {
         "CreateSubscription": subscriptions.create,
@@ -144,7 +151,7 @@ def _data_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
         "SeekSubscription": subscriptions.seek,
     }
     unary: dict[str, Any] = {
-        name: grpc.unary_unary_rpc_method_handler(guarded(name, method)) for name, method in control.items()
+        name: grpc.unary_unary_rpc_method_handler(guard(name, method)) for name, method in control.items()
     }
     return (
         grpc.method_handlers_generic_handler(CHANGE_FEED, feed),
@@ -153,8 +160,17 @@ def _data_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
 
 
 def _operator_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
-    method = guarded("ListSharedStreams", ListSharedStreams(service))
-    handlers: dict[str, Any] = {"ListSharedStreams": grpc.unary_unary_rpc_method_handler(method)}
+    guard = partial(guarded, refused=service.refused)
+    operator = Operator(service)
+    methods: dict[str, Unary] = {
+        "ListSharedStreams": ListSharedStreams(service),
+        "ListTenants": operator.list_tenants,
+        "EndSubscriber": operator.end_subscriber,
+        "Drain": operator.drain,
+    }
+    handlers: dict[str, Any] = {
+        name: grpc.unary_unary_rpc_method_handler(guard(name, method)) for name, method in methods.items()
+    }
     return (grpc.method_handlers_generic_handler(OPERATOR, handlers),)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,9 +18,13 @@ from feedmux_server.rpc.auth import Authenticator
 from feedmux_server.rpc.status import Context
 from feedmux_server.state.batcher import CommitBatcher
 from feedmux_server.state.store import SubscriptionStore
+from feedmux_server.telemetry.audit import AuditEvent, AuditLog
 from feedmux_server.tenants.model import Identity, Unauthenticated
 
 log = logging.getLogger(__name__)
+
+_caller: ContextVar[Identity | None] = ContextVar("caller", default=None)
+"""Of the call whose task this is."""
 
 
 UNSENT_S = 10.0
@@ -65,6 +70,10 @@ class Service:
     auth: Authenticator
     operator_auth: Authenticator
     sessions_max: int
+    audit: AuditLog
+    stop: asyncio.Event
+    """Set to drain, by a signal or by an operator."""
+    drain_s: float
     live: dict[int, LiveSession] = field(default_factory=dict)
     draining: bool = False
     _left: asyncio.Event = field(default_factory=asyncio.Event)
@@ -76,14 +85,40 @@ class Service:
 
     async def identify(self, context: Context) -> Identity:
         """Who calls. Raises UNAUTHENTICATED."""
-        return await self.auth.identify(context)
+        identity = await self.auth.identify(context)
+        _caller.set(identity)
+        return identity
+
+    def did(
+        self, event: AuditEvent, method: str, context: Context, *, subscription: str = "", reason: str = ""
+    ) -> None:
+        """For the audit log: the caller of this call did something that others may ask about."""
+        identity = _caller.get()
+        self.audit.record(
+            event,
+            tenant=identity.tenant if identity else "",
+            peer=context.peer() or "",
+            method=method,
+            reason=reason,
+            subscription=subscription,
+            credential=self.auth.name_of(identity) if identity else "",
+        )
+
+    def refused(self, method: str, context: Context, error: FeedmuxError) -> None:
+        """For the audit log: a call ended with `error`."""
+        if isinstance(error, Unauthenticated):
+            known = _caller.get() is not None
+            event = AuditEvent.SESSION_REVOKED if known else AuditEvent.AUTHENTICATION_FAILED
+            self.did(event, method, context, reason=error.cause)
+        elif error.reason in (ErrorReason.NAMESPACE_DENIED, ErrorReason.METHOD_DENIED):
+            self.did(AuditEvent.REQUEST_DENIED, method, context, reason=error.reason.value)
 
     async def check_operator(self, context: Context) -> None:
         """Raises UNAUTHENTICATED, or METHOD_DENIED for a tenant's credentials."""
         try:
-            await self.operator_auth.identify(context)
+            _caller.set(await self.operator_auth.identify(context))
         except Unauthenticated:
-            await self.auth.identify(context)
+            await self.identify(context)
             raise FeedmuxError(
                 ErrorReason.METHOD_DENIED, "this method is for operators; a tenant's credentials do not open it"
             ) from None

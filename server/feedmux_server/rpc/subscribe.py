@@ -21,6 +21,7 @@ from feedmux_server.rpc.serving import listed, opened_message, serve
 from feedmux_server.rpc.status import Context, internal_error
 from feedmux_server.state.handle import CommitHandle
 from feedmux_server.state.model import Lease, StoredSubscription
+from feedmux_server.telemetry.audit import AuditEvent
 
 INSTANCE_BYTES_MAX = 120
 
@@ -62,6 +63,8 @@ class Subscribe:
         if request.HasField("credit"):
             check_first_credit(request.credit)
         target = await self._target(request, tenant)
+        if target.lease is not None and target.lease.taken_over:
+            service.did(AuditEvent.TAKEOVER, "Subscribe", context, subscription=request.subscription)
         key, at = target.key, target.at
         positions = service.positions(key, tenant)
         framer = Framer(positions, wire_format, message_bytes_max)
@@ -102,7 +105,7 @@ class Subscribe:
                 if request.HasField("credit"):
                     session.grant(request.credit.events, request.credit.bytes, zero_allowed=True)
                 client = asyncio.create_task(_listen(requests, session), name="subscribe-requests")
-                await serve(session, framer, context.write)
+                await serve(session, framer, context.write, service.hub.ledger.of(tenant))
         finally:
             if client is not None:
                 client.cancel()

@@ -16,6 +16,7 @@ from feedmux_server.rpc import convert
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import Context
 from feedmux_server.state.model import StoredSubscription
+from feedmux_server.telemetry.audit import AuditEvent
 
 PAGE_DEFAULT = 100
 PAGE_MAX = 1_000
@@ -113,6 +114,7 @@ class Subscriptions:
             if not (request.allow_missing and error.reason is ErrorReason.SUBSCRIPTION_NOT_FOUND):
                 raise
         self._service.batcher.recheck(tenant, request.name)
+        self._service.did(AuditEvent.DELETE, "DeleteSubscription", context, subscription=request.name)
         return empty_pb2.Empty().SerializeToString()
 
     async def seek(self, data: bytes, context: Context) -> bytes:
@@ -133,6 +135,7 @@ class Subscriptions:
             order=order_bytes(place),
         )
         self._service.batcher.recheck(tenant, request.name)
+        self._service.did(AuditEvent.SEEK, "SeekSubscription", context, subscription=request.name)
         return _message(sought).SerializeToString()
 
     async def _tenant(self, context: Context) -> str:

@@ -102,6 +102,11 @@ class SubscriptionStore:
         page = found[:page_size]
         return page, page[-1].name if len(found) > page_size else ""
 
+    async def count(self, tenants: Sequence[str]) -> dict[str, int]:
+        """How many subscriptions each has, by the index of names."""
+        counts = await self._scripts.commands([("ZCARD", self._names_key(tenant)) for tenant in tenants])
+        return dict(zip(tenants, counts, strict=True))
+
     async def update(
         self, tenant: str, name: str, *, definition: bytes, etag: str, expected_etag: str = ""
     ) -> StoredSubscription:
@@ -141,7 +146,7 @@ class SubscriptionStore:
             )
         stored = _found(name, answer)
         await self._index(tenant, name)
-        return stored, Lease(tenant, name, stored.epoch, nonce, instance_id)
+        return stored, Lease(tenant, name, stored.epoch, nonce, instance_id, taken_over=bool(answer[3]))
 
     async def release(self, lease: Lease) -> None:
         """Ends the lease, if it is still this one."""

@@ -101,11 +101,14 @@ class Registry:
         return True
 
     def label(self, identity: Identity) -> str:
-        """The label of the API key that was used, for the audit log."""
-        if identity.kind is not CredentialKind.API_KEY:
-            return ""
-        known, _ = self._keys.get(self._blinded(identity.credential), (None, ""))
-        return known.label if known is not None else ""
+        """What the tenants file calls the credential: a key's label or a certificate's name."""
+        match identity.kind:
+            case CredentialKind.API_KEY:
+                known, _ = self._keys.get(self._blinded(identity.credential), (None, ""))
+                return known.label if known is not None else ""
+            case CredentialKind.CERTIFICATE:
+                return identity.credential
+        return ""
 
     def _blinded(self, sha256: str) -> bytes:
         return hashlib.blake2b(sha256.encode(), key=self._blind, digest_size=16).digest()

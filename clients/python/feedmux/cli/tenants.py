@@ -1,14 +1,17 @@
-"""`feedmux tenants check`: whether a tenants file can be used, before a server reads it."""
+"""`feedmux tenants`: whether a tenants file can be used, before a server reads it; and what each tenant uses."""
 
 import argparse
 import sys
 import time
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
 from feedmux.cli.connection import add_json_option
 from feedmux.cli.failure import FAILED, CliError
-from feedmux.cli.terminal import Terminal, print_json, table
+from feedmux.cli.operator import add_operator_options, connected_operator
+from feedmux.cli.terminal import Terminal, iso_time, print_json, size, table
+from feedmux.v1 import operator_pb2
 from feedmux_server.config import ConfigError, load_tenants
 from feedmux_server.credentials import tenant_records
 from feedmux_server.tenants.model import TenantRecord
@@ -24,9 +27,54 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     check.add_argument("file", metavar="FILE", type=Path, help="YAML, or TOML if it ends in .toml")
     add_json_option(check)
+    usage = actions.add_parser(
+        "usage",
+        help="what each tenant uses of a server",
+        description="What each tenant uses of a server, and its part of what is read from MongoDB.",
+        allow_abbrev=False,
+    )
+    usage.add_argument("--tenant", metavar="NAME", default="", help="only this one")
+    add_json_option(usage)
+    add_operator_options(usage)
 
 
 def run(args: argparse.Namespace) -> int:
+    return _check(args) if args.action == "check" else _usage(args)
+
+
+def _usage(args: argparse.Namespace) -> int:
+    with connected_operator(args) as ask:
+        answer = ask("ListTenants", operator_pb2.ListTenantsRequest(tenant=args.tenant))
+    if args.json:
+        print_json(
+            {
+                "since": iso_time(answer.since.ToDatetime(UTC)),
+                "tenants": [
+                    {name.name: getattr(each, name.name) for name in each.DESCRIPTOR.fields} for each in answer.tenants
+                ],
+            }
+        )
+        return 0
+    headers = ("TENANT", "STREAMS", "SUBSCRIPTIONS", "SHARED READS", "ALONE", "SENT", "", "READ FOR IT", "SHARE")
+    rows = [
+        (
+            each.tenant + ("" if each.configured else " (gone)"),
+            each.open_streams,
+            each.subscriptions,
+            each.shared_streams,
+            each.exclusive_streams,
+            f"{each.events_sent} events",
+            size(each.bytes_sent),
+            size(each.upstream_bytes),
+            f"{each.upstream_share:.0%}",
+        )
+        for each in answer.tenants
+    ]
+    print(table(Terminal(sys.stdout), headers, rows))
+    return 0
+
+
+def _check(args: argparse.Namespace) -> int:
     try:
         tenants = tenant_records(load_tenants(args.file))
     except ConfigError as error:
