@@ -20,7 +20,7 @@ from feedmux.v1 import operator_pb2_grpc
 from feedmux_server.embedded import Process, RedisServer, ReplicaSet
 from feedmux_server.embedded.ports import free_ports
 from feedmux_server.embedded.workdir import WorkDir
-from feedmux_server.rpc.auth import hash_key
+from feedmux_server.tenants.registry import hash_key
 
 OPLOG_MB = 4096
 _READY_TIMEOUT_S = 30.0

@@ -4,32 +4,31 @@ import asyncio
 import gc
 import logging
 import signal
-import ssl
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import uvloop
 
-from feedmux_server.config import Config, ConfigError, LimitsSection, TenantsFile, load_tenants
+from feedmux_server.config import Config, ConfigError, LimitsSection
 from feedmux_server.core.credit import CreditLimits
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.feed_streams import StreamLimits
-from feedmux_server.core.quota import Accounts, Quotas
+from feedmux_server.core.quota import Accounts
 from feedmux_server.core.replay_buffer import RingLimits
+from feedmux_server.credentials import Credentials
 from feedmux_server.fanout.hub import Hub, HubLimits
 from feedmux_server.fanout.pump import PumpLimits
 from feedmux_server.fanout.ranges import RangeLimits, Ranges
-from feedmux_server.rpc.auth import Authenticator, TenantKeys
-from feedmux_server.rpc.server import Listeners, PortInUse, Ports, Servers, Tls
+from feedmux_server.rpc.server import Listeners, PortInUse, Ports, Servers
 from feedmux_server.rpc.service import Service
 from feedmux_server.source.mongo import Source, SourceConfig
 from feedmux_server.source.reader import ReadLimits
 from feedmux_server.state.batcher import CommitBatcher
 from feedmux_server.state.connection import StartupError, check_redis, connect
 from feedmux_server.state.store import SubscriptionStore
+from feedmux_server.telemetry.audit import AuditLog
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +66,7 @@ async def _serve(config: Config, insecure_no_auth: bool, ready: Callable[[Ports]
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     try:
-        async with running(config, insecure_no_auth=insecure_no_auth) as server:
+        async with running(config, insecure_no_auth=insecure_no_auth, stop=stop) as server:
             started = True
             if ready is not None:
                 ready(server.ports)
@@ -79,8 +78,13 @@ async def _serve(config: Config, insecure_no_auth: bool, ready: Callable[[Ports]
 
 
 @asynccontextmanager
-async def running(config: Config, *, insecure_no_auth: bool = False) -> AsyncIterator[Running]:
-    """A server within this event loop; drained at exit. Raises CannotStart."""
+async def running(
+    config: Config, *, insecure_no_auth: bool = False, stop: asyncio.Event | None = None
+) -> AsyncIterator[Running]:
+    """A server within this event loop; drained at exit. `stop` is set when an operator asks for that.
+
+    Raises CannotStart.
+    """
     async with AsyncExitStack() as stack:
         try:
             sources = await _connect_sources(config, stack)
@@ -88,19 +92,34 @@ async def running(config: Config, *, insecure_no_auth: bool = False) -> AsyncIte
             stack.push_async_callback(redis.aclose)
             for warning in await check_redis(redis, config.redis.url):
                 log.warning(warning)
-            tenants = _tenants(config, insecure_no_auth)
-            auth, operator_auth = _authenticators(config, tenants)
-            tls = _tls(config)
+            credentials = Credentials(config, insecure_no_auth=insecure_no_auth)
+            audit = _audit_log(config)
+            stack.callback(audit.close)
         except (FeedmuxError, StartupError, ConfigError) as error:
             raise CannotStart(str(error)) from None
         store = SubscriptionStore(redis, lease_s=config.redis.lease_s)
         batcher = CommitBatcher(store, interval_s=config.redis.commit_interval_s)
         refusal: CannotStart | None = None
         async with asyncio.TaskGroup() as tasks:
-            hub = Hub(sources, hub_limits(config.limits), tasks, _accounts(tenants))
+            accounts = Accounts(credentials.quotas_of, time.monotonic)
+            hub = Hub(sources, hub_limits(config.limits), tasks, accounts)
             ranges = Ranges(hub, RangeLimits(config.limits.kept_bytes))
-            service = Service(hub, store, batcher, auth, operator_auth, config.limits.sessions, ranges)
-            servers = Servers(service, Listeners(config.listen.data, config.listen.operator, config.listen.health, tls))
+            service = Service(
+                hub,
+                store,
+                batcher,
+                credentials.auth,
+                credentials.operator_auth,
+                config.limits.sessions,
+                ranges,
+                audit,
+                stop or asyncio.Event(),
+                config.limits.drain_s,
+            )
+            listen = config.listen
+            servers = Servers(
+                service, Listeners(listen.data, listen.operator, listen.health, credentials.tls, listen.data_mtls)
+            )
             committing = tasks.create_task(batcher.run(), name="commit-batcher")
             try:
                 ports = await servers.start()
@@ -112,17 +131,26 @@ async def running(config: Config, *, insecure_no_auth: bool = False) -> AsyncIte
             else:
                 log.info("serving", extra={"address": _address(config.listen.data, ports.data)})
                 _tune_gc()
+                keeping = credentials.start(service, tasks)
                 try:
                     yield Running(ports, service)
                 finally:
                     await servers.drain(config.limits.drain_s)
                     await batcher.flush_all(2.0)
-                    committing.cancel()
+                    for task in (committing, *keeping):
+                        task.cancel()
                     ranges.close()
                     hub.stop()
                     await hub.renderer.close()
         if refusal is not None:
             raise refusal
+
+
+def _audit_log(config: Config) -> AuditLog:
+    try:
+        return AuditLog(config.audit.file, config.audit.lines_per_minute)
+    except OSError as error:
+        raise ConfigError(f"audit.file {config.audit.file} cannot be written: {error.strerror}") from None
 
 
 def _tune_gc() -> None:
@@ -163,54 +191,3 @@ async def _connect_sources(config: Config, stack: AsyncExitStack) -> dict[str, S
         await source.connect()
         sources[name] = source
     return sources
-
-
-def _tenants(config: Config, insecure_no_auth: bool) -> TenantsFile | None:
-    if insecure_no_auth:
-        return None
-    if config.tenants_file is None:
-        raise CannotStart(
-            "no authentication is configured. Name a tenants_file (make a key with `feedmux keys new`), or pass"
-            " --insecure-no-auth to let everybody in"
-        )
-    return load_tenants(config.tenants_file)
-
-
-def _authenticators(config: Config, tenants: TenantsFile | None) -> tuple[Authenticator, Authenticator]:
-    if tenants is None:
-        return Authenticator(None), Authenticator(None)
-    keys = [TenantKeys(each.name, each.api_key_hashes) for each in tenants.tenants]
-    return Authenticator(keys), Authenticator([TenantKeys("operator", config.operator_key_hashes)])
-
-
-def _accounts(tenants: TenantsFile | None) -> Accounts:
-    quotas = tenants.quotas() if tenants is not None else {}
-    return Accounts(lambda tenant: quotas.get(tenant, Quotas()), time.monotonic)
-
-
-def _tls(config: Config) -> Tls | None:
-    if config.tls is None:
-        return None
-    tls = Tls(_read(config.tls.certificate_file), _read(config.tls.key_file))
-    try:
-        # gRPC says no more of a bad pair than of a port in use.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
-            config.tls.certificate_file, config.tls.key_file, password=_no_password
-        )
-    except (ssl.SSLError, ValueError):
-        raise ConfigError(
-            f"tls: {config.tls.certificate_file} and {config.tls.key_file} are no certificate chain and its private key"
-            " in PEM, without a passphrase"
-        ) from None
-    return tls
-
-
-def _no_password() -> str:
-    raise ValueError("encrypted keys are not supported")
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"tls: {path} cannot be read: {error.strerror}") from None

@@ -7,17 +7,19 @@ import json
 import re
 import textwrap
 import tomllib
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
+from urllib.parse import urlsplit
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.names import check_name
 from feedmux_server.core.quota import Quotas
+from feedmux_server.marked_yaml import MarkedError, parse_yaml
 
 S = TypeVar("S", bound=BaseModel)
 
@@ -50,15 +52,72 @@ class ListenSection(_Section):
     data: str = Field(
         default="127.0.0.1:7117", description="ChangeFeed and Subscriptions. 0.0.0.0:7117 for all interfaces."
     )
+    data_mtls: str = Field(
+        default="",
+        description="A second address for the same, where a client certificate is required; `data` then wants none."
+        " Needs tls.client_ca_file.",
+    )
     operator: str = Field(default="127.0.0.1:7118", description="Operator.")
     health: str = Field(default="127.0.0.1:7119", description="grpc.health.v1 without TLS, for probes.")
 
 
 class TlsSection(_Section):
-    """TLS of the data and operator ports."""
+    """TLS of the data and operator ports. The files are read again when they change."""
 
     certificate_file: Path = Field(description="Certificate chain, PEM.")
     key_file: Path = Field(description="Private key, PEM.")
+    client_ca_file: Path | None = Field(
+        default=None,
+        description="Authorities of the clients' certificates, PEM. With it `listen.data` requires a client"
+        " certificate; where `listen.data_mtls` is set, only that address does.",
+    )
+
+
+Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
+
+
+class JwtSection(_Section):
+    """JSON Web Tokens as credentials of tenants: `authorization: Bearer <JWT>`."""
+
+    issuer: str = Field(min_length=1, description="What `iss` must be.")
+    audience: str = Field(min_length=1, description="What `aud` must be or contain.")
+    jwks_file: Path | None = Field(default=None, description="The issuer's public keys (JWKS); this or jwks_url.")
+    jwks_url: str | None = Field(
+        default=None,
+        description="Where the issuer publishes its keys; https, or http on this machine. While it cannot be read the"
+        " keys read last stay in force.",
+    )
+    algorithms: tuple[Algorithm, ...] = Field(
+        default=("RS256", "ES256"),
+        min_length=1,
+        description="Signatures that are accepted: RS256 to RS512, PS256 to PS512, ES256 to ES512, EdDSA. There is no"
+        " HMAC, because who can check it can also forge it.",
+    )
+    tenant_claim: str = Field(
+        default="tenant", min_length=1, description="The claim that names the tenant, one of the tenants file."
+    )
+    refresh_s: float = Field(
+        default=300.0,
+        ge=1,
+        description="How often jwks_url is read. A token of an unknown key has it read at once, every 10 s at most.",
+    )
+
+    @model_validator(mode="after")
+    def _has_one_source(self) -> Self:
+        if (self.jwks_file is None) == (self.jwks_url is None):
+            raise ValueError("name either jwks_file or jwks_url")
+        if self.jwks_url is not None:
+            url = urlsplit(self.jwks_url)
+            if not url.hostname or not (url.scheme == "https" or (url.scheme == "http" and _is_local(url.hostname))):
+                raise ValueError("jwks_url must be https://…; http:// only on this machine")
+        return self
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 class LimitsSection(_Section):
@@ -162,6 +221,20 @@ class LogSection(_Section):
     )
 
 
+class AuditSection(_Section):
+    """Who was refused, and who did what: JSON lines, without documents, keys or tokens."""
+
+    file: Path | None = Field(
+        default=None, description="Appended to, and opened anew when it was rotated. None: standard error."
+    )
+    lines_per_minute: int = Field(
+        default=60,
+        ge=1,
+        description="For each peer, tenant and kind of event; what is above is counted, and the count is written."
+        " Lower: an attacker fills the disk more slowly; higher: more of what they tried is seen.",
+    )
+
+
 class Config(BaseSettings):
     """The whole configuration."""
 
@@ -173,15 +246,36 @@ class Config(BaseSettings):
     redis: RedisSection = RedisSection()
     listen: ListenSection = ListenSection()
     tls: TlsSection | None = None
+    jwt: JwtSection | None = None
     tenants_file: Path | None = Field(
         default=None,
-        description="YAML or TOML file of the tenants and their keys' hashes, as `feedmux keys new` prints it.",
+        description="YAML or TOML file of the tenants and their credentials (docs/tenants.md). It is read again when it"
+        " changes; `feedmux tenants check` says whether it can be used.",
+    )
+    reload_s: float = Field(
+        default=2.0,
+        ge=0.05,
+        le=10,
+        description="How often the tenants file, the TLS files and the JWKS file are looked at, and open streams are"
+        " compared with their credentials. A changed file is acted on when the next look finds the same.",
     )
     operator_key_hashes: tuple[str, ...] = Field(
         default=(), description="SHA-256 hashes of the operators' keys, as `feedmux keys new` prints them."
     )
     limits: LimitsSection = LimitsSection()
     log: LogSection = LogSection()
+    audit: AuditSection = AuditSection()
+
+    @model_validator(mode="after")
+    def _has_authorities_for_mtls(self) -> Self:
+        if self.listen.data_mtls and (self.tls is None or self.tls.client_ca_file is None):
+            raise ValueError("listen.data_mtls needs tls.client_ca_file")
+        return self
+
+    @field_validator("operator_key_hashes")
+    @classmethod
+    def _are_hashes(cls, hashes: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(_checked_hash(each) for each in hashes)
 
     @field_validator("sources")
     @classmethod
@@ -234,11 +328,46 @@ class QuotaSection(_Section):
     )
 
 
+def _checked_hash(text: str) -> str:
+    if not re.fullmatch(r"[0-9a-f]{64}", text):
+        raise ValueError("must be 64 hexadecimal digits, as `feedmux keys new` prints them")
+    return text
+
+
+class ApiKeySection(_Section):
+    """An API key of a tenant: its hash, as `feedmux keys new` prints it."""
+
+    sha256: str
+    label: str = Field(default="", max_length=120)
+    expires: AwareDatetime | None = None
+
+    @field_validator("sha256")
+    @classmethod
+    def _is_hash(cls, text: str) -> str:
+        return _checked_hash(text)
+
+
+class CertificateSection(_Section):
+    """A name in a client certificate: one of the three."""
+
+    common_name: str | None = Field(default=None, min_length=1)
+    dns: str | None = Field(default=None, min_length=1)
+    uri: str | None = Field(default=None, min_length=1)
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if sum(name is not None for name in (self.common_name, self.dns, self.uri)) != 1:
+            raise ValueError("name one of common_name, dns, uri")
+        return self
+
+
 class Tenant(_Section):
     """One tenant."""
 
     name: str
-    api_key_hashes: tuple[str, ...] = Field(min_length=1)
+    api_key_hashes: tuple[str, ...] = ()
+    api_keys: tuple[ApiKeySection, ...] = ()
+    certificates: tuple[CertificateSection, ...] = ()
     quotas: QuotaSection = QuotaSection()
 
     @field_validator("name")
@@ -253,9 +382,7 @@ class Tenant(_Section):
     @field_validator("api_key_hashes")
     @classmethod
     def _are_hashes(cls, hashes: tuple[str, ...]) -> tuple[str, ...]:
-        if not all(re.fullmatch(r"[0-9a-f]{64}", each) for each in hashes):
-            raise ValueError("api_key_hashes are 64 hexadecimal digits each, as `feedmux keys new` prints them")
-        return hashes
+        return tuple(_checked_hash(each) for each in hashes)
 
 
 class TenantsFile(_Section):
@@ -276,26 +403,69 @@ class TenantsFile(_Section):
 
 def load_config(path: Path | None) -> Config:
     """Raises ConfigError."""
-    return _build(Config, read_file(path) if path else {}, str(path or "the environment"))
+    if path is None:
+        return _build(Config, {}, "the environment")
+    content, line = _read(path)
+    return _build(Config, content, str(path), line)
 
 
 def load_tenants(path: Path) -> TenantsFile:
-    """Raises ConfigError."""
-    return _build(TenantsFile, read_file(path), str(path))
+    """Raises ConfigError, which names the lines of a YAML file."""
+    content, line = _read(path)
+    file = _build(TenantsFile, content, str(path), line)
+    doubles = [_told(place, problem, line) for place, problem in _doubles(file.tenants)]
+    if doubles:
+        raise ConfigError(_cannot_be_used(str(path), doubles))
+    return file
 
 
-def read_file(path: Path) -> dict[str, Any]:
-    """A TOML (.toml) or YAML file as a dictionary. Raises ConfigError."""
+def _doubles(tenants: Sequence[Tenant]) -> Iterator[tuple[tuple[int | str, ...], str]]:
+    """What must be unique in the file and is not: who a credential belongs to would depend on the order."""
+    seen: set[tuple[str, str]] = set()
+    for number, tenant in enumerate(tenants):
+        here: tuple[int | str, ...] = ("tenants", number)
+        named = [((*here, "name"), "tenant", tenant.name)]
+        named += [((*here, "api_key_hashes", i), "key", each) for i, each in enumerate(tenant.api_key_hashes)]
+        named += [((*here, "api_keys", i), "key", each.sha256) for i, each in enumerate(tenant.api_keys)]
+        named += [
+            ((*here, "certificates", i), kind, value)
+            for i, each in enumerate(tenant.certificates)
+            for kind, value in each.model_dump(exclude_none=True).items()
+        ]
+        for place, kind, value in named:
+            if (kind, value) in seen:
+                yield place, f"this {kind} stands in the file twice"
+            seen.add((kind, value))
+
+
+Line = Callable[[Sequence[int | str]], int | None]
+
+
+def _no_line(_: Sequence[int | str]) -> int | None:
+    return None
+
+
+def _read(path: Path) -> tuple[dict[str, Any], Line]:
+    """A TOML (.toml) or YAML file, and where its values stand. Raises ConfigError without a word of the file."""
+    line: Line = _no_line
     try:
         text = path.read_text("utf-8")
-        content = tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text)
+        if path.suffix == ".toml":
+            content: object = tomllib.loads(text)
+        else:
+            marked = parse_yaml(text)
+            content, line = marked.content, marked.line
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, yaml.YAMLError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} cannot be parsed: it is not UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} cannot be parsed: {error}") from None
+    except MarkedError as error:
         raise ConfigError(f"{path} cannot be parsed: {error}") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{path} must hold a mapping at its top level")
-    return content
+    return content, line
 
 
 def make_config(values: dict[str, Any]) -> Config:
@@ -326,8 +496,8 @@ def sample_config() -> str:
     ]
     for name, kind in _SECTIONS:
         header = f"[{name.replace('<name>', 'main')}]"
-        lines += ["", f"# {_purpose(kind)}", f"# {header}" if name == "tls" else header, ""]
-        lines += _sample_of(kind, required_commented=name == "tls")
+        lines += ["", f"# {_purpose(kind)}", f"# {header}" if name in _OPTIONAL_SECTIONS else header, ""]
+        lines += _sample_of(kind, required_commented=name in _OPTIONAL_SECTIONS)
     return "\n".join(lines) + "\n"
 
 
@@ -336,14 +506,23 @@ _SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("redis", RedisSection),
     ("listen", ListenSection),
     ("tls", TlsSection),
+    ("jwt", JwtSection),
     ("limits", LimitsSection),
     ("log", LogSection),
+    ("audit", AuditSection),
 )
+_OPTIONAL_SECTIONS = frozenset({"tls", "jwt"})
 _SAMPLE_VALUES = {
     "uri": "mongodb://localhost:27017/?replicaSet=rs0",
     "tenants_file": "tenants.yaml",
     "certificate_file": "server.pem",
     "key_file": "server.key",
+    "client_ca_file": "clients-ca.pem",
+    "issuer": "https://login.example.com/",
+    "audience": "feedmux",
+    "jwks_file": "jwks.json",
+    "jwks_url": "https://login.example.com/jwks.json",
+    "file": "/var/log/feedmux/audit.jsonl",
 }
 
 
@@ -399,9 +578,19 @@ class _WithoutEnvironment(Config):
         return (init_settings,)
 
 
-def _build(kind: type[S], values: dict[str, Any], origin: str) -> S:
+def _build(kind: type[S], values: dict[str, Any], origin: str, line: Line = _no_line) -> S:
     try:
-        return kind(**values)
+        return kind(**{str(name): value for name, value in values.items()})
     except ValidationError as error:
-        problems = [f"  {'.'.join(str(part) for part in each['loc'])}: {each['msg']}" for each in error.errors()]
-        raise ConfigError(f"the configuration ({origin}) cannot be used:\n" + "\n".join(problems)) from None
+        problems = [_told(each["loc"], each["msg"], line) for each in error.errors(include_input=False)]
+        raise ConfigError(_cannot_be_used(origin, problems)) from None
+
+
+def _told(place: Sequence[int | str], problem: str, line: Line) -> str:
+    at = line(place)
+    path = ".".join(str(part) for part in place)
+    return f"  {f'line {at}: ' if at else ''}{path}{': ' if path else ''}{problem.removeprefix('Value error, ')}"
+
+
+def _cannot_be_used(origin: str, problems: Sequence[str]) -> str:
+    return f"the configuration ({origin}) cannot be used:\n" + "\n".join(problems)

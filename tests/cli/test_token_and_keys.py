@@ -69,7 +69,7 @@ def test_a_new_key(tmp_path: Path) -> None:
     file.write_text(f"tenants:\n  {made['tenants_entry']}\n")
     (tenant,) = load_tenants(file).tenants
     assert tenant.name == "search"
-    assert tenant.api_key_hashes == (made["sha256"],)
+    assert [key.sha256 for key in tenant.api_keys] == [made["sha256"]]
 
 
 def test_a_new_key_for_people() -> None:

@@ -16,7 +16,7 @@ from feedmux_server.app import Running, running
 from feedmux_server.config import Config
 from feedmux_server.embedded import Process
 from feedmux_server.embedded.ports import free_ports
-from feedmux_server.rpc.auth import hash_key
+from feedmux_server.tenants.registry import hash_key
 from tests.integration.wire import Api
 
 QUICK = {"max_await_ms": 200, "linger_s": 1.0, "idle_close_s": 60.0, "drain_s": 2.0}
@@ -56,7 +56,7 @@ async def serving(configuration: dict[str, Any], *, key: str = "") -> AsyncItera
 
     async def run() -> None:
         try:
-            async with running(Config(**configuration), insecure_no_auth=not key) as server:
+            async with running(Config(**configuration), insecure_no_auth=not key, stop=stop) as server:
                 started.set_result(server)
                 await stop.wait()
         except BaseException as error:

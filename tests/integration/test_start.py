@@ -20,7 +20,7 @@ from feedmux_server.app import CannotStart, running
 from feedmux_server.config import Config
 from feedmux_server.embedded import Mongod, RedisServer, ReplicaSet
 from feedmux_server.embedded.ports import free_ports
-from feedmux_server.rpc.auth import hash_key
+from feedmux_server.tenants.registry import hash_key
 from tests.conftest import RedisFactory
 from tests.integration.servers import KEY_A, OPERATOR_KEY, Here, server_process, settings, tenants_file
 from tests.integration.wire import Api, at, feed, refused

@@ -18,6 +18,7 @@ from google.protobuf import any_pb2, duration_pb2, empty_pb2, field_mask_pb2
 from google.rpc import error_details_pb2, status_pb2
 from grpc.aio import EOF
 
+from feedmux.link import Tls
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import (
     change_feed_pb2_grpc,
@@ -251,7 +252,8 @@ class Session(Receiver):
 class Api:
     """One client of one server. `async with Api(…) as api`."""
 
-    def __init__(self, data: int, operator: int, health: int, key: str = "") -> None:
+    def __init__(self, data: int, operator: int, health: int, key: str = "", tls: Tls | None = None) -> None:
+        self.tls = tls
         self.data_port, self.operator_port, self.health_port = data, operator, health
         self.metadata: tuple[tuple[str, str], ...] = (("authorization", f"Bearer {key}"),) if key else ()
         self._stack = AsyncExitStack()
@@ -269,10 +271,15 @@ class Api:
 
     async def _open(self, port: int) -> grpc.aio.Channel:
         options = (*NO_LIMIT, ("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_backoff_ms", 100))
-        return await self._stack.enter_async_context(grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options))
+        if self.tls is None:
+            channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options)
+        else:
+            named = ("grpc.ssl_target_name_override", self.tls.server_name or "localhost")
+            channel = grpc.aio.secure_channel(f"127.0.0.1:{port}", self.tls.credentials(), options=(*options, named))
+        return await self._stack.enter_async_context(channel)
 
     def with_key(self, key: str) -> "Api":
-        return Api(self.data_port, self.operator_port, self.health_port, key)
+        return Api(self.data_port, self.operator_port, self.health_port, key, self.tls)
 
     def watch(self, feed: feed_pb2.Feed, start: feed_pb2.Start | None = None, **fields: Any) -> Receiver:
         request = wire.WatchRequest(feed=feed, start=start, **fields)

@@ -12,6 +12,7 @@ from typing import Protocol
 from feedmux_server.core.replay_buffer import RingLimits
 from feedmux_server.core.shared_stream import SharedStream, StreamState
 from feedmux_server.core.subscriber import JoinPoint, Subscriber, SubscriberState
+from feedmux_server.core.usage import Ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,8 @@ class StreamPort(Protocol):
 class FeedStreams:
     """The streams of one key."""
 
-    def __init__(self, limits: StreamLimits, port: StreamPort) -> None:
+    def __init__(self, limits: StreamLimits, port: StreamPort, ledger: Ledger | None = None) -> None:
+        self._ledger = ledger or Ledger()
         self._limits = limits
         self._port = port
         self.streams: list[SharedStream] = []
@@ -96,7 +98,9 @@ class FeedStreams:
                 self._port.slot_wanted()
                 return
         if stream is None:
-            stream = SharedStream(self._port.next_stream_id(), at, self._limits.ring, self._limits.read_ahead_bytes)
+            stream = SharedStream(
+                self._port.next_stream_id(), at, self._limits.ring, self._limits.read_ahead_bytes, self._ledger
+            )
             self.streams.append(stream)
             self._attach(subscriber, stream)
             self._port.start(stream)

@@ -39,6 +39,9 @@ class Quotas:
     """Calls of any kind, opening a stream is one."""
 
 
+UNLIMITED_QUOTAS: Final = Quotas()
+
+
 class TokenBucket:
     """Fills at a rate. One taking may overdraw it and the debt is waited for, so nothing is too large for it."""
 

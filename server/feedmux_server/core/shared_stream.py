@@ -14,6 +14,7 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.replay_buffer import ReplayBuffer, RingLimits
 from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.core.subscriber import JoinPoint, Subscriber
+from feedmux_server.core.usage import Ledger, StreamAccount
 
 
 class StreamState(StrEnum):
@@ -46,11 +47,18 @@ class SharedStream:
     """Reads one StreamKey from one place on."""
 
     __slots__ = (
-        "away", "batches_read", "demand_changed", "end_error", "events_read", "id", "opened", "origin",
+        "account", "away", "batches_read", "demand_changed", "end_error", "events_read", "id", "opened", "origin",
         "read_ahead_bytes", "resumes", "ring", "state", "subscribers",
     )  # fmt: skip
 
-    def __init__(self, stream_id: int, origin: JoinPoint, limits: RingLimits, read_ahead_bytes: int) -> None:
+    def __init__(
+        self,
+        stream_id: int,
+        origin: JoinPoint,
+        limits: RingLimits,
+        read_ahead_bytes: int,
+        ledger: Ledger | None = None,
+    ) -> None:
         self.id = stream_id
         self.origin = origin
         """Where reading begins."""
@@ -65,6 +73,7 @@ class SharedStream:
         self.end_error: FeedmuxError | None = None
         self.demand_changed: Callable[[], None] = _nothing
         """Called when the pump should look at `wants_more` and `subscribers` again."""
+        self.account = StreamAccount(ledger or Ledger())
         self.events_read = 0
         self.batches_read = 0
         self.resumes = 0
@@ -93,10 +102,12 @@ class SharedStream:
     def attach(self, subscriber: Subscriber, seq: int, index: int) -> None:
         subscriber.stream, subscriber.seq, subscriber.index = self, seq, index
         self.subscribers[subscriber.id] = subscriber
+        self.account.enter(subscriber.tenant, self.events_read, self.ring.cum_bytes)
         self.demand_changed()
 
     def detach(self, subscriber: Subscriber) -> None:
         del self.subscribers[subscriber.id]
+        self.account.leave(subscriber.tenant, self.events_read, self.ring.cum_bytes)
         subscriber.stream = None
         self.demand_changed()
 

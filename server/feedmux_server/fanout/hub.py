@@ -15,10 +15,11 @@ from feedmux_server.core.ack_tracker import AckTracker
 from feedmux_server.core.credit import CreditLimits, CreditWindow
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed_streams import FeedStreams, StreamLimits
-from feedmux_server.core.quota import Accounts, Quotas
+from feedmux_server.core.quota import UNLIMITED_QUOTAS, Accounts
 from feedmux_server.core.shared_stream import SharedStream
 from feedmux_server.core.stream_key import StreamKey
 from feedmux_server.core.subscriber import JoinPoint, Subscriber
+from feedmux_server.core.usage import Ledger
 from feedmux_server.fanout.pump import Pump, PumpLimits
 from feedmux_server.fanout.rendering import Renderer
 from feedmux_server.fanout.turns import Turns
@@ -50,7 +51,7 @@ class KeyStreams:
     def __init__(self, hub: "Hub", source: Source, key: StreamKey, limits: HubLimits) -> None:
         self.source = source
         self.key = key
-        self.streams = FeedStreams(limits.streams, self)
+        self.streams = FeedStreams(limits.streams, self, hub.ledger)
         self.pumps: dict[int, Pump] = {}
         self.tasks: set[asyncio.Task[None]] = set()
         self._hub = hub
@@ -94,11 +95,12 @@ class Hub:
         accounts: Accounts | None = None,
     ) -> None:
         """Without `accounts` nobody has quotas."""
-        self.accounts = accounts or Accounts(lambda _: Quotas(), time.monotonic)
+        self.accounts = accounts or Accounts(lambda _: UNLIMITED_QUOTAS, time.monotonic)
         self.turns = Turns()
         self.sources = sources
         self.limits = limits
         self.tasks = tasks
+        self.ledger = Ledger()
         self._keys: dict[StreamKey, KeyStreams] = {}
         self._ids = itertools.count(1)
         self._unchecked_bytes = 0

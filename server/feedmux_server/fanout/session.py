@@ -112,6 +112,11 @@ class Session:
     def joined(self) -> bool:
         return self._subscriber is not None
 
+    @property
+    def end_error(self) -> FeedmuxError | None:
+        """What it is to end with, once that is decided."""
+        return self._end
+
     def begin(
         self,
         tenant: str,

@@ -1,56 +1,69 @@
-"""Who is calling: API keys to tenants. One message for every failure."""
+"""Who is calling: an API key, a JWT or a client certificate to a tenant. One message for every failure.
 
-import hashlib
-import hmac
-from collections.abc import Iterable
-from dataclasses import dataclass
+Asks `tenants` and keeps nothing itself. Metadata wins over a certificate, and wrong metadata never falls back to one.
+"""
 
-from feedmux_server.core.errors import ErrorReason, FeedmuxError
+import time
+from collections.abc import Callable, Iterable
 
-ANONYMOUS_TENANT = "default"
+from feedmux_server.rpc.status import Context
+from feedmux_server.rpc.tls import peer_certificate
+from feedmux_server.tenants.jwt_verifier import JwtVerifier, looks_like_jwt
+from feedmux_server.tenants.model import CredentialKind, Identity, Unauthenticated
+from feedmux_server.tenants.registry import Registry
+
+ANONYMOUS = Identity("default", CredentialKind.NONE)
 _BEARER = "bearer "
 
 
-@dataclass(frozen=True, slots=True)
-class TenantKeys:
-    """A tenant and the SHA-256 digests (hex) of its API keys. Keys are 256 random bits, so a plain hash suffices."""
-
-    tenant: str
-    key_hashes: tuple[str, ...]
-
-
-def hash_key(key: str) -> str:
-    return hashlib.sha256(key.encode()).hexdigest()
-
-
 class Authenticator:
-    """Maps call metadata to a tenant. With `tenants` None everybody is the one anonymous tenant."""
+    """With `registry` None everybody is the one anonymous tenant."""
 
-    def __init__(self, tenants: Iterable[TenantKeys] | None) -> None:
-        self._tenants = None if tenants is None else list(tenants)
+    def __init__(
+        self, registry: Registry | None, jwt: JwtVerifier | None = None, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.registry = registry
+        self._jwt = jwt
+        self._clock = clock
 
-    def tenant(self, metadata: Iterable[tuple[str, str | bytes]] | None) -> str:
-        """Raises UNAUTHENTICATED."""
-        if self._tenants is None:
-            return ANONYMOUS_TENANT
-        found = ""
-        digest = hash_key(_bearer(metadata))
-        for each in self._tenants:
-            for known in each.key_hashes:
-                if hmac.compare_digest(digest, known):
-                    found = each.tenant
-        if not found:
-            raise FeedmuxError(
-                ErrorReason.UNAUTHENTICATED,
-                "valid credentials are required: send the metadata `authorization: Bearer <api key>`",
-            )
-        return found
+    async def identify(self, context: Context) -> Identity:
+        """Raises Unauthenticated."""
+        registry = self.registry
+        if registry is None:
+            return ANONYMOUS
+        token = _bearer(context.invocation_metadata())
+        if token is None:
+            certificate = peer_certificate(context.auth_context())
+            if certificate is None:
+                raise Unauthenticated("no credentials")
+            return registry.by_certificate(certificate.names, certificate.not_after_s, self._clock())
+        if self._jwt is not None and looks_like_jwt(token):
+            identity = await self._jwt.identity(token)
+            if identity.tenant not in registry.tenants:
+                raise Unauthenticated("JWT of an unknown tenant")
+            return identity
+        return registry.by_key(token, self._clock())
+
+    def holds(self, identity: Identity) -> bool:
+        """Whether a stream that was opened by `identity` may go on."""
+        if self.registry is None:
+            return True
+        if identity.kind is CredentialKind.JWT and (self._jwt is None or not self._jwt.holds(identity)):
+            return False
+        return self.registry.holds(identity, self._clock())
+
+    def name_of(self, identity: Identity) -> str:
+        """The credential for the audit log: by its kind and label, never by what it is."""
+        label = self.registry.label(identity) if self.registry is not None else ""
+        return f"{identity.kind}{':' if label else ''}{label}"
 
 
-def _bearer(metadata: Iterable[tuple[str, str | bytes]] | None) -> str:
-    for name, value in metadata or ():
-        if name == "authorization":
-            text = value if isinstance(value, str) else value.decode("latin-1")
-            if text[: len(_BEARER)].lower() == _BEARER:
-                return text[len(_BEARER) :].strip()
-    return ""
+def _bearer(metadata: Iterable[tuple[str, str | bytes]] | None) -> str | None:
+    """What stands in `authorization`; '' where it is of another scheme. Given twice, it is as good as unknown."""
+    values = [value for name, value in metadata or () if name == "authorization"]
+    if not values:
+        return None
+    text = values[0] if isinstance(values[0], str) else values[0].decode("latin-1")
+    if len(values) > 1 or text[: len(_BEARER)].lower() != _BEARER:
+        return ""
+    return text[len(_BEARER) :].strip()

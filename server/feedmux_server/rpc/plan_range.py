@@ -29,8 +29,7 @@ class PlanRange:
 
     async def __call__(self, data: bytes, context: Context) -> bytes:
         service = self._service
-        tenant = service.auth.tenant(context.invocation_metadata())
-        service.request(tenant)
+        tenant = (await service.identify(context)).tenant
         service.admit()
         request = convert.parse(wire.PlanRangeRequest, data)
         _check(request)

@@ -33,8 +33,7 @@ class ReadRange:
 
     async def __call__(self, data: bytes, context: Context) -> None:
         service = self._service
-        tenant = service.auth.tenant(context.invocation_metadata())
-        service.request(tenant)
+        tenant = (await service.identify(context)).tenant
         service.admit()
         request = convert.parse(wire.ReadRangeRequest, data)
         message_bytes_max = convert.message_bytes_max(request.message_bytes_max)

@@ -16,8 +16,7 @@ class ResolvePosition:
 
     async def __call__(self, data: bytes, context: Context) -> bytes:
         service = self._service
-        tenant = service.auth.tenant(context.invocation_metadata())
-        service.request(tenant)
+        tenant = (await service.identify(context)).tenant
         request = convert.parse(wire.ResolvePositionRequest, data)
         key = service.key_of(convert.feed_spec(request.feed), tenant)
         if request.start.WhichOneof("at") is None:

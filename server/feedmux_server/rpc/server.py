@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
@@ -14,14 +16,16 @@ from grpc_reflection.v1alpha import reflection
 
 from feedmux.v1 import change_feed_pb2, operator_pb2, subscriptions_pb2
 from feedmux_server.rpc.convert import REQUEST_BYTES_MAX
-from feedmux_server.rpc.operator import ListSharedStreams
+from feedmux_server.rpc.list_shared_streams import ListSharedStreams
+from feedmux_server.rpc.operator import Operator
 from feedmux_server.rpc.plan_range import PlanRange
 from feedmux_server.rpc.read_range import ReadRange
 from feedmux_server.rpc.resolve_position import ResolvePosition
 from feedmux_server.rpc.service import Service
-from feedmux_server.rpc.status import guarded
+from feedmux_server.rpc.status import Context, guarded
 from feedmux_server.rpc.subscribe import Subscribe
 from feedmux_server.rpc.subscriptions import Subscriptions
+from feedmux_server.rpc.tls import Tls
 from feedmux_server.rpc.watch import Watch
 
 log = logging.getLogger(__name__)
@@ -35,14 +39,6 @@ RECEIVE_BYTES_MAX = 4 * REQUEST_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True)
-class Tls:
-    """Server certificate chain and key, PEM."""
-
-    certificate: bytes
-    key: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class Listeners:
     """Addresses to listen on, `host:port`; port 0 picks one."""
 
@@ -50,6 +46,8 @@ class Listeners:
     operator: str
     health: str
     tls: Tls | None = None
+    data_mtls: str = ""
+    """A second address for data, where a client certificate is required; then `data` wants none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +57,10 @@ class Ports:
     data: int
     operator: int
     health: int
+    data_mtls: int | None = None
+
+
+Unary = Callable[[bytes, Context], Awaitable[bytes]]
 
 
 class PortInUse(Exception):
@@ -79,11 +81,13 @@ class Servers:
 
     async def start(self) -> Ports:
         """Raises PortInUse."""
-        tls = self._listeners.tls
+        at = self._listeners
+        authorities = at.tls is not None and at.tls.material.client_authorities is not None
         ports = Ports(
-            _listen(self._data, self._listeners.data, tls, "data"),
-            _listen(self._operator, self._listeners.operator, tls, "operator"),
-            _listen(self._probe, self._listeners.health, None, "health"),
+            _listen(self._data, at.data, at.tls, "data", client_certificate=authorities and not at.data_mtls),
+            _listen(self._operator, at.operator, at.tls, "operator"),
+            _listen(self._probe, at.health, None, "health"),
+            _listen(self._data, at.data_mtls, at.tls, "data_mtls", client_certificate=True) if at.data_mtls else None,
         )
         for server in self._servers:
             await server.start()
@@ -133,13 +137,14 @@ class Servers:
 
 
 def _data_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
+    guard = partial(guarded, refused=service.refused)
     subscriptions = Subscriptions(service)
     feed: dict[str, Any] = {
-        "Subscribe": grpc.stream_stream_rpc_method_handler(guarded("Subscribe", Subscribe(service))),
-        "Watch": grpc.unary_stream_rpc_method_handler(guarded("Watch", Watch(service))),
-        "PlanRange": grpc.unary_unary_rpc_method_handler(guarded("PlanRange", PlanRange(service))),
-        "ReadRange": grpc.unary_stream_rpc_method_handler(guarded("ReadRange", ReadRange(service))),
-        "ResolvePosition": grpc.unary_unary_rpc_method_handler(guarded("ResolvePosition", ResolvePosition(service))),
+        "Subscribe": grpc.stream_stream_rpc_method_handler(guard("Subscribe", Subscribe(service))),
+        "Watch": grpc.unary_stream_rpc_method_handler(guard("Watch", Watch(service))),
+        "ResolvePosition": grpc.unary_unary_rpc_method_handler(guard("ResolvePosition", ResolvePosition(service))),
+        "PlanRange": grpc.unary_unary_rpc_method_handler(guard("PlanRange", PlanRange(service))),
+        "ReadRange": grpc.unary_stream_rpc_method_handler(guard("ReadRange", ReadRange(service))),
     }
     control = {
         "CreateSubscription": subscriptions.create,
@@ -150,7 +155,7 @@ def _data_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
         "SeekSubscription": subscriptions.seek,
     }
     unary: dict[str, Any] = {
-        name: grpc.unary_unary_rpc_method_handler(guarded(name, method)) for name, method in control.items()
+        name: grpc.unary_unary_rpc_method_handler(guard(name, method)) for name, method in control.items()
     }
     return (
         grpc.method_handlers_generic_handler(CHANGE_FEED, feed),
@@ -159,16 +164,26 @@ def _data_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
 
 
 def _operator_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
-    method = guarded("ListSharedStreams", ListSharedStreams(service))
-    handlers: dict[str, Any] = {"ListSharedStreams": grpc.unary_unary_rpc_method_handler(method)}
+    guard = partial(guarded, refused=service.refused)
+    operator = Operator(service)
+    methods: dict[str, Unary] = {
+        "ListSharedStreams": ListSharedStreams(service),
+        "ListTenants": operator.list_tenants,
+        "EndSubscriber": operator.end_subscriber,
+        "Drain": operator.drain,
+    }
+    handlers: dict[str, Any] = {
+        name: grpc.unary_unary_rpc_method_handler(guard(name, method)) for name, method in methods.items()
+    }
     return (grpc.method_handlers_generic_handler(OPERATOR, handlers),)
 
 
-def _listen(server: grpc.aio.Server, address: str, tls: Tls | None, name: str) -> int:
+def _listen(
+    server: grpc.aio.Server, address: str, tls: Tls | None, name: str, *, client_certificate: bool = False
+) -> int:
     try:
         if tls is not None:
-            credentials = grpc.ssl_server_credentials([(tls.key, tls.certificate)])
-            return server.add_secure_port(address, credentials)
+            return server.add_secure_port(address, tls.credentials(client_certificate=client_certificate))
         return server.add_insecure_port(address)
     except RuntimeError:
         raise PortInUse(

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,22 +17,49 @@ from feedmux_server.fanout.ranges import Ranges
 from feedmux_server.fanout.session import Session
 from feedmux_server.fanout.starting import fingerprint_of
 from feedmux_server.rpc.auth import Authenticator
+from feedmux_server.rpc.status import Context
 from feedmux_server.state.batcher import CommitBatcher
 from feedmux_server.state.store import SubscriptionStore
+from feedmux_server.telemetry.audit import AuditEvent, AuditLog
+from feedmux_server.tenants.model import Identity, Unauthenticated
 
 log = logging.getLogger(__name__)
 
+_caller: ContextVar[Identity | None] = ContextVar("caller", default=None)
+"""Of the call whose task this is."""
 
-@dataclass(frozen=True, slots=True)
+
+UNSENT_S = 10.0
+"""A session that is to end and whose client does not read is cut off after this long."""
+
+
+@dataclass(slots=True)
 class LiveSession:
-    """A session that is being served, for the operator and for draining."""
+    """A session that is being served, for the operator, for draining, and for ending it with its credential."""
 
     session: Session
     key: StreamKey
-    tenant: str
+    identity: Identity
     subscription: str
     instance_id: str
     peer: str
+    task: asyncio.Task[Any] | None = field(default_factory=asyncio.current_task)
+    cut_off: bool = False
+
+    @property
+    def tenant(self) -> str:
+        return self.identity.tenant
+
+    def end(self, error: FeedmuxError) -> None:
+        """Ends it with `error`, also where it waits for a client that does not read."""
+        if self.session.end_error is None:
+            self.session.fail(error)
+            asyncio.get_running_loop().call_later(UNSENT_S, self._cut_off)
+
+    def _cut_off(self) -> None:
+        if self.task is not None and not self.task.done():
+            self.cut_off = True
+            self.task.cancel()
 
 
 @dataclass(slots=True)
@@ -45,6 +73,10 @@ class Service:
     operator_auth: Authenticator
     sessions_max: int
     ranges: Ranges
+    audit: AuditLog
+    stop: asyncio.Event
+    """Set to drain, by a signal or by an operator."""
+    drain_s: float
     live: dict[int, LiveSession] = field(default_factory=dict)
     draining: bool = False
     _left: asyncio.Event = field(default_factory=asyncio.Event)
@@ -55,18 +87,45 @@ class Service:
         self.hub.accounts.of(tenant).check_pipeline(len(spec.pipeline))
         return stream_key(spec)
 
-    def request(self, tenant: str) -> None:
-        """Counts a call. Raises QUOTA_EXCEEDED when the tenant's come too fast."""
-        self.hub.accounts.of(tenant).request(time.monotonic())
+    async def identify(self, context: Context) -> Identity:
+        """Who calls. Raises UNAUTHENTICATED, and QUOTA_EXCEEDED when the tenant's calls come too fast."""
+        identity = await self.auth.identify(context)
+        _caller.set(identity)
+        self.hub.accounts.of(identity.tenant).request(time.monotonic())
+        return identity
 
-    def check_operator(self, metadata: Any) -> None:
-        """Raises UNAUTHENTICATED, or METHOD_DENIED for a tenant's key."""
+    def did(
+        self, event: AuditEvent, method: str, context: Context, *, subscription: str = "", reason: str = ""
+    ) -> None:
+        """For the audit log: the caller of this call did something that others may ask about."""
+        identity = _caller.get()
+        self.audit.record(
+            event,
+            tenant=identity.tenant if identity else "",
+            peer=context.peer() or "",
+            method=method,
+            reason=reason,
+            subscription=subscription,
+            credential=self.auth.name_of(identity) if identity else "",
+        )
+
+    def refused(self, method: str, context: Context, error: FeedmuxError) -> None:
+        """For the audit log: a call ended with `error`."""
+        if isinstance(error, Unauthenticated):
+            known = _caller.get() is not None
+            event = AuditEvent.SESSION_REVOKED if known else AuditEvent.AUTHENTICATION_FAILED
+            self.did(event, method, context, reason=error.cause)
+        elif error.reason in (ErrorReason.NAMESPACE_DENIED, ErrorReason.METHOD_DENIED):
+            self.did(AuditEvent.REQUEST_DENIED, method, context, reason=error.reason.value)
+
+    async def check_operator(self, context: Context) -> None:
+        """Raises UNAUTHENTICATED, or METHOD_DENIED for a tenant's credentials."""
         try:
-            self.operator_auth.tenant(metadata)
-        except FeedmuxError:
-            self.auth.tenant(metadata)
+            _caller.set(await self.operator_auth.identify(context))
+        except Unauthenticated:
+            await self.identify(context)
             raise FeedmuxError(
-                ErrorReason.METHOD_DENIED, "this method is for operators; a tenant's key does not open it"
+                ErrorReason.METHOD_DENIED, "this method is for operators; a tenant's credentials do not open it"
             ) from None
 
     def positions(self, key: StreamKey, tenant: str) -> PositionEncoder:
@@ -112,6 +171,12 @@ class Service:
                 log.warning("could not finish a session", extra={"reason": error.reason.value})
 
         return self.hub.tasks.create_task(run(), name=name)
+
+    def end_revoked(self) -> None:
+        """Ends the sessions whose credentials would no longer be accepted."""
+        for live in self.sessions():
+            if not self.auth.holds(live.identity):
+                live.end(Unauthenticated("credential expired or revoked while streaming"))
 
     def sessions(self) -> Iterator[LiveSession]:
         return iter(list(self.live.values()))

@@ -74,9 +74,11 @@ def internal_error(method: str) -> FeedmuxError:
 
 
 def guarded(
-    method: str, handler: Callable[[Any, Context], Awaitable[bytes | None]]
+    method: str,
+    handler: Callable[[Any, Context], Awaitable[bytes | None]],
+    refused: Callable[[str, Context, FeedmuxError], None],
 ) -> Callable[[Any, Context], Awaitable[bytes | None]]:
-    """A handler whose every failure leaves as a documented status."""
+    """A handler whose every failure leaves as a documented status; `refused` hears of each."""
 
     async def call(request: Any, context: Context) -> bytes | None:
         try:
@@ -87,6 +89,7 @@ def guarded(
             raise
         except Exception:  # noqa: BLE001 the last line: no text of ours leaves the process
             failure = internal_error(method)
+        refused(method, context, failure)
         return await abort(context, failure)
 
     return call

@@ -21,6 +21,7 @@ from feedmux_server.rpc.serving import listed, opened_message, serve
 from feedmux_server.rpc.status import Context, internal_error
 from feedmux_server.state.handle import CommitHandle
 from feedmux_server.state.model import Lease, StoredSubscription
+from feedmux_server.telemetry.audit import AuditEvent
 
 INSTANCE_BYTES_MAX = 120
 
@@ -48,8 +49,8 @@ class Subscribe:
 
     async def __call__(self, requests: AsyncIterator[bytes], context: Context) -> None:
         service = self._service
-        tenant = service.auth.tenant(context.invocation_metadata())
-        service.request(tenant)
+        identity = await service.identify(context)
+        tenant = identity.tenant
         service.admit()
         request = await _first(requests)
         heartbeat_s = convert.heartbeat_s(request.heartbeat_interval, request.HasField("heartbeat_interval"))
@@ -62,6 +63,8 @@ class Subscribe:
         if request.HasField("credit"):
             check_first_credit(request.credit)
         target = await self._target(request, tenant)
+        if target.lease is not None and target.lease.taken_over:
+            service.did(AuditEvent.TAKEOVER, "Subscribe", context, subscription=request.subscription)
         key, at = target.key, target.at
         positions = service.positions(key, tenant)
         framer = Framer(positions, wire_format, message_bytes_max)
@@ -70,7 +73,7 @@ class Subscribe:
         commits: CommitHandle | None = None
         if target.lease is not None and target.stored is not None:
             commits = service.batcher.attach(target.lease, target.stored, session)
-        live = LiveSession(session, key, tenant, request.subscription, request.instance_id, context.peer() or "")
+        live = LiveSession(session, key, identity, request.subscription, request.instance_id, context.peer() or "")
         client: asyncio.Task[None] | None = None
         try:
             with listed(service, live):
@@ -102,7 +105,7 @@ class Subscribe:
                 if request.HasField("credit"):
                     session.grant(request.credit.events, request.credit.bytes, zero_allowed=True)
                 client = asyncio.create_task(_listen(requests, session), name="subscribe-requests")
-                await serve(session, framer, context.write)
+                await serve(session, framer, context.write, service.hub.ledger.of(tenant))
         finally:
             if client is not None:
                 client.cancel()

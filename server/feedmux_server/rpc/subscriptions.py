@@ -16,6 +16,7 @@ from feedmux_server.rpc import convert
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import Context
 from feedmux_server.state.model import StoredSubscription
+from feedmux_server.telemetry.audit import AuditEvent
 
 PAGE_DEFAULT = 100
 PAGE_MAX = 1_000
@@ -29,7 +30,7 @@ class Subscriptions:
         self._service = service
 
     async def create(self, data: bytes, context: Context) -> bytes:
-        tenant = self._tenant(context)
+        tenant = await self._tenant(context)
         request = convert.parse(subscriptions_pb2.CreateSubscriptionRequest, data)
         wanted = request.subscription
         check_name("subscription.name", wanted.name)
@@ -50,13 +51,13 @@ class Subscriptions:
         return _message(stored).SerializeToString()
 
     async def get(self, data: bytes, context: Context) -> bytes:
-        tenant = self._tenant(context)
+        tenant = await self._tenant(context)
         request = convert.parse(subscriptions_pb2.GetSubscriptionRequest, data)
         check_name("name", request.name)
         return _message(await self._service.store.get(tenant, request.name)).SerializeToString()
 
     async def list_(self, data: bytes, context: Context) -> bytes:
-        tenant = self._tenant(context)
+        tenant = await self._tenant(context)
         request = convert.parse(subscriptions_pb2.ListSubscriptionsRequest, data)
         if request.page_size < 0:
             raise FeedmuxError(ErrorReason.MESSAGE_INVALID, "page_size must not be negative", field="page_size")
@@ -70,7 +71,7 @@ class Subscriptions:
         return response.SerializeToString()
 
     async def update(self, data: bytes, context: Context) -> bytes:
-        tenant = self._tenant(context)
+        tenant = await self._tenant(context)
         request = convert.parse(subscriptions_pb2.UpdateSubscriptionRequest, data)
         wanted = request.subscription
         check_name("subscription.name", wanted.name)
@@ -106,7 +107,7 @@ class Subscriptions:
         return _message(updated).SerializeToString()
 
     async def delete(self, data: bytes, context: Context) -> bytes:
-        tenant = self._tenant(context)
+        tenant = await self._tenant(context)
         request = convert.parse(subscriptions_pb2.DeleteSubscriptionRequest, data)
         check_name("name", request.name)
         try:
@@ -115,10 +116,11 @@ class Subscriptions:
             if not (request.allow_missing and error.reason is ErrorReason.SUBSCRIPTION_NOT_FOUND):
                 raise
         self._service.batcher.recheck(tenant, request.name)
+        self._service.did(AuditEvent.DELETE, "DeleteSubscription", context, subscription=request.name)
         return empty_pb2.Empty().SerializeToString()
 
     async def seek(self, data: bytes, context: Context) -> bytes:
-        tenant = self._tenant(context)
+        tenant = await self._tenant(context)
         request = convert.parse(subscriptions_pb2.SeekSubscriptionRequest, data)
         check_name("name", request.name)
         if request.to.WhichOneof("at") is None:
@@ -135,18 +137,17 @@ class Subscriptions:
             order=order_bytes(place),
         )
         self._service.batcher.recheck(tenant, request.name)
+        self._service.did(AuditEvent.SEEK, "SeekSubscription", context, subscription=request.name)
         return _message(sought).SerializeToString()
 
-    def _tenant(self, context: Context) -> str:
-        tenant = self._service.auth.tenant(context.invocation_metadata())
-        self._service.request(tenant)
-        return tenant
+    async def _tenant(self, context: Context) -> str:
+        return (await self._service.identify(context)).tenant
 
     async def _check_room(self, tenant: str, name: str) -> None:
         """Raises QUOTA_EXCEEDED for one more than allowed. Those who create at the same moment may exceed it by as
         many as they are."""
         account, store = self._service.hub.accounts.of(tenant), self._service.store
-        existing = await store.count(tenant)
+        existing = (await store.count([tenant]))[tenant]
         if existing >= account.quotas.subscriptions and not await store.exists(tenant, name):
             account.check_subscriptions(existing)
 

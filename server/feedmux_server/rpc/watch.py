@@ -22,8 +22,8 @@ class Watch:
 
     async def __call__(self, data: bytes, context: Context) -> None:
         service = self._service
-        tenant = service.auth.tenant(context.invocation_metadata())
-        service.request(tenant)
+        identity = await service.identify(context)
+        tenant = identity.tenant
         service.admit()
         request = convert.parse(wire.WatchRequest, data)
         heartbeat_s = convert.heartbeat_s(request.heartbeat_interval, request.HasField("heartbeat_interval"))
@@ -35,11 +35,11 @@ class Watch:
         positions = service.positions(key, tenant)
         framer = Framer(positions, wire_format, message_bytes_max)
         session = Session(service.hub, key, positions, SessionPolicy(heartbeat_s))
-        live = LiveSession(session, key, tenant, "", "", context.peer() or "")
+        live = LiveSession(session, key, identity, "", "", context.peer() or "")
         with listed(service, live):
             session.begin(tenant, at, durable=False, payload_max=framer.payload_max, wire_format=wire_format)
             await session.opened()
             opened = opened_message(service, key, positions, at, heartbeat_s, message_bytes_max)
             await context.write(framer.opened(opened))
             session.grant(WINDOW_EVENTS, WINDOW_BYTES)
-            await serve(session, framer, context.write, regrant=True)
+            await serve(session, framer, context.write, service.hub.ledger.of(tenant), regrant=True)

@@ -50,6 +50,8 @@ class Lease:
     epoch: int
     nonce: str
     instance_id: str
+    taken_over: bool = False
+    """Another instance held the subscription until then."""
 
 
 class FenceCause(StrEnum):

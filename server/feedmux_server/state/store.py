@@ -102,9 +102,10 @@ class SubscriptionStore:
         page = found[:page_size]
         return page, page[-1].name if len(found) > page_size else ""
 
-    async def count(self, tenant: str) -> int:
-        """How many subscriptions there are."""
-        return int(await self._scripts.command("ZCARD", self._names_key(tenant)))
+    async def count(self, tenants: Sequence[str]) -> dict[str, int]:
+        """How many subscriptions each has, by the index of names."""
+        counts = await self._scripts.commands([("ZCARD", self._names_key(tenant)) for tenant in tenants])
+        return dict(zip(tenants, counts, strict=True))
 
     async def exists(self, tenant: str, name: str) -> bool:
         return await self._scripts.command("ZSCORE", self._names_key(tenant), name) is not None
@@ -148,7 +149,7 @@ class SubscriptionStore:
             )
         stored = _found(name, answer)
         await self._index(tenant, name)
-        return stored, Lease(tenant, name, stored.epoch, nonce, instance_id)
+        return stored, Lease(tenant, name, stored.epoch, nonce, instance_id, taken_over=bool(answer[3]))
 
     async def release(self, lease: Lease) -> None:
         """Ends the lease, if it is still this one."""

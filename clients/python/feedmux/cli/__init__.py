@@ -30,8 +30,10 @@ COMMANDS = {
     "watch": Command("watch", "show changes as they happen"),
     "subscriptions": Command("subscriptions", "list, create, change, move and delete durable subscriptions"),
     "streams": Command("streams", "what the server reads from MongoDB, and for whom"),
+    "drain": Command("drain", "have a server tell its clients to go elsewhere, and end"),
     "token": Command("token", "what a resume token or position says"),
     "keys": Command("keys", "make API keys"),
+    "tenants": Command("tenants", "check a tenants file; who uses how much", "feedmux[server]"),
     "serve": Command("serve", "run the server on your own MongoDB and Redis", "feedmux[server]"),
     "dev": Command("dev", "run the server with a MongoDB and Redis of its own, to play with", "feedmux[embedded]"),
 }

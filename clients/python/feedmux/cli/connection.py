@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import feedmux
-from feedmux.cli.failure import CliError, as_cli_error
+from feedmux.cli.failure import CliError, UsageError, as_cli_error
 
 ENDPOINT = "localhost:7117"
 TIMEOUT_S = 10.0
@@ -16,7 +16,7 @@ OPEN_TIMEOUT_S = 3.0
 
 
 def add_connection_options(parser: argparse.ArgumentParser) -> None:
-    """--endpoint, --api-key, --source, --tls, --ca-file."""
+    """--endpoint, --api-key, --source, and those of TLS."""
     group = parser.add_argument_group("connection")
     group.add_argument(
         "--endpoint",
@@ -40,9 +40,13 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_tls_options(group: argparse._ArgumentGroup) -> None:
-    """--tls, --ca-file."""
+    """--tls, --ca-file, --certificate-file, --key-file."""
     group.add_argument("--tls", action="store_true", help="use TLS with the system's roots")
     group.add_argument("--ca-file", metavar="FILE", type=Path, help="use TLS with these roots (PEM)")
+    group.add_argument(
+        "--certificate-file", metavar="FILE", type=Path, help="use TLS with this client certificate (PEM)"
+    )
+    group.add_argument("--key-file", metavar="FILE", type=Path, help="and its private key (PEM)")
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:
@@ -52,13 +56,19 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
 
 def tls_of(args: argparse.Namespace) -> bool | feedmux.Tls:
     """Raises CliError for a file that cannot be read."""
-    if args.ca_file is None:
+    if (args.certificate_file is None) != (args.key_file is None):
+        raise UsageError("--certificate-file and --key-file go together")
+    if args.ca_file is None and args.certificate_file is None:
         return bool(args.tls)
-    try:
-        args.ca_file.read_bytes()
-    except OSError as error:
-        raise CliError(f"--ca-file {args.ca_file} cannot be read: {error.strerror}") from None
-    return feedmux.Tls(root=args.ca_file)
+    for option in ("ca_file", "certificate_file", "key_file"):
+        path = getattr(args, option)
+        try:
+            if path is not None:
+                path.read_bytes()
+        except OSError as error:
+            name = option.replace("_", "-")
+            raise CliError(f"--{name} {path} cannot be read: {error.strerror}") from None
+    return feedmux.Tls(root=args.ca_file, certificate=args.certificate_file, key=args.key_file)
 
 
 @contextmanager

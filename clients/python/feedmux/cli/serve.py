@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Every option stands in the file, or in the environment as FEEDMUX_ with __ between the levels\n"
         "(FEEDMUX_SOURCES__MAIN__URI, FEEDMUX_REDIS__URL); the environment wins.\n\n"
         f"{describe_options()}\n\n"
-        "Tenants file: tenants is a list of {name, api_key_hashes}; `feedmux keys new` prints such a line."
+        "Tenants file: docs/tenants.md; `feedmux keys new` prints an entry, `feedmux tenants check FILE` checks it."
     ).replace("%", "%%")
 
 

@@ -1,21 +1,15 @@
 """`feedmux streams`: what the server reads from MongoDB, and for whom, by the operator's port."""
 
 import argparse
-import os
 import sys
 import time
 from typing import Any
 
-import grpc
+from feedmux.cli.connection import add_json_option
+from feedmux.cli.operator import add_operator_options, connected_operator
+from feedmux.cli.terminal import Terminal, duration, local_time, plain, print_json, size, table
+from feedmux.v1 import feed_pb2, operator_pb2
 
-from feedmux.cli.connection import TIMEOUT_S, add_json_option, add_tls_options, tls_of
-from feedmux.cli.failure import CliError, as_cli_error
-from feedmux.cli.terminal import Terminal, duration, local_time, print_json, size, table
-from feedmux.link import Tls
-from feedmux.status import error_from_status
-from feedmux.v1 import feed_pb2, operator_pb2, operator_pb2_grpc
-
-_ENDPOINT = "localhost:7118"
 _FOLLOW_S = 1.0
 _STATE_COLOURS = {"reading": "green", "recovering": "red", "ended": "red", "opening": "yellow"}
 
@@ -24,29 +18,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--subscribers", action="store_true", help="also those who are served")
     parser.add_argument("--follow", action="store_true", help="again every second, until Ctrl-C")
     add_json_option(parser)
-    group = parser.add_argument_group("connection")
-    group.add_argument(
-        "--operator-endpoint",
-        metavar="HOST:PORT",
-        default=os.environ.get("FEEDMUX_OPERATOR_ENDPOINT") or _ENDPOINT,
-        help=f"the server's operator port (FEEDMUX_OPERATOR_ENDPOINT; {_ENDPOINT})",
-    )
-    group.add_argument(
-        "--operator-key",
-        metavar="KEY",
-        default=os.environ.get("FEEDMUX_OPERATOR_KEY") or None,
-        help="better by FEEDMUX_OPERATOR_KEY: other users of this machine see arguments",
-    )
+    parser.add_argument("--end", metavar="ID", help="end the session of this subscriber (ID in --subscribers)")
+    group = add_operator_options(parser)
     group.add_argument("--source", metavar="NAME", default="", help="only this MongoDB deployment")
-    add_tls_options(group)
 
 
 def run(args: argparse.Namespace) -> int:
     terminal = Terminal(sys.stdout)
-    with _channel(args) as channel:
-        stub = operator_pb2_grpc.OperatorStub(channel)
+    with connected_operator(args) as ask:
+        if args.end:
+            ended = ask("EndSubscriber", operator_pb2.EndSubscriberRequest(subscriber_id=args.end))
+            if args.json:
+                print_json({"ended": args.end, "tenant": ended.tenant, "subscription": ended.subscription})
+            else:
+                print(plain(f"ended {ended.tenant}: {ended.subscription or '(inline)'}; its client may open it again"))
+            return 0
         while True:
-            answer = _ask(stub, args)
+            # Subscribers are always asked for: the table counts the detached ones, too.
+            answer = ask("ListSharedStreams", operator_pb2.ListSharedStreamsRequest(source=args.source))
             if args.json:
                 print_json(as_json(answer))
             else:
@@ -57,41 +46,6 @@ def run(args: argparse.Namespace) -> int:
             if not args.follow:
                 return 0
             time.sleep(_FOLLOW_S)
-
-
-def _channel(args: argparse.Namespace) -> grpc.Channel:
-    tls = tls_of(args)
-    if tls is False:
-        return grpc.insecure_channel(args.operator_endpoint)
-    return grpc.secure_channel(args.operator_endpoint, (Tls() if tls is True else tls).credentials())
-
-
-def _ask(stub: operator_pb2_grpc.OperatorStub, args: argparse.Namespace) -> operator_pb2.ListSharedStreamsResponse:
-    # Subscribers are always asked for: the table counts the detached ones, too.
-    request = operator_pb2.ListSharedStreamsRequest(source=args.source)
-    metadata = (("authorization", f"Bearer {args.operator_key}"),) if args.operator_key else ()
-    try:
-        answer: operator_pb2.ListSharedStreamsResponse = stub.ListSharedStreams(
-            request, timeout=TIMEOUT_S, metadata=metadata
-        )
-        return answer
-    except grpc.RpcError as error:
-        told = error_from_status(error.code(), error.details() or "", error.trailing_metadata())
-        if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
-            raise CliError(
-                "the operator port wants the operator's key",
-                "Give it by --operator-key or FEEDMUX_OPERATOR_KEY; its hash is operator_key_hashes in the server's"
-                " configuration.",
-            ) from None
-        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-            raise CliError(
-                f"{args.operator_endpoint} is not an operator port", "It is a port of its own, by default 7118."
-            ) from None
-        failure = as_cli_error(told, args.operator_endpoint)
-        if failure is None:
-            raise
-        failure.hint = failure.hint.replace("--endpoint or FEEDMUX_ENDPOINT", "--operator-endpoint")
-        raise failure from None
 
 
 def _text(terminal: Terminal, answer: operator_pb2.ListSharedStreamsResponse, with_subscribers: bool) -> str:
@@ -108,8 +62,8 @@ def _text(terminal: Terminal, answer: operator_pb2.ListSharedStreamsResponse, wi
     if with_subscribers and totals.subscribers:
         rows = [_subscriber_row(each.id, one) for each in answer.shared_streams for one in each.subscribers]
         rows += [_subscriber_row("-", one) for one in answer.detached_subscribers]
-        headers = ("STREAM", "TENANT", "SUBSCRIPTION", "STATE", "PLACE", "LAG", "SENT", "UNACKED", "CREDIT", "PEER")
-        lines += ["", table(terminal, headers, rows)]
+        columns = "ID", "STREAM", "TENANT", "SUBSCRIPTION", "STATE", "PLACE", "LAG", "SENT", "UNACKED", "CREDIT", "PEER"
+        lines += ["", table(terminal, columns, rows)]
     elif answer.detached_subscribers:
         lines.append(f"and {len(answer.detached_subscribers)} subscribers that wait for credit, behind every ring")
     return "\n".join(lines)
@@ -137,6 +91,7 @@ def _stream_row(terminal: Terminal, stream: operator_pb2.SharedStream) -> tuple[
 
 def _subscriber_row(stream: str, one: operator_pb2.Subscriber) -> tuple[object, ...]:
     return (
+        one.id,
         stream,
         one.tenant,
         one.subscription or "(inline)",

@@ -2,6 +2,7 @@ import datetime
 
 from feedmux.v1 import feed_pb2 as _feed_pb2
 from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -128,3 +129,69 @@ class Totals(_message.Message):
     memory_bytes: int
     memory_bytes_max: int
     def __init__(self, shared_streams: _Optional[int] = ..., cursors: _Optional[int] = ..., subscribers: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., memory_bytes_max: _Optional[int] = ...) -> None: ...
+
+class ListTenantsRequest(_message.Message):
+    __slots__ = ("tenant",)
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    def __init__(self, tenant: _Optional[str] = ...) -> None: ...
+
+class ListTenantsResponse(_message.Message):
+    __slots__ = ("tenants", "since")
+    TENANTS_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    tenants: _containers.RepeatedCompositeFieldContainer[TenantUsage]
+    since: _timestamp_pb2.Timestamp
+    def __init__(self, tenants: _Optional[_Iterable[_Union[TenantUsage, _Mapping]]] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class TenantUsage(_message.Message):
+    __slots__ = ("tenant", "open_streams", "subscriptions", "shared_streams", "exclusive_streams", "events_sent", "bytes_sent", "upstream_events", "upstream_bytes", "upstream_share", "configured")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    OPEN_STREAMS_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    SHARED_STREAMS_FIELD_NUMBER: _ClassVar[int]
+    EXCLUSIVE_STREAMS_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_SENT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_SENT_FIELD_NUMBER: _ClassVar[int]
+    UPSTREAM_EVENTS_FIELD_NUMBER: _ClassVar[int]
+    UPSTREAM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    UPSTREAM_SHARE_FIELD_NUMBER: _ClassVar[int]
+    CONFIGURED_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    open_streams: int
+    subscriptions: int
+    shared_streams: int
+    exclusive_streams: int
+    events_sent: int
+    bytes_sent: int
+    upstream_events: float
+    upstream_bytes: float
+    upstream_share: float
+    configured: bool
+    def __init__(self, tenant: _Optional[str] = ..., open_streams: _Optional[int] = ..., subscriptions: _Optional[int] = ..., shared_streams: _Optional[int] = ..., exclusive_streams: _Optional[int] = ..., events_sent: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., upstream_events: _Optional[float] = ..., upstream_bytes: _Optional[float] = ..., upstream_share: _Optional[float] = ..., configured: _Optional[bool] = ...) -> None: ...
+
+class EndSubscriberRequest(_message.Message):
+    __slots__ = ("subscriber_id",)
+    SUBSCRIBER_ID_FIELD_NUMBER: _ClassVar[int]
+    subscriber_id: str
+    def __init__(self, subscriber_id: _Optional[str] = ...) -> None: ...
+
+class EndSubscriberResponse(_message.Message):
+    __slots__ = ("tenant", "subscription")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    subscription: str
+    def __init__(self, tenant: _Optional[str] = ..., subscription: _Optional[str] = ...) -> None: ...
+
+class DrainRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DrainResponse(_message.Message):
+    __slots__ = ("sessions", "deadline")
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_FIELD_NUMBER: _ClassVar[int]
+    sessions: int
+    deadline: _duration_pb2.Duration
+    def __init__(self, sessions: _Optional[int] = ..., deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...

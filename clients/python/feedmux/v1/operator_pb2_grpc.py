@@ -40,6 +40,21 @@ class OperatorStub:
                 request_serializer=feedmux_dot_v1_dot_operator__pb2.ListSharedStreamsRequest.SerializeToString,
                 response_deserializer=feedmux_dot_v1_dot_operator__pb2.ListSharedStreamsResponse.FromString,
                 _registered_method=True)
+        self.ListTenants = channel.unary_unary(
+                '/feedmux.v1.Operator/ListTenants',
+                request_serializer=feedmux_dot_v1_dot_operator__pb2.ListTenantsRequest.SerializeToString,
+                response_deserializer=feedmux_dot_v1_dot_operator__pb2.ListTenantsResponse.FromString,
+                _registered_method=True)
+        self.EndSubscriber = channel.unary_unary(
+                '/feedmux.v1.Operator/EndSubscriber',
+                request_serializer=feedmux_dot_v1_dot_operator__pb2.EndSubscriberRequest.SerializeToString,
+                response_deserializer=feedmux_dot_v1_dot_operator__pb2.EndSubscriberResponse.FromString,
+                _registered_method=True)
+        self.Drain = channel.unary_unary(
+                '/feedmux.v1.Operator/Drain',
+                request_serializer=feedmux_dot_v1_dot_operator__pb2.DrainRequest.SerializeToString,
+                response_deserializer=feedmux_dot_v1_dot_operator__pb2.DrainResponse.FromString,
+                _registered_method=True)
 
 
 class OperatorServicer:
@@ -53,6 +68,29 @@ class OperatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListTenants(self, request, context):
+        """What each tenant uses of this replica.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EndSubscriber(self, request, context):
+        """Ends one session, with ABORTED `ENDED_BY_OPERATOR`; its subscription stays, and the client may open it again.
+        NOT_FOUND `SUBSCRIBER_NOT_FOUND` where no session has this id.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Drain(self, request, context):
+        """Begins what SIGTERM begins: no new sessions, health NOT_SERVING, a `draining` notice to each client, their
+        acknowledgements stored, then the process ends. Asking again changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OperatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -60,6 +98,21 @@ def add_OperatorServicer_to_server(servicer, server):
                     servicer.ListSharedStreams,
                     request_deserializer=feedmux_dot_v1_dot_operator__pb2.ListSharedStreamsRequest.FromString,
                     response_serializer=feedmux_dot_v1_dot_operator__pb2.ListSharedStreamsResponse.SerializeToString,
+            ),
+            'ListTenants': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTenants,
+                    request_deserializer=feedmux_dot_v1_dot_operator__pb2.ListTenantsRequest.FromString,
+                    response_serializer=feedmux_dot_v1_dot_operator__pb2.ListTenantsResponse.SerializeToString,
+            ),
+            'EndSubscriber': grpc.unary_unary_rpc_method_handler(
+                    servicer.EndSubscriber,
+                    request_deserializer=feedmux_dot_v1_dot_operator__pb2.EndSubscriberRequest.FromString,
+                    response_serializer=feedmux_dot_v1_dot_operator__pb2.EndSubscriberResponse.SerializeToString,
+            ),
+            'Drain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Drain,
+                    request_deserializer=feedmux_dot_v1_dot_operator__pb2.DrainRequest.FromString,
+                    response_serializer=feedmux_dot_v1_dot_operator__pb2.DrainResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -90,6 +143,87 @@ class Operator:
             '/feedmux.v1.Operator/ListSharedStreams',
             feedmux_dot_v1_dot_operator__pb2.ListSharedStreamsRequest.SerializeToString,
             feedmux_dot_v1_dot_operator__pb2.ListSharedStreamsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTenants(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/feedmux.v1.Operator/ListTenants',
+            feedmux_dot_v1_dot_operator__pb2.ListTenantsRequest.SerializeToString,
+            feedmux_dot_v1_dot_operator__pb2.ListTenantsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EndSubscriber(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/feedmux.v1.Operator/EndSubscriber',
+            feedmux_dot_v1_dot_operator__pb2.EndSubscriberRequest.SerializeToString,
+            feedmux_dot_v1_dot_operator__pb2.EndSubscriberResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Drain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/feedmux.v1.Operator/Drain',
+            feedmux_dot_v1_dot_operator__pb2.DrainRequest.SerializeToString,
+            feedmux_dot_v1_dot_operator__pb2.DrainResponse.FromString,
             options,
             channel_credentials,
             insecure,

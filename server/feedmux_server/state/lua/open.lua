@@ -9,4 +9,6 @@ if active and not same and ARGV[3] ~= '1' then return {'BUSY', stored[4]} end
 redis.call('HSET', key,
   'epoch', int(next_epoch(stored[1], now)), 'nonce', ARGV[2], 'owner', ARGV[1],
   'lease_until_ms', int(now + tonumber(ARGV[4])), 'fence_cause', 'TAKEOVER')
-return answer('OK', now)
+local reply = answer('OK', now)
+reply[4] = (active and not same) and 1 or 0  -- taken from another
+return reply

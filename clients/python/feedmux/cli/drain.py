@@ -1,0 +1,24 @@
+"""`feedmux drain`: one server tells its clients to go elsewhere, stores their acknowledgements, and ends."""
+
+import argparse
+
+from feedmux.cli.connection import add_json_option
+from feedmux.cli.operator import add_operator_options, connected_operator
+from feedmux.cli.terminal import print_json
+from feedmux.v1 import operator_pb2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_json_option(parser)
+    add_operator_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    with connected_operator(args) as ask:
+        answer = ask("Drain", operator_pb2.DrainRequest())
+    deadline_s = answer.deadline.ToTimedelta().total_seconds()
+    if args.json:
+        print_json({"sessions": answer.sessions, "deadline_s": deadline_s})
+    else:
+        print(f"draining: {answer.sessions} sessions have {deadline_s:.0f} s to acknowledge, then the server ends")
+    return 0

@@ -1,0 +1,77 @@
+"""The way to the operator's port, for the commands of those who run the service."""
+
+import argparse
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+
+from feedmux.cli.connection import TIMEOUT_S, add_tls_options, tls_of
+from feedmux.cli.failure import CliError, as_cli_error
+from feedmux.link import Tls
+from feedmux.status import error_from_status
+from feedmux.v1 import operator_pb2_grpc
+
+_ENDPOINT = "localhost:7118"
+
+Ask = Callable[[str, Any], Any]
+"""Method and request to response."""
+
+
+def add_operator_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """--operator-endpoint, --operator-key, and those of TLS."""
+    group = parser.add_argument_group("connection")
+    group.add_argument(
+        "--operator-endpoint",
+        metavar="HOST:PORT",
+        default=os.environ.get("FEEDMUX_OPERATOR_ENDPOINT") or _ENDPOINT,
+        help=f"the server's operator port (FEEDMUX_OPERATOR_ENDPOINT; {_ENDPOINT})",
+    )
+    group.add_argument(
+        "--operator-key",
+        metavar="KEY",
+        default=os.environ.get("FEEDMUX_OPERATOR_KEY") or None,
+        help="better by FEEDMUX_OPERATOR_KEY: other users of this machine see arguments",
+    )
+    add_tls_options(group)
+    return group
+
+
+@contextmanager
+def connected_operator(args: argparse.Namespace) -> Iterator[Ask]:
+    """Asks the operator's port. What goes wrong comes out as a CliError."""
+    tls = tls_of(args)
+    if tls is False:
+        channel = grpc.insecure_channel(args.operator_endpoint)
+    else:
+        channel = grpc.secure_channel(args.operator_endpoint, (Tls() if tls is True else tls).credentials())
+    metadata = (("authorization", f"Bearer {args.operator_key}"),) if args.operator_key else ()
+    with channel:
+        stub = operator_pb2_grpc.OperatorStub(channel)
+
+        def ask(method: str, request: Any) -> Any:
+            try:
+                return getattr(stub, method)(request, timeout=TIMEOUT_S, metadata=metadata)
+            except grpc.RpcError as error:
+                raise _failure(error, args.operator_endpoint) from None
+
+        yield ask
+
+
+def _failure(error: Any, endpoint: str) -> Exception:
+    if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+        return CliError(
+            "the operator port wants the operator's key",
+            "Give it by --operator-key or FEEDMUX_OPERATOR_KEY; its hash is operator_key_hashes in the server's"
+            " configuration.",
+        )
+    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        return CliError(f"{endpoint} is not an operator port", "It is a port of its own, by default 7118.")
+    told = error_from_status(error.code(), error.details() or "", error.trailing_metadata())
+    failure = as_cli_error(told, endpoint)
+    if failure is None:
+        return told
+    failure.hint = failure.hint.replace("--endpoint or FEEDMUX_ENDPOINT", "--operator-endpoint")
+    return failure

@@ -1,0 +1,114 @@
+"""`feedmux tenants`: whether a tenants file can be used, before a server reads it; and what each tenant uses."""
+
+import argparse
+import sys
+import time
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+
+from feedmux.cli.connection import add_json_option
+from feedmux.cli.failure import FAILED, CliError
+from feedmux.cli.operator import add_operator_options, connected_operator
+from feedmux.cli.terminal import Terminal, iso_time, print_json, size, table
+from feedmux.v1 import operator_pb2
+from feedmux_server.config import ConfigError, load_tenants
+from feedmux_server.credentials import tenant_records
+from feedmux_server.tenants.model import TenantRecord
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, title="actions")
+    check = actions.add_parser(
+        "check",
+        help="whether a tenants file can be used",
+        description="Says whether a tenants file can be used, and where it is wrong. Exit code 1 if it cannot.",
+        allow_abbrev=False,
+    )
+    check.add_argument("file", metavar="FILE", type=Path, help="YAML, or TOML if it ends in .toml")
+    add_json_option(check)
+    usage = actions.add_parser(
+        "usage",
+        help="what each tenant uses of a server",
+        description="What each tenant uses of a server, and its part of what is read from MongoDB.",
+        allow_abbrev=False,
+    )
+    usage.add_argument("--tenant", metavar="NAME", default="", help="only this one")
+    add_json_option(usage)
+    add_operator_options(usage)
+
+
+def run(args: argparse.Namespace) -> int:
+    return _check(args) if args.action == "check" else _usage(args)
+
+
+def _usage(args: argparse.Namespace) -> int:
+    with connected_operator(args) as ask:
+        answer = ask("ListTenants", operator_pb2.ListTenantsRequest(tenant=args.tenant))
+    if args.json:
+        print_json(
+            {
+                "since": iso_time(answer.since.ToDatetime(UTC)),
+                "tenants": [
+                    {name.name: getattr(each, name.name) for name in each.DESCRIPTOR.fields} for each in answer.tenants
+                ],
+            }
+        )
+        return 0
+    headers = ("TENANT", "STREAMS", "SUBSCRIPTIONS", "SHARED READS", "ALONE", "SENT", "", "READ FOR IT", "SHARE")
+    rows = [
+        (
+            each.tenant + ("" if each.configured else " (gone)"),
+            each.open_streams,
+            each.subscriptions,
+            each.shared_streams,
+            each.exclusive_streams,
+            f"{each.events_sent} events",
+            size(each.bytes_sent),
+            size(each.upstream_bytes),
+            f"{each.upstream_share:.0%}",
+        )
+        for each in answer.tenants
+    ]
+    print(table(Terminal(sys.stdout), headers, rows))
+    return 0
+
+
+def _check(args: argparse.Namespace) -> int:
+    try:
+        tenants = tenant_records(load_tenants(args.file))
+    except ConfigError as error:
+        if args.json:
+            print_json({"ok": False, "file": str(args.file), "problem": str(error), "tenants": []})
+            return FAILED
+        raise CliError(str(error), "docs/tenants.md describes every field.") from None
+    warnings = [warning for tenant in tenants for warning in _warnings(tenant)]
+    if args.json:
+        print_json(
+            {"ok": True, "file": str(args.file), "tenants": [_json(each) for each in tenants], "warnings": warnings}
+        )
+        return 0
+    terminal = Terminal(sys.stdout)
+    rows = [(each.name, len(each.api_keys), len(each.certificates)) for each in tenants]
+    print(table(terminal, ("TENANT", "KEYS", "CERTIFICATES"), rows))
+    for warning in warnings:
+        print(f"{terminal.paint('note:', 'yellow')} {warning}")
+    print(f"{args.file} can be used")
+    return 0
+
+
+def _warnings(tenant: TenantRecord) -> list[str]:
+    """What is allowed and yet perhaps not meant."""
+    found = []
+    if not tenant.api_keys and not tenant.certificates:
+        found.append(f"tenant {tenant.name} has no key and no certificate: only a JWT can name it")
+    found += [
+        f"tenant {tenant.name}: the key {key.label or key.sha256[:12]} has expired"
+        for key in tenant.api_keys
+        if key.expires_s is not None and key.expires_s <= time.time()
+    ]
+    return found
+
+
+def _json(tenant: TenantRecord) -> dict[str, Any]:
+    return {"name": tenant.name, "api_keys": len(tenant.api_keys), "certificates": len(tenant.certificates)}

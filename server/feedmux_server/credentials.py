@@ -1,0 +1,175 @@
+"""Credentials as they are configured: read at the start, and again when the files change.
+
+Between `config`, which checks the files, and `tenants` and `rpc`, which use what is in them. A file that cannot be
+used any more leaves what was read before in force, and is logged once. Streams whose credential is gone are ended.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from feedmux_server.config import Config, ConfigError, JwtSection, TenantsFile, load_tenants
+from feedmux_server.core.quota import UNLIMITED_QUOTAS, Quotas
+from feedmux_server.rpc.auth import Authenticator
+from feedmux_server.rpc.service import Service
+from feedmux_server.rpc.tls import Tls
+from feedmux_server.telemetry.audit import AuditEvent
+from feedmux_server.tenants.jwks import Jwks, JwksUnusable, read_file, read_url
+from feedmux_server.tenants.jwt_verifier import JwtRules, JwtVerifier
+from feedmux_server.tenants.model import ApiKey, CertificateName, NameKind, TenantRecord
+from feedmux_server.tenants.registry import Registry
+from feedmux_server.tenants.watched_files import WatchedFiles
+from feedmux_server.tls_files import load_tls, tls_paths
+
+log = logging.getLogger(__name__)
+
+
+class NotConfigured(ConfigError):
+    """Nobody could be let in."""
+
+
+class Credentials:
+    """Raises ConfigError where a file cannot be used at the start."""
+
+    def __init__(self, config: Config, *, insecure_no_auth: bool) -> None:
+        self._config = config
+        self._tenants_file: Path | None = None if insecure_no_auth else config.tenants_file
+        self._registry: Registry | None = None
+        self.tls: Tls | None = None
+        if config.tls is not None:
+            # Looked at first: what changes while it is read is read again.
+            self._tls_watch = WatchedFiles(tls_paths(config.tls))
+            self.tls = Tls(load_tls(config.tls))
+        if insecure_no_auth:
+            self.auth = self.operator_auth = Authenticator(None)
+            return
+        if config.tenants_file is None:
+            raise NotConfigured(
+                "no authentication is configured. Name a tenants_file (make a key with `feedmux keys new`), or pass"
+                " --insecure-no-auth to let everybody in"
+            )
+        self._tenants_watch = WatchedFiles([config.tenants_file])
+        self._registry = Registry(tenant_records(load_tenants(config.tenants_file)))
+        self._jwks: Jwks | None = None
+        verifier: JwtVerifier | None = None
+        if config.jwt is not None:
+            self._jwks_watch = WatchedFiles([config.jwt.jwks_file] if config.jwt.jwks_file else [])
+            self._jwks = _jwks(config.jwt)
+            verifier = _verifier(config.jwt, self._jwks)
+        self.auth = Authenticator(self._registry, verifier)
+        operators = tuple(ApiKey(each) for each in config.operator_key_hashes)
+        self.operator_auth = Authenticator(Registry([TenantRecord("operator", operators)]))
+
+    def quotas_of(self, tenant: str) -> Quotas:
+        """What a tenant may use now."""
+        record = self._registry.tenants.get(tenant) if self._registry is not None else None
+        return record.quotas if record is not None else UNLIMITED_QUOTAS
+
+    def start(self, service: Service, tasks: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
+        """What keeps them up to date; to be cancelled at the end."""
+        every_s = self._config.reload_s
+        work: dict[str, Coroutine[None, None, None]] = {"audit-suppressed": _flush_audit(service)}
+        if self.tls is not None:
+            work["tls-files"] = self._tls_watch.run(self._reload_tls, every_s=every_s)
+        if self._registry is not None:
+            reload = partial(self._reload_tenants, service)
+            work["tenants-file"] = self._tenants_watch.run(reload, every_s=every_s)
+            work["credential-sweep"] = _sweep(service, every_s)
+        jwt = self._config.jwt
+        if jwt is not None and self._jwks is not None:
+            if jwt.jwks_file is not None:
+                work["jwks-file"] = self._jwks_watch.run(self._jwks.refresh, every_s=every_s)
+            else:
+                work["jwks-url"] = self._jwks.run(jwt.refresh_s)
+        return [tasks.create_task(each, name=name) for name, each in work.items()]
+
+    async def _reload_tls(self) -> None:
+        assert self.tls is not None
+        assert self._config.tls is not None
+        try:
+            self.tls.replace(await asyncio.to_thread(load_tls, self._config.tls))
+        except ConfigError as error:
+            log.error("the TLS files cannot be used; those read before stay in force: %s", error)
+        else:
+            log.info("the TLS files were read again; new connections use them")
+
+    async def _reload_tenants(self, service: Service) -> None:
+        assert self._registry is not None
+        assert self._tenants_file is not None
+        try:
+            tenants = await asyncio.to_thread(load_tenants, self._tenants_file)
+        except ConfigError as error:
+            log.error("the tenants file cannot be used; the tenants read before stay in force: %s", error)
+            service.audit.record(AuditEvent.TENANTS_REFUSED, reason="the file cannot be used")
+            return
+        changes = self._registry.replace(tenant_records(tenants))
+        log.info(
+            "the tenants file was read again: %d added, %d removed, %d changed",
+            len(changes.added),
+            len(changes.removed),
+            len(changes.changed),
+            extra={"count": len(tenants.tenants)},
+        )
+        for what, names in (("added", changes.added), ("removed", changes.removed), ("changed", changes.changed)):
+            for name in names:
+                service.audit.record(AuditEvent.TENANTS_CHANGED, tenant=name, reason=what)
+        service.hub.accounts.refresh()
+        service.end_revoked()
+
+
+def _jwks(section: JwtSection) -> Jwks:
+    """A file must be usable at the start; a URL may be later: an issuer that is away is no reason not to serve."""
+    if section.jwks_url is not None:
+        host = urlsplit(section.jwks_url).hostname
+        return Jwks(partial(read_url, section.jwks_url), f"of {host}")
+    assert section.jwks_file is not None
+    jwks = Jwks(partial(read_file, section.jwks_file), str(section.jwks_file), miss_refresh_s=None)
+    try:
+        jwks.load()
+    except JwksUnusable as error:
+        raise ConfigError(f"jwt.jwks_file {section.jwks_file} cannot be used: {error}") from None
+    return jwks
+
+
+def _verifier(section: JwtSection, jwks: Jwks) -> JwtVerifier:
+    rules = JwtRules(section.issuer, section.audience, section.algorithms, section.tenant_claim)
+    return JwtVerifier(rules, jwks)
+
+
+async def _sweep(service: Service, every_s: float) -> None:
+    while True:
+        await asyncio.sleep(every_s)
+        service.end_revoked()
+
+
+async def _flush_audit(service: Service) -> None:
+    while True:
+        await asyncio.sleep(60)
+        service.audit.flush_suppressed()
+
+
+def tenant_records(file: TenantsFile) -> list[TenantRecord]:
+    """The tenants file as `tenants` knows it."""
+    quotas = file.quotas()
+    return [
+        TenantRecord(
+            name=tenant.name,
+            api_keys=(
+                *(ApiKey(each) for each in tenant.api_key_hashes),
+                *(
+                    ApiKey(each.sha256, each.label, each.expires.timestamp() if each.expires else None)
+                    for each in tenant.api_keys
+                ),
+            ),
+            certificates=tuple(
+                CertificateName(NameKind(kind), value)
+                for each in tenant.certificates
+                for kind, value in each.model_dump(exclude_none=True).items()
+            ),
+            quotas=quotas[tenant.name],
+        )
+        for tenant in file.tenants
+    ]

@@ -1,0 +1,79 @@
+"""YAML with the line of every value, so that a mistake in a file can be pointed at.
+
+`config` reads its files with it. Beyond YAML's own rules it refuses a key that stands twice in one mapping: of two
+`api_keys` one would silently win. Invariant: no text of the file is in a message, because the file may hold passwords.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import yaml
+
+_QUOTED: Final = re.compile(r"'[^']{4,}'")
+"""PyYAML quotes what it met: signs, and words of the file."""
+
+
+class MarkedError(Exception):
+    """Not YAML; the message names line and column."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """The values of a document, and where they stand."""
+
+    content: Any
+    _root: yaml.Node | None
+
+    def line(self, path: Sequence[int | str]) -> int | None:
+        """Line (from 1) of the value at `path`, or of the innermost value around it that is there."""
+        node, line = self._root, None
+        for step in path:
+            line = line if node is None else node.start_mark.line + 1
+            match node:
+                case yaml.MappingNode():
+                    found = [(key, value) for key, value in node.value if key.value == str(step)]
+                    if not found:
+                        return line
+                    # The line of the key: the value may begin below it.
+                    line, node = found[0][0].start_mark.line + 1, found[0][1]
+                case yaml.SequenceNode() if isinstance(step, int) and step < len(node.value):
+                    node = node.value[step]
+                    line = node.start_mark.line + 1
+                case _:
+                    return line
+        return line
+
+
+def parse_yaml(text: str) -> Marked:
+    """Raises MarkedError."""
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        if root is not None:
+            _refuse_doubles(root, set())
+        content = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise MarkedError(where + _QUOTED.sub("…", error.problem or "not YAML")) from None
+    except (yaml.YAMLError, ValueError, RecursionError):
+        raise MarkedError("not YAML: an unreadable character or value") from None
+    return Marked(content, root)
+
+
+def _refuse_doubles(node: yaml.Node, seen_nodes: set[int]) -> None:
+    if id(node) in seen_nodes:
+        return
+    seen_nodes.add(id(node))
+    if isinstance(node, yaml.MappingNode):
+        keys: set[str] = set()
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in keys:
+                    raise MarkedError(f"line {key.start_mark.line + 1}: this key stands in its mapping twice")
+                keys.add(key.value)
+            _refuse_doubles(value, seen_nodes)
+    elif isinstance(node, yaml.SequenceNode):
+        for each in node.value:
+            _refuse_doubles(each, seen_nodes)

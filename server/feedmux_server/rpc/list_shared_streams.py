@@ -1,0 +1,123 @@
+"""Operator.ListSharedStreams: what this replica reads, and for whom."""
+
+from feedmux.v1 import operator_pb2 as wire
+from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.core.extended_json import stages_as_json
+from feedmux_server.core.feed_streams import FeedStreams
+from feedmux_server.core.shared_stream import SharedStream, StreamState
+from feedmux_server.core.stream_key import effective_stages
+from feedmux_server.core.subscriber import Subscriber
+from feedmux_server.fanout.hub import KeyStreams
+from feedmux_server.rpc import convert
+from feedmux_server.rpc.service import LiveSession, Service
+from feedmux_server.rpc.status import Context
+
+_STATES = {
+    StreamState.GATHERING: wire.SharedStream.STATE_OPENING,
+    StreamState.OPENING: wire.SharedStream.STATE_OPENING,
+    StreamState.READING: wire.SharedStream.STATE_READING,
+    StreamState.PAUSED: wire.SharedStream.STATE_PAUSED,
+    StreamState.IDLE: wire.SharedStream.STATE_IDLE,
+    StreamState.RECOVERING: wire.SharedStream.STATE_RECOVERING,
+    StreamState.ENDED: wire.SharedStream.STATE_ENDED,
+}
+
+
+class ListSharedStreams:
+    """One instance serves all calls."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def __call__(self, data: bytes, context: Context) -> bytes:
+        await self._service.check_operator(context)
+        request = convert.parse(wire.ListSharedStreamsRequest, data)
+        service = self._service
+        sessions = {live.session.subscriber.id: live for live in service.sessions() if live.session.joined}
+        response = wire.ListSharedStreamsResponse()
+        for each in sorted(
+            service.hub.keyed(), key=lambda one: (one.key.spec.scope.source, one.key.spec.scope.namespace)
+        ):
+            if request.source and each.key.spec.scope.source != request.source:
+                continue
+            now = await _now(each)
+            for stream in each.streams.streams:
+                message = _stream(each, stream, now)
+                if not request.omit_subscribers:
+                    message.subscribers.extend(
+                        _subscriber(each.streams, subscriber, sessions) for subscriber in stream.subscribers.values()
+                    )
+                response.shared_streams.append(message)
+            if not request.omit_subscribers:
+                response.detached_subscribers.extend(
+                    _subscriber(each.streams, subscriber, sessions) for subscriber in each.streams.detached.values()
+                )
+        response.totals.CopyFrom(
+            wire.Totals(
+                shared_streams=sum(len(each.streams.streams) for each in service.hub.keyed()),
+                cursors=sum(pump.cursor_open for each in service.hub.keyed() for pump in each.pumps.values()),
+                subscribers=len(service.live),
+                memory_bytes=service.hub.memory_bytes,
+                memory_bytes_max=service.hub.limits.memory_bytes_max,
+            )
+        )
+        return response.SerializeToString()
+
+
+async def _now(each: KeyStreams) -> int:
+    """The source's present time, or 0 where it is away."""
+    try:
+        return await each.source.operation_time()
+    except FeedmuxError:
+        return 0
+
+
+def _lag_s(newest: int, now: int) -> float:
+    return float(max(0, (now >> 32) - (newest >> 32))) if now else 0.0
+
+
+def _stream(each: KeyStreams, stream: SharedStream, now: int) -> wire.SharedStream:
+    pump = each.pumps.get(stream.id)
+    ring = stream.ring
+    return wire.SharedStream(
+        id=str(stream.id),
+        stream_key=each.key.digest.hex(),
+        source=each.key.spec.scope.source,
+        scope=each.key.spec.scope.namespace,
+        pipeline=stages_as_json(effective_stages(each.key)),
+        state=_STATES[stream.state],
+        trailing=each.streams.is_trailing(stream),
+        oldest=convert.cluster_time(ring.oldest.cluster_time),
+        newest=convert.cluster_time(ring.newest.cluster_time),
+        ring_events=ring.events,
+        ring_bytes=ring.bytes,
+        lag=convert.duration(_lag_s(ring.newest.cluster_time, now)),
+        events_read=stream.events_read,
+        batches_read=stream.batches_read,
+        resumes=stream.resumes,
+        cursor_open=pump is not None and pump.cursor_open,
+        subscriber_count=len(stream.subscribers),
+    )
+
+
+def _subscriber(streams: FeedStreams, subscriber: Subscriber, sessions: dict[int, LiveSession]) -> wire.Subscriber:
+    live = sessions.get(subscriber.id)
+    stream = subscriber.stream
+    behind_s = 0.0
+    if isinstance(stream, SharedStream):
+        behind_s = _lag_s(subscriber.at.place.cluster_time, stream.ring.newest.cluster_time)
+    return wire.Subscriber(
+        id=str(subscriber.id),
+        tenant=subscriber.tenant,
+        subscription=live.subscription if live else "",
+        instance_id=live.instance_id if live else "",
+        state=streams.state_of(subscriber).value,
+        position=convert.cluster_time(subscriber.at.place.cluster_time),
+        lag=convert.duration(behind_s),
+        lag_events=subscriber.lag_events(),
+        events_sent=subscriber.events_sent,
+        events_unacked=subscriber.acks.outstanding if subscriber.acks else 0,
+        credit_events=subscriber.credit.events,
+        credit_bytes=max(0, subscriber.credit.bytes),
+        peer=live.peer if live else "",
+    )

@@ -1,0 +1,182 @@
+"""The public keys of a JWT issuer: read from a file or URL, kept, and replaced as a whole.
+
+Invariants: the event loop never waits for the source itself; keys that were read stay in force until others have been
+read; an unknown key id has a URL read again at most every `MISS_REFRESH_S`, whoever sends it.
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+import time
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import jwt
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
+
+log = logging.getLogger(__name__)
+
+MISS_REFRESH_S: Final = 10.0
+FETCH_TIMEOUT_S: Final = 5.0
+JWKS_BYTES_MAX: Final = 1024 * 1024
+RSA_BITS_MIN: Final = 2048
+_KINDS: Final = frozenset({"RSA", "EC", "OKP"})
+
+
+class JwksUnusable(Exception):
+    """The keys cannot be read; the message says why, without a word of what was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class SigningKey:
+    kid: str
+    kind: str
+    """`kty`: RSA, EC or OKP."""
+    algorithm: str
+    """The only one it is for; '' is any that fits its kind."""
+    public: PublicKeyTypes = field(repr=False)
+    fingerprint: str
+    """Of the key itself: issuers have been seen to give two keys one id."""
+
+
+class Keys(Protocol):
+    """Where `JwtVerifier` looks keys up."""
+
+    async def find(self, kid: str | None) -> SigningKey | None:
+        """The key of this id; without an id the only key, where there is only one."""
+
+    def knows(self, fingerprint: str) -> bool: ...
+
+
+def parse_jwks(data: bytes) -> dict[str, SigningKey]:
+    """The keys that can check signatures, by id. Symmetric ones are left out. Raises JwksUnusable."""
+    try:
+        listed = json.loads(data)["keys"]
+        found = [_key(each) for each in listed if each.get("kty") in _KINDS and each.get("use", "sig") == "sig"]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, jwt.PyJWTError):
+        raise JwksUnusable("it is not a JSON Web Key Set") from None
+    if not found:
+        raise JwksUnusable("it holds no public key for signatures")
+    if len({key.kid for key in found}) != len(found):
+        raise JwksUnusable("two of its keys have the same id")
+    return {key.kid: key for key in found}
+
+
+def _key(content: dict[str, Any]) -> SigningKey:
+    # Some algorithm of the kind lets PyJWT read the key; which one a token may use is the verifier's to decide.
+    some = {"RSA": "RS256", "EC": "ES256", "OKP": "EdDSA"}[content["kty"]]
+    public = jwt.get_algorithm_by_name(some).from_jwk({name: content[name] for name in content if name not in _PRIVATE})
+    if isinstance(public, RSAPublicKey) and public.key_size < RSA_BITS_MIN:
+        raise JwksUnusable(f"an RSA key of less than {RSA_BITS_MIN} bits")
+    der = public.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return SigningKey(
+        kid=str(content.get("kid", "")),
+        kind=content["kty"],
+        algorithm=str(content.get("alg", "")),
+        public=public,
+        fingerprint=hashlib.sha256(der).hexdigest(),
+    )
+
+
+_PRIVATE: Final = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth"})
+
+
+class Jwks:
+    """See the module."""
+
+    def __init__(self, read: Callable[[], bytes], where: str, *, miss_refresh_s: float | None = MISS_REFRESH_S) -> None:
+        """`miss_refresh_s` None: an unknown id does not have it read again."""
+        self._read = read
+        self._where = where
+        self._miss_refresh_s = miss_refresh_s
+        self._keys: Mapping[str, SigningKey] = {}
+        self._reading: asyncio.Task[None] | None = None
+        self._read_at_s = float("-inf")
+        self._failed = False
+
+    def load(self) -> None:
+        """Reads it now, blocking: for the start. Raises JwksUnusable."""
+        self._keys = parse_jwks(self._read())
+
+    async def find(self, kid: str | None) -> SigningKey | None:
+        found = self._look_up(kid)
+        if found is None and self._miss_refresh_s is not None:
+            if self._reading is not None or time.monotonic() - self._read_at_s >= self._miss_refresh_s:
+                await self.refresh()
+            found = self._look_up(kid)
+        return found
+
+    def knows(self, fingerprint: str) -> bool:
+        return any(key.fingerprint == fingerprint for key in self._keys.values())
+
+    async def refresh(self) -> None:
+        """Reads it again; everybody who asks meanwhile waits for the same reading. Failures are logged once."""
+        if self._reading is None:
+            self._read_at_s = time.monotonic()
+            self._reading = asyncio.create_task(self._refresh(), name="jwks")
+            self._reading.add_done_callback(self._done)
+        await asyncio.shield(self._reading)
+
+    async def run(self, every_s: float) -> None:
+        """Reads it now and every so often."""
+        while True:
+            await self.refresh()
+            await asyncio.sleep(every_s)
+
+    def _look_up(self, kid: str | None) -> SigningKey | None:
+        if kid is not None:
+            return self._keys.get(kid)
+        return next(iter(self._keys.values())) if len(self._keys) == 1 else None
+
+    def _done(self, _: asyncio.Task[None]) -> None:
+        self._reading = None
+
+    async def _refresh(self) -> None:
+        try:
+            self._keys = parse_jwks(await asyncio.to_thread(self._read))
+        except JwksUnusable as error:
+            if not self._failed:
+                log.error("the JWKS %s cannot be used, the keys read before stay in force: %s", self._where, error)
+            self._failed = True
+            return
+        if self._failed:
+            log.info("the JWKS %s can be used again", self._where)
+        self._failed = False
+
+
+def read_file(path: Path) -> bytes:
+    """Raises JwksUnusable."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise JwksUnusable(f"it cannot be read: {error.strerror}") from None
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+def read_url(url: str, timeout_s: float = FETCH_TIMEOUT_S) -> bytes:
+    """Blocking. A redirect is a failure: it could lead away from https. Raises JwksUnusable."""
+    deadline_s = time.monotonic() + 2 * timeout_s
+    request = urllib.request.Request(url, headers={"Accept": "application/json"})
+    try:
+        with urllib.request.build_opener(_NoRedirect).open(request, timeout=timeout_s) as response:
+            data = b""
+            while part := response.read1(65536):
+                data += part
+                if len(data) > JWKS_BYTES_MAX or time.monotonic() > deadline_s:
+                    raise JwksUnusable("it is too large or comes too slowly")
+            return data
+    except (OSError, HTTPException, ValueError) as error:
+        # The text of an error may hold the URL, and that a password.
+        code = getattr(error, "code", None)
+        raise JwksUnusable(f"it cannot be fetched ({f'HTTP {code}' if code else type(error).__name__})") from None

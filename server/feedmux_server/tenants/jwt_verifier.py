@@ -1,0 +1,91 @@
+"""JSON Web Tokens to identities: signature, issuer, audience, times, and the claim that names the tenant.
+
+What a token says of itself decides nothing but which known key is tried: its algorithm must be on the list and fit
+that key, so neither `none` nor an HMAC made with a public key gets anywhere.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import jwt
+
+from feedmux_server.tenants.jwks import Keys
+from feedmux_server.tenants.model import CredentialKind, Identity, Unauthenticated
+
+SKEW_S: Final = 60.0
+_CAUSES: Final = (
+    (jwt.ExpiredSignatureError, "expired JWT"),
+    (jwt.ImmatureSignatureError, "JWT that is not valid yet"),
+    (jwt.InvalidAudienceError, "JWT for another audience"),
+    (jwt.InvalidIssuerError, "JWT of another issuer"),
+    (jwt.MissingRequiredClaimError, "JWT without a claim that is required"),
+    (jwt.InvalidSignatureError, "JWT with a wrong signature"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JwtRules:
+    """What a token must be."""
+
+    issuer: str
+    audience: str
+    algorithms: tuple[str, ...]
+    tenant_claim: str
+
+
+def looks_like_jwt(token: str) -> bool:
+    """Three parts with dots between; an API key has none."""
+    return token.count(".") == 2
+
+
+class JwtVerifier:
+    """See the module."""
+
+    def __init__(self, rules: JwtRules, keys: Keys) -> None:
+        self._rules = rules
+        self._keys = keys
+
+    async def identity(self, token: str) -> Identity:
+        """Raises Unauthenticated. Whether there is such a tenant is the registry's to say."""
+        rules = self._rules
+        try:
+            header = jwt.get_unverified_header(token)
+        except (jwt.PyJWTError, ValueError, RecursionError):
+            raise Unauthenticated("malformed JWT") from None
+        algorithm, kid = header.get("alg"), header.get("kid")
+        if algorithm not in rules.algorithms:
+            raise Unauthenticated("JWT with an algorithm that is not allowed")
+        key = await self._keys.find(kid)
+        if key is None:
+            raise Unauthenticated("JWT of an unknown key")
+        if key.kind != _kind_for(algorithm) or key.algorithm not in ("", algorithm):
+            raise Unauthenticated("JWT with an algorithm that its key is not for")
+        try:
+            claims = jwt.decode(
+                token,
+                key.public,  # type: ignore[arg-type]
+                algorithms=[algorithm],
+                audience=rules.audience,
+                issuer=rules.issuer,
+                leeway=SKEW_S,
+                options={"require": ["exp", "iss", "aud"]},
+            )
+            expires_s = float(claims["exp"]) + SKEW_S
+        except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError) as error:
+            raise Unauthenticated(_cause(error)) from None
+        tenant = claims.get(rules.tenant_claim)
+        if not isinstance(tenant, str) or not tenant:
+            raise Unauthenticated("JWT without the tenant's claim")
+        return Identity(tenant, CredentialKind.JWT, key.fingerprint, expires_s)
+
+    def holds(self, identity: Identity) -> bool:
+        """Whether the key that signed it is still one of the issuer's."""
+        return self._keys.knows(identity.credential)
+
+
+def _kind_for(algorithm: str) -> str:
+    return {"R": "RSA", "P": "RSA"}.get(algorithm[0], "OKP" if algorithm == "EdDSA" else "EC")
+
+
+def _cause(error: Exception) -> str:
+    return next((cause for kind, cause in _CAUSES if isinstance(error, kind)), "invalid JWT")

@@ -1,0 +1,45 @@
+"""Files that are read again when they change: the tenants file, TLS certificates, a JWKS file.
+
+They are compared by content, because what Kubernetes swaps is a symbolic link two levels up, and by looking every
+few seconds, because no file notification works on every mount. Neighbour: `app` runs one task for each group.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+
+Seen = tuple[bytes | None, ...]
+
+
+class WatchedFiles:
+    """A group of files that belong together."""
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        self.paths = tuple(paths)
+        self._acted_on = self.look()
+
+    def look(self) -> Seen:
+        return tuple(_digest(path) for path in self.paths)
+
+    async def run(self, reload: Callable[[], Awaitable[None]], *, every_s: float) -> None:
+        """Calls `reload` once for each change.
+
+        Only when a look finds what the one before it found: a file that is being written may be valid and yet lack
+        its second half, which for a tenants file would throw tenants out.
+        """
+        before = self._acted_on
+        while True:
+            await asyncio.sleep(every_s)
+            now = await asyncio.to_thread(self.look)
+            if now == before and now != self._acted_on:
+                self._acted_on = now
+                await reload()
+            before = now
+
+
+def _digest(path: Path) -> bytes | None:
+    try:
+        return hashlib.blake2b(path.read_bytes()).digest()
+    except OSError:
+        return None

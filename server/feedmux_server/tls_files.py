@@ -1,0 +1,46 @@
+"""TLS files, read and checked: gRPC says no more of a bad pair than of a port in use."""
+
+import ssl
+from pathlib import Path
+
+from feedmux_server.config import ConfigError, TlsSection
+from feedmux_server.rpc.tls import TlsMaterial
+
+
+def tls_paths(section: TlsSection) -> list[Path]:
+    return [path for path in (section.certificate_file, section.key_file, section.client_ca_file) if path is not None]
+
+
+def load_tls(section: TlsSection) -> TlsMaterial:
+    """Raises ConfigError."""
+    material = TlsMaterial(
+        _read(section.certificate_file),
+        _read(section.key_file),
+        _read(section.client_ca_file) if section.client_ca_file else None,
+    )
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+            section.certificate_file, section.key_file, password=_no_password
+        )
+    except (ssl.SSLError, ValueError, OSError):
+        raise ConfigError(
+            f"tls: {section.certificate_file} and {section.key_file} are no certificate chain and its private key"
+            " in PEM, without a passphrase"
+        ) from None
+    if material.client_authorities is not None:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=material.client_authorities.decode())
+        except (ssl.SSLError, ValueError):
+            raise ConfigError(f"tls: {section.client_ca_file} holds no certificate in PEM") from None
+    return material
+
+
+def _no_password() -> str:
+    raise ValueError("encrypted keys are not supported")
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"tls: {path} cannot be read: {error.strerror}") from None

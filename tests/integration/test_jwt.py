@@ -1,0 +1,227 @@
+"""JWTs as credentials: what is let in, what is not, and how keys are replaced."""
+
+import base64
+import hashlib
+import hmac
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from pymongo.database import Database
+
+from feedmux_server.app import CannotStart
+from feedmux_server.config import ConfigError, make_config
+from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_server.tenants import jwks as jwks_module
+from tests.integration.issuer import AUDIENCE, ISSUER, SigningPair, jwks, web_server
+from tests.integration.servers import serving, until
+from tests.integration.tenancy import Tenancy, configuration, entry, tenancy
+from tests.integration.wire import feed
+
+Documents = Database[dict[str, Any]]
+
+A, B = entry("a", "key-a-canary"), entry("b", "key-b-canary")
+FIRST, SECOND, ELLIPTIC = SigningPair("first"), SigningPair("second"), SigningPair("elliptic", "ES256")
+STRANGER = SigningPair("first")
+"""Has the id of a known key."""
+
+
+def section(folder: Path, *keys: SigningPair, **more: Any) -> dict[str, Any]:
+    path = folder / "jwks.json"
+    path.write_text(jwks(*keys))
+    return {"issuer": ISSUER, "audience": AUDIENCE, "jwks_file": str(path), **more}
+
+
+@pytest_asyncio.fixture
+async def site(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> AsyncIterator[Tenancy]:
+    configured = configuration(mongo, redis_server, tmp_path, A, B)
+    configured["jwt"] = section(tmp_path, FIRST, ELLIPTIC)
+    async with tenancy(configured, FIRST.token()) as made:
+        yield made
+
+
+def part(content: dict[str, Any]) -> bytes:
+    return base64.urlsafe_b64encode(json.dumps(content).encode()).rstrip(b"=")
+
+
+def forged(algorithm: str, sign: Callable[[bytes], bytes]) -> str:
+    """A token that no library would make."""
+    claims = {"iss": ISSUER, "aud": AUDIENCE, "tenant": "a", "exp": int(time.time()) + 3600}
+    signed = part({"alg": algorithm, "typ": "JWT", "kid": "first"}) + b"." + part(claims)
+    return (signed + b"." + base64.urlsafe_b64encode(sign(signed)).rstrip(b"=")).decode()
+
+
+def hmac_of(key: bytes) -> Callable[[bytes], bytes]:
+    return lambda signed: hmac.new(key, signed, hashlib.sha256).digest()
+
+
+GOOD: dict[str, Callable[[], str]] = {
+    "RSA": FIRST.token,
+    "elliptic curve": ELLIPTIC.token,
+    "one audience of several": lambda: FIRST.token(aud=["other", AUDIENCE]),
+    "expired within the skew": lambda: FIRST.token(exp=int(time.time()) - 30),
+    "not yet valid within the skew": lambda: FIRST.token(nbf=int(time.time()) + 30),
+}
+
+BAD: dict[str, Callable[[], str]] = {
+    "alg none": lambda: forged("none", lambda _: b""),
+    "alg None": lambda: forged("None", lambda _: b""),
+    "HMAC with the public key": lambda: forged("HS256", hmac_of(FIRST.public_pem)),
+    "HMAC with the public key as RS256": lambda: forged("RS256", hmac_of(FIRST.public_pem)),
+    "HMAC with nothing": lambda: forged("HS256", hmac_of(b"")),
+    "algorithm that is not listed": lambda: FIRST.token(algorithm="RS512"),
+    "algorithm of another kind of key": lambda: ELLIPTIC.token(kid="first"),
+    "another's key with a known id": STRANGER.token,
+    "unknown key": SECOND.token,
+    "wrong audience": lambda: FIRST.token(aud="other"),
+    "no audience": lambda: FIRST.token("aud"),
+    "wrong issuer": lambda: FIRST.token(iss="https://evil.example.com/"),
+    "no issuer": lambda: FIRST.token("iss"),
+    "expired": lambda: FIRST.token(exp=int(time.time()) - 70),
+    "no expiry": lambda: FIRST.token("exp"),
+    "expiry that is no number": lambda: FIRST.token(exp="never"),
+    "not valid yet": lambda: FIRST.token(nbf=int(time.time()) + 120),
+    "no tenant claim": lambda: FIRST.token("tenant"),
+    "tenant claim that is no text": lambda: FIRST.token(tenant=["a"]),
+    "empty tenant claim": lambda: FIRST.token(tenant=""),
+    "unknown tenant": lambda: FIRST.token(tenant="c"),
+    "signature cut": lambda: FIRST.token()[:-8],
+    "no signature": lambda: FIRST.token().rpartition(".")[0] + ".",
+    "three parts of nothing": lambda: "..",
+    "no JSON": lambda: "a.b.c",
+}
+
+
+@pytest.mark.parametrize("case", GOOD)
+async def test_what_is_let_in(site: Tenancy, case: str) -> None:
+    assert await site.accepts(GOOD[case]())
+
+
+@pytest.mark.parametrize("case", BAD)
+async def test_what_is_not(site: Tenancy, case: str) -> None:
+    outcome = await site.outcome(BAD[case]())
+    assert outcome == await site.outcome("wrong")
+    assert (outcome.code, outcome.reason) == ("UNAUTHENTICATED", "UNAUTHENTICATED")
+    assert await site.accepts(FIRST.token())
+
+
+async def test_keys_and_tokens_side_by_side(site: Tenancy, name: str) -> None:
+    """They lead to the same tenant."""
+    await site.here.api.create(name, feed("d"))
+    async with site.here.api.with_key("key-a-canary") as by_key:
+        assert (await by_key.get(name)).name == name
+
+
+async def test_a_stream_ends_when_its_token_expires(site: Tenancy, database: Documents) -> None:
+    token = FIRST.token(exp=int(time.time()) - 57)
+    async with site.here.api.with_key(token) as brief:
+        stream = await brief.open(feed=feed(database.name))
+        assert (await stream.end()).code == "UNAUTHENTICATED"
+    assert await site.refuses(token)
+
+
+async def test_a_stream_ends_when_its_tenant_goes(site: Tenancy, database: Documents) -> None:
+    stream = await site.here.api.open(feed=feed(database.name))
+    site.write(B)
+    assert (await stream.end()).code == "UNAUTHENTICATED"
+
+
+async def test_a_stream_ends_when_the_key_is_withdrawn(site: Tenancy, database: Documents, tmp_path: Path) -> None:
+    async with site.here.api.with_key(ELLIPTIC.token()) as other:
+        stays = await other.open(feed=feed(database.name, "c"))
+        goes = await site.here.api.open(feed=feed(database.name, "c"))
+        (tmp_path / "jwks.json").write_text(jwks(SECOND, ELLIPTIC))
+        assert (await goes.end()).code == "UNAUTHENTICATED"
+        assert await site.accepts(SECOND.token())
+        database.c.insert_one({"n": 1})
+        assert await stays.numbers(1) == [1]
+        stays.cancel()
+
+
+@pytest.mark.parametrize("content", [None, "", "{}", '{"keys": []}', '{"keys": [{"kty": "oct", "k": "YQ"}]}', "[1"])
+async def test_a_bad_file_leaves_the_old_keys(
+    site: Tenancy, tmp_path: Path, content: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    if content is None:
+        (tmp_path / "jwks.json").unlink()
+    else:
+        (tmp_path / "jwks.json").write_text(content)
+    await until(lambda: [each for each in caplog.records if each.levelno == logging.ERROR])
+    assert await site.accepts(FIRST.token())
+
+
+async def test_a_bad_file_at_the_start(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> None:
+    configured = configuration(mongo, redis_server, tmp_path, A)
+    configured["jwt"] = section(tmp_path)
+    with pytest.raises(CannotStart, match=r"jwt\.jwks_file .* holds no public key"):
+        async with serving(configured, key="x"):
+            pass
+
+
+async def test_keys_by_url(
+    mongo: ReplicaSet,
+    redis_server: RedisServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Away at the start; then there; then with another key; then away again."""
+    configured = configuration(mongo, redis_server, tmp_path, A)
+
+    def complaints() -> int:
+        return sum(each.levelno == logging.ERROR for each in caplog.records)
+
+    with web_server() as web:
+        configured["jwt"] = {"issuer": ISSUER, "audience": AUDIENCE, "jwks_url": web.url, "refresh_s": 3600}
+        async with tenancy(configured, "key-a-canary") as site:
+            await until(lambda: web.asked)
+            assert await site.accepts("key-a-canary")
+            asked = web.asked
+            web.body = jwks(FIRST)
+            for _ in range(5):
+                assert await site.refuses(FIRST.token())
+            assert web.asked == asked, "an unknown key may not have the URL asked again and again"
+            assert complaints() == 1
+            jwks_of(site)._miss_refresh_s = 0.0
+            assert await site.accepts(FIRST.token())
+            web.body = jwks(SECOND)
+            assert await site.accepts(SECOND.token())
+            assert await site.refuses(FIRST.token())
+            web.body = None
+            assert await site.refuses(FIRST.token())
+            assert await site.accepts(SECOND.token())
+            web.location, web.body = web.url.replace("jwks", "elsewhere"), jwks(FIRST)
+            assert await site.refuses(FIRST.token())
+            assert complaints() == 2
+
+
+def jwks_of(site: Tenancy) -> jwks_module.Jwks:
+    verifier = site.here.server.service.auth._jwt
+    assert verifier is not None
+    assert isinstance(verifier._keys, jwks_module.Jwks)
+    return verifier._keys
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"jwks_file": None},
+        {"jwks_url": "https://login.example.com/jwks.json"},
+        {"jwks_file": None, "jwks_url": "http://login.example.com/jwks.json"},
+        {"jwks_file": None, "jwks_url": "file:///etc/passwd"},
+        {"algorithms": ["HS256"]},
+        {"algorithms": ["none"]},
+        {"algorithms": []},
+        {"issuer": ""},
+        {"colour": "blue"},
+    ],
+)
+def test_what_cannot_be_configured(tmp_path: Path, change: dict[str, Any]) -> None:
+    values = {"sources": {"main": {"uri": "mongodb://x"}}, "jwt": {**section(tmp_path, FIRST), **change}}
+    with pytest.raises(ConfigError, match="jwt"):
+        make_config(values)

@@ -1,0 +1,145 @@
+"""The operator's port: usage, ending a session, draining."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from pymongo.database import Database
+
+from feedmux.v1 import operator_pb2
+from feedmux_server.embedded import RedisServer, ReplicaSet
+from tests.integration.servers import OPERATOR_KEY, until
+from tests.integration.tenancy import Tenancy, configuration, entry, tenancy
+from tests.integration.wire import Api, feed, refused
+
+Documents = Database[dict[str, Any]]
+
+LIST, END, DRAIN = operator_pb2.ListTenantsRequest, operator_pb2.EndSubscriberRequest, operator_pb2.DrainRequest
+
+
+@pytest_asyncio.fixture
+async def site(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path, name: str) -> AsyncIterator[Tenancy]:
+    """Tenants with names of their own, for their subscriptions stay in the shared Redis."""
+    entries = (entry(f"{name}-a", "key-a-canary"), entry(f"{name}-b", "key-b-canary"))
+    async with tenancy(configuration(mongo, redis_server, tmp_path, *entries), "key-a-canary") as made:
+        yield made
+
+
+@pytest_asyncio.fixture
+async def operator(site: Tenancy) -> AsyncIterator[Api]:
+    async with site.here.api.with_key(OPERATOR_KEY) as made:
+        yield made
+
+
+async def usage(operator: Api, tenant: str = "") -> dict[str, operator_pb2.TenantUsage]:
+    answer = await operator.operator.ListTenants(LIST(tenant=tenant), metadata=operator.metadata)
+    return {each.tenant.rpartition("-")[2]: each for each in answer.tenants}
+
+
+async def test_usage(site: Tenancy, operator: Api, database: Documents, name: str) -> None:
+    api = site.here.api
+    assert set(await usage(operator)) == {"a", "b"}
+    await api.create("one", feed(database.name, "c"))
+    await api.create("two", feed(database.name, "c"))
+    durable = await api.open("one")
+    async with api.with_key("key-b-canary") as other:
+        shared = await other.open(feed=feed(database.name, "c"))
+        alone = await other.open(feed=feed(database.name, "other"))
+        database.c.insert_many({"n": n} for n in range(10))
+        database.other.insert_many({"n": n} for n in range(20))
+        await durable.take(10)
+        await shared.take(10)
+        await alone.take(20)
+        await until(lambda: _sent(operator, 10, 30))
+        used = await usage(operator)
+        a, b = used["a"], used["b"]
+        assert (a.open_streams, b.open_streams) == (1, 2)
+        assert (a.subscriptions, b.subscriptions) == (2, 0)
+        assert (a.shared_streams, b.shared_streams) == (1, 2)
+        assert (a.exclusive_streams, b.exclusive_streams) == (0, 1)
+        # Ten events were read once for both, twenty for `b` alone.
+        assert a.upstream_events == pytest.approx(5)
+        assert b.upstream_events == pytest.approx(25)
+        assert a.upstream_share == pytest.approx(a.upstream_bytes / (a.upstream_bytes + b.upstream_bytes))
+        assert 0.1 < a.upstream_share < 0.25
+        assert a.configured
+        shared.cancel()
+        await until(lambda: _streams(operator, "b", 1))
+        database.c.insert_many({"n": n} for n in range(10))
+        await durable.take(10)
+        assert (await usage(operator))["a"].upstream_events == pytest.approx(15)
+        alone.cancel()
+    assert set(await usage(operator, f"{name}-a")) == {"a"}
+    assert not await usage(operator, "nobody")
+    site.write(entry(f"{name}-a", "key-a-canary"))
+    await until(lambda: _gone(operator))
+    durable.cancel()
+
+
+async def _sent(operator: Api, a: int, b: int) -> bool:
+    used = await usage(operator)
+    return (used["a"].events_sent, used["b"].events_sent) == (a, b) and used["a"].bytes_sent > 0
+
+
+async def _streams(operator: Api, tenant: str, count: int) -> bool:
+    return (await usage(operator))[tenant].open_streams == count
+
+
+async def _gone(operator: Api) -> bool:
+    return not (await usage(operator))["b"].configured
+
+
+async def test_a_session_is_ended(site: Tenancy, operator: Api, database: Documents) -> None:
+    wanted = feed(database.name, "c")
+    await site.here.api.create("mine", wanted)
+    goes, stays = await site.here.api.open("mine"), await site.here.api.open(feed=wanted)
+    listed = [one for each in await operator.streams() for one in each.subscribers]
+    (found,) = [one for one in listed if one.subscription == "mine"]
+    ended = await operator.operator.EndSubscriber(END(subscriber_id=found.id), metadata=operator.metadata)
+    assert (ended.tenant.rpartition("-")[2], ended.subscription) == ("a", "mine")
+    outcome = await goes.end()
+    assert (outcome.code, outcome.reason) == ("ABORTED", "ENDED_BY_OPERATOR")
+    again = await site.here.api.open("mine")
+    database.c.insert_one({"n": 1})
+    assert await again.numbers(1) == await stays.numbers(1) == [1]
+    again.cancel()
+    stays.cancel()
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "reason"),
+    [
+        ("", "INVALID_ARGUMENT", "MESSAGE_INVALID"),
+        ("999999", "NOT_FOUND", "SUBSCRIBER_NOT_FOUND"),
+        ("x", "NOT_FOUND", "SUBSCRIBER_NOT_FOUND"),
+    ],
+)
+async def test_no_such_session(operator: Api, number: str, code: str, reason: str) -> None:
+    outcome = await refused(operator.operator.EndSubscriber(END(subscriber_id=number), metadata=operator.metadata))
+    assert (outcome.code, outcome.reason) == (code, reason)
+
+
+@pytest.mark.parametrize("key", ["", "wrong", "key-a-canary"])
+async def test_only_operators(site: Tenancy, key: str) -> None:
+    async with site.here.api.with_key(key) as nobody:
+        for method, request in (
+            (nobody.operator.ListTenants, LIST()),
+            (nobody.operator.EndSubscriber, END(subscriber_id="1")),
+            (nobody.operator.Drain, DRAIN()),
+        ):
+            outcome = await refused(method(request, metadata=nobody.metadata))
+            expected = "PERMISSION_DENIED" if key == "key-a-canary" else "UNAUTHENTICATED"
+            assert outcome.code == expected
+    assert not site.here.server.service.stop.is_set()
+
+
+async def test_drain(site: Tenancy, operator: Api, database: Documents) -> None:
+    stream = await site.here.api.open(feed=feed(database.name))
+    answer = await operator.operator.Drain(DRAIN(), metadata=operator.metadata)
+    assert answer.sessions == 1
+    assert answer.deadline.ToTimedelta().total_seconds() == 2.0
+    outcome = await stream.end()
+    assert (outcome.code, outcome.reason) == ("UNAVAILABLE", "DRAINING")
+    assert [each.WhichOneof("kind") for each in stream.notices] == ["draining"]

@@ -1,0 +1,132 @@
+"""The tenants file: what is in it, and where its mistakes are."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from feedmux_server.config import ConfigError, load_tenants
+from feedmux_server.credentials import tenant_records
+
+ONE, TWO = "1" * 64, "2" * 64
+
+GOOD_YAML = f"""\
+tenants:
+  - name: shop
+    api_key_hashes: ["{ONE}"]
+  - name: search
+    api_keys:
+      - sha256: "{TWO}"
+        label: ci
+        expires: 2027-01-31T00:00:00Z
+    certificates:
+      - common_name: search.example.com
+      - uri: spiffe://example.com/search
+"""
+GOOD_TOML = f"""
+[[tenants]]
+name = "shop"
+api_key_hashes = ["{ONE}"]
+[[tenants]]
+name = "search"
+api_keys = [{{ sha256 = "{TWO}", label = "ci", expires = 2027-01-31T00:00:00Z }}]
+certificates = [{{ common_name = "search.example.com" }}, {{ uri = "spiffe://example.com/search" }}]
+"""
+
+
+def mistake(folder: Path, text: str, name: str = "tenants.yaml") -> str:
+    path = folder / name
+    path.write_text(text)
+    with pytest.raises(ConfigError) as refused:
+        load_tenants(path)
+    message = str(refused.value)
+    assert str(path) in message
+    assert "canary" not in message
+    return message
+
+
+@pytest.mark.parametrize(("name", "text"), [("t.yaml", GOOD_YAML), ("t.toml", GOOD_TOML)])
+def test_what_it_holds(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    shop, search = tenant_records(load_tenants(tmp_path / name))
+    assert shop.name == "shop"
+    assert [key.sha256 for key in shop.api_keys] == [ONE]
+    (key,) = search.api_keys
+    assert (key.sha256, key.label, key.expires_s) == (TWO, "ci", 1_801_353_600.0)
+    assert [f"{each.kind}:{each.value}" for each in search.certificates] == [
+        "common_name:search.example.com",
+        "uri:spiffe://example.com/search",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("tenants:\n  - name: a\n  - name: b\n    colour: canary\n", 4, "tenants.1.colour: Extra inputs"),
+        ("tenants:\n  - name: 'a{canary}'\n", 2, "tenants.0.name: tenant must be letters"),
+        ("tenants:\n  - name: a\n    api_key_hashes:\n      - canary\n", 3, "64 hexadecimal digits"),
+        ("tenants:\n  - name: a\n    api_keys:\n      - label: x\n", 4, "tenants.0.api_keys.0.sha256: Field required"),
+        (
+            f"tenants:\n  - name: a\n    api_keys:\n      - sha256: '{ONE}'\n        expires: canary\n",
+            5,
+            "tenants.0.api_keys.0.expires",
+        ),
+        (
+            f"tenants:\n  - name: a\n    api_keys:\n      - sha256: '{ONE}'\n        expires: 2027-01-31 10:00:00\n",
+            5,
+            "timezone",
+        ),
+        (
+            f"tenants:\n  - name: a\n    api_key_hashes: ['{ONE}']\n  - name: a\n",
+            4,
+            "this tenant stands in the file twice",
+        ),
+        (
+            "tenants:\n  - name: a\n    api_key_hashes: [HASH]\n  - name: b\n    api_keys: [\n      {sha256: HASH}]\n",
+            6,
+            "this key stands in the file twice",
+        ),
+        (
+            "tenants:\n  - name: a\n    certificates: [{dns: x}]\n  - name: b\n    certificates:\n      - dns: x\n",
+            6,
+            "this dns stands in the file twice",
+        ),
+        ("tenants:\n  - name: a\n    certificates:\n      - {dns: x, uri: y}\n", 4, "name one of"),
+        ("tenants:\n  - name: a\n    name: b\n", 3, "stands in its mapping twice"),
+        ("tenants:\n  - name: a\n   canary: [\n", 3, "cannot be parsed"),
+        ("tenants:\n  - name: *canary\n", 2, "cannot be parsed"),
+        ("tenants:\n  - name: !canary a\n", 2, "cannot be parsed"),
+        ("tenants: 7\n", 1, "tenants: Input should be"),
+    ],
+)
+def test_mistakes_are_pointed_at(tmp_path: Path, text: str, line: int, words: str) -> None:
+    message = mistake(tmp_path, text.replace("HASH", f"'{ONE}'"))
+    assert f"line {line}" in message
+    assert words in message
+
+
+def test_all_mistakes_at_once(tmp_path: Path) -> None:
+    message = mistake(tmp_path, "tenants:\n  - nam: a\n  - name: ''\n")
+    assert all(f"line {line}:" in message for line in (2, 3))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("tenants = [}", "line 1"),
+        ('[[tenants]]\nname = "a"\ncolour = "canary"\n', "tenants.0.colour: Extra inputs"),
+        ('[[tenants]]\nname = "a"\n[[tenants]]\nname = "a"\n', "tenants.1.name: this tenant"),
+    ],
+)
+def test_mistakes_in_toml_are_named_by_path(tmp_path: Path, text: str, words: str) -> None:
+    assert words in mistake(tmp_path, text, "tenants.toml")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "tenants: []", "\0", "a: &a [*a]\n"])
+def test_what_is_no_tenants_file(tmp_path: Path, text: str) -> None:
+    mistake(tmp_path, text)
+
+
+@pytest.mark.parametrize("name", ["a{b}", "a*", "a:b", "a/b", "a b", "a\nb", "", "ä", "x" * 121, "{a}"])
+def test_names_that_mean_something_to_redis(tmp_path: Path, name: str) -> None:
+    assert "tenants.0.name" in mistake(tmp_path, json.dumps({"tenants": [{"name": name}]}))
