@@ -111,8 +111,8 @@ class Subscriber:
     """One live session's place in a feed."""
 
     __slots__ = (
-        "acks", "at", "credit", "events_sent", "format", "id", "index", "payload_max", "seq", "stream", "streams",
-        "tenant", "wake",
+        "acks", "at", "batch_events_max", "credit", "events_sent", "format", "id", "index", "payload_max", "seq",
+        "stream", "streams", "tenant", "wake",
     )  # fmt: skip
 
     def __init__(
@@ -127,6 +127,7 @@ class Subscriber:
         acks: AckTracker | None = None,
         payload_max: int = 1024 * 1024,
         wire_format: str = BSON,
+        batch_events_max: int = 0,
     ) -> None:
         self.id = subscriber_id
         self.tenant = tenant
@@ -137,6 +138,8 @@ class Subscriber:
         self.acks = acks
         self.wake = wake
         self.payload_max = payload_max
+        self.batch_events_max = batch_events_max
+        """Events of one delivery at most; 0: as many as fit."""
         self.format = wire_format
         self.stream: Host | None = None
         self.seq = 0
@@ -250,6 +253,8 @@ class Subscriber:
     def _cut(self, ring: ReplayBuffer) -> Delivery | NeedsRender | None:
         """Events from the index on, over as many chunks as fit into one message."""
         events_left = self.credit.events if self.acks is None else min(self.credit.events, self.acks.room)
+        if self.batch_events_max:
+            events_left = min(events_left, self.batch_events_max)
         credit_left, room = self.credit.bytes, self.payload_max
         first_sequence = self.events_sent + 1
         parts: list[bytes] = []

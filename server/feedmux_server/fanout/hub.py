@@ -136,6 +136,7 @@ class Hub:
         durable: bool,
         payload_max: int,
         wire_format: str,
+        batch_events_max: int = 0,
     ) -> Subscriber:
         """A subscriber that has joined the streams of `key`. To be given back with `release`."""
         streams = self.streams_of(key).streams
@@ -149,6 +150,7 @@ class Hub:
             acks=AckTracker(at.place, self.limits.unacked_events_max) if durable else None,
             payload_max=payload_max,
             wire_format=wire_format,
+            batch_events_max=batch_events_max,
         )
         streams.join(subscriber)
         return subscriber

@@ -81,6 +81,8 @@ class SessionPolicy:
     heartbeat_s: float = 10.0
     continue_on_invalidate: bool = False
     earliest_on_history_lost: bool = False
+    batch_events_max: int = 0
+    """Events of one message at most, where the feed says so; 0: as many as fit."""
 
 
 class Session:
@@ -138,6 +140,7 @@ class Session:
             durable=durable,
             payload_max=payload_max,
             wire_format=wire_format,
+            batch_events_max=self._policy.batch_events_max,
         )
 
     async def opened(self) -> None:

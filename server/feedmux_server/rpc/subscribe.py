@@ -32,6 +32,7 @@ class _Target:
 
     key: StreamKey
     at: JoinPoint
+    batch_events_max: int = 0
     continue_on_invalidate: bool = False
     earliest_on_history_lost: bool = False
     stored: StoredSubscription | None = None
@@ -68,7 +69,12 @@ class Subscribe:
         key, at = target.key, target.at
         positions = service.positions(key, tenant)
         framer = Framer(positions, wire_format, message_bytes_max)
-        policy = SessionPolicy(heartbeat_s, target.continue_on_invalidate, target.earliest_on_history_lost)
+        policy = SessionPolicy(
+            heartbeat_s,
+            target.continue_on_invalidate,
+            target.earliest_on_history_lost,
+            target.batch_events_max,
+        )
         session = Session(service.hub, key, positions, policy)
         commits: CommitHandle | None = None
         if target.lease is not None and target.stored is not None:
@@ -132,9 +138,11 @@ class Subscribe:
                 "last_acked is for durable subscriptions; use start",
                 field="open.last_acked",
             )
-        key = self._service.key_of(convert.feed_spec(request.feed), tenant)
+        spec = convert.feed_spec(request.feed)
+        key = self._service.key_of(spec, tenant)
         source = self._service.hub.source(key.spec.scope.source)
-        return _Target(key, await resolve_start(convert.start(request.start), source, tenant, key))
+        at = await resolve_start(convert.start(request.start), source, tenant, key)
+        return _Target(key, at, batch_events_max=spec.batch_size)
 
     async def _durable(self, request: wire.Open, tenant: str) -> _Target:
         check_name("subscription", request.subscription)
@@ -155,7 +163,8 @@ class Subscribe:
 
     def _at_stored(self, request: wire.Open, tenant: str, stored: StoredSubscription, lease: Lease) -> _Target:
         content = subscriptions_pb2.Subscription.FromString(stored.definition)
-        key = self._service.key_of(convert.feed_spec(content.feed), tenant)
+        spec = convert.feed_spec(content.feed)
+        key = self._service.key_of(spec, tenant)
         source = self._service.hub.source(key.spec.scope.source)
         fingerprint = fingerprint_of(source, tenant, key)
         at = join_point(decode_position(stored.position, fingerprint), key)
@@ -171,6 +180,7 @@ class Subscribe:
         return _Target(
             key,
             at,
+            batch_events_max=spec.batch_size,
             continue_on_invalidate=content.on_invalidate == feed_pb2.ON_INVALIDATE_CONTINUE,
             earliest_on_history_lost=content.on_history_lost == feed_pb2.ON_HISTORY_LOST_EARLIEST,
             stored=stored,

@@ -16,6 +16,7 @@ from bson import _array_of_documents_to_buffer
 from bson.codec_options import CodecOptions
 from pymongo.asynchronous.aggregation import _DatabaseAggregationCommand
 from pymongo.asynchronous.client_session import AsyncClientSession
+from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.command_cursor import AsyncRawBatchCommandCursor
 from pymongo.asynchronous.database import AsyncDatabase
 from pymongo.message import _CursorAddress
@@ -108,6 +109,11 @@ class _RawAggregate(_DatabaseAggregationCommand):
     @property
     def _aggregation_target(self) -> str | int:  # type: ignore[override]
         return self._collection or 1
+
+    def _cursor_collection(self, cursor: Mapping[str, Any]) -> AsyncCollection[Any]:
+        # The cursor asks it for its options only. The watched one itself may have a name that MongoDB has and
+        # pymongo refuses (`a..b`, `a.`).
+        return self._database["$cmd.aggregate"]
 
 
 class RawChangeStreamCursor:

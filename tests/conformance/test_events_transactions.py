@@ -1,0 +1,137 @@
+"""Transactions: all their events, in their order, with what names the transaction."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from pymongo.client_session import ClientSession
+from pymongo.database import Database
+
+from tests.conformance.conftest import Document, Site
+from tests.conformance.same import assert_same
+from tests.conformance.statements import EVENTS, SERVER, UPDATES, shows
+from tests.integration.wire import feed
+
+Documents = Database[Document]
+
+
+@contextmanager
+def transaction(site: Site) -> Iterator[ClientSession]:
+    with site.client.start_session() as session, session.start_transaction():
+        yield session
+
+
+@shows(EVENTS, "Change Events", "lsid and txnNumber stand in events of a transaction, and only there")
+@shows(EVENTS, "Change Events", "events of a transaction have the clusterTime of its commit")
+@shows(UPDATES, "Description", "lsid and txnNumber together name the transaction")
+@pytest.mark.parametrize("scope", ["collection", "database", "cluster"])
+async def test_lsid_and_txn_number(site: Site, database: Documents, scope: str) -> None:
+    database.c.insert_one({"_id": 0})
+    database.d.insert_one({"_id": 0})
+
+    def act() -> None:
+        database.c.insert_one({"_id": 1})
+        with transaction(site) as session:
+            database.c.insert_one({"_id": 2}, session=session)
+            database.d.insert_one({"_id": 2}, session=session)
+            database.c.update_one({"_id": 2}, {"$set": {"a": 1}}, session=session)
+            database.c.replace_one({"_id": 2}, {"b": 1}, session=session)
+            database.c.delete_one({"_id": 2}, session=session)
+        database.c.insert_one({"_id": 3})
+
+    names = {"collection": (database.name, "c"), "database": (database.name,), "cluster": ()}[scope]
+    seen = await assert_same(site, feed(*names), act)
+    inside = [event for event in seen.documents if "txnNumber" in event]
+    assert len(inside) == (4 if scope == "collection" else 5)
+    assert len({(event["lsid"]["id"], event["txnNumber"], event["clusterTime"]) for event in inside}) == 1
+    outside = [event for event in seen.documents if event not in inside]
+    assert [event["documentKey"]["_id"] for event in outside] == [1, 3]
+    assert not any("lsid" in event for event in outside)
+
+
+@shows(SERVER, "Change Stream Guarantees", "only what was committed is delivered")
+async def test_an_aborted_transaction_says_nothing(site: Site, database: Documents) -> None:
+    database.c.insert_one({"_id": 0})
+
+    def act() -> None:
+        with site.client.start_session() as session:
+            session.start_transaction()
+            database.c.insert_one({"_id": 1}, session=session)
+            session.abort_transaction()
+        database.c.insert_one({"_id": 2})
+
+    seen = await assert_same(site, feed(database.name, "c"), act, kinds=["insert"])
+    assert seen.documents[0]["documentKey"] == {"_id": 2}
+
+
+@shows(
+    UPDATES,
+    "Description",
+    "a transaction of several oplog entries: each event once, in order, under one lsid and txnNumber",
+)
+@shows(SERVER, "`$_internalChangeStreamUnwindTransaction`", "what one oplog entry holds comes as single events")
+async def test_a_transaction_of_more_than_16_mb(site: Site, database: Documents) -> None:
+    database.c.insert_one({"_id": 0})
+    pad = "x" * 1_000_000
+
+    def act() -> None:
+        with transaction(site) as session:
+            for n in range(1, 21):
+                database.c.insert_one({"_id": n, "pad": pad}, session=session)
+            database.c.update_many({"_id": {"$lt": 3}}, {"$set": {"n": 1}}, session=session)
+
+    seen = await assert_same(site, feed(database.name, "c"), act, kinds=["insert"] * 20 + ["update"] * 3)
+    assert sum(map(len, seen.events)) > 20_000_000
+    assert len({(event["lsid"]["id"], event["txnNumber"]) for event in seen.documents}) == 1
+
+
+async def test_a_transaction_of_many_events(site: Site, database: Documents) -> None:
+    """More than MongoDB returns at once."""
+    database.c.insert_one({"_id": 0})
+
+    def act() -> None:
+        with transaction(site) as session:
+            database.c.insert_many([{"_id": n} for n in range(1, 10_001)], session=session)
+
+    seen = await assert_same(site, feed(database.name, "c"), act, kinds=["insert"] * 10_000)
+    assert [event["documentKey"]["_id"] for event in seen.documents] == list(range(1, 10_001))
+
+
+@shows(SERVER, "`$_internalChangeStreamUnwindTransaction`", "definitions inside a transaction come as events too")
+async def test_collections_made_in_a_transaction(site: Site, database: Documents) -> None:
+    def act() -> None:
+        with transaction(site) as session:
+            database.create_collection("c", session=session, check_exists=False)
+            database.c.create_index("n", session=session)
+            database.c.insert_one({"_id": 1}, session=session)
+
+    seen = await assert_same(site, feed(database.name, show_expanded_events=True), act)
+    assert seen.kinds == ["create", "createIndexes", "insert"]
+
+
+@shows(EVENTS, "Change Events", "two transactions of one session differ in txnNumber")
+async def test_transactions_of_one_session(site: Site, database: Documents) -> None:
+    database.c.insert_one({"_id": 0})
+
+    def act() -> None:
+        with site.client.start_session() as session:
+            for n in range(1, 4):
+                with session.start_transaction():
+                    database.c.insert_one({"_id": n}, session=session)
+                    database.c.delete_one({"_id": n}, session=session)
+
+    seen = await assert_same(site, feed(database.name, "c"), act, kinds=["insert", "delete"] * 3)
+    assert len({event["txnNumber"] for event in seen.documents}) == 3
+    assert len({event["lsid"]["id"] for event in seen.documents}) == 1
+
+
+@shows(EVENTS, "Change Events", "retryable writes are no transactions: no lsid, no txnNumber")
+async def test_bulk_writes(site: Site, database: Documents) -> None:
+    def act() -> None:
+        database.c.insert_many([{"_id": n} for n in range(500)])
+        database.c.update_many({}, {"$set": {"a": 1}})
+        database.c.delete_many({})
+
+    seen = await assert_same(site, feed(database.name, "c"), act)
+    assert len(seen.documents) == 1500
+    assert not any("lsid" in event for event in seen.documents)

@@ -1,0 +1,217 @@
+"""Options: what reaches MongoDB, and what MongoDB thinks of values it does not know."""
+
+from typing import Any
+
+import bson
+import pytest
+from bson import Int64
+from pymongo.database import Database
+
+from feedmux.v1 import feed_pb2
+from tests.conformance.asked import logged
+from tests.conformance.conftest import Document, Site
+from tests.conformance.same import after, assert_refused_alike, assert_same
+from tests.conformance.statements import DRIVERS, FEEDMUX, SERVER, shows
+from tests.integration.servers import until
+from tests.integration.wire import at, feed, refused
+
+Documents = Database[Document]
+
+OPTIONS = "Driver API"
+HELPER = "Helper Method"
+
+STAGE_OPTIONS: dict[str, tuple[dict[str, Any], Document]] = {
+    "none": ({}, {}),
+    "full_document": ({"full_document": "updateLookup"}, {"fullDocument": "updateLookup"}),
+    "default": ({"full_document": "default"}, {"fullDocument": "default"}),
+    "before": ({"full_document_before_change": "off"}, {"fullDocumentBeforeChange": "off"}),
+    "expanded": ({"show_expanded_events": True}, {"showExpandedEvents": True}),
+}
+
+
+@shows(DRIVERS, OPTIONS, "options of the $changeStream stage stand there; what the user does not set is not sent")
+@pytest.mark.parametrize("case", STAGE_OPTIONS)
+async def test_options_of_the_stage(site: Site, database: Documents, case: str) -> None:
+    options, expected = STAGE_OPTIONS[case]
+    with logged(database) as asked:
+        receiver = site.api.watch(feed(database.name, "c", **options))
+        await receiver.opened()
+        receiver.cancel()
+        [stage] = asked.stages
+    # feedmux always says where it begins, also for "from now" (docs/adr/0003).
+    stage.pop("startAtOperationTime")
+    assert stage == expected
+
+
+COMMENTS: dict[str, Any] = {
+    "text": "who am I",
+    "number": 7,
+    "long": Int64(2**40),
+    "document": {"user": "é", "trace": [1, {"a": None}]},
+    "array": ["a", 1],
+    "true": True,
+    "false": False,
+    "empty": "",
+}
+
+
+@shows(DRIVERS, OPTIONS, "comment may be any BSON value, on the aggregate and on every getMore")
+@pytest.mark.parametrize("case", COMMENTS)
+async def test_comment(site: Site, database: Documents, case: str) -> None:
+    comment = COMMENTS[case]
+    with logged(database) as asked:
+        receiver = site.api.watch(feed(database.name, "c", comment=bson.encode({"comment": comment})))
+        await receiver.opened()
+        await until(lambda: len(asked.get_mores) > 1)
+        receiver.cancel()
+        [aggregate], get_mores = asked.aggregates, asked.get_mores
+    assert aggregate["comment"] == comment
+    assert all(command["comment"] == comment for command in get_mores)
+
+
+@shows(DRIVERS, OPTIONS, "comment: not sent unless given")
+@shows(DRIVERS, OPTIONS, "maxAwaitTimeMS is maxTimeMS of the getMores, and not on the aggregate")
+async def test_what_stands_on_a_get_more(site: Site, database: Documents) -> None:
+    with logged(database) as asked:
+        receiver = site.api.watch(feed(database.name, "c"))
+        await receiver.opened()
+        await until(lambda: asked.get_mores)
+        receiver.cancel()
+        [aggregate], get_mores = asked.aggregates, asked.get_mores
+    assert "comment" not in aggregate
+    assert "maxTimeMS" not in aggregate
+    assert all(command["maxTimeMS"] > 0 and "comment" not in command for command in get_mores)
+
+
+WORDS = ("STRASSE", "Weg", "straße", "Straße", "ete", "ÉTÉ")
+
+
+@shows(DRIVERS, OPTIONS, "collation decides how the pipeline compares")
+@pytest.mark.parametrize("strength", [1, 2, 3])
+@pytest.mark.parametrize("locale", ["de", "fr", "simple"])
+async def test_collation(site: Site, database: Documents, locale: str, strength: int) -> None:
+    collation: Document = {"locale": locale} if locale == "simple" else {"locale": locale, "strength": strength}
+    match = '[{"$match": {"fullDocument.word": {"$in": ["straße", "été"]}}}]'
+    wanted = feed(database.name, "c", match, collation=bson.encode(collation))
+    seen = await assert_same(
+        site, wanted, lambda: database.c.insert_many([{"_id": n, "word": word} for n, word in enumerate(WORDS)])
+    )
+    if (locale, strength) == ("de", 1):
+        assert [event["fullDocument"]["word"] for event in seen.documents] == [
+            "STRASSE",
+            "straße",
+            "Straße",
+            "ete",
+            "ÉTÉ",
+        ]
+    if locale == "simple":
+        assert [event["fullDocument"]["word"] for event in seen.documents] == ["straße"]
+
+
+@shows(DRIVERS, OPTIONS, "the collation is the option's, not the collection's own")
+async def test_a_collection_with_a_collation(site: Site, database: Documents) -> None:
+    database.create_collection("c", collation={"locale": "de", "strength": 1})
+    wanted = feed(database.name, "c", '[{"$match": {"fullDocument.word": "STRASSE"}}]')
+    await assert_same(site, wanted, lambda: database.c.insert_many([{"word": word} for word in WORDS]))
+
+
+UNKNOWN: dict[str, dict[str, Any]] = {
+    "fullDocument": {"full_document": "sometimes"},
+    "fullDocument of another case": {"full_document": "UpdateLookup"},
+    "fullDocumentBeforeChange": {"full_document_before_change": "updateLookup"},
+    "readConcern unknown": {"read_concern": "strongest"},
+    "readConcern local": {"read_concern": "local"},
+    "readConcern snapshot": {"read_concern": "snapshot"},
+    "readConcern linearizable": {"read_concern": "linearizable"},
+    "collation locale": {"collation": bson.encode({"locale": "klingon"})},
+    "collation without locale": {"collation": bson.encode({"strength": 1})},
+    "collation field": {"collation": bson.encode({"locale": "de", "mood": 1})},
+    "collation strength": {"collation": bson.encode({"locale": "de", "strength": 9})},
+}
+
+
+@shows(DRIVERS, OPTIONS, "values that a driver does not know are the server's to judge")
+@shows(DRIVERS, HELPER, "a read concern other than majority is refused by the server")
+@shows(SERVER, "Change Stream Parameters", "invalid parameters are rejected at once")
+@shows(FEEDMUX, "MongoDB says", "a bad option is INVALID_ARGUMENT with MongoDB's words, code, code name and labels")
+@pytest.mark.parametrize("case", UNKNOWN)
+async def test_unknown_values(site: Site, database: Documents, case: str) -> None:
+    outcome = await assert_refused_alike(site, feed(database.name, "c", **UNKNOWN[case]))
+    assert outcome.code == "INVALID_ARGUMENT"
+
+
+@shows(DRIVERS, HELPER, "read concern majority, or none")
+@pytest.mark.parametrize("level", ["", "majority"])
+async def test_read_concern(site: Site, database: Documents, level: str) -> None:
+    with logged(database) as asked:
+        wanted = feed(database.name, "c", read_concern=level)
+        await assert_same(site, wanted, lambda: database.c.insert_one({"_id": 1}), kinds=["insert"])
+        concerns = [command.get("readConcern", {}).get("level", "") for command in asked.aggregates]
+    assert set(concerns) == {level}
+
+
+@shows(DRIVERS, "ChangeStream", "the read preference is that of the feed")
+@pytest.mark.parametrize("mode", ["primary", "primaryPreferred", "secondaryPreferred", "nearest"])
+async def test_read_preference(site: Site, database: Documents, mode: str) -> None:
+    with logged(database) as asked:
+        wanted = feed(database.name, "c", read_preference=mode)
+        await assert_same(site, wanted, lambda: database.c.insert_one({"_id": 1}), kinds=["insert"])
+        sent = [command.get("$readPreference", {}).get("mode", "primary") for command in asked.aggregates]
+    # A single primary serves all of these; drivers then ask for it by primaryPreferred.
+    assert set(sent) <= {mode, "primaryPreferred"}
+
+
+async def test_an_unknown_read_preference(site: Site, database: Documents) -> None:
+    """Choosing the server is the driver's part, which MongoDB never sees."""
+    outcome = await refused(site.api.watch(feed(database.name, "c", read_preference="closest")).opened())
+    assert (outcome.code, outcome.reason) == ("INVALID_ARGUMENT", "OPTION_REFUSED")
+    assert "secondaryPreferred" in outcome.message
+
+
+@shows(DRIVERS, OPTIONS, "batchSize: events of a batch at most")
+@shows(SERVER, "Consuming Events from a Change Stream", "a batch has at most batchSize events, or less")
+@pytest.mark.parametrize("rpc", ["watch", "subscribe", "durable"])
+@pytest.mark.parametrize("size", [1, 3, 1000])
+async def test_batch_size(site: Site, database: Documents, size: int, rpc: str) -> None:
+    start = after(site)
+    database.c.insert_many([{"n": n} for n in range(10)])
+    wanted = feed(database.name, "c", batch_size=size)
+    match rpc:
+        case "watch":
+            receiver = site.api.watch(wanted, start)
+        case "subscribe":
+            receiver = await site.api.open(feed=wanted, start=start)
+        case _:
+            await site.api.create(database.name, wanted, start)
+            receiver = await site.api.open(database.name)
+    assert await receiver.numbers(10) == list(range(10))
+    counts = [batch.event_count for batch in receiver.batches]
+    assert max(counts) <= size
+    assert len(counts) >= -(-10 // size)
+    receiver.cancel()
+
+
+@shows(DRIVERS, OPTIONS, "feeds that differ in batchSize and maxAwaitTimeMS have the same events")
+async def test_batch_size_does_not_separate(site: Site, database: Documents) -> None:
+    receivers = [
+        site.api.watch(feed(database.name, "c", batch_size=size, max_await_time_ms=wait))
+        for size, wait in ((0, 0), (1, 1), (2**31 - 1, 2**31 - 1))
+    ]
+    for receiver in receivers:
+        await receiver.opened()
+    database.c.insert_many([{"n": n} for n in range(5)])
+    for receiver in receivers:
+        assert await receiver.numbers(5) == [0, 1, 2, 3, 4]
+    assert len(await site.api.streams(f"{database.name}.c")) == 1
+    for receiver in receivers:
+        receiver.cancel()
+
+
+@shows(DRIVERS, "startAtOperationTime", "startAtOperationTime, resumeAfter and startAfter exclude each other")
+@shows(SERVER, "Resuming Change Streams", "only one of the three can be used")
+def test_one_start_only() -> None:
+    """The protocol has room for one: of several, protobuf keeps the last."""
+    token = bson.encode({"_data": "00"})
+    time = feed_pb2.ClusterTime(seconds=1)
+    both = at(resume_after=token).SerializeToString() + at(start_at_operation_time=time).SerializeToString()
+    assert feed_pb2.Start.FromString(both) == at(start_at_operation_time=time)
