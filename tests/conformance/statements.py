@@ -1,16 +1,21 @@
 """Marks scenarios with the statements they show, and makes the table of them all (`docs/conformance.md`).
 
-`python -m tests.conformance.statements` writes the table; a test compares it.
+`python -m tests.conformance.statements` writes the table; with `--check` it compares, and exits with 1 on a
+difference.
 """
 
+import difflib
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
+COMMAND = "python -m tests.conformance.statements"
 TABLE = Path(__file__).parents[2] / "docs" / "conformance.md"
 
 DRIVERS = "Driver specification"
@@ -60,9 +65,10 @@ def collect() -> list[Statement]:
                     found[Statement(document, section, text, item.nodeid.partition("[")[0])] = None
 
     folder = str(Path(__file__).parent)
-    code = pytest.main(["--collect-only", "-qq", "-p", "no:cacheprovider", "-p", "no:terminal", folder], [Plugin()])
+    with redirect_stdout(StringIO()) as said:
+        code = pytest.main(["--collect-only", "-qq", "-p", "no:cacheprovider", folder], [Plugin()])
     if code != pytest.ExitCode.OK:
-        raise RuntimeError(f"the scenarios cannot be collected: pytest exits with {code}")
+        raise RuntimeError(f"the scenarios cannot be collected: pytest exits with {code}\n{said.getvalue()}")
     return sorted(found, key=lambda each: DOCUMENTS.index(each.document))
 
 
@@ -89,6 +95,31 @@ def _link(scenario: str) -> str:
     return f"[`{name}`](../{path})"
 
 
-if __name__ == "__main__":
+def check() -> str:
+    """What is wrong with the table; empty if nothing is."""
+    written = TABLE.read_text("utf-8") if TABLE.exists() else ""
+    expected = table(collect())
+    if written == expected:
+        return ""
+    difference = difflib.unified_diff(
+        written.splitlines(), expected.splitlines(), "written", "scenarios", n=0, lineterm=""
+    )
+    return "\n".join((f"docs/{TABLE.name} is not that of the scenarios; write it anew: {COMMAND}", *difference))
+
+
+def main(arguments: Sequence[str]) -> int:
+    if arguments == ["--check"]:
+        wrong = check()
+        if wrong:
+            print(wrong, file=sys.stderr)
+        return bool(wrong)
+    if arguments:
+        print(f"usage: {COMMAND} [--check]", file=sys.stderr)
+        return 2
     TABLE.write_text(table(collect()), "utf-8")
     print(f"{TABLE.name} written", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

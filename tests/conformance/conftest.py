@@ -1,0 +1,61 @@
+"""The two sites on which every scenario runs: feedmux on MongoDB 6.0.5 and on 6.0.27.
+
+A scenario that takes `site` runs once on each. Take a database of your own (`database`).
+"""
+
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from pymongo import MongoClient
+from pymongo.database import Database
+
+from feedmux_server.embedded import RedisServer, ReplicaSet
+from tests.integration.servers import Here, serving, settings
+from tests.integration.wire import Api
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A MongoDB with a feedmux server on it, without authentication."""
+
+    mongo: ReplicaSet
+    client: MongoClient[Document]
+    """pymongo's own, straight to MongoDB."""
+    here: Here
+    version: tuple[int, ...]
+    """MongoDB's: (6, 0, 5) or (6, 0, 27)."""
+
+    @property
+    def api(self) -> Api:
+        return self.here.api
+
+
+@pytest.fixture(scope="session", params=["mongo", "newer_mongo"], ids=["6.0.5", "6.0.27"])
+def deployment(request: pytest.FixtureRequest) -> ReplicaSet:
+    """One of the two, started when the first scenario asks for it."""
+    replica_set = request.getfixturevalue(request.param)
+    assert isinstance(replica_set, ReplicaSet)
+    return replica_set
+
+
+@pytest_asyncio.fixture(scope="session")
+async def site(deployment: ReplicaSet, redis_server: RedisServer) -> AsyncIterator[Site]:
+    """Shared by all scenarios of a version; do not stop its servers."""
+    with MongoClient[Document](deployment.uri) as client:
+        version = tuple(client.server_info()["versionArray"][:3])
+        async with serving(settings(deployment.uri, redis_server.url)) as here:
+            yield Site(deployment, client, here, version)
+
+
+@pytest.fixture
+def database(site: Site) -> Iterator[Database[Document]]:
+    """A database of the site with a fresh name, dropped after the test."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    yield site.client[name]
+    site.client.drop_database(name)
