@@ -35,25 +35,31 @@ def kinds(events: Iterable[Any]) -> list[str]:
 class FailPoint:
     """A failCommand that is on."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, mode: Any, data: Document) -> None:
         self._client = client
+        self._met_before = self._set(mode, data=data)
         self.met = 0
         """How many commands it has failed; known when it is off."""
 
+    async def hit(self) -> None:
+        """Waits until a command has failed by it."""
+        command = {"waitForFailPoint": "failCommand", "timesEntered": self._met_before + 1, "maxTimeMS": 20_000}
+        await asyncio.to_thread(self._client.admin.command, command)
+
     def off(self) -> None:
-        reply = self._client.admin.command("configureFailPoint", "failCommand", mode="off")
-        self.met = max(self.met, int(reply["count"]))
+        self.met = self._set("off") - self._met_before
+
+    def _set(self, mode: Any, **more: Any) -> int:
+        """How many it has failed since the server began."""
+        return int(self._client.admin.command("configureFailPoint", "failCommand", mode=mode, **more)["count"])
 
 
 @contextmanager
-def failing(
-    client: Client, namespace: str, *commands: str, times: int | None = 1, skip: int = 0, **how: Any
-) -> Iterator[FailPoint]:
-    """feedmux's next `times` such commands on the namespace (all, for None) fail, after `skip` good ones."""
-    mode: Any = "alwaysOn" if times is None else {"skip": skip} if skip else {"times": times}
+def failing(client: Client, namespace: str, *commands: str, times: int | None = 1, **how: Any) -> Iterator[FailPoint]:
+    """feedmux's next `times` such commands on the namespace (all, for None) fail."""
+    mode: Any = "alwaysOn" if times is None else {"times": times}
     data = {"failCommands": list(commands), "appName": "feedmux", "namespace": namespace, **how}
-    client.admin.command("configureFailPoint", "failCommand", mode=mode, data=data)
-    point = FailPoint(client)
+    point = FailPoint(client, mode, data)
     try:
         yield point
     finally:
@@ -66,11 +72,15 @@ def failing(
 @contextmanager
 def profiled(database: Documents) -> Iterator["Profile"]:
     """Every command on the database, as the server that runs it records it."""
-    database.command("profile", 2)
+    # A change stream's aggregate reads the oplog and goes by its database's level, but is recorded in its own.
+    databases = (database, database.client.local)
+    for each in databases:
+        each.command("profile", 2)
     try:
         yield Profile(database)
     finally:
-        database.command("profile", 0)
+        for each in databases:
+            each.command("profile", 0)
 
 
 class Profile:
