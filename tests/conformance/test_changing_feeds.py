@@ -1,5 +1,7 @@
 """A subscription whose filter or options change keeps its place, wherever that place is."""
 
+from typing import Any
+
 import bson
 import pytest
 
@@ -68,7 +70,7 @@ async def test_a_filter_that_hides_the_place(site: Site, database: Documents, na
     await third.close()
 
 
-OPTIONS = {
+OPTIONS: dict[str, dict[str, Any]] = {
     "full_document": {"full_document": "updateLookup"},
     "full_document_before_change": {"full_document_before_change": "whenAvailable"},
     "show_expanded_events": {"show_expanded_events": True},

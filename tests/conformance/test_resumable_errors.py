@@ -114,7 +114,7 @@ async def test_what_the_server_labels_is_resumed(site: Site, database: Documents
 @shows(DRIVERS, "Resumable Error", "The label decides, not the code: the server can add codes of its own")
 async def test_the_label_decides(site: Site, database: Documents, code: int) -> None:
     async with reading(site, database) as session:
-        how = {"errorCode": code, "errorLabels": [RESUMABLE]}
+        how: dict[str, Any] = {"errorCode": code, "errorLabels": [RESUMABLE]}
         with failing(site.client, f"{database.name}.c", "getMore", **how) as point:
             await point.hit()
             await goes_on(session, database)
@@ -165,7 +165,7 @@ async def test_any_other_error_ends_the_stream(site: Site, database: Documents, 
 )
 async def test_a_killed_getmore_is_tried_again(site: Site, database: Documents, name: str) -> None:
     async with reading(site, database) as session:
-        how = {"errorCode": KILLED[name], "errorLabels": []}
+        how: dict[str, Any] = {"errorCode": KILLED[name], "errorLabels": []}
         with failing(site.client, f"{database.name}.c", "getMore", **how) as point:
             await point.hit()
             await goes_on(session, database)
