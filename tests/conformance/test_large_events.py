@@ -98,6 +98,7 @@ async def test_too_large_without_splitting(site: Site, database: Documents) -> N
         assert (outcome.code, outcome.reason, outcome.domain) == ("OUT_OF_RANGE", "EVENT_TOO_LARGE", "feedmux")
         assert (outcome.metadata["code"], outcome.metadata["code_name"]) == ("10334", "BSONObjectTooLarge")
         assert "$changeStreamSplitLargeEvent" in outcome.message
+        assert "_data" not in outcome.message, "a token holds the document's key"
         position = watch.position
         watch = site.api.watch(wanted, at(position=position))
     for neighbour in neighbours:
