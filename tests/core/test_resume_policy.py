@@ -130,7 +130,19 @@ def test_a_failing_stage() -> None:
     assert classify(first_batch).error.reason is ErrorReason.PIPELINE_FAILED
 
 
-def test_tokens_stay_out_of_messages() -> None:
-    message = classify(replace(GET_MORE, code=280, message=NOT_FOUND)).error.message
-    assert "the resume token was not found" in message
-    assert "826B" not in message
+TOKEN = '{ _data: "826B01A164" }'
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "kept"),
+    [
+        (280, NOT_FOUND, "the resume token was not found."),
+        (280, f"was modified by the pipeline. Expected: {{ _id: {TOKEN} }} but found: {{ _id: 1 }}", "the pipeline."),
+        (10334, f"Size must be between 0 and 16793600(16MB) First element: _id: {TOKEN}", "16793600(16MB)"),
+        (10334, 'Size must be between 0 and 16793600(16MB) First element: doc: { a: "secret" }', "16793600(16MB)"),
+    ],
+)
+def test_tokens_and_documents_stay_out_of_messages(code: int, message: str, kept: str) -> None:
+    told = classify(replace(GET_MORE, code=code, message=message)).error.message
+    assert kept in told
+    assert not any(part in told for part in ("826B", "_data", "Expected", "found:", "element", "secret"))

@@ -5,6 +5,7 @@ Aggregate errors are never resumable by it; those that say "not now" are tried a
 Everything else is named by one table.
 """
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Literal
@@ -118,6 +119,8 @@ _RULES: Final[tuple[_Rule, ...]] = (
 )
 _RETRY_AFTER_S: Final = 1.0
 _MESSAGE_CHARS_MAX: Final = 1000
+# As in "… not found. {_data: …", "… Expected: { _id: { _data: …" and "… First element: _id: { _data: …".
+_QUOTED: Final = re.compile(r"\s*(?:First element: |(?:Expected: )?\{ ?_(?:id|data): ).*", re.DOTALL)
 
 
 def classify(failure: MongoFailure) -> Verdict:
@@ -157,8 +160,6 @@ def _error(failure: MongoFailure, reason: ErrorReason, advice: str) -> FeedmuxEr
 
 
 def _without_token(message: str) -> str:
-    """MongoDB quotes the resume token, which holds the document's key, in some of its errors."""
-    token_at = message.find("{_data:")
-    if token_at >= 0:
-        message = message[:token_at].rstrip()
-    return message[:_MESSAGE_CHARS_MAX]
+    """MongoDB quotes the resume token, which holds the document's key, in some of its errors, and the event's first
+    element, which may be a document."""
+    return _QUOTED.sub("", message)[:_MESSAGE_CHARS_MAX]

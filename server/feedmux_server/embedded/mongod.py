@@ -159,17 +159,20 @@ class ReplicaSet:
         oplog_mb: int = 1024,
         cache_gb: float = 0.25,
         parameters: Mapping[str, str] | None = None,
+        arguments: Sequence[str] = (),
         ports: Sequence[int] | None = None,
         election_timeout_ms: int = 2000,
         data_dir: Path | None = None,
         binary: Path | None = None,
     ) -> None:
-        """`oplog_mb`, `cache_gb`, `parameters`, `binary` as in MongodOptions; `ports` in place of `nodes`.
+        """`oplog_mb`, `cache_gb`, `parameters`, `arguments`, `binary` as in MongodOptions; `ports` in place of `nodes`.
 
         `data_dir` is kept at the end and may be started on again, with the same ports.
         `election_timeout_ms`: how long a dead primary goes unnoticed; MongoDB's own default is 10,000.
         """
-        options = MongodOptions(oplog_mb=oplog_mb, cache_gb=cache_gb, parameters=parameters or {}, binary=binary)
+        options = MongodOptions(
+            oplog_mb=oplog_mb, cache_gb=cache_gb, parameters=parameters or {}, arguments=arguments, binary=binary
+        )
         self._election_timeout_ms = election_timeout_ms
         self.nodes = [
             Mongod(options, port=port, replica_set=SET_NAME, data_dir=data_dir and data_dir / f"node{index}")

@@ -1,0 +1,215 @@
+"""The rows of the contract's error table that no other scenario provokes; each with its reason and details.
+
+HISTORY_LOST stands in test_history, START_AFTER_REQUIRED and FEED_INVALIDATED in test_invalidate, EVENT_TOO_LARGE in
+test_large_events, RESUME_TOKEN_NOT_FOUND in test_changing_feeds, SOURCE_UNAVAILABLE in test_network.
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from pymongo import MongoClient
+from pymongo.database import Database
+
+from feedmux.v1 import feed_pb2
+from feedmux_server.embedded import RedisServer, ReplicaSet
+from tests.conformance.conftest import Site
+from tests.conformance.faults import Document, Documents, insert
+from tests.conformance.statements import DRIVERS, FEEDMUX, SERVER, shows
+from tests.integration.servers import Here, serving, settings
+from tests.integration.wire import EARLIEST, Receiver, Refused, at, feed
+
+SECTION = "Errors"
+
+
+async def watching(here: Here, *args: Any, **kwargs: Any) -> Receiver:
+    watch = here.api.watch(*args, **kwargs)
+    await watch.opened()
+    return watch
+
+
+def assert_refused(outcome: Refused, status: str, reason: str, code: int, code_name: str) -> None:
+    assert (outcome.code, outcome.reason, outcome.domain) == (status, reason, "feedmux")
+    assert (outcome.metadata["code"], outcome.metadata["code_name"]) == (str(code), code_name)
+    assert outcome.message.startswith("MongoDB: ")
+    if status == "FAILED_PRECONDITION":
+        assert "PreconditionFailure" in outcome.details
+
+
+# --- 47: a required image is missing.
+
+IMAGES = {
+    "pre-image of an update": ({"full_document_before_change": "required"}, "update"),
+    "pre-image of a delete": ({"full_document_before_change": "required"}, "delete"),
+    "post-image": ({"full_document": "required"}, "update"),
+}
+
+
+@pytest.mark.parametrize("case", IMAGES)
+@shows(SERVER, "fullDocument", "`required` ends the stream with NoMatchingDocument where the image cannot be had")
+@shows(SERVER, "fullDocumentBeforeChange", "`required` ends the stream where no pre-image is stored")
+@shows(FEEDMUX, SECTION, "IMAGE_UNAVAILABLE: a required image is missing; events before it were delivered")
+async def test_a_required_image_is_missing(site: Site, database: Documents, case: str) -> None:
+    options, change = IMAGES[case]
+    wanted = feed(database.name, "c", **options)
+    watch, neighbour = await watching(site.here, wanted), await watching(site.here, feed(database.name, "c"))
+    insert(database, range(2))
+    if change == "update":
+        database.c.update_one({"n": 0}, {"$set": {"m": 1}})
+    else:
+        database.c.delete_one({"n": 0})
+    insert(database, [2])
+    assert await watch.numbers(2) == [0, 1]
+    assert_refused(await watch.end(), "FAILED_PRECONDITION", "IMAGE_UNAVAILABLE", 47, "NoMatchingDocument")
+    # It is the same again at that place, and nobody else's business.
+    outcome = await site.api.watch(wanted, at(position=watch.position)).end()
+    assert outcome.reason == "IMAGE_UNAVAILABLE"
+    assert [event.document["operationType"] for event in await neighbour.take(4)][-2:] == [change, "insert"]
+    neighbour.cancel()
+
+
+# --- 280: the pipeline changes the token.
+
+CHANGES = {
+    "removed": '{"$project": {"_id": 0}}',
+    "unset": '{"$unset": "_id"}',
+    "replaced": '{"$addFields": {"_id": 1}}',
+    "altered": '{"$set": {"_id.more": 1}}',
+    "left behind": '{"$replaceRoot": {"newRoot": "$fullDocument"}}',
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+@shows(DRIVERS, "ChangeStream", "The first event without a resume token is an error that closes the stream")
+@shows(DRIVERS, "Helper Method", "A pipeline that removes _id is the server's to refuse")
+@shows(FEEDMUX, SECTION, "RESUME_TOKEN_MODIFIED: the pipeline removed or changed _id; trying again is of no use")
+async def test_the_pipeline_changes_the_token(site: Site, database: Documents, case: str) -> None:
+    wanted = feed(database.name, "c", f"[{CHANGES[case]}]")
+    watch = await watching(site.here, wanted)
+    insert(database, range(1))
+    outcome = await watch.end()
+    assert_refused(outcome, "INVALID_ARGUMENT", "RESUME_TOKEN_MODIFIED", 280, "ChangeStreamFatalError")
+    assert "NonResumableChangeStreamError" in outcome.metadata["labels"]
+    assert watch.received == 0
+    assert "_data" not in outcome.message, "a token holds the document's key"
+
+
+# --- The pipeline or an option is wrong.
+
+WRONG: dict[str, tuple[feed_pb2.Feed, int, str]] = {
+    "fullDocument": (feed_pb2.Feed(full_document="nothing"), 2, "BadValue"),
+    "fullDocumentBeforeChange": (feed_pb2.Feed(full_document_before_change="nothing"), 2, "BadValue"),
+    "readConcern": (feed_pb2.Feed(read_concern="local"), 72, "InvalidOptions"),
+    "an operator": (feed(pipeline='[{"$match": {"a": {"$nothing": 1}}}]'), 2, "BadValue"),
+    "an expression": (feed(pipeline='[{"$addFields": {"a": {"$nothing": 1}}}]'), 168, "InvalidPipelineOperator"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+@shows(DRIVERS, "Driver API", "Unknown option values are the server's to judge, and its error is told")
+@shows(SERVER, "Change Stream Parameters", "Invalid parameters are refused at once")
+@shows(FEEDMUX, SECTION, "OPTION_REFUSED: MongoDB's words, code and code name")
+async def test_mongodb_refuses_an_option(site: Site, database: Documents, case: str) -> None:
+    options, code, code_name = WRONG[case]
+    wanted = feed(database.name, "c")
+    wanted.MergeFrom(options)
+    wanted.source = "main"
+    outcome = await site.api.watch(wanted).end()
+    assert_refused(outcome, "INVALID_ARGUMENT", "OPTION_REFUSED", code, code_name)
+    assert len(outcome.message) > len("MongoDB: ")
+
+
+# --- A stage fails on an event.
+
+
+@pytest.mark.parametrize("stage", ["$addFields", "$project", "$match"])
+@shows(FEEDMUX, SECTION, "PIPELINE_FAILED: a user's stage failed on an event, on that feed only")
+async def test_a_stage_fails_on_an_event(site: Site, database: Documents, stage: str) -> None:
+    division = '{"$divide": [1, "$fullDocument.n"]}'
+    body = (
+        f'{{"$expr": {division}}}'
+        if stage == "$match"
+        else f'{{"operationType": 1, "fullDocument": 1, "x": {division}}}'
+    )
+    if stage == "$addFields":
+        body = f'{{"x": {division}}}'
+    bad = await watching(site.here, feed(database.name, "c", f'[{{"{stage}": {body}}}]'))
+    good = await watching(site.here, feed(database.name, "c"))
+    insert(database, [1])
+    assert await bad.numbers(1) == [1]
+    insert(database, [0, 2])
+    outcome = await bad.end()
+    assert (outcome.code, outcome.reason, outcome.domain) == ("FAILED_PRECONDITION", "PIPELINE_FAILED", "feedmux")
+    assert outcome.metadata["code"] in ("2", "16608", "4848401")
+    assert "divide" in outcome.message
+    assert await good.numbers(3) == [1, 0, 2]
+    good.cancel()
+
+
+# --- MongoDB does not let feedmux in.
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """A MongoDB with access control; feedmux may read the database `granted` only."""
+
+    admin: MongoClient[Document]
+    here: Here
+
+    def database(self, name: str) -> Database[Document]:
+        return self.admin[name]
+
+
+@pytest_asyncio.fixture(scope="module")
+async def guarded(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Guarded]:
+    key = tmp_path_factory.mktemp("guarded") / "key"
+    key.write_text("members of one set know it")
+    key.chmod(0o600)
+    async with ReplicaSet(oplog_mb=64, arguments=["--keyFile", str(key)]) as mongo:
+        address = mongo.nodes[0].address
+        # As long as there is no user, this machine may make one.
+        with MongoClient[Document](mongo.nodes[0].uri) as first:
+            first.admin.command("createUser", "root", pwd="root-canary", roles=["root"])
+        with MongoClient[Document](f"mongodb://root:root-canary@{address}/?replicaSet=feedmux") as admin:
+            roles = [{"role": "read", "db": "granted"}]
+            admin.admin.command("createUser", "feeds", pwd="feeds-canary", roles=roles)
+            uri = f"mongodb://feeds:feeds-canary@{address}/?replicaSet=feedmux"
+            async with serving(settings(uri, redis_server.url)) as here:
+                yield Guarded(admin, here)
+
+
+def assert_unauthorised(outcome: Refused) -> None:
+    assert_refused(outcome, "PERMISSION_DENIED", "SOURCE_UNAUTHORIZED", 13, "Unauthorized")
+    assert "canary" not in outcome.message
+
+
+@shows(SERVER, "Change Stream Namespace Scopes", "A stream respects the read permissions of its account")
+@shows(FEEDMUX, SECTION, "SOURCE_UNAUTHORIZED: MongoDB does not let feedmux's account read that")
+async def test_mongodb_does_not_permit_it(guarded: Guarded) -> None:
+    watch = await watching(guarded.here, feed("granted", "c"))
+    insert(guarded.database("granted"), [1])
+    assert await watch.numbers(1) == [1]
+    for wanted in (feed("other", "c"), feed("other"), feed()):
+        assert_unauthorised(await guarded.here.api.watch(wanted).end())
+    # Nor the oplog, of which `earliest` would have to ask.
+    assert_unauthorised(await guarded.here.api.watch(feed("granted", "c"), EARLIEST).end())
+    watch.cancel()
+
+
+@shows(FEEDMUX, SECTION, "A permission that MongoDB takes back ends the stream, and given back lets it go on")
+async def test_a_permission_is_taken_back(guarded: Guarded) -> None:
+    database, roles = guarded.database("granted"), [{"role": "read", "db": "granted"}]
+    watch = await watching(guarded.here, feed("granted", "d"))
+    insert(database, [1], "d")
+    assert await watch.numbers(1) == [1]
+    guarded.admin.admin.command("revokeRolesFromUser", "feeds", roles=roles)
+    try:
+        insert(database, [2], "d")
+        assert_unauthorised(await watch.end())
+    finally:
+        guarded.admin.admin.command("grantRolesToUser", "feeds", roles=roles)
+    again = await watching(guarded.here, feed("granted", "d"), at(position=watch.position))
+    assert await again.numbers(2 - watch.received) == [2]
+    again.cancel()

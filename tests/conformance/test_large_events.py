@@ -1,0 +1,210 @@
+"""Events of many megabytes, and those over 16: delivered whole, split where MongoDB can, or refused clearly."""
+
+from typing import Any
+
+import bson
+import pytest
+
+from feedmux.v1 import change_feed_pb2 as wire
+from tests.conformance.conftest import Site
+from tests.conformance.faults import Document, Documents, insert
+from tests.conformance.statements import DRIVERS, FEEDMUX, SERVER, shows
+from tests.integration.wire import Event, Receiver, at, feed
+
+SPLIT = '[{"$changeStreamSplitLargeEvent": {}}]'
+IMAGES = {"full_document": "required", "full_document_before_change": "required"}
+HALF = 9 << 20
+"""Two of these, a pre- and a post-image, do not fit into one event."""
+ALMOST_HALF = 8_188 << 10
+
+
+@pytest.fixture
+def splitting(site: Site) -> Site:
+    if site.version < (6, 0, 9):
+        pytest.skip("this MongoDB has no $changeStreamSplitLargeEvent")
+    return site
+
+
+def prepared(database: Documents, size: int = HALF) -> None:
+    """A document of some megabytes, in a collection that keeps images."""
+    database.create_collection("c", changeStreamPreAndPostImages={"enabled": True})
+    database.c.insert_one({"_id": 1, "n": 0, "pad": "x" * size})
+
+
+def changed(database: Documents) -> None:
+    """A change of it, whose event with both images does not fit into 16 MB; then a small one."""
+    database.c.update_one({"_id": 1}, {"$set": {"n": 1}})
+    insert(database, [2])
+
+
+async def watching(site: Site, *args: Any, **kwargs: Any) -> Receiver:
+    watch = site.api.watch(*args, **kwargs)
+    await watch.opened()
+    return watch
+
+
+def joined(parts: list[Event]) -> Document:
+    """The fragments of a split event as one document, as MongoDB's manual says."""
+    whole: Document = {}
+    for index, part in enumerate(parts):
+        document = part.document
+        assert document.pop("splitEvent") == {"fragment": index + 1, "of": len(parts)}
+        document.pop("_id")
+        whole |= document
+    return whole
+
+
+@shows(SERVER, "Large Events", "An event of just under 16 MB is delivered whole, in fragments of the message size")
+async def test_just_under_16_mb(site: Site, database: Documents) -> None:
+    prepared(database, ALMOST_HALF)
+    wanted = feed(database.name, "c", **IMAGES)
+    watch = await watching(site, wanted)
+    neighbour = await watching(site, feed(database.name, "d"))
+    session = await site.api.open(feed=wanted, credit=wire.Credit(events=2, bytes=1024))
+    changed(database)
+    insert(database, range(2), "d")
+    assert await neighbour.numbers(2) == [0, 1]
+    large, behind = await watch.take(2)
+    assert len(large.data) > 15.9 * (1 << 20)
+    assert large.fragments >= 16
+    assert len(large.document["fullDocumentBeforeChange"]["pad"]) == ALMOST_HALF
+    assert (large.n, behind.n) == (1, 2)
+    # One event may overdraw the byte credit, and the debt is paid first.
+    assert (await session.take(1))[0].data == large.data
+    await session.quiet(0.3)
+    await session.credit(1, 17 << 20)
+    assert await session.numbers(1) == [2]
+    for receiver in (watch, neighbour, session):
+        receiver.cancel()
+
+
+@shows(SERVER, "Large Events", "An event over 16 MB is BSONObjectTooLarge where the pipeline does not split")
+@shows(DRIVERS, "Notes and Restrictions", "Images can make an event over 16 MB; the cursor closes with an error")
+@shows(FEEDMUX, "Errors", "EVENT_TOO_LARGE ends that feed only, says what helps, and comes again at that place")
+async def test_too_large_without_splitting(site: Site, database: Documents) -> None:
+    prepared(database)
+    wanted = feed(database.name, "c", **IMAGES)
+    watch = await watching(site, wanted)
+    neighbours = [
+        await watching(site, feed(database.name, "c")),
+        await watching(site, feed(database.name)),
+        await watching(site, feed(database.name, "c", full_document="required")),
+    ]
+    insert(database, [1])
+    assert await watch.numbers(1) == [1]
+    changed(database)
+    for _ in range(2):
+        outcome = await watch.end()
+        assert (outcome.code, outcome.reason, outcome.domain) == ("OUT_OF_RANGE", "EVENT_TOO_LARGE", "feedmux")
+        assert (outcome.metadata["code"], outcome.metadata["code_name"]) == ("10334", "BSONObjectTooLarge")
+        assert "$changeStreamSplitLargeEvent" in outcome.message
+        assert "_data" not in outcome.message, "a token holds the document's key"
+        position = watch.position
+        watch = site.api.watch(wanted, at(position=position))
+    for neighbour in neighbours:
+        assert [event.document["operationType"] for event in await neighbour.take(3)] == ["insert", "update", "insert"]
+        neighbour.cancel()
+    # Behind the event the feed is as good as ever.
+    time = neighbours[0].batches[-1].cluster_time
+    behind = await watching(site, wanted, at(start_at_operation_time=time))
+    assert await behind.numbers(1) == [2]
+    behind.cancel()
+
+
+@shows(SERVER, "Large Events", "A server without the stage refuses it, and its words reach the client")
+async def test_a_server_that_cannot_split(site: Site, database: Documents) -> None:
+    if site.version >= (6, 0, 9):
+        pytest.skip("this MongoDB splits")
+    outcome = await site.api.watch(feed(database.name, "c", SPLIT)).end()
+    assert (outcome.code, outcome.reason) == ("INVALID_ARGUMENT", "OPTION_REFUSED")
+    assert outcome.metadata["code"] == "40324"
+    assert "changeStreamSplitLargeEvent" in outcome.message
+
+
+@shows(SERVER, "Large Events", "With $changeStreamSplitLargeEvent as the last stage the event comes in several")
+async def test_split_by_mongodb(splitting: Site, database: Documents) -> None:
+    prepared(database)
+    watch = await watching(splitting, feed(database.name, "c", SPLIT, **IMAGES))
+    insert(database, [1])
+    changed(database)
+    before, *parts, behind = await watch.take(4)
+    assert (before.n, behind.n) == (1, 2)
+    assert all(part.fragments > 1 for part in parts)
+    whole = joined(parts)
+    assert whole["operationType"] == "update"
+    assert (whole["fullDocumentBeforeChange"]["n"], whole["fullDocument"]["n"]) == (0, 1)
+    assert {len(whole[image]["pad"]) for image in ("fullDocument", "fullDocumentBeforeChange")} == {HALF}
+    assert "splitEvent" not in before.document
+    watch.cancel()
+
+
+@shows(SERVER, "Large Events", "A split event's fragments have tokens of their own, after which a stream resumes")
+async def test_resuming_inside_a_split_event(splitting: Site, database: Documents) -> None:
+    prepared(database)
+    wanted = feed(database.name, "c", SPLIT, **IMAGES)
+    watch = await watching(splitting, wanted)
+    changed(database)
+    parts = await watch.take(3)
+    watch.cancel()
+    for option in ("resume_after", "start_after"):
+        # Another comment, and so another stream: MongoDB is asked, not a ring.
+        wanted = feed(database.name, "c", SPLIT, comment=bson.encode({"comment": option}), **IMAGES)
+        again = await watching(splitting, wanted, at(**{option: bson.encode(parts[0].document["_id"])}))
+        second, behind = await again.take(2)
+        assert second.document["splitEvent"] == {"fragment": 2, "of": 2}
+        assert second.data == parts[1].data
+        assert behind.n == 2
+        again.cancel()
+    # On a feed that does not split there is no such event.
+    wanted = feed(database.name, "c", full_document="required")
+    outcome = await splitting.api.watch(wanted, at(resume_after=bson.encode(parts[0].document["_id"]))).end()
+    assert (outcome.code, outcome.reason) == ("FAILED_PRECONDITION", "RESUME_TOKEN_NOT_FOUND")
+
+
+@shows(FEEDMUX, "Positions", "A position inside a split event is never stored: all its fragments come again")
+async def test_acknowledging_inside_a_split_event(splitting: Site, database: Documents) -> None:
+    prepared(database)
+    api, name = splitting.api, f"sub-{database.name}"
+    await api.create(name, feed(database.name, "c", SPLIT, **IMAGES))
+    session = await api.open(name)
+    insert(database, [1])
+    changed(database)
+    events = await session.take(4)
+    await session.ack_and_wait(1)
+    await session.ack(2)
+    await session.close()
+    again = await api.open(name)
+    assert [event.data for event in await again.take(3)] == [event.data for event in events[1:]]
+    await again.ack_and_wait(2)
+    await again.close()
+    third = await api.open(name)
+    assert await third.numbers(1) == [2]
+    await third.close()
+
+
+@shows(
+    FEEDMUX, "Positions", "A subscription that met an event too large goes on once its feed splits, and loses nothing"
+)
+async def test_a_subscription_begins_to_split(splitting: Site, database: Documents) -> None:
+    prepared(database)
+    api, name = splitting.api, f"sub-{database.name}"
+    await api.create(name, feed(database.name, "c", **IMAGES))
+    session = await api.open(name)
+    insert(database, [1])
+    assert await session.numbers(1) == [1]
+    await session.ack_and_wait(1)
+    changed(database)
+    assert (await session.end()).reason == "EVENT_TOO_LARGE"
+    await api.update(["feed"], name=name, feed=feed(database.name, "c", SPLIT, **IMAGES))
+    again = await api.open(name)
+    *parts, behind = await again.take(3)
+    assert joined(parts)["fullDocument"]["n"] == 1
+    assert behind.n == 2
+    await again.ack_and_wait(3)
+    await again.close()
+    # And back.
+    await api.update(["feed"], name=name, feed=feed(database.name, "c", **IMAGES))
+    insert(database, [3])
+    third = await api.open(name)
+    assert await third.numbers(1) == [3]
+    await third.close()

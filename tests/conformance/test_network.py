@@ -1,0 +1,136 @@
+"""A network between feedmux and MongoDB that is cut, frozen or slow: correct, at most later."""
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from pymongo import MongoClient
+from pymongo.database import Database
+
+from feedmux_server.embedded import RedisServer, ReplicaSet
+from tests.conformance.faults import Document, insert, writing, written_more
+from tests.conformance.proxy import Proxy, proxied
+from tests.conformance.statements import DRIVERS, FEEDMUX, shows
+from tests.integration.servers import Here, serving, settings, until
+from tests.integration.wire import Api, feed, refused, seconds
+
+pytestmark = pytest.mark.slow
+
+
+@pytest_asyncio.fixture(scope="module")
+async def proxy(mongo: ReplicaSet) -> AsyncIterator[Proxy]:
+    async with proxied(mongo.nodes[0].port) as proxy:
+        yield proxy
+
+
+@pytest_asyncio.fixture(scope="module")
+async def behind(proxy: Proxy, redis_server: RedisServer) -> AsyncIterator[Here]:
+    """A server that reaches MongoDB through the proxy only."""
+    configuration = settings(proxy.uri, redis_server.url)
+    del configuration["sources"]["other"]
+    async with serving(configuration) as here:
+        yield here
+
+
+@pytest.fixture
+def api(behind: Here) -> Api:
+    return behind.api
+
+
+@pytest.fixture
+def database(mongo_client: MongoClient[Document], request: pytest.FixtureRequest) -> Iterator[Database[Document]]:
+    name = f"net_{abs(hash(request.node.name)) % 10**10}"
+    yield mongo_client[name]
+    mongo_client.drop_database(name)
+
+
+@shows(DRIVERS, "Resumable Error", "A network error is resumable: a cut connection loses and repeats nothing")
+async def test_connections_cut_again_and_again(
+    api: Api, proxy: Proxy, mongo: ReplicaSet, database: Database[Document]
+) -> None:
+    sessions = [await api.open(feed=feed(database.name, "c")), await api.open(feed=feed(database.name))]
+    async with writing(mongo.uri, database.name) as written:
+        for _ in range(5):
+            await written_more(written, 30)
+            proxy.cut()
+        await written_more(written, 30)
+    total = written[0]
+    for session in sessions:
+        assert await session.numbers(total) == list(range(total))
+        session.cancel()
+
+
+@pytest.mark.parametrize("count", [1, 10, 1_000, 150_000, 1_000_000])
+@shows(FEEDMUX, "Resuming", "A reply cut in the middle is no reply: its events come once, from the next")
+async def test_a_reply_cut_in_the_middle(api: Api, proxy: Proxy, database: Database[Document], count: int) -> None:
+    session = await api.open(feed=feed(database.name, "c"))
+    insert(database, range(1))
+    assert await session.numbers(1) == [0]
+    proxy.cut_after_bytes = count
+    for n in range(1, 31):
+        insert(database, [n], pad="x" * 100_000)
+    assert await session.numbers(30) == list(range(1, 31))
+    await until(lambda: proxy.cut_after_bytes is None)
+    session.cancel()
+
+
+@shows(FEEDMUX, "Resuming", "While MongoDB cannot be reached sessions stay, and hear so; afterwards they go on")
+async def test_no_way_to_mongodb_for_a_while(
+    api: Api, proxy: Proxy, mongo: ReplicaSet, database: Database[Document]
+) -> None:
+    session = await api.open(feed=feed(database.name, "c"), heartbeat_interval=seconds(1))
+    async with writing(mongo.uri, database.name) as written:
+        await written_more(written, 10)
+        proxy.refuse(True)
+        await session.until(lambda: session.notices, 20)
+        assert session.notices[0].degraded.away
+        outcome = await refused(api.watch(feed(database.name, "new")).opened())
+        assert (outcome.code, outcome.reason) == ("UNAVAILABLE", "SOURCE_UNAVAILABLE")
+        assert outcome.retry_s
+        assert "RetryInfo" in outcome.details
+        await written_more(written, 10)
+        proxy.refuse(False)
+        await written_more(written, 10)
+    total = written[0]
+    assert await session.numbers(total, 20) == list(range(total))
+    await session.until(lambda: len(session.notices) == 2)
+    assert not session.notices[1].degraded.away
+    session.cancel()
+
+
+@shows(FEEDMUX, "Resuming", "A connection over which nothing comes any more is noticed, and left for a new one")
+async def test_a_silent_network(api: Api, proxy: Proxy, mongo: ReplicaSet, database: Database[Document]) -> None:
+    session = await api.open(feed=feed(database.name, "c"), heartbeat_interval=seconds(1))
+    async with writing(mongo.uri, database.name) as written:
+        await written_more(written, 10)
+        proxy.freeze()
+        try:
+            await session.until(lambda: session.notices, 30)
+            assert session.notices[0].degraded.away
+        finally:
+            # What was under way is gone, as packets are.
+            proxy.cut()
+            proxy.thaw()
+        await written_more(written, 10)
+    total = written[0]
+    assert await session.numbers(total, 20) == list(range(total))
+    session.cancel()
+
+
+SLOW: dict[str, dict[str, Any]] = {"1 Mbit/s": {"bytes_per_s": 125_000}, "100 ms": {"delay_s": 0.1}}
+
+
+@pytest.mark.parametrize("how", SLOW)
+@shows(FEEDMUX, "Ordered, Complete, Unique", "A slow network delays events, and does nothing else")
+async def test_a_slow_network(api: Api, proxy: Proxy, database: Database[Document], how: str) -> None:
+    session = await api.open(feed=feed(database.name, "c"))
+    for name, value in SLOW[how].items():
+        setattr(proxy, name, value)
+    try:
+        for first in range(0, 200, 20):
+            insert(database, range(first, first + 20), pad="x" * 1000)
+        assert await session.numbers(200, 30) == list(range(200))
+    finally:
+        proxy.bytes_per_s, proxy.delay_s = 0, 0.0
+    session.cancel()

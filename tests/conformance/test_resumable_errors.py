@@ -1,0 +1,359 @@
+"""Which errors a stream survives, how often it tries, and what it asks MongoDB for when it resumes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import bson
+import pytest
+
+from feedmux.v1 import feed_pb2
+from tests.conformance.conftest import Site
+from tests.conformance.faults import RESUMABLE, Documents, failing, insert, now, profiled
+from tests.conformance.statements import DRIVERS, FEEDMUX, shows
+from tests.integration.servers import cursors, until
+from tests.integration.wire import Receiver, Session, at, feed, refused, seconds
+
+ALLOWED = {
+    "HostUnreachable": 6,
+    "HostNotFound": 7,
+    "StaleShardVersion": 63,
+    "NetworkTimeout": 89,
+    "ShutdownInProgress": 91,
+    "FailedToSatisfyReadPreference": 133,
+    "StaleEpoch": 150,
+    "PrimarySteppedDown": 189,
+    "RetryChangeStream": 234,
+    "ExceededTimeLimit": 262,
+    "SocketException": 9001,
+    "NotWritablePrimary": 10107,
+    "InterruptedAtShutdown": 11600,
+    "InterruptedDueToReplStateChange": 11602,
+    "NotPrimaryNoSecondaryOk": 13435,
+    "NotPrimaryOrSecondary": 13436,
+    "StaleConfig": 13388,
+}
+"""The list for servers older than 4.4, which do not label their errors."""
+LABELLED_BY_THE_SERVER = frozenset(ALLOWED) - {"StaleShardVersion"}
+"""What MongoDB 6.0 labels by itself in a change stream's getMore (63 is of servers long gone)."""
+STALE_CONFIG = {
+    "ns": "a.b",
+    "vReceived": bson.Timestamp(1, 0),
+    "vReceivedEpoch": bson.ObjectId(),
+    "vReceivedTimestamp": bson.Timestamp(1, 1),
+    "shardId": "one",
+}
+"""MongoDB makes no StaleConfig without it."""
+
+ENDING: dict[str, tuple[int, str, str]] = {
+    "InternalError": (1, "FAILED_PRECONDITION", "PIPELINE_FAILED"),
+    "BadValue": (2, "FAILED_PRECONDITION", "PIPELINE_FAILED"),
+    "UnknownError": (8, "FAILED_PRECONDITION", "PIPELINE_FAILED"),
+    "Unauthorized": (13, "PERMISSION_DENIED", "SOURCE_UNAUTHORIZED"),
+    "TypeMismatch": (14, "FAILED_PRECONDITION", "PIPELINE_FAILED"),
+    "AuthenticationFailed": (18, "PERMISSION_DENIED", "SOURCE_UNAUTHORIZED"),
+    "NamespaceNotFound": (26, "FAILED_PRECONDITION", "PIPELINE_FAILED"),
+    "NoMatchingDocument": (47, "FAILED_PRECONDITION", "IMAGE_UNAVAILABLE"),
+    "CappedPositionLost": (136, "OUT_OF_RANGE", "HISTORY_LOST"),
+    "ChangeStreamHistoryLost": (286, "OUT_OF_RANGE", "HISTORY_LOST"),
+    "BSONObjectTooLarge": (10334, "OUT_OF_RANGE", "EVENT_TOO_LARGE"),
+    "a code of the future": (987_654, "FAILED_PRECONDITION", "PIPELINE_FAILED"),
+}
+"""Not on any list: the stream ends, and says why."""
+
+COMMENT = bson.encode({"comment": "a stream of its own"})
+KILLED = {"CursorKilled": 237, "Interrupted": 11601, "QueryPlanKilled": 175, "MaxTimeMSExpired": 50}
+
+
+def error(name: str) -> dict[str, Any]:
+    more = {"errorExtraInfo": STALE_CONFIG} if name == "StaleConfig" else {}
+    return {"errorCode": ALLOWED[name], **more}
+
+
+@asynccontextmanager
+async def reading(site: Site, database: Documents, **fields: Any) -> AsyncIterator[Session]:
+    """A session that has had the numbers 0 to 2."""
+    session = await site.api.open(feed=feed(database.name, "c", **fields))
+    insert(database, range(3))
+    assert await session.numbers(3) == [0, 1, 2]
+    yield session
+    session.cancel()
+
+
+async def goes_on(session: Receiver, database: Documents) -> None:
+    insert(database, range(3, 6))
+    assert await session.numbers(3) == [3, 4, 5]
+
+
+async def resumes(site: Site, database: Documents) -> int:
+    [stream] = await site.api.streams(f"{database.name}.c")
+    return stream.resumes
+
+
+# --- Which errors.
+
+
+@pytest.mark.parametrize("name", sorted(LABELLED_BY_THE_SERVER))
+@shows(
+    DRIVERS,
+    "Resumable Error",
+    "On servers from 4.4 on, every getMore error with the label ResumableChangeStreamError is resumable;"
+    " MongoDB itself gives it to the codes of the allow-list",
+)
+async def test_what_the_server_labels_is_resumed(site: Site, database: Documents, name: str) -> None:
+    async with reading(site, database) as session:
+        with failing(site.client, f"{database.name}.c", "getMore", **error(name)) as point:
+            await point.hit()
+            await goes_on(session, database)
+        assert point.met == 1
+        assert await resumes(site, database) >= 1
+
+
+@pytest.mark.parametrize("code", [8, 63, 987_654])
+@shows(DRIVERS, "Resumable Error", "The label decides, not the code: the server can add codes of its own")
+async def test_the_label_decides(site: Site, database: Documents, code: int) -> None:
+    async with reading(site, database) as session:
+        how: dict[str, Any] = {"errorCode": code, "errorLabels": [RESUMABLE]}
+        with failing(site.client, f"{database.name}.c", "getMore", **how) as point:
+            await point.hit()
+            await goes_on(session, database)
+        assert await resumes(site, database) == 1
+
+
+@shows(DRIVERS, "Resumable Error", "CursorNotFound (43) is resumable without the label")
+async def test_cursor_not_found_needs_no_label(site: Site, database: Documents) -> None:
+    async with reading(site, database) as session:
+        with failing(site.client, f"{database.name}.c", "getMore", errorCode=43, errorLabels=[]) as point:
+            await point.hit()
+            await goes_on(session, database)
+        assert await resumes(site, database) == 1
+
+
+@shows(DRIVERS, "Resumable Error", "An error that is not the server's (network, timeout) is resumable")
+async def test_a_broken_connection_is_resumed(site: Site, database: Documents) -> None:
+    async with reading(site, database) as session:
+        with failing(site.client, f"{database.name}.c", "getMore", closeConnection=True) as point:
+            await point.hit()
+            await goes_on(session, database)
+        assert await resumes(site, database) == 1
+
+
+@pytest.mark.parametrize("name", ENDING)
+@shows(DRIVERS, "Resumable Error", "Any other error ends the stream, and is told with its code and name")
+async def test_any_other_error_ends_the_stream(site: Site, database: Documents, name: str) -> None:
+    code, status, reason = ENDING[name]
+    async with reading(site, database) as session:
+        position = session.position
+        with failing(site.client, f"{database.name}.c", "getMore", times=2, errorCode=code, errorLabels=[]) as point:
+            outcome = await session.end()
+        assert point.met == 1, "no attempt to resume"
+        assert (outcome.code, outcome.reason, outcome.domain) == (status, reason, "feedmux")
+        assert outcome.metadata["code"] == str(code)
+        assert outcome.metadata.get("code_name", name) == name or code == 987_654
+        # It was no fault of the place: the feed goes on there.
+        again = await site.api.open(feed=feed(database.name, "c"), start=at(position=position))
+        await goes_on(again, database)
+        again.cancel()
+
+
+@pytest.mark.parametrize("name", KILLED)
+@shows(
+    FEEDMUX,
+    "Resuming",
+    "A getMore that an operator kills does not end the sessions of all who share it (docs/adr/0005)",
+)
+async def test_a_killed_getmore_is_tried_again(site: Site, database: Documents, name: str) -> None:
+    async with reading(site, database) as session:
+        how: dict[str, Any] = {"errorCode": KILLED[name], "errorLabels": []}
+        with failing(site.client, f"{database.name}.c", "getMore", **how) as point:
+            await point.hit()
+            await goes_on(session, database)
+        assert await resumes(site, database) == 1
+
+
+@shows(
+    FEEDMUX,
+    "Resuming",
+    "A code of the old allow-list without the label is no reason to end the sessions: tried again after a backoff",
+)
+@pytest.mark.parametrize("name", ALLOWED)
+async def test_an_unlabelled_code_of_the_old_list(site: Site, database: Documents, name: str) -> None:
+    async with reading(site, database) as session:
+        how = {**error(name), "errorLabels": []}
+        with failing(site.client, f"{database.name}.c", "getMore", **how) as point:
+            await point.hit()
+            await goes_on(session, database)
+
+
+# --- How often.
+
+
+@shows(DRIVERS, "ChangeStream", "One attempt to resume for each error, at once; then feedmux waits between attempts")
+async def test_attempts_are_spaced_while_mongodb_fails(site: Site, database: Documents) -> None:
+    scope = f"{database.name}.c"
+    async with reading(site, database) as session:
+        how: dict[str, Any] = {"errorCode": 6, "errorLabels": [RESUMABLE]}
+        with failing(site.client, scope, "getMore", "aggregate", times=None, **how) as point:
+            await asyncio.sleep(2.0)  # time for many, if nothing held them back
+        # One getMore and the attempt at once; then 0.2 s, 0.4 s, 0.8 s, 1.6 s less jitter; two commands each when the
+        # driver retries its read.
+        assert 3 <= point.met <= 20
+        await goes_on(session, database)
+
+
+@shows(DRIVERS, "Resume Process", "Consecutive attempts can succeed without any change received between them")
+async def test_failures_again_and_again_without_events(site: Site, database: Documents) -> None:
+    async with reading(site, database) as session:
+        for count in range(1, 5):
+            with failing(site.client, f"{database.name}.c", "getMore", errorCode=43):
+                await until(lambda count=count: _reached(site, database, count))  # type: ignore[misc]
+        await goes_on(session, database)
+
+
+@shows(DRIVERS, "Resume Process", "An attempt can succeed also before the first change, from the start it was given")
+async def test_failures_before_the_first_event(site: Site, database: Documents) -> None:
+    session = await site.api.open(feed=feed(database.name, "c"))
+    with failing(site.client, f"{database.name}.c", "getMore", times=3, errorCode=43):
+        insert(database, range(3))
+        assert await session.numbers(3) == [0, 1, 2]
+    session.cancel()
+
+
+@pytest.mark.parametrize("code", [2, 8, 73, 987_654])
+@shows(DRIVERS, "Resumable Error", "An aggregate that fails at the start is refused, not resumed")
+async def test_an_aggregate_error_at_the_start(site: Site, database: Documents, code: int) -> None:
+    with failing(site.client, f"{database.name}.c", "aggregate", times=None, errorCode=code, errorLabels=[]) as point:
+        outcome = await refused(site.api.watch(feed(database.name, "c")).opened())
+    assert point.met == 1
+    assert (outcome.code, outcome.reason) == ("INVALID_ARGUMENT", "OPTION_REFUSED")
+    assert outcome.metadata["code"] == str(code)
+
+
+@pytest.mark.parametrize("code", [2, 8, 13, 286])
+@shows(DRIVERS, "Resumable Error", "An aggregate that fails while resuming ends the stream with its own error")
+async def test_an_aggregate_error_while_resuming(site: Site, database: Documents, code: int) -> None:
+    scope = f"{database.name}.c"
+    async with reading(site, database) as session:
+        with failing(site.client, scope, "aggregate", times=None, errorCode=code, errorLabels=[]) as point:
+            database.command("killCursors", "c", cursors=list(cursors(site.client, scope)))
+            outcome = await session.end()
+        assert point.met == 1
+        assert outcome.metadata["code"] == str(code)
+        assert outcome.code in ("INVALID_ARGUMENT", "PERMISSION_DENIED", "OUT_OF_RANGE")
+
+
+@shows(
+    FEEDMUX,
+    "Resuming",
+    "An aggregate that says `not now` is tried again after a backoff for as long as somebody waits,"
+    " and the session is told that MongoDB is away and back",
+)
+async def test_an_aggregate_that_says_not_now(site: Site, database: Documents) -> None:
+    scope = f"{database.name}.c"
+    session = await site.api.open(feed=feed(database.name, "c"), heartbeat_interval=seconds(1))
+    insert(database, range(3))
+    assert await session.numbers(3) == [0, 1, 2]
+    with failing(site.client, scope, "aggregate", times=None, errorCode=6) as point:
+        database.command("killCursors", "c", cursors=list(cursors(site.client, scope)))
+        await session.until(lambda: session.notices)
+        assert session.notices[0].degraded.away
+    assert 1 <= point.met <= 20
+    await goes_on(session, database)
+    await session.until(lambda: len(session.notices) == 2)
+    assert not session.notices[1].degraded.away
+    session.cancel()
+
+
+# --- What MongoDB is asked.
+
+
+@shows(DRIVERS, "Resume Process", "A cached token goes into resumeAfter, and neither startAfter nor a time beside it")
+async def test_resuming_after_an_event(site: Site, database: Documents) -> None:
+    with profiled(database) as profile:
+        async with reading(site, database) as session:
+            with failing(site.client, f"{database.name}.c", "getMore", errorCode=43) as point:
+                await point.hit()
+                await goes_on(session, database)
+        first, second = profile.starts()
+    assert set(first) == {"startAtOperationTime"}
+    assert set(second) == {"resumeAfter"}
+
+
+@pytest.mark.parametrize("option", ["resume_after", "start_after"])
+@shows(
+    DRIVERS,
+    "Resume Process",
+    "A stream begun with startAfter resumes with startAfter until it has shown a change, with resumeAfter from then on",
+)
+async def test_resuming_a_native_start(site: Site, database: Documents, option: str) -> None:
+    namespace = f"{database.name}.c"
+    async with reading(site, database) as session:
+        token = session.resume_token
+        await session.close()  # or its stream could meet the error that is meant for the next one
+    with profiled(database) as profile:
+        watch = site.api.watch(feed(database.name, "c", comment=COMMENT), at(**{option: token}))
+        await watch.opened()
+        for count in (2, 3):
+            with failing(site.client, namespace, "getMore", errorCode=43):
+                await until(lambda count=count: len(profile.starts()) == count)  # type: ignore[misc]
+        await goes_on(watch, database)
+        with failing(site.client, namespace, "getMore", errorCode=43):
+            await until(lambda: len(profile.starts()) == 4)
+        watch.cancel()
+        own = {"resume_after": "resumeAfter", "start_after": "startAfter"}[option]
+        assert [set(start) for start in profile.starts()] == [{own}, {own}, {own}, {"resumeAfter"}]
+
+
+@shows(DRIVERS, "Resume Process", "A start at an operation time is asked for again until there is a token")
+async def test_resuming_a_start_at_a_time(site: Site, database: Documents) -> None:
+    insert(database, range(1))
+    time = now(site.client)
+    start = at(start_at_operation_time=feed_pb2.ClusterTime(seconds=time.time, increment=time.inc))
+    with profiled(database) as profile:
+        # Before the first answer there is no token.
+        with failing(site.client, f"{database.name}.c", "getMore", times=1, errorCode=43):
+            watch = site.api.watch(feed(database.name, "c"), start)
+            await watch.opened()
+            await until(lambda: len(profile.starts()) == 2)
+        insert(database, range(1, 3))
+        assert (await watch.numbers(3))[-2:] == [1, 2]
+        watch.cancel()
+        assert profile.starts() == [{"startAtOperationTime": time}] * 2
+
+
+@shows(DRIVERS, "Resume Process", "The cursor that failed is killed on the server that holds it")
+async def test_the_old_cursor_is_killed(site: Site, database: Documents) -> None:
+    scope = f"{database.name}.c"
+    with profiled(database) as profile:
+        async with reading(site, database) as session:
+            [old] = cursors(site.client, scope)
+            with failing(site.client, scope, "getMore", errorCode=262) as point:
+                await point.hit()
+                await goes_on(session, database)
+            await until(lambda: any(old in each["cursors"] for each in profile.commands("killCursors")))
+            assert len(cursors(site.client, scope)) == 1
+
+
+@shows(DRIVERS, "Resume Process", "Errors while the old cursor is killed are suppressed")
+async def test_a_cursor_that_cannot_be_killed(site: Site, database: Documents) -> None:
+    scope = f"{database.name}.c"
+    async with reading(site, database) as session:
+        with failing(site.client, scope, "getMore", "killCursors", times=2, closeConnection=True) as point:
+            await point.hit()
+            await goes_on(session, database)
+
+
+@shows(DRIVERS, "ChangeStream", "The read preference given at the start is that of every attempt to resume")
+async def test_the_original_read_preference(site: Site, database: Documents) -> None:
+    with profiled(database) as profile:
+        async with reading(site, database, read_preference="nearest") as session:
+            with failing(site.client, f"{database.name}.c", "getMore", errorCode=43) as point:
+                await point.hit()
+                await goes_on(session, database)
+        asked = [command["$readPreference"]["mode"] for command in profile.commands("aggregate")]
+    assert asked == ["nearest", "nearest"]
+
+
+async def _reached(site: Site, database: Documents, count: int) -> bool:
+    return await resumes(site, database) >= count
