@@ -8,6 +8,7 @@ from bson.codec_options import CodecOptions
 from bson.errors import BSONError
 from bson.timestamp import Timestamp
 from pymongo.asynchronous.client_session import AsyncClientSession
+from pymongo.errors import ConfigurationError
 from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import _ServerMode
 from pymongo.write_concern import WriteConcern
@@ -29,8 +30,8 @@ class AsyncChangeStream(WatchState):
         self._session = AsyncSession(api.link, api.feed_opening(plan.feed, plan.start), options, None)
         super().__init__(plan, self._session)
 
-    async def open(self) -> Self:
-        """Opens the stream; returns when MongoDB has accepted it. `watch` has done so. Raises PyMongoError."""
+    async def _open(self) -> Self:
+        """Opens the stream; returns when MongoDB has accepted it. Raises PyMongoError."""
         try:
             await self._session
         except FeedmuxError as error:
@@ -135,7 +136,7 @@ class AsyncWatchable(WatchTarget):
             full_document_before_change=full_document_before_change,
             show_expanded_events=show_expanded_events,
         )
-        return await AsyncChangeStream(self._api, plan).open()
+        return await AsyncChangeStream(self._api, plan)._open()
 
 
 class AsyncCollection(CollectionTarget, AsyncWatchable):
@@ -223,13 +224,15 @@ class AsyncWatchClient(AsyncWatchable):
 
     def get_database(
         self,
-        name: str,
+        name: str | None = None,
         codec_options: CodecOptions[Any] | None = None,
         read_preference: _ServerMode | None = None,
         write_concern: WriteConcern | None = None,
         read_concern: ReadConcern | None = None,
     ) -> AsyncDatabase:
-        """A database, with options of its own."""
+        """A database, with options of its own. As there is no URI to name one, it has to be named."""
+        if name is None:
+            raise ConfigurationError("No default database defined")
         options = self._options.having(codec_options, read_preference, write_concern, read_concern)
         return AsyncDatabase(self, name, options)
 

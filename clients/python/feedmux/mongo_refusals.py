@@ -73,6 +73,12 @@ def check_type(option: str, value: Any, kind: type, expected: str, codec_options
         raise failure(14, "TypeMismatch", message)
 
 
+def check_not_empty(option: str, value: Any) -> None:
+    """An empty text, which on the way would look like an option left out."""
+    if value == "":
+        raise failure(2, "BadValue", f"Enumeration value '' for field '$changeStream.{option}' is not a valid value.")
+
+
 def check_expanded(value: Any, codec_options: CodecOptions[Any]) -> None:
     """pymongo sends only what is true to Python."""
     if value and not isinstance(value, bool):

@@ -12,6 +12,7 @@ from bson.codec_options import CodecOptions
 from bson.errors import BSONError
 from bson.timestamp import Timestamp
 from pymongo.client_session import ClientSession
+from pymongo.errors import ConfigurationError
 from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import _ServerMode
 from pymongo.write_concern import WriteConcern
@@ -223,13 +224,15 @@ class WatchClient(Watchable):
 
     def get_database(
         self,
-        name: str,
+        name: str | None = None,
         codec_options: CodecOptions[Any] | None = None,
         read_preference: _ServerMode | None = None,
         write_concern: WriteConcern | None = None,
         read_concern: ReadConcern | None = None,
     ) -> Database:
-        """A database, with options of its own."""
+        """A database, with options of its own. As there is no URI to name one, it has to be named."""
+        if name is None:
+            raise ConfigurationError("No default database defined")
         options = self._options.having(codec_options, read_preference, write_concern, read_concern)
         return Database(self, name, options)
 

@@ -24,6 +24,7 @@ from feedmux.mongo_refusals import (
     check_await,
     check_expanded,
     check_namespace,
+    check_not_empty,
     check_operation_time,
     check_session,
     check_stages,
@@ -93,6 +94,8 @@ def watch_plan(
         check_operation_time(start_at_operation_time, codec)
         start = Start.operation_time(start_at_operation_time)
     check_type("fullDocumentBeforeChange", full_document_before_change, str, "string", codec)
+    check_not_empty("fullDocument", full_document)
+    check_not_empty("fullDocumentBeforeChange", full_document_before_change)
     check_expanded(show_expanded_events, codec)
     check_await(max_await_time_ms)
     check_namespace(database, collection)
