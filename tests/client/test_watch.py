@@ -11,7 +11,7 @@ import pytest
 from bson.codec_options import CodecOptions
 from bson.timestamp import Timestamp
 from pymongo.collation import Collation
-from pymongo.errors import AutoReconnect, ConfigurationError, OperationFailure, PyMongoError
+from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError
 
 import feedmux
 from feedmux.errors import make_error
@@ -156,10 +156,11 @@ def test_codes_without_mongodb_s_words(status: str, reason: str, kind: type[PyMo
     [
         ({"pipeline": {"$match": {}}}, TypeError),
         ({"full_document": 1}, TypeError),
-        ({"batch_size": "1"}, TypeError),
+        ({"batch_size": "many"}, ValueError),
         ({"batch_size": -1}, ValueError),
-        ({"start_at_operation_time": 5}, TypeError),
-        ({"session": object()}, ConfigurationError),
+        ({"start_at_operation_time": 5}, OperationFailure),
+        ({"max_await_time_ms": -1}, OperationFailure),
+        ({"session": object()}, ValueError),
     ],
 )
 def test_arguments_are_checked_before_anything_is_sent(arguments: dict[str, Any], kind: type[Exception]) -> None:

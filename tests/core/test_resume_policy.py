@@ -118,7 +118,7 @@ def test_refused_options_keep_mongodbs_words(code: int, message: str) -> None:
     verdict = classify(replace(AGGREGATE, code=code, code_name="Name", message=message))
     assert (verdict.action, verdict.error.reason) == (Action.FATAL, ErrorReason.OPTION_REFUSED)
     assert message in verdict.error.message
-    assert verdict.error.metadata == {"code": str(code), "code_name": "Name"}
+    assert verdict.error.metadata == {"code": str(code), "code_name": "Name", "errmsg": message}
 
 
 def test_a_failing_stage() -> None:

@@ -9,7 +9,7 @@ from bson.codec_options import CodecOptions
 
 from feedmux.api import Api, make_feed, settings
 from feedmux.async_session import AsyncSession
-from feedmux.async_watch import AsyncDatabase, AsyncWatcher, AsyncWatchMixin
+from feedmux.async_watch import AsyncWatchClient
 from feedmux.feeds import (
     Feed,
     OnHistoryLost,
@@ -22,9 +22,10 @@ from feedmux.feeds import (
 from feedmux.link import Tls, Token
 from feedmux.options import SessionOptions
 from feedmux.seat import OnNotice
+from feedmux.watch_target import TargetOptions
 
 
-class AsyncClient(AsyncWatchMixin):
+class AsyncClient(AsyncWatchClient):
     """A connection to feedmux.
 
     `target` is `host:port`, or any gRPC target. `api_key`, or `token`: a JWT, or a function that returns a fresh one.
@@ -48,20 +49,7 @@ class AsyncClient(AsyncWatchMixin):
         channel_options: Sequence[tuple[str, int | str]] = (),
     ) -> None:
         chosen = settings(target, api_key, token, source, tls, timeout_s, session, codec_options, channel_options)
-        self._api = Api(chosen)
-        super().__init__(AsyncWatcher(self._api), chosen.codec_options)
-
-    def __getitem__(self, name: str) -> AsyncDatabase:
-        return self.get_database(name)
-
-    def __getattr__(self, name: str) -> AsyncDatabase:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return self.get_database(name)
-
-    def get_database(self, name: str, codec_options: CodecOptions[Any] | None = None) -> AsyncDatabase:
-        """A database, for pymongo's interface."""
-        return AsyncDatabase(self._watcher, name, codec_options or self.codec_options)
+        super().__init__(Api(chosen), TargetOptions(chosen.codec_options))
 
     def subscription(self, name: str) -> "AsyncSubscription":
         """A durable subscription by name. Nothing is sent."""

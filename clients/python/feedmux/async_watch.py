@@ -1,53 +1,63 @@
 """pymongo's asynchronous interface: `await client[database][collection].watch(…)` and its AsyncChangeStream."""
 
-import copy
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from bson.codec_options import CodecOptions
+from bson.errors import BSONError
 from bson.timestamp import Timestamp
+from pymongo.asynchronous.client_session import AsyncClientSession
+from pymongo.errors import ConfigurationError
+from pymongo.read_concern import ReadConcern
+from pymongo.read_preferences import _ServerMode
+from pymongo.write_concern import WriteConcern
 
 from feedmux.api import Api
 from feedmux.async_session import AsyncSession
 from feedmux.errors import FeedInvalidated, FeedmuxError
 from feedmux.mongo_errors import as_pymongo
 from feedmux.watch_options import WatchPlan, watch_plan
+from feedmux.watch_state import WatchState
+from feedmux.watch_target import CollectionTarget, DatabaseTarget, WatchTarget, no_attribute
 
 
-class AsyncChangeStream:
-    """pymongo's AsyncChangeStream: an iterator of change documents."""
+class AsyncChangeStream(WatchState):
+    """pymongo's AsyncChangeStream: an asynchronous iterator of change documents. Made by `watch`."""
 
-    def __init__(self, api: Api, plan: WatchPlan, codec_options: CodecOptions[Any]) -> None:
-        options = plan.session_options(api.settings.session, codec_options)
-        self._await_s = plan.await_s
-        self._given_token = plan.given_token
+    def __init__(self, api: Api, plan: WatchPlan) -> None:
+        options = plan.session_options(api.settings.session)
         self._session = AsyncSession(api.link, api.feed_opening(plan.feed, plan.start), options, None)
+        super().__init__(plan, self._session)
 
-    @property
-    def resume_token(self) -> Mapping[str, Any] | None:
-        """The token to resume after: of the last document returned, or a later one where all have been returned."""
-        token = self._session.resume_token
-        return copy.deepcopy(self._given_token if token is None else token)
-
-    @property
-    def alive(self) -> bool:
-        """Whether `next` may still return a document."""
-        return not self._session.closed
+    async def _open(self) -> Self:
+        """Opens the stream; returns when MongoDB has accepted it. Raises PyMongoError."""
+        try:
+            await self._session
+        except FeedmuxError as error:
+            raise as_pymongo(error, opening=True) from error
+        self._no_event()
+        return self
 
     async def next(self) -> Any:
-        """The next change, however long it takes. Raises StopAsyncIteration after `close()` or an invalidate."""
-        return await self._next(None)
+        """The next change, however long it takes.
+
+        Raises StopAsyncIteration after `close()` or an invalidate, OperationFailure for what MongoDB refused; then
+        the stream is closed.
+        """
+        if self.alive:
+            document = await self._step(None)
+            if document is not None:
+                return document
+        raise StopAsyncIteration
 
     async def try_next(self) -> Any | None:
         """The next change if it comes within `max_await_time_ms` (1 s), else None."""
-        try:
-            return await self._next(self._await_s)
-        except (TimeoutError, StopAsyncIteration):
-            return None
+        return await self._step(self._await_s) if self.alive else None
 
     async def close(self) -> None:
-        """Ends the stream."""
+        """Ends the stream; a task that waits in `next` gets StopAsyncIteration."""
+        self._closed = True
         await self._session.close()
 
     def __aiter__(self) -> Self:
@@ -63,44 +73,32 @@ class AsyncChangeStream:
     ) -> None:
         await self.close()
 
-    async def open(self) -> Self:
-        """Opens the stream; `watch` has done so."""
+    async def _step(self, timeout_s: float | None) -> Any | None:
         try:
-            await self._session
+            event = await self._session.next(timeout_s)
+            document = event.document
+        except TimeoutError:
+            self._no_event()
+            return None
+        except (FeedInvalidated, StopAsyncIteration):
+            self._closed = True
+            self._no_event()
+            return None
         except FeedmuxError as error:
+            self._closed = True
             raise as_pymongo(error) from error
-        return self
-
-    async def _next(self, timeout_s: float | None) -> Any:
-        try:
-            return (await self._session.next(timeout_s)).document
-        except FeedInvalidated:
-            raise StopAsyncIteration from None
-        except FeedmuxError as error:
-            raise as_pymongo(error) from error
+        except BSONError:
+            # The place stays before the event that cannot be decoded.
+            await self.close()
+            raise
+        self._event = event
+        return document
 
 
-class AsyncWatcher:
-    """What every `watch()` of a client needs."""
+class AsyncWatchable(WatchTarget):
+    """`watch`, for client, database and collection."""
 
-    def __init__(self, api: Api) -> None:
-        self.api = api
-
-
-class AsyncWatchMixin:
-    """`watch` and the codec options, for client, database and collection."""
-
-    def __init__(
-        self,
-        watcher: AsyncWatcher,
-        codec_options: CodecOptions[Any],
-        database: str | None = None,
-        collection: str | None = None,
-    ) -> None:
-        self._watcher = watcher
-        self._database_name = database
-        self._collection_name = collection
-        self.codec_options = codec_options
+    _scope: tuple[str | None, str | None] = None, None
 
     async def watch(
         self,
@@ -109,21 +107,22 @@ class AsyncWatchMixin:
         resume_after: Mapping[str, Any] | None = None,
         max_await_time_ms: int | None = None,
         batch_size: int | None = None,
-        collation: Any = None,
+        collation: Any | None = None,
         start_at_operation_time: Timestamp | None = None,
-        session: Any = None,
+        session: AsyncClientSession | None = None,
         start_after: Mapping[str, Any] | None = None,
-        comment: Any = None,
+        comment: Any | None = None,
         full_document_before_change: str | None = None,
         show_expanded_events: bool | None = None,
     ) -> AsyncChangeStream:
-        """As pymongo's asynchronous `watch`. `session` must be None: feedmux reads with a session of its own.
+        """As pymongo's asynchronous `watch`; docs/pymongo-compatibility.md has the few differences.
 
         Raises OperationFailure, with MongoDB's code and labels, for what MongoDB refuses; PyMongoError.
         """
         plan = watch_plan(
-            self._database_name,
-            self._collection_name,
+            self._options,
+            *self._scope,
+            AsyncClientSession,
             pipeline=pipeline,
             full_document=full_document,
             resume_after=resume_after,
@@ -137,50 +136,110 @@ class AsyncWatchMixin:
             full_document_before_change=full_document_before_change,
             show_expanded_events=show_expanded_events,
         )
-        return await AsyncChangeStream(self._watcher.api, plan, self.codec_options).open()
+        return await AsyncChangeStream(self._api, plan)._open()
 
 
-class AsyncCollection(AsyncWatchMixin):
+class AsyncCollection(CollectionTarget, AsyncWatchable):
     """A collection to watch."""
 
-    def __init__(self, watcher: AsyncWatcher, database: str, name: str, codec_options: CodecOptions[Any]) -> None:
-        super().__init__(watcher, codec_options, database, name)
-        self.name = name
-        self.full_name = f"{database}.{name}"
-        self._database = database
+    _database: "AsyncDatabase"
 
-    def with_options(self, codec_options: CodecOptions[Any] | None = None) -> "AsyncCollection":
-        """The same collection, read with other codec options."""
-        return AsyncCollection(self._watcher, self._database, self.name, codec_options or self.codec_options)
+    @property
+    def _scope(self) -> tuple[str, str]:  # type: ignore[override]
+        return self._database.name, self._name
+
+    @property
+    def database(self) -> "AsyncDatabase":
+        """The database it is in."""
+        return self._database
+
+    def with_options(
+        self,
+        codec_options: CodecOptions[Any] | None = None,
+        read_preference: _ServerMode | None = None,
+        write_concern: WriteConcern | None = None,
+        read_concern: ReadConcern | None = None,
+    ) -> "AsyncCollection":
+        """The same collection with other options."""
+        options = self._options.having(codec_options, read_preference, write_concern, read_concern)
+        return AsyncCollection(self._database, self._name, options)
 
     def __getitem__(self, name: str) -> "AsyncCollection":
-        return AsyncCollection(self._watcher, self._database, f"{self.name}.{name}", self.codec_options)
+        return AsyncCollection(self._database, f"{self._name}.{name}", self._options)
 
     def __getattr__(self, name: str) -> "AsyncCollection":
         if name.startswith("_"):
-            raise AttributeError(name)
+            raise no_attribute(self, name, f"{self._name}.{name}")
         return self[name]
 
 
-class AsyncDatabase(AsyncWatchMixin):
+class AsyncDatabase(DatabaseTarget, AsyncWatchable):
     """A database to watch."""
 
-    def __init__(self, watcher: AsyncWatcher, name: str, codec_options: CodecOptions[Any]) -> None:
-        super().__init__(watcher, codec_options, name)
-        self.name = name
+    _client: AsyncWatchable
 
-    def with_options(self, codec_options: CodecOptions[Any] | None = None) -> "AsyncDatabase":
-        """The same database, read with other codec options."""
-        return AsyncDatabase(self._watcher, self.name, codec_options or self.codec_options)
+    @property
+    def _scope(self) -> tuple[str, None]:  # type: ignore[override]
+        return self._name, None
 
-    def get_collection(self, name: str, codec_options: CodecOptions[Any] | None = None) -> AsyncCollection:
-        """A collection."""
-        return AsyncCollection(self._watcher, self.name, name, codec_options or self.codec_options)
+    @property
+    def client(self) -> AsyncWatchable:
+        """The client it belongs to."""
+        return self._client
+
+    def with_options(
+        self,
+        codec_options: CodecOptions[Any] | None = None,
+        read_preference: _ServerMode | None = None,
+        write_concern: WriteConcern | None = None,
+        read_concern: ReadConcern | None = None,
+    ) -> "AsyncDatabase":
+        """The same database with other options."""
+        options = self._options.having(codec_options, read_preference, write_concern, read_concern)
+        return AsyncDatabase(self._client, self._name, options)
+
+    def get_collection(
+        self,
+        name: str,
+        codec_options: CodecOptions[Any] | None = None,
+        read_preference: _ServerMode | None = None,
+        write_concern: WriteConcern | None = None,
+        read_concern: ReadConcern | None = None,
+    ) -> AsyncCollection:
+        """A collection, with options of its own."""
+        options = self._options.having(codec_options, read_preference, write_concern, read_concern)
+        return AsyncCollection(self, name, options)
 
     def __getitem__(self, name: str) -> AsyncCollection:
-        return self.get_collection(name)
+        return AsyncCollection(self, name, self._options)
 
     def __getattr__(self, name: str) -> AsyncCollection:
         if name.startswith("_"):
-            raise AttributeError(name)
+            raise no_attribute(self, name, name)
+        return self[name]
+
+
+class AsyncWatchClient(AsyncWatchable):
+    """What a client has of pymongo's."""
+
+    def get_database(
+        self,
+        name: str | None = None,
+        codec_options: CodecOptions[Any] | None = None,
+        read_preference: _ServerMode | None = None,
+        write_concern: WriteConcern | None = None,
+        read_concern: ReadConcern | None = None,
+    ) -> AsyncDatabase:
+        """A database, with options of its own. As there is no URI to name one, it has to be named."""
+        if name is None:
+            raise ConfigurationError("No default database defined")
+        options = self._options.having(codec_options, read_preference, write_concern, read_concern)
+        return AsyncDatabase(self, name, options)
+
+    def __getitem__(self, name: str) -> AsyncDatabase:
+        return AsyncDatabase(self, name, self._options)
+
+    def __getattr__(self, name: str) -> AsyncDatabase:
+        if name.startswith("_"):
+            raise no_attribute(self, name, name)
         return self[name]

@@ -22,10 +22,11 @@ from feedmux.options import SessionOptions
 from feedmux.portal import portal
 from feedmux.seat import OnNotice
 from feedmux.session import Session
-from feedmux.watch import Database, Watcher, WatchMixin
+from feedmux.watch import WatchClient
+from feedmux.watch_target import TargetOptions
 
 
-class Client(WatchMixin):
+class Client(WatchClient):
     """A connection to feedmux.
 
     `target` is `host:port`, or any gRPC target. `api_key`, or `token`: a JWT, or a function that returns a fresh one.
@@ -48,20 +49,7 @@ class Client(WatchMixin):
         channel_options: Sequence[tuple[str, int | str]] = (),
     ) -> None:
         chosen = settings(target, api_key, token, source, tls, timeout_s, session, codec_options, channel_options)
-        self._api = Api(chosen)
-        super().__init__(Watcher(self._api), chosen.codec_options)
-
-    def __getitem__(self, name: str) -> Database:
-        return self.get_database(name)
-
-    def __getattr__(self, name: str) -> Database:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return self.get_database(name)
-
-    def get_database(self, name: str, codec_options: CodecOptions[Any] | None = None) -> Database:
-        """A database, for pymongo's interface."""
-        return Database(self._watcher, name, codec_options or self.codec_options)
+        super().__init__(Api(chosen), TargetOptions(chosen.codec_options))
 
     def subscription(self, name: str) -> "Subscription":
         """A durable subscription by name. Nothing is sent."""

@@ -1,21 +1,30 @@
-"""The client's errors as pymongo would have raised them, with MongoDB's code, code name and labels."""
+"""The client's errors as pymongo would have raised them, with MongoDB's words, code, code name and labels."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError
+from pymongo.errors import (
+    AutoReconnect,
+    CursorNotFound,
+    ExecutionTimeout,
+    OperationFailure,
+    PyMongoError,
+    ServerSelectionTimeoutError,
+)
 
-from feedmux.errors import FeedmuxError, Unavailable
+from feedmux.errors import FailedPrecondition, FeedmuxError, InvalidArgument, OutOfRange, Unavailable
 
 _CODES: Final[Mapping[str, tuple[int, str]]] = {
     "HISTORY_LOST": (286, "ChangeStreamHistoryLost"),
     "START_AFTER_REQUIRED": (260, "InvalidResumeToken"),
+    "POSITION_INVALID": (260, "InvalidResumeToken"),
+    "POSITION_FOREIGN": (260, "InvalidResumeToken"),
     "RESUME_TOKEN_NOT_FOUND": (280, "ChangeStreamFatalError"),
     "RESUME_TOKEN_MODIFIED": (280, "ChangeStreamFatalError"),
     "IMAGE_UNAVAILABLE": (47, "NoMatchingDocument"),
     "EVENT_TOO_LARGE": (10334, "BSONObjectTooLarge"),
     "STAGE_NOT_ALLOWED": (20, "IllegalOperation"),
-    "PIPELINE_INVALID": (14, "TypeMismatch"),
+    "NAME_INVALID": (73, "InvalidNamespace"),
     "UNAUTHENTICATED": (18, "AuthenticationFailed"),
     "NAMESPACE_DENIED": (13, "Unauthorized"),
     "SOURCE_UNAUTHORIZED": (13, "Unauthorized"),
@@ -23,23 +32,81 @@ _CODES: Final[Mapping[str, tuple[int, str]]] = {
 }
 """What MongoDB would have said, where the error does not carry its words."""
 
+_STAGES: Final = frozenset(
+    {
+        "$bucket",
+        "$bucketAuto",
+        "$changeStream",
+        "$collStats",
+        "$count",
+        "$currentOp",
+        "$densify",
+        "$documents",
+        "$facet",
+        "$fill",
+        "$geoNear",
+        "$graphLookup",
+        "$group",
+        "$indexStats",
+        "$limit",
+        "$listLocalSessions",
+        "$listSessions",
+        "$lookup",
+        "$merge",
+        "$out",
+        "$planCacheStats",
+        "$sample",
+        "$search",
+        "$searchMeta",
+        "$setWindowFields",
+        "$skip",
+        "$sort",
+        "$sortByCount",
+        "$unionWith",
+        "$unwind",
+    }
+)
+"""Stages that MongoDB knows and does not permit in a change stream."""
+_BAD_VALUE: Final = (2, "BadValue")
 _NON_RESUMABLE = "NonResumableChangeStreamError"
+_KINDS: Final[Mapping[int, type[OperationFailure]]] = {43: CursorNotFound, 50: ExecutionTimeout}
 
 
-def as_pymongo(error: FeedmuxError) -> PyMongoError:
-    """OperationFailure for what MongoDB refused, AutoReconnect for what was away, else PyMongoError."""
-    code, name = _CODES.get(error.reason, (0, ""))
+def failure(code: int, code_name: str, message: str, labels: Sequence[str] = ()) -> OperationFailure:
+    """What pymongo makes of MongoDB's reply with these facts."""
+    details: dict[str, Any] = {"ok": 0.0, "errmsg": message, "code": code, "codeName": code_name}
+    if labels:
+        details["errorLabels"] = list(labels)
+    return _KINDS.get(code, OperationFailure)(message, code, details)
+
+
+def as_pymongo(error: FeedmuxError, *, opening: bool = False) -> PyMongoError:
+    """OperationFailure for what was refused, AutoReconnect for what was away, else PyMongoError."""
+    labels = [label for label in error.metadata.get("labels", "").split(",") if label]
     said = error.metadata.get("code", "")
     if said.lstrip("-").isdigit():
-        code, name = int(said), error.metadata.get("code_name", name)
-    labels = [label for label in error.metadata.get("labels", "").split(",") if label]
-    if not labels and error.reason == "HISTORY_LOST":
-        labels = [_NON_RESUMABLE]
-    if code:
-        details: dict[str, Any] = {"ok": 0.0, "errmsg": error.message, "code": code, "codeName": name}
-        if labels:
-            details["errorLabels"] = labels
-        return OperationFailure(error.message, code, details)
-    if isinstance(error, Unavailable):
-        return AutoReconnect(str(error))
-    return PyMongoError(str(error), labels)
+        code, name = int(said), error.metadata.get("code_name", "")
+        message = error.metadata.get("errmsg", error.message)
+    elif isinstance(error, Unavailable):
+        return ServerSelectionTimeoutError(str(error)) if opening else AutoReconnect(str(error))
+    else:
+        refused = isinstance(error, InvalidArgument | OutOfRange | FailedPrecondition)
+        code, name = _CODES.get(error.reason, _BAD_VALUE if refused else (0, ""))
+        message = error.message
+        if error.reason == "STAGE_NOT_ALLOWED":
+            code, name, message = _not_allowed(error)
+        if error.reason == "HISTORY_LOST":
+            labels = [_NON_RESUMABLE]
+    return failure(code, name, message, labels) if code else PyMongoError(str(error), labels)
+
+
+def _not_allowed(error: FeedmuxError) -> tuple[int, str, str]:
+    """What MongoDB says of a stage or operator that feedmux refused before asking it."""
+    operator, path = error.metadata.get("operator", ""), error.metadata.get("path", "")
+    if operator in _STAGES:
+        return 20, "IllegalOperation", f"{operator} is not permitted in a $changeStream pipeline"
+    if path.count(".") == 2 and path.endswith(f".{operator}"):
+        return 40324, "Location40324", f"Unrecognized pipeline stage name: '{operator}'"
+    if operator == "$where":
+        return 2, "BadValue", "$where is not allowed in this context"
+    return 20, "IllegalOperation", error.message

@@ -3,6 +3,7 @@
 Everything here is a value. Tokens stay raw BSON until somebody looks, because most are never looked at.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,9 @@ from bson.timestamp import Timestamp
 
 _ID_FIRST = b"\x03_id\x00"
 _ID_FIRST_END = 4 + len(_ID_FIRST)
+# Cluster time, token version, type "event", transaction index 0 (no transaction invalidates), fromInvalidate true.
+_FROM_INVALIDATE = re.compile(rb"82[0-9A-F]{16}2B0[24]2C0100296F")
+_DATA_AT = 4 + len(b"\x02_data\x00") + 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +70,8 @@ def token_time(token: Mapping[str, Any] | bytes) -> tuple[int, int] | None:
         return int(data[2:10], 16), int(data[10:18], 16)
     except (ValueError, bson.errors.BSONError):
         return None
+
+
+def from_invalidate(token: bytes) -> bool:
+    """Whether a resume token (BSON) is that of an invalidate, behind which a stream ends."""
+    return _FROM_INVALIDATE.match(token, _DATA_AT) is not None

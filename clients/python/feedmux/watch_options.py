@@ -1,18 +1,42 @@
-"""pymongo's `watch` arguments, checked as pymongo checks them, as a feed and a start. Shared by both interfaces."""
+"""pymongo's `watch` arguments, checked as pymongo and MongoDB check them, as a feed and a start.
 
+Shared by both interfaces. What pymongo checks is checked by its own code.
+"""
+
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
+import bson
 from bson.codec_options import CodecOptions
+from bson.raw_bson import DEFAULT_RAW_BSON_OPTIONS, RawBSONDocument
 from bson.timestamp import Timestamp
+from pymongo import common
+from pymongo.asynchronous.client_session import AsyncClientSession
+from pymongo.client_session import ClientSession
+from pymongo.collation import validate_collation_or_none
 from pymongo.errors import ConfigurationError
+from pymongo.read_preferences import _ServerMode
 
 from feedmux.feeds import Feed, Start
+from feedmux.mongo_refusals import (
+    check_await,
+    check_expanded,
+    check_namespace,
+    check_not_empty,
+    check_operation_time,
+    check_session,
+    check_stages,
+    check_token,
+    check_type,
+)
 from feedmux.options import SessionOptions
+from feedmux.watch_target import TargetOptions
 
-DEFAULT_AWAIT_S = 1.0
+DEFAULT_AWAIT_S: Final = 1.0
 """What MongoDB waits in a getMore without max_await_time_ms."""
+_BATCH_MAX: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +47,18 @@ class WatchPlan:
     start: Start | None
     given_token: Mapping[str, Any] | None
     await_s: float
+    codec_options: CodecOptions[Any]
 
-    def session_options(self, base: SessionOptions, codec_options: CodecOptions[Any]) -> SessionOptions:
+    def session_options(self, base: SessionOptions) -> SessionOptions:
         """The options of the session beneath."""
-        return replace(base, codec_options=codec_options, format="bson")
+        return replace(base, codec_options=self.codec_options, format="bson")
 
 
 def watch_plan(
+    options: TargetOptions,
     database: str | None,
     collection: str | None,
+    session_kind: type[ClientSession] | type[AsyncClientSession],
     *,
     pipeline: Sequence[Mapping[str, Any]] | None,
     full_document: str | None,
@@ -46,44 +73,62 @@ def watch_plan(
     full_document_before_change: str | None,
     show_expanded_events: bool | None,
 ) -> WatchPlan:
-    """Raises TypeError and ValueError as pymongo does, ConfigurationError for a session."""
-    if session is not None:
-        raise ConfigurationError("feedmux reads with a session of its own: leave out `session`")
-    if pipeline is not None and not isinstance(pipeline, list):
-        raise TypeError(f"pipeline must be a list, not {type(pipeline).__name__}")
-    for name, text in (
-        ("full_document", full_document),
-        ("full_document_before_change", full_document_before_change),
-    ):
-        if text is not None and not isinstance(text, str):
-            raise TypeError(f"{name} must be a string or None, not {type(text).__name__}")
-    for name, number in (("max_await_time_ms", max_await_time_ms), ("batch_size", batch_size)):
-        if number is not None and not isinstance(number, int):
-            raise TypeError(f"{name} must be an integer, not {type(number).__name__}")
-        if number is not None and number < 0:
-            raise ValueError(f"{name} must be 0 or more")
-    if start_at_operation_time is not None and not isinstance(start_at_operation_time, Timestamp):
-        raise TypeError("start_at_operation_time must be a bson.Timestamp")
+    """Raises what pymongo would: TypeError, ValueError, InvalidDocument, InvalidOperation, OperationFailure.
+
+    Raises ConfigurationError for a read preference that says more than its mode.
+    """
+    stages = common.validate_list("pipeline", [] if pipeline is None else pipeline)
+    common.validate_string_or_none("full_document", full_document)
+    collation_document = validate_collation_or_none(collation)
+    batch = common.validate_non_negative_integer_or_none("batchSize", batch_size)
+    codec = options.codec_options
+    check_session(session, session_kind)
+    # Of several starts pymongo sends one; an empty start_after gives way to resume_after, yet decides the kind.
+    token = copy.deepcopy(start_after or resume_after)
+    start: Start | None = None
+    if token is not None:
+        check_token("startAfter" if start_after is not None else "resumeAfter", token, codec)
+        make = Start.start_after if start_after is not None else Start.resume_after
+        start = make(RawBSONDocument(bson.encode(token, codec_options=codec)))
+    elif start_at_operation_time is not None:
+        check_operation_time(start_at_operation_time, codec)
+        start = Start.operation_time(start_at_operation_time)
+    check_type("fullDocumentBeforeChange", full_document_before_change, str, "string", codec)
+    check_not_empty("fullDocument", full_document)
+    check_not_empty("fullDocumentBeforeChange", full_document_before_change)
+    check_expanded(show_expanded_events, codec)
+    check_await(max_await_time_ms)
+    check_namespace(database, collection)
+    check_stages(stages)
     feed = Feed(
         database,
         collection,
-        pipeline,
+        _encoded(stages, codec) if stages else None,
         full_document=full_document,
         full_document_before_change=full_document_before_change,
         show_expanded_events=bool(show_expanded_events),
-        # pymongo's Collation knows its document.
-        collation=getattr(collation, "document", collation),
-        comment=comment,
-        batch_size=batch_size or 0,
-        max_await_time_ms=max_await_time_ms or 0,
+        collation=collation_document,
+        comment=_encoded(comment, codec),
+        batch_size=min(batch or 0, _BATCH_MAX),
+        max_await_time_ms=int(max_await_time_ms or 0),
+        read_preference=_mode(options.read_preference),
+        read_concern=options.read_concern.level,
     )
-    # Of several starts pymongo sends one, in this order.
-    start: Start | None = None
-    if start_after is not None:
-        start = Start.start_after(start_after)
-    elif resume_after is not None:
-        start = Start.resume_after(resume_after)
-    elif start_at_operation_time is not None:
-        start = Start.operation_time(start_at_operation_time)
-    await_s = max_await_time_ms / 1000 if max_await_time_ms else DEFAULT_AWAIT_S
-    return WatchPlan(feed, start, start_after if start_after is not None else resume_after, await_s)
+    await_s = DEFAULT_AWAIT_S if max_await_time_ms is None else max_await_time_ms / 1000
+    return WatchPlan(feed, start, token, await_s, codec)
+
+
+def _encoded(value: Any, codec_options: CodecOptions[Any]) -> Any:
+    """Encoded with the target's options (UUIDs, custom types), so that nothing later needs them."""
+    return RawBSONDocument(bson.encode({"": value}, codec_options=codec_options), DEFAULT_RAW_BSON_OPTIONS)[""]
+
+
+def _mode(preference: _ServerMode | None) -> str | None:
+    if preference is None:
+        return None
+    if any(preference.tag_sets) or preference.max_staleness != -1 or preference.hedge:
+        raise ConfigurationError(
+            "feedmux takes the mode of a read preference, not tag sets, max_staleness or hedge: put them into the URI"
+            " of the server's source"
+        )
+    return preference.mongos_mode

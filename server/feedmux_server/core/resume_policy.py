@@ -148,7 +148,7 @@ def _is_resumable(failure: MongoFailure) -> bool:
 
 def _error(failure: MongoFailure, reason: ErrorReason, advice: str) -> FeedmuxError:
     words = _without_token(failure.message)
-    metadata = {"code_name": failure.code_name, "labels": ",".join(sorted(failure.labels))}
+    metadata = {"errmsg": words, "code_name": failure.code_name, "labels": ",".join(sorted(failure.labels))}
     if failure.code is not None:
         metadata["code"] = str(failure.code)
     return FeedmuxError(

@@ -1,0 +1,194 @@
+"""What a client, a database and a collection have in pymongo besides `watch`: names, options, attributes, refusals.
+
+Shared by the synchronous and the asynchronous classes. Options are checked by pymongo's own code, so that they are
+refused with its words.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
+
+from bson.codec_options import CodecOptions
+from pymongo import ReadPreference
+from pymongo.common import BaseObject
+from pymongo.errors import InvalidName
+from pymongo.read_concern import ReadConcern
+from pymongo.read_preferences import _ServerMode
+from pymongo.write_concern import WriteConcern
+
+from feedmux.api import Api
+
+
+@dataclass(frozen=True, slots=True)
+class TargetOptions:
+    """What `with_options` sets. A read preference of None is the one of the server's source."""
+
+    codec_options: CodecOptions[Any]
+    read_preference: _ServerMode | None = None
+    write_concern: WriteConcern = field(default_factory=WriteConcern)
+    read_concern: ReadConcern = field(default_factory=ReadConcern)
+
+    def having(
+        self,
+        codec_options: CodecOptions[Any] | None,
+        read_preference: _ServerMode | None,
+        write_concern: WriteConcern | None,
+        read_concern: ReadConcern | None,
+    ) -> "TargetOptions":
+        """These, and what is given. Raises TypeError as pymongo does."""
+        checked = BaseObject(
+            codec_options or self.codec_options,
+            read_preference or self.read_preference or ReadPreference.PRIMARY,
+            write_concern or self.write_concern,
+            read_concern or self.read_concern,
+        )
+        return replace(
+            self,
+            codec_options=checked.codec_options,
+            read_preference=read_preference or self.read_preference,
+            write_concern=checked.write_concern,
+            read_concern=checked.read_concern,
+        )
+
+
+class WatchTarget:
+    """What can be watched."""
+
+    def __init__(self, api: Api, options: TargetOptions) -> None:
+        self._api = api
+        self._options = options
+
+    @property
+    def codec_options(self) -> CodecOptions[Any]:
+        """How documents are decoded, and values in pipelines encoded."""
+        return self._options.codec_options
+
+    @property
+    def read_preference(self) -> _ServerMode:
+        """As in pymongo; `with_options` sets it. Where it was not set, the server's source decides."""
+        return self._options.read_preference or ReadPreference.PRIMARY
+
+    @property
+    def write_concern(self) -> WriteConcern:
+        """As in pymongo; means nothing here."""
+        return self._options.write_concern
+
+    @property
+    def read_concern(self) -> ReadConcern:
+        """As in pymongo. MongoDB takes none but `majority` for change streams, which is also its default."""
+        return self._options.read_concern
+
+
+class NamedTarget(WatchTarget):
+    """A database or a collection. As pymongo's, neither iterable nor true or false."""
+
+    __iter__ = None
+
+    def __next__(self) -> NoReturn:
+        raise TypeError(f"{type(self).__name__!r} object is not iterable")
+
+    next = __next__
+
+    def __bool__(self) -> NoReturn:
+        kind = "database" if isinstance(self, DatabaseTarget) else "collection"
+        raise NotImplementedError(
+            f"{type(self).__name__} objects do not implement truth value testing or bool()."
+            f" Please compare with None instead: {kind} is not None"
+        )
+
+
+class DatabaseTarget(NamedTarget):
+    """What both kinds of database share. Raises TypeError and InvalidName for a name as pymongo does."""
+
+    def __init__(self, client: WatchTarget, name: str, options: TargetOptions) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"name must be an instance of str, not {type(name)}")
+        _check_database_name(name)
+        super().__init__(client._api, options)
+        self._client = client
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """The database's name."""
+        return self._name
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, DatabaseTarget):
+            return self._client is other._client and self._name == other._name
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((id(self._client), self._name))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._client!r}, {self._name!r})"
+
+
+class CollectionTarget(NamedTarget):
+    """What both kinds of collection share. Raises TypeError and InvalidName for a name as pymongo does."""
+
+    def __init__(self, database: DatabaseTarget, name: str, options: TargetOptions) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"name must be an instance of str, not {type(name)}")
+        _check_collection_name(name)
+        super().__init__(database._api, options)
+        self._database = database
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """The collection's name."""
+        return self._name
+
+    @property
+    def full_name(self) -> str:
+        """`database.collection`."""
+        return f"{self._database.name}.{self._name}"
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, CollectionTarget):
+            return self._database == other._database and self._name == other._name
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((self._database, self._name))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._database!r}, {self._name!r})"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Who calls a method of pymongo that watching does not need has reached a collection of that name."""
+        parent, _, method = self._name.rpartition(".")
+        owner = type(self).__name__ if parent else type(self._database).__name__
+        article = "a" if parent or not owner.startswith("A") else "an"
+        raise TypeError(
+            f"{type(self).__name__!r} object is not callable. If you meant to call the {method!r} method on {article}"
+            f" {owner!r} object it is failing because no such method exists."
+        )
+
+
+def no_attribute(target: WatchTarget, name: str, path: str) -> AttributeError:
+    """For names with a leading underscore, which are reached by brackets only. `path` is what to put there."""
+    kind, within = ("collection", "database") if isinstance(target, NamedTarget) else ("database", "client")
+    return AttributeError(
+        f"{type(target).__name__} has no attribute {name!r}. To access the {path} {kind}, use {within}[{path!r}]."
+    )
+
+
+def _check_database_name(name: str) -> None:
+    if not name:
+        raise InvalidName("database name cannot be the empty string")
+    for character in (" ", ".", "$", "/", "\\", "\x00", '"'):
+        if character in name:
+            raise InvalidName(f"database names cannot contain the character {character!r}")
+
+
+def _check_collection_name(name: str) -> None:
+    if not name or ".." in name:
+        raise InvalidName("collection names cannot be empty")
+    if "$" in name and not name.startswith(("oplog.$main", "$cmd")):
+        raise InvalidName(f"collection names must not contain '$': {name!r}")
+    if name[0] == "." or name[-1] == ".":
+        raise InvalidName(f"collection names must not start or end with '.': {name!r}")
+    if "\x00" in name:
+        raise InvalidName("collection names must not contain the null character")

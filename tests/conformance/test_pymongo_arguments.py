@@ -1,0 +1,435 @@
+"""Arguments of `watch`, and the objects it is a method of: feedmux takes and refuses what pymongo does."""
+
+import asyncio
+import inspect
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pymongo.asynchronous.change_stream
+import pymongo.asynchronous.collection
+import pymongo.asynchronous.database
+import pymongo.asynchronous.mongo_client
+import pymongo.change_stream
+import pymongo.collection
+import pymongo.database
+import pymongo.mongo_client
+import pytest
+import pytest_asyncio
+from bson import Timestamp
+from bson.binary import UuidRepresentation
+from bson.codec_options import CodecOptions, TypeEncoder, TypeRegistry
+from bson.decimal128 import Decimal128
+from pymongo import ReadPreference
+from pymongo.client_session import ClientSession
+from pymongo.collation import Collation
+from pymongo.errors import ConfigurationError
+from pymongo.read_concern import ReadConcern
+from pymongo.read_preferences import Nearest, Secondary
+from pymongo.write_concern import WriteConcern
+
+import feedmux
+from feedmux.async_watch import AsyncCollection, AsyncDatabase
+from feedmux.watch import Collection, Database
+from feedmux_server.embedded import RedisServer, ReplicaSet
+from tests.conformance.pymongo_support import (
+    ASYNC_FEEDMUX,
+    ASYNC_PYMONGO,
+    FEEDMUX,
+    PYMONGO,
+    Action,
+    Lockstep,
+    Site,
+    beside,
+    close_made,
+)
+from tests.conformance.statements import PYMONGO as DOCUMENT
+from tests.conformance.statements import shows
+
+
+@pytest.fixture(scope="module", params=["mongo", "newer_mongo"])
+def replica_set(request: pytest.FixtureRequest) -> ReplicaSet:
+    found: ReplicaSet = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest_asyncio.fixture(scope="module")
+async def site(replica_set: ReplicaSet, redis_server: RedisServer) -> AsyncIterator[Site]:
+    async with beside(replica_set, redis_server) as made:
+        yield made
+
+
+@pytest_asyncio.fixture
+async def collection(site: Site) -> AsyncIterator[Lockstep]:
+    """A collection `c` of a database of its own."""
+    name = f"args_{uuid.uuid4().hex[:8]}"
+    site.mongo[name].create_collection("c")
+    yield await site.collection(name, "c")
+    await close_made(site)
+    site.mongo.drop_database(name)
+
+
+@shows(DOCUMENT, "watch", "takes the same arguments by the same names, in the same order, with the same defaults")
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        (pymongo.collection.Collection, Collection),
+        (pymongo.database.Database, Database),
+        (pymongo.mongo_client.MongoClient, feedmux.Client),
+        (pymongo.asynchronous.collection.AsyncCollection, AsyncCollection),
+        (pymongo.asynchronous.database.AsyncDatabase, AsyncDatabase),
+        (pymongo.asynchronous.mongo_client.AsyncMongoClient, feedmux.AsyncClient),
+    ],
+)
+def test_the_signature(theirs: Any, ours: Any) -> None:
+    def parameters(function: Any) -> list[tuple[str, Any, Any]]:
+        return [(each.name, each.kind, each.default) for each in inspect.signature(function).parameters.values()]
+
+    assert parameters(ours.watch) == parameters(theirs.watch)
+    assert inspect.iscoroutinefunction(ours.watch) == inspect.iscoroutinefunction(theirs.watch)
+    for name in ("with_options", "get_collection", "get_database"):
+        if theirs.__dict__.get(name) is not None:
+            assert parameters(getattr(ours, name)) == parameters(getattr(theirs, name))
+
+
+@shows(DOCUMENT, "ChangeStream", "has the same public attributes")
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        (pymongo.change_stream.ChangeStream, feedmux.ChangeStream),
+        (pymongo.asynchronous.change_stream.AsyncChangeStream, feedmux.AsyncChangeStream),
+    ],
+)
+def test_a_change_stream_has_the_same_attributes(theirs: type, ours: type) -> None:
+    def public(kind: type) -> set[str]:
+        return {name for name in dir(kind) if not name.startswith("_")}
+
+    assert public(ours) == public(theirs)
+    for protocol in ("iter", "next", "enter", "exit", "aiter", "anext", "aenter", "aexit"):
+        assert hasattr(ours, f"__{protocol}__") == hasattr(theirs, f"__{protocol}__")
+
+
+def watching(**arguments: Any) -> Action:
+    return lambda collection: collection.watch(**arguments)
+
+
+@shows(DOCUMENT, "watch", "refuses arguments with the same exception, code, code name and message")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"pipeline": {"$match": {}}},
+        {"pipeline": ()},
+        {"pipeline": [{}]},
+        {"pipeline": [{"$match": {}, "$project": {"a": 1}}]},
+        {"pipeline": [1, {"$match": {}}]},
+        {"pipeline": [{"$nope": 1}]},
+        {"pipeline": [{"$group": {"_id": 1}}]},
+        {"pipeline": [{"$limit": 1}]},
+        {"pipeline": [{"$out": "x"}]},
+        {"pipeline": [{"$match": {}}, {"$sort": {"a": 1}}]},
+        {"pipeline": [{"$facet": {"a": []}}]},
+        {"pipeline": [{"$match": {"$nope": 1}}]},
+        {"pipeline": [{"$match": {"$where": "1"}}]},
+        {"pipeline": [{"$project": {}}]},
+        {"pipeline": [{"$addFields": {"a": {"$divide": [1, 0]}}}]},
+        {"pipeline": [{"$match": {"a": uuid.UUID(int=1)}}]},
+        {"full_document": 1},
+        {"full_document": "nonsense"},
+        {"full_document": ""},
+        {"full_document_before_change": 1},
+        {"full_document_before_change": "nonsense"},
+        {"full_document_before_change": ""},
+        {"show_expanded_events": "yes"},
+        {"show_expanded_events": 1},
+        {"batch_size": -1},
+        {"batch_size": "many"},
+        {"batch_size": 1.5},
+        {"max_await_time_ms": "long"},
+        {"max_await_time_ms": 10.5},
+        {"collation": 5},
+        {"start_at_operation_time": 5},
+        {"start_at_operation_time": 2**40},
+        {"start_at_operation_time": "now"},
+        {"start_at_operation_time": datetime(2026, 1, 1, tzinfo=UTC)},
+        {"start_at_operation_time": {}},
+        {"resume_after": "token"},
+        {"resume_after": {"_data": "no hex"}},
+        {"resume_after": {"_data": ""}},
+        {"start_after": 5},
+        {"start_after": {"_data": "no hex"}},
+        {"start_after": {"_data": ""}},
+        {"session": 5},
+    ],
+    ids=str,
+)
+async def test_refused_arguments(collection: Lockstep, arguments: dict[str, Any]) -> None:
+    await collection.refused(watching(**arguments))
+
+
+@shows(DOCUMENT, "watch", "refuses with the same exception and code where MongoDB's message quotes a token")
+@pytest.mark.parametrize("name", ["resume_after", "start_after"])
+@pytest.mark.parametrize("token", [{"_data": 5}, {"data": "82"}], ids=str)
+async def test_refused_tokens(collection: Lockstep, name: str, token: Mapping[str, Any]) -> None:
+    raised = await collection.refused(watching(**{name: token}), words=False)
+    assert raised.code == 40647
+
+
+@shows(DOCUMENT, "watch", "what pymongo cannot encode is refused with the same exception")
+@pytest.mark.parametrize("arguments", [{"comment": object()}, {"pipeline": [{"$match": {"a": object()}}]}])
+async def test_what_bson_cannot_hold(collection: Lockstep, arguments: dict[str, Any]) -> None:
+    await collection.refused(watching(**arguments), words=False)
+
+
+@shows(DOCUMENT, "watch", "takes what pymongo takes: empty values, numbers as text, Collation, any comment")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"pipeline": None},
+        {"pipeline": []},
+        {"batch_size": "3"},
+        {"batch_size": 0},
+        {"batch_size": 2**40},
+        {"max_await_time_ms": 0},
+        {"max_await_time_ms": True},
+        {"show_expanded_events": True},
+        {"show_expanded_events": ""},
+        {"collation": Collation("de")},
+        {"collation": {"locale": "de"}},
+        {"comment": "words"},
+        {"comment": {"ticket": 5}},
+        {"comment": 5},
+        {"start_after": {}},
+        {"start_at_operation_time": Timestamp(1, 1)},
+        {"full_document": "default", "full_document_before_change": "off"},
+    ],
+    ids=str,
+)
+async def test_accepted_arguments(collection: Lockstep, arguments: dict[str, Any]) -> None:
+    stream = await collection.make(watching(**arguments))
+    assert await stream.same(lambda each: each.alive) is True
+
+
+@shows(DOCUMENT, "watch", "of several starts one is sent: start_after, then resume_after, then the operation time")
+async def test_several_starts(site: Site, collection: Lockstep) -> None:
+    watched = site.mongo[(await collection.same(lambda each: each.database.name))]["c"]
+    with watched.watch() as direct:
+        watched.insert_many([{"n": n} for n in range(3)])
+        first, second, third = (direct.next() for _ in range(3))
+    starts: list[tuple[dict[str, Any], Any]] = [
+        ({"start_after": second["_id"], "resume_after": first["_id"]}, third),
+        ({"resume_after": first["_id"], "start_at_operation_time": first["clusterTime"]}, second),
+        ({"start_after": {}, "resume_after": first["_id"]}, second),
+        ({"start_at_operation_time": second["clusterTime"]}, second),
+    ]
+    for arguments, expected in starts:
+        stream = await collection.make(watching(**arguments))
+        assert await stream.same(lambda each: each.next()) == expected
+
+
+@shows(DOCUMENT, "watch", "admin, local and config are refused as MongoDB refuses them")
+@pytest.mark.parametrize("name", ["admin", "local", "config"])
+async def test_internal_databases(site: Site, name: str) -> None:
+    await site.clients.refused(lambda client: client[name].watch())
+    raised = await site.clients.refused(lambda client: client[name]["c"].watch())
+    assert raised.code == 73
+
+
+@shows(DOCUMENT, "watch", "system collections and views are refused as MongoDB refuses them")
+async def test_what_cannot_be_watched(site: Site, collection: Lockstep) -> None:
+    database = await collection.make(lambda each: each.database)
+    await database.refused(lambda each: each["system.views"].watch())
+    site.mongo[(await database.same(lambda each: each.name))].create_collection("v", viewOn="c", pipeline=[])
+    raised = await database.refused(lambda each: each["v"].watch())
+    assert raised.code == 166
+
+
+@shows(DOCUMENT, "Names", "names of databases and collections are refused with pymongo's exceptions and words")
+@pytest.mark.parametrize("name", ["", "a..b", "$x", ".a", "a.", "a\0b", 5], ids=repr)
+async def test_names_of_collections(collection: Lockstep, name: Any) -> None:
+    database = await collection.make(lambda each: each.database)
+    await database.refused(lambda each: each[name])
+    await database.refused(lambda each: each.get_collection(name))
+    if name in ("a..b", "$x", "a.", "a\0b"):
+        await collection.refused(lambda each: each[name])
+
+
+@shows(DOCUMENT, "Names", "names of databases and collections are refused with pymongo's exceptions and words")
+@pytest.mark.parametrize("name", ["", "a b", "a.b", "a$", "a/b", "a\0", 'a"', 5], ids=repr)
+async def test_names_of_databases(site: Site, name: Any) -> None:
+    await site.clients.refused(lambda client: client[name])
+    await site.clients.refused(lambda client: client.get_database(name))
+    await site.clients.refused(lambda client: client.get_database())
+
+
+@shows(DOCUMENT, "Names", "attributes, brackets and get_collection lead to the same names; sub-collections have dots")
+@pytest.mark.parametrize(
+    "way",
+    [
+        lambda client: client.shop.orders,
+        lambda client: client["shop"]["orders"],
+        lambda client: client.get_database("shop").get_collection("orders"),
+        lambda client: client.shop.orders.archive["2026"],
+        lambda client: client.shop.orders.with_options().archive,
+    ],
+)
+async def test_ways_to_a_collection(site: Site, way: Action) -> None:
+    await site.clients.same(lambda client: (way(client).name, way(client).full_name))
+    await site.clients.same(lambda client: way(client).database == client.shop)
+    await site.clients.same(lambda client: hash(way(client).database) == hash(client["shop"]))
+    await site.clients.same(lambda client: way(client).database.client is client)
+    await site.clients.same(lambda client: (way(client) == client.shop.orders, way(client) != client.shop.orders))
+    await site.clients.same(lambda client: (way(client) == client.other.orders, way(client) == "orders"))
+    await site.clients.same(lambda client: hash(way(client)) == hash(way(client)))
+
+
+@shows(DOCUMENT, "Names", "collections and databases cannot be called, iterated or taken for true")
+@pytest.mark.parametrize(
+    "misuse",
+    [
+        lambda client: client.shop._orders,
+        lambda client: client.shop.orders._archive,
+        lambda client: client.shop.insert_one({}),
+        lambda client: client.shop.orders.insert_anything({}),
+        lambda client: bool(client.shop),
+        lambda client: bool(client.shop.orders),
+        lambda client: iter(client.shop),
+        lambda client: iter(client.shop.orders),
+        lambda client: next(client.shop),
+        lambda client: next(client.shop.orders),
+    ],
+)
+async def test_misuse(site: Site, misuse: Action) -> None:
+    await site.clients.refused(misuse)
+
+
+@shows(DOCUMENT, "Names", "an underscore in front is no name of a database but by brackets")
+async def test_underscores(site: Site) -> None:
+    await site.clients.refused(lambda client: client._orders, words=False)
+    assert await site.clients.same(lambda client: client["_orders"].name) == "_orders"
+
+
+OPTIONS = ("codec_options", "read_preference", "write_concern", "read_concern")
+AWARE: CodecOptions[Any] = CodecOptions(tz_aware=True)
+PREFERRED = ReadPreference.SECONDARY_PREFERRED
+
+
+@shows(DOCUMENT, "Options", "with_options and get_collection set options and keep the others")
+@pytest.mark.parametrize(
+    "way",
+    [
+        lambda client: client.shop,
+        lambda client: client.shop.orders,
+        lambda client: client.get_database("shop", codec_options=AWARE).orders.archive,
+        lambda client: client.shop.with_options(read_preference=PREFERRED).orders,
+        lambda client: client.shop.get_collection("c", AWARE, PREFERRED, WriteConcern(1), ReadConcern("majority")),
+        lambda client: client.shop.orders.with_options(AWARE).with_options(read_concern=ReadConcern("majority")),
+        lambda client: client.shop.orders.with_options(write_concern=WriteConcern(2)).archive,
+    ],
+)
+async def test_options(site: Site, way: Action) -> None:
+    await site.clients.same(lambda client: [getattr(way(client), name) for name in OPTIONS])
+
+
+@shows(DOCUMENT, "Options", "options of a wrong type are refused with pymongo's words")
+@pytest.mark.parametrize("name", OPTIONS)
+async def test_options_of_a_wrong_type(site: Site, name: str) -> None:
+    wrong: dict[str, Any] = {name: 5}
+    await site.clients.refused(lambda client: client.get_database("shop", **wrong))
+    await site.clients.refused(lambda client: client.shop.with_options(**wrong))
+    await site.clients.refused(lambda client: client.shop.orders.with_options(**wrong))
+    await site.clients.refused(lambda client: client.shop.get_collection("c", **wrong))
+
+
+@shows(DOCUMENT, "Options", "a read concern other than majority is MongoDB's to refuse")
+async def test_read_concern(collection: Lockstep) -> None:
+    async def having(level: str) -> Lockstep:
+        return await collection.make(lambda each: each.with_options(read_concern=ReadConcern(level)))
+
+    for level in ("local", "nonsense"):
+        await (await having(level)).refused(lambda each: each.watch())
+    await (await having("majority")).make(lambda each: each.watch())
+
+
+@shows(DOCUMENT, "Options", "a read preference's mode is taken")
+@pytest.mark.parametrize("preference", [ReadPreference.PRIMARY, ReadPreference.PRIMARY_PREFERRED, Nearest()], ids=repr)
+async def test_read_preference(collection: Lockstep, preference: Any) -> None:
+    chosen = await collection.make(lambda each: each.with_options(read_preference=preference))
+    await chosen.make(lambda each: each.watch())
+
+
+@shows(DOCUMENT, "Differences", "tag sets and max_staleness of a read preference raise ConfigurationError")
+@pytest.mark.parametrize("preference", [Secondary(tag_sets=[{"dc": "east"}]), Secondary(max_staleness=120)], ids=repr)
+async def test_read_preference_beyond_its_mode(collection: Lockstep, preference: Any) -> None:
+    ours = Lockstep({name: collection.sides[name] for name in (FEEDMUX, ASYNC_FEEDMUX)}, [])
+    outcomes = await ours.each(lambda each: each.with_options(read_preference=preference).watch())
+    assert {outcome.kind for outcome in outcomes.values()} == {ConfigurationError.__name__}
+
+
+class CentsEncoder(TypeEncoder):
+    """Decimal as Decimal128."""
+
+    python_type = Decimal
+
+    def transform_python(self, value: Any) -> Any:
+        return Decimal128(value)
+
+
+@shows(DOCUMENT, "Options", "values in the pipeline are encoded with the collection's codec options")
+async def test_values_in_the_pipeline(site: Site, collection: Lockstep) -> None:
+    options: CodecOptions[Any] = CodecOptions(
+        uuid_representation=UuidRepresentation.STANDARD, type_registry=TypeRegistry([CentsEncoder()])
+    )
+    chosen = await collection.make(lambda each: each.with_options(codec_options=options))
+    key = uuid.uuid4()
+    pipeline = [{"$match": {"fullDocument.key": key, "fullDocument.price": Decimal("1.50")}}]
+    stream = await chosen.make(watching(pipeline=pipeline))
+    pipeline.clear()
+    pymongo_side = chosen.sides[PYMONGO]
+    pymongo_side.insert_many(
+        [{"key": key, "price": Decimal("1.49")}, {"key": uuid.uuid4()}, {"key": key, "price": Decimal("1.50"), "it": 1}]
+    )
+    event = await stream.same(lambda each: each.next())
+    assert event["fullDocument"]["it"] == 1
+
+
+@shows(DOCUMENT, "Sessions", "a session is taken; what was written in it before comes not as an event, what after does")
+@shows(DOCUMENT, "Sessions", "ended sessions, transactions and snapshots are refused with the same exceptions")
+async def test_sessions(site: Site, collection: Lockstep) -> None:
+    client: Any = site.clients.sides[PYMONGO]
+    async_client: Any = site.clients.sides[ASYNC_PYMONGO]
+    written = site.mongo[(await collection.same(lambda each: each.database.name))]["c"]
+
+    def given(make: Any) -> Action:
+        def watch(each: Any) -> Any:
+            if inspect.iscoroutinefunction(type(each).watch):
+                return each.watch(session=make(async_client))
+            return each.watch(session=make(client))
+
+        return watch
+
+    with client.start_session(causal_consistency=True) as session:
+        written.insert_one({"n": 1}, session=session)
+        streams = await collection.make(given(lambda side: session if side is client else side.start_session()))
+        written.insert_one({"n": 2}, session=session)
+        assert (await streams.same(lambda each: each.next()))["fullDocument"]["n"] == 2
+
+    await collection.refused(given(lambda side: ended(side)))
+    await collection.refused(given(lambda side: side.start_session(snapshot=True)))
+    transaction = client.start_session()
+    transaction.start_transaction()
+    sides = {name: collection.sides[name] for name in (PYMONGO, FEEDMUX)}
+    outcomes = await Lockstep(sides, []).each(watching(session=transaction))
+    assert outcomes[FEEDMUX] == outcomes[PYMONGO]
+    assert outcomes[FEEDMUX].code == 263
+    await asyncio.to_thread(transaction.end_session)
+
+
+def ended(client: Any) -> Any:
+    session = client.start_session()
+    if isinstance(session, ClientSession):
+        session.end_session()
+    else:
+        session._server_session = None
+    return session
