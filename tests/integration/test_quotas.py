@@ -12,8 +12,11 @@ import pytest
 from pymongo.database import Database
 
 from feedmux.v1 import change_feed_pb2 as wire
+from feedmux.v1 import operator_pb2
+from feedmux_server.config import QuotaSection
 from feedmux_server.embedded import RedisServer, ReplicaSet
-from tests.integration.servers import KEY_A, KEY_B, Here, serving, settings, tenants_file, until
+from feedmux_server.tenants.registry import hash_key
+from tests.integration.servers import KEY_A, KEY_B, OPERATOR_KEY, Here, serving, settings, tenants_file, until
 from tests.integration.wire import EARLIEST, Refused, feed, refused
 
 Documents = Database[dict[str, Any]]
@@ -32,6 +35,7 @@ def limited(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> Lim
         content["tenants"][0]["quotas"] = quotas
         path.write_text(json.dumps(content))
         configuration["tenants_file"] = str(path)
+        configuration["operator_key_hashes"] = [hash_key(OPERATOR_KEY)]
         async with serving(configuration, key=KEY_A) as here:
             yield here
 
@@ -245,3 +249,27 @@ async def test_quotas_of_all_tenants(tmp_path: Path, mongo: ReplicaSet, redis_se
         accounts = here.server.service.hub.accounts
         quotas = {tenant: accounts.of(tenant).quotas for tenant in "ab"}
         assert [(each.streams, each.events_per_s) for each in quotas.values()] == [(3, 5), (7, 5)]
+
+
+async def test_an_operator_sees_use_against_quota(limited: Limited, database: Documents, name: str) -> None:
+    database.c.insert_many([{"n": n} for n in range(300)])
+    async with limited(streams=5, events_per_s=150) as here:
+        wanted = feed(database.name, "c")
+        await here.api.create(name, wanted, EARLIEST)
+        session = await here.api.session(name, credit=wire.Credit(events=200, bytes=1 << 20))
+        assert len(await session.take(200)) == 200
+        await session.credit(100)
+        assert len(await session.take(100)) == 100
+        request, metadata = operator_pb2.ListTenantsRequest(tenant="a"), (("authorization", f"Bearer {OPERATOR_KEY}"),)
+        answer = await here.api.operator.ListTenants(request, metadata=metadata)
+        (usage,) = answer.tenants
+        quotas = {each.quota: each for each in usage.quotas}
+        assert set(quotas) == set(QuotaSection.model_fields)
+        assert (quotas["streams"].used, quotas["streams"].limit) == (1, 5)
+        assert quotas["shared_streams"].used == 1
+        assert quotas["subscriptions"].used == usage.subscriptions
+        assert quotas["outstanding_bytes"].used > 30_000
+        assert (quotas["events_per_s"].limit, quotas["events_per_s"].HasField("used")) == (150, False)
+        assert usage.held_back.ToMilliseconds() > 100
+        session.cancel()
+        await here.api.delete(name)

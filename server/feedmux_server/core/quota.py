@@ -6,7 +6,7 @@ here waits: `rpc` refuses by the errors raised here, and the session asks `wait_
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
@@ -77,7 +77,7 @@ class Account:
         self.outstanding_bytes = 0
         self.events_sent = 0
         self.bytes_sent = 0
-        self.throttled_s = 0.0
+        self.held_back_s = 0.0
         """How long sessions have waited for a rate or for acks, all together."""
         self._waiting: set[Callable[[], None]] = set()
         self.apply(quotas, now_s)
@@ -131,6 +131,18 @@ class Account:
         self.bytes_sent += size
         self._events.take(events, now_s)
         self._bytes.take(size, now_s)
+
+    def usage(self, subscriptions: int, trailing_streams: int) -> dict[str, tuple[int, int | None]]:
+        """Each quota's limit, and what is used of it; None for rates and sizes."""
+        used = {
+            "subscriptions": subscriptions,
+            "streams": self.streams,
+            "shared_streams": len(self.feeds),
+            "trailing_streams": trailing_streams,
+            "outstanding_bytes": self.outstanding_bytes,
+        }
+        limits = ((each.name, getattr(self.quotas, each.name)) for each in fields(Quotas))
+        return {name: (limit, used.get(name)) for name, limit in limits if limit != UNLIMITED}
 
     @property
     def has_room(self) -> bool:

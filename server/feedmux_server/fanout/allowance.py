@@ -28,6 +28,9 @@ class Allowance:
             return _UNTIL_WOKEN_S
         return self._account.wait_s(now_s)
 
+    def held_back(self, waited_s: float) -> None:
+        self._account.held_back_s += waited_s
+
     def sent(self, delivery: Delivery, now_s: float) -> None:
         self._account.sent(delivery.count, delivery.size, now_s)
         if self._holds:

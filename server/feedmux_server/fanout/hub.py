@@ -160,6 +160,15 @@ class Hub:
         streams.streams.remove(subscriber)
         self._forget_if_empty(streams)
 
+    def trailing_of(self, tenant: str) -> int:
+        """Trailing streams that serve a tenant."""
+        return sum(
+            any(subscriber.tenant == tenant for subscriber in stream.subscribers.values())
+            for each in self._keys.values()
+            for stream in each.streams.streams
+            if each.streams.is_trailing(stream)
+        )
+
     def may_trail(self, tenant: str) -> bool:
         """Whether a tenant may have another trailing stream: while there are slots, up to a fair share of them."""
         used: Counter[str] = Counter()

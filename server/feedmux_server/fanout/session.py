@@ -246,7 +246,13 @@ class Session:
             left_s = min(left_s, held_s)
             if self._drain_deadline is not None:
                 left_s = min(left_s, max(0.01, self._drain_deadline - time.monotonic()))
-            await self._signal.wait(left_s)
+            await self._wait(left_s, held_back=held_s != _NOT_HELD_S)
+
+    async def _wait(self, most_s: float, *, held_back: bool) -> None:
+        began_s = time.monotonic()
+        await self._signal.wait(most_s)
+        if held_back and self._allowance is not None:
+            self._allowance.held_back(time.monotonic() - began_s)
 
     async def _take(self) -> tuple[Delivery | NeedsRender | Ended | None, float]:
         """What comes next, when it is this tenant's turn; with how long its quotas hold it back."""

@@ -35,7 +35,7 @@ class Operator:
         response = wire.ListTenantsResponse()
         response.since.FromMilliseconds(int(self._since_s * 1000))
         for name in names:
-            use = ledger.uses.get(name) or TenantUse()
+            use, account = ledger.uses.get(name) or TenantUse(), service.hub.accounts.of(name)
             mine = [stream for stream in streams if stream.account.tenants[name]]
             response.tenants.append(
                 wire.TenantUsage(
@@ -50,6 +50,11 @@ class Operator:
                     upstream_bytes=use.upstream_bytes,
                     upstream_share=use.upstream_bytes / everything if everything else 0.0,
                     configured=name in configured,
+                    quotas=[
+                        wire.QuotaUse(quota=quota, limit=limit, used=used)
+                        for quota, (limit, used) in account.usage(counts[name], service.hub.trailing_of(name)).items()
+                    ],
+                    held_back=convert.duration(account.held_back_s),
                 )
             )
         return response.SerializeToString()

@@ -52,8 +52,10 @@ class ReadRange:
         try:
             async with aclosing(self._deliveries(key, tenant, after, until, framer.payload_max)) as deliveries:
                 async for delivery in deliveries:
+                    began_s = time.monotonic()
                     while (held_s := allowance.wait_s(time.monotonic())) > 0:
                         await signal.wait(held_s)
+                    allowance.held_back(time.monotonic() - began_s)
                     if service.hub.turns.crowded:
                         await service.hub.turns.wait(tenant)
                     service.hub.turns.spend(delivery.size)

@@ -16,6 +16,9 @@ from feedmux_server.config import ConfigError, load_tenants
 from feedmux_server.credentials import tenant_records
 from feedmux_server.tenants.model import TenantRecord
 
+_NEAR = 0.8
+"""From this part of a quota on it is worth a note."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, title="actions")
@@ -49,13 +52,13 @@ def _usage(args: argparse.Namespace) -> int:
         print_json(
             {
                 "since": iso_time(answer.since.ToDatetime(UTC)),
-                "tenants": [
-                    {name.name: getattr(each, name.name) for name in each.DESCRIPTOR.fields} for each in answer.tenants
-                ],
+                "tenants": [_usage_json(each) for each in answer.tenants],
             }
         )
         return 0
-    headers = ("TENANT", "STREAMS", "SUBSCRIPTIONS", "SHARED READS", "ALONE", "SENT", "", "READ FOR IT", "SHARE")
+    headers = (
+        "TENANT", "STREAMS", "SUBSCRIPTIONS", "SHARED READS", "ALONE", "SENT", "", "READ FOR IT", "SHARE", "HELD BACK",
+    )  # fmt: skip
     rows = [
         (
             each.tenant + ("" if each.configured else " (gone)"),
@@ -67,11 +70,29 @@ def _usage(args: argparse.Namespace) -> int:
             size(each.bytes_sent),
             size(each.upstream_bytes),
             f"{each.upstream_share:.0%}",
+            f"{each.held_back.ToMilliseconds() / 1000:.0f} s",
         )
         for each in answer.tenants
     ]
-    print(table(Terminal(sys.stdout), headers, rows))
+    terminal = Terminal(sys.stdout)
+    print(table(terminal, headers, rows))
+    for tenant in answer.tenants:
+        for each in tenant.quotas:
+            if each.HasField("used") and each.used >= each.limit * _NEAR:
+                note = f"tenant {tenant.tenant} uses {each.used:,} of its quota {each.quota}, {each.limit:,}"
+                print(f"{terminal.paint('note:', 'yellow')} {note}")
     return 0
+
+
+def _usage_json(tenant: operator_pb2.TenantUsage) -> dict[str, Any]:
+    plain = {
+        field.name: getattr(tenant, field.name) for field in tenant.DESCRIPTOR.fields if field.message_type is None
+    }
+    quotas = {
+        each.quota: {"limit": each.limit} | ({"used": each.used} if each.HasField("used") else {})
+        for each in tenant.quotas
+    }
+    return plain | {"quotas": quotas, "held_back_s": tenant.held_back.ToMilliseconds() / 1000}
 
 
 def _check(args: argparse.Namespace) -> int:

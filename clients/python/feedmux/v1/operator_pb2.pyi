@@ -145,7 +145,7 @@ class ListTenantsResponse(_message.Message):
     def __init__(self, tenants: _Optional[_Iterable[_Union[TenantUsage, _Mapping]]] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class TenantUsage(_message.Message):
-    __slots__ = ("tenant", "open_streams", "subscriptions", "shared_streams", "exclusive_streams", "events_sent", "bytes_sent", "upstream_events", "upstream_bytes", "upstream_share", "configured")
+    __slots__ = ("tenant", "open_streams", "subscriptions", "shared_streams", "exclusive_streams", "events_sent", "bytes_sent", "upstream_events", "upstream_bytes", "upstream_share", "configured", "quotas", "held_back")
     TENANT_FIELD_NUMBER: _ClassVar[int]
     OPEN_STREAMS_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -157,6 +157,8 @@ class TenantUsage(_message.Message):
     UPSTREAM_BYTES_FIELD_NUMBER: _ClassVar[int]
     UPSTREAM_SHARE_FIELD_NUMBER: _ClassVar[int]
     CONFIGURED_FIELD_NUMBER: _ClassVar[int]
+    QUOTAS_FIELD_NUMBER: _ClassVar[int]
+    HELD_BACK_FIELD_NUMBER: _ClassVar[int]
     tenant: str
     open_streams: int
     subscriptions: int
@@ -168,7 +170,19 @@ class TenantUsage(_message.Message):
     upstream_bytes: float
     upstream_share: float
     configured: bool
-    def __init__(self, tenant: _Optional[str] = ..., open_streams: _Optional[int] = ..., subscriptions: _Optional[int] = ..., shared_streams: _Optional[int] = ..., exclusive_streams: _Optional[int] = ..., events_sent: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., upstream_events: _Optional[float] = ..., upstream_bytes: _Optional[float] = ..., upstream_share: _Optional[float] = ..., configured: _Optional[bool] = ...) -> None: ...
+    quotas: _containers.RepeatedCompositeFieldContainer[QuotaUse]
+    held_back: _duration_pb2.Duration
+    def __init__(self, tenant: _Optional[str] = ..., open_streams: _Optional[int] = ..., subscriptions: _Optional[int] = ..., shared_streams: _Optional[int] = ..., exclusive_streams: _Optional[int] = ..., events_sent: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., upstream_events: _Optional[float] = ..., upstream_bytes: _Optional[float] = ..., upstream_share: _Optional[float] = ..., configured: _Optional[bool] = ..., quotas: _Optional[_Iterable[_Union[QuotaUse, _Mapping]]] = ..., held_back: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class QuotaUse(_message.Message):
+    __slots__ = ("quota", "limit", "used")
+    QUOTA_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    USED_FIELD_NUMBER: _ClassVar[int]
+    quota: str
+    limit: int
+    used: int
+    def __init__(self, quota: _Optional[str] = ..., limit: _Optional[int] = ..., used: _Optional[int] = ...) -> None: ...
 
 class EndSubscriberRequest(_message.Message):
     __slots__ = ("subscriber_id",)
