@@ -53,11 +53,11 @@ class AsyncChangeStream(WatchState):
 
     async def try_next(self) -> Any | None:
         """The next change if it comes within `max_await_time_ms` (1 s), else None."""
-        return await self._step(self._await_s) if self.alive else None
+        wait_s, self._wait_s = self._wait_s, self._await_s
+        return await self._step(wait_s) if self.alive else None
 
     async def close(self) -> None:
         """Ends the stream; a task that waits in `next` gets StopAsyncIteration."""
-        self._closed = True
         await self._session.close()
 
     def __aiter__(self) -> Self:
@@ -81,11 +81,10 @@ class AsyncChangeStream(WatchState):
             self._no_event()
             return None
         except (FeedInvalidated, StopAsyncIteration):
-            self._closed = True
             self._no_event()
             return None
         except FeedmuxError as error:
-            self._closed = True
+            await self.close()
             raise as_pymongo(error) from error
         except BSONError:
             # The place stays before the event that cannot be decoded.

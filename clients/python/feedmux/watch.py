@@ -53,11 +53,11 @@ class ChangeStream(WatchState):
 
     def try_next(self) -> Any | None:
         """The next change if it comes within `max_await_time_ms` (1 s), else None."""
-        return self._step(self._await_s) if self.alive else None
+        wait_s, self._wait_s = self._wait_s, self._await_s
+        return self._step(wait_s) if self.alive else None
 
     def close(self) -> None:
         """Ends the stream; whoever waits in `next`, in whatever thread, gets StopIteration."""
-        self._closed = True
         self._session.close()
 
     def __iter__(self) -> Self:
@@ -81,11 +81,10 @@ class ChangeStream(WatchState):
             self._no_event()
             return None
         except (FeedInvalidated, StopIteration):
-            self._closed = True
             self._no_event()
             return None
         except FeedmuxError as error:
-            self._closed = True
+            self.close()
             raise as_pymongo(error) from error
         except BSONError:
             # The place stays before the event that cannot be decoded.

@@ -6,7 +6,7 @@ that a step costs one attribute.
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import bson
 from bson.codec_options import CodecOptions
@@ -17,6 +17,11 @@ from feedmux.places import Place, from_invalidate
 from feedmux.seat import Seat
 from feedmux.watch_options import WatchPlan
 
+FIRST_ANSWER_S: Final = 2.0
+"""What the first `try_next` of a stream with a start waits at least. MongoDB answers it with the events that there are,
+however short its wait; here they come over a server, and a program that drains with a short wait must not take the time
+that needs for the end."""
+
 
 class WatchState:
     """The last step of a stream: an event, or a place without one."""
@@ -24,6 +29,8 @@ class WatchState:
     def __init__(self, plan: WatchPlan, session: Seat) -> None:
         self._seat = session
         self._await_s = plan.await_s
+        self._wait_s = plan.await_s if plan.start is None else max(plan.await_s, FIRST_ANSWER_S)
+        """Of the next `try_next`."""
         self._given_token = plan.given_token
         self._token_options: CodecOptions[Any] = plan.codec_options
         if plan.codec_options.type_registry._decoder_map:
@@ -31,7 +38,6 @@ class WatchState:
             self._token_options = plan.codec_options.with_options(document_class=RawBSONDocument)
         self._event: Event | None = None
         self._place = Place()
-        self._closed = False
 
     @property
     def resume_token(self) -> Mapping[str, Any] | None:
@@ -48,7 +54,7 @@ class WatchState:
     @property
     def alive(self) -> bool:
         """Whether `next` may still return a document."""
-        if self._closed or self._seat.closed:
+        if self._seat.closed:
             return False
         event = self._event
         # The invalidate, or what a pipeline has left of the batch that ends with it.
