@@ -147,6 +147,25 @@ async def test_the_token_while_nothing_matches(site: Site, database: Documents) 
         assert direct.events == [event.data]
 
 
+@shows(DRIVERS, CACHE, "an empty batch moves the token also of a stream that began after a token")
+@pytest.mark.parametrize("kind", ["resume_after", "start_after"])
+async def test_the_token_moves_after_a_start_by_token(site: Site, database: Documents, kind: str) -> None:
+    """Or an idle stream's place would grow old until the oplog has passed it."""
+    _, expected = history(site, database)
+    token = token_of(expected.events[-1])
+    receiver = site.api.watch(feed(database.name, "c"), at(**{kind: token}), heartbeat_interval=seconds(1))
+    await receiver.opened()
+    database.other.insert_one({"_id": 1})
+    written = operation_time(site)
+    await receiver.until(lambda: token_time(receiver.resume_token) >= written)
+    moved = receiver.resume_token
+    database.c.insert_one({"_id": "next"})
+    [event] = await receiver.take(1)
+    receiver.cancel()
+    direct = read_directly(site, feed(database.name, "c"), at(resume_after=moved), operation_time(site))
+    assert direct.events == [event.data]
+
+
 @shows(SERVER, "Resume Token Types", "high-water marks sort before all events of their time, and resume all of them")
 @shows(SERVER, "Change Stream Guarantees", "a stream goes on exactly where it stopped")
 @pytest.mark.parametrize("scope", ["collection", "database", "cluster"])
@@ -308,9 +327,12 @@ async def test_the_end_without_a_visible_invalidate(site: Site, database: Docume
 async def test_start_after_is_kept_until_the_first_event(site: Site, database: Documents) -> None:
     token = invalidated(site, database)
     with logged(database) as asked:
-        receiver = site.api.watch(feed(database.name, "c"), at(start_after=token))
+        receiver = site.api.watch(feed(database.name, "c"), at(start_after=token), heartbeat_interval=seconds(1))
         await receiver.opened()
         for times in (1, 2):
+            database.other.insert_one({})
+            written = operation_time(site)
+            await receiver.until(lambda: token_time(receiver.resume_token) >= written)  # noqa: B023
             with failing(site, database):
                 await failed(site, database, times)
         database.c.insert_one({"_id": 1, "n": 1})
@@ -326,6 +348,7 @@ async def test_start_after_is_kept_until_the_first_event(site: Site, database: D
         assert set(stage) == {"startAfter"}
     # resumeAfter would not go past the invalidate.
     assert bson.encode(before[0]["startAfter"]) == token
+    assert token_time(before[2]["startAfter"]) > token_time(token)
     assert set(last) == {"resumeAfter"}
 
 
