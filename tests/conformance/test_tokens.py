@@ -282,6 +282,57 @@ def invalidated(site: Site, database: Documents) -> bytes:
     return token_of(direct.events[-1])
 
 
+@shows(EVENTS, "invalidate Event", "resumed at the drop, a stream gives the invalidate again and ends")
+@pytest.mark.parametrize("kind", ["resume_after", "start_after"])
+async def test_the_token_of_a_drop(site: Site, database: Documents, kind: str) -> None:
+    database.c.insert_one({"_id": 0})
+    start = after(site)
+    database.c.drop()
+    wanted = feed(database.name, "c")
+    dropped, _ = read_directly(site, wanted, start, operation_time(site)).events
+    direct = read_directly(site, wanted, at(**{kind: token_of(dropped)}), operation_time(site))
+    assert direct.kinds == ["invalidate"]
+    receiver = site.api.watch(wanted, at(**{kind: token_of(dropped)}))
+    check_events(await read_through(receiver, direct), direct)
+
+
+@shows(
+    SERVER, "Resume Tokens", "tokens belong to the settings of their stream: one of an expanded event needs them again"
+)
+@shows(SERVER, "`showExpandedEvents`", "a token of an event that only an expanded stream has is not found without")
+@pytest.mark.parametrize("expanded", [True, False])
+async def test_a_token_of_an_expanded_event(site: Site, database: Documents, expanded: bool) -> None:
+    start = after(site)
+    database.c.create_index("n")
+    database.c.insert_one({"_id": 0})
+    with_all = feed(database.name, "c", show_expanded_events=True)
+    created = read_directly(site, with_all, start, operation_time(site)).events[0]
+    wanted, resume = feed(database.name, "c", show_expanded_events=expanded), at(resume_after=token_of(created))
+    direct = read_directly(site, wanted, resume, operation_time(site))
+    receiver = site.api.watch(wanted, resume)
+    if expanded:
+        assert direct.kinds == ["createIndexes", "insert"]
+        check_events(await read_through(receiver, direct), direct)
+        receiver.cancel()
+    else:
+        assert direct.error is not None
+        outcome = await receiver.end()
+        check_refusal(outcome, direct.error)
+        assert outcome.reason == "RESUME_TOKEN_NOT_FOUND"
+
+
+@shows(FEEDMUX, "Protocol", "a subscription can be moved to any token of MongoDB, and goes on behind it")
+async def test_a_subscription_moved_to_a_token(site: Site, database: Documents) -> None:
+    start, expected = history(site, database)
+    await site.api.create(database.name, feed(database.name, "c"), start)
+    for number in (4, 0, 7):
+        await site.api.seek(database.name, at(resume_after=token_of(expected.events[number])))
+        session = await site.api.open(database.name)
+        rest = Reading(expected.events[number + 1 :])
+        check_events(await read_through(session, rest), rest)
+        await session.close()
+
+
 @shows(DRIVERS, "Driver API", "startAfter follows a collection that was dropped and made anew, and misses nothing")
 async def test_start_after_misses_nothing(site: Site, database: Documents) -> None:
     token = invalidated(site, database)
