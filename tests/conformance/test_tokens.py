@@ -147,6 +147,25 @@ async def test_the_token_while_nothing_matches(site: Site, database: Documents) 
         assert direct.events == [event.data]
 
 
+@shows(DRIVERS, CACHE, "an empty batch moves the token also of a stream that began after a token")
+@pytest.mark.parametrize("kind", ["resume_after", "start_after"])
+async def test_the_token_moves_after_a_start_by_token(site: Site, database: Documents, kind: str) -> None:
+    """Or an idle stream's place would grow old until the oplog has passed it."""
+    _, expected = history(site, database)
+    token = token_of(expected.events[-1])
+    receiver = site.api.watch(feed(database.name, "c"), at(**{kind: token}), heartbeat_interval=seconds(1))
+    await receiver.opened()
+    database.other.insert_one({"_id": 1})
+    written = operation_time(site)
+    await receiver.until(lambda: token_time(receiver.resume_token) >= written)
+    moved = receiver.resume_token
+    database.c.insert_one({"_id": "next"})
+    [event] = await receiver.take(1)
+    receiver.cancel()
+    direct = read_directly(site, feed(database.name, "c"), at(resume_after=moved), operation_time(site))
+    assert direct.events == [event.data]
+
+
 @shows(SERVER, "Resume Token Types", "high-water marks sort before all events of their time, and resume all of them")
 @shows(SERVER, "Change Stream Guarantees", "a stream goes on exactly where it stopped")
 @pytest.mark.parametrize("scope", ["collection", "database", "cluster"])
@@ -263,6 +282,57 @@ def invalidated(site: Site, database: Documents) -> bytes:
     return token_of(direct.events[-1])
 
 
+@shows(EVENTS, "invalidate Event", "resumed at the drop, a stream gives the invalidate again and ends")
+@pytest.mark.parametrize("kind", ["resume_after", "start_after"])
+async def test_the_token_of_a_drop(site: Site, database: Documents, kind: str) -> None:
+    database.c.insert_one({"_id": 0})
+    start = after(site)
+    database.c.drop()
+    wanted = feed(database.name, "c")
+    dropped, _ = read_directly(site, wanted, start, operation_time(site)).events
+    direct = read_directly(site, wanted, at(**{kind: token_of(dropped)}), operation_time(site))
+    assert direct.kinds == ["invalidate"]
+    receiver = site.api.watch(wanted, at(**{kind: token_of(dropped)}))
+    check_events(await read_through(receiver, direct), direct)
+
+
+@shows(
+    SERVER, "Resume Tokens", "tokens belong to the settings of their stream: one of an expanded event needs them again"
+)
+@shows(SERVER, "`showExpandedEvents`", "a token of an event that only an expanded stream has is not found without")
+@pytest.mark.parametrize("expanded", [True, False])
+async def test_a_token_of_an_expanded_event(site: Site, database: Documents, expanded: bool) -> None:
+    start = after(site)
+    database.c.create_index("n")
+    database.c.insert_one({"_id": 0})
+    with_all = feed(database.name, "c", show_expanded_events=True)
+    created = read_directly(site, with_all, start, operation_time(site)).events[0]
+    wanted, resume = feed(database.name, "c", show_expanded_events=expanded), at(resume_after=token_of(created))
+    direct = read_directly(site, wanted, resume, operation_time(site))
+    receiver = site.api.watch(wanted, resume)
+    if expanded:
+        assert direct.kinds == ["createIndexes", "insert"]
+        check_events(await read_through(receiver, direct), direct)
+        receiver.cancel()
+    else:
+        assert direct.error is not None
+        outcome = await receiver.end()
+        check_refusal(outcome, direct.error)
+        assert outcome.reason == "RESUME_TOKEN_NOT_FOUND"
+
+
+@shows(FEEDMUX, "Protocol", "a subscription can be moved to any token of MongoDB, and goes on behind it")
+async def test_a_subscription_moved_to_a_token(site: Site, database: Documents) -> None:
+    start, expected = history(site, database)
+    await site.api.create(database.name, feed(database.name, "c"), start)
+    for number in (4, 0, 7):
+        await site.api.seek(database.name, at(resume_after=token_of(expected.events[number])))
+        session = await site.api.open(database.name)
+        rest = Reading(expected.events[number + 1 :])
+        check_events(await read_through(session, rest), rest)
+        await session.close()
+
+
 @shows(DRIVERS, "Driver API", "startAfter follows a collection that was dropped and made anew, and misses nothing")
 async def test_start_after_misses_nothing(site: Site, database: Documents) -> None:
     token = invalidated(site, database)
@@ -308,9 +378,12 @@ async def test_the_end_without_a_visible_invalidate(site: Site, database: Docume
 async def test_start_after_is_kept_until_the_first_event(site: Site, database: Documents) -> None:
     token = invalidated(site, database)
     with logged(database) as asked:
-        receiver = site.api.watch(feed(database.name, "c"), at(start_after=token))
+        receiver = site.api.watch(feed(database.name, "c"), at(start_after=token), heartbeat_interval=seconds(1))
         await receiver.opened()
         for times in (1, 2):
+            database.other.insert_one({})
+            written = operation_time(site)
+            await receiver.until(lambda: token_time(receiver.resume_token) >= written)  # noqa: B023
             with failing(site, database):
                 await failed(site, database, times)
         database.c.insert_one({"_id": 1, "n": 1})
@@ -326,6 +399,7 @@ async def test_start_after_is_kept_until_the_first_event(site: Site, database: D
         assert set(stage) == {"startAfter"}
     # resumeAfter would not go past the invalidate.
     assert bson.encode(before[0]["startAfter"]) == token
+    assert token_time(before[2]["startAfter"]) > token_time(token)
     assert set(last) == {"resumeAfter"}
 
 

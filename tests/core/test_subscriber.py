@@ -4,7 +4,7 @@ import pytest
 
 from feedmux_server.core.chunk import View
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.subscriber import Delivery, Ended, NeedsRender
+from feedmux_server.core.subscriber import Delivery, Ended, JoinPoint, NeedsRender
 from tests.core.fanout_support import EVENT_BYTES, Feed, behind, error, fill, mark, native, numbers, stream_of, token
 
 
@@ -212,16 +212,16 @@ def test_progress_only_at_the_head_and_with_credit() -> None:
     assert subscriber.progress() == mark(9), "no credit is left"
 
 
-def test_a_native_token_stays_until_mongodb_has_judged_it() -> None:
-    """A high-water mark in its place would be accepted, and the missing token never reported."""
+def test_a_native_token_gives_way_to_a_newer_place() -> None:
+    """MongoDB judges it at the first event only; the place must not grow old meanwhile."""
     feed = Feed()
     feed.subscriber(behind(50))
     subscriber = feed.subscriber(native(3))
     fill(stream_of(subscriber), 4, 3)
     stream_of(subscriber).append([], mark(8))
     assert subscriber.take() is None
-    assert subscriber.progress() == token(3)
-    assert subscriber.at == native(3)
+    assert subscriber.progress() == mark(8)
+    assert subscriber.at == JoinPoint(mark(8), exact=True)
     fill(stream_of(subscriber), 9, 9)
     assert numbers(subscriber.take()) == [9]
     assert subscriber.progress() == mark(9)

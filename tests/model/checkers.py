@@ -235,9 +235,13 @@ def resumable_or_loud(history: History) -> Iterator[Violation]:
         events = [event for event in session.delivered() if event in history.order]
         if session.opened.unknown_place:
             places = {record.place for record in session.records if isinstance(record, Progress)}
-            if events or (session.settled and expected) or places - {session.opened.place}:
-                yield Violation("Resumable or loud", session.name, "went on from a place that MongoDB does not know")
-            continue
+            if not places - {session.opened.place}:
+                if events or (session.settled and expected):
+                    yield Violation(
+                        "Resumable or loud", session.name, "went on from a place that MongoDB does not know"
+                    )
+                continue
+            # MongoDB's postBatchResumeToken has taken its place before an event came: nothing was there to be skipped.
         if events and (not expected or history.order[events[0]] != expected[0]):
             wanted = history.written[expected[0]].event if expected else "nothing"
             yield Violation("Resumable or loud", session.name, f"began with {events[0]} instead of {wanted}")

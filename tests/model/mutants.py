@@ -58,6 +58,7 @@ def mutant(guarantee: str, target: type, attribute: str) -> Callable[[Any], Any]
 
 
 _locate = ReplayBuffer.locate
+_join = FeedStreams.join
 _attach = FeedStreams._attach
 _take = Subscriber.take
 _grant = CreditWindow.grant
@@ -140,10 +141,10 @@ def goes_on_behind_an_invalidate(self: Subscriber) -> None:
     self.rejoin(self.at)
 
 
-@mutant("Resumable or loud", Subscriber, "_advance")
-def a_native_token_is_taken_as_judged(self: Subscriber, ring: ReplayBuffer) -> None:
-    if ring.newest.is_after(self.at.place):
-        self.at = JoinPoint(ring.newest, exact=True)
+@mutant("Resumable or loud", FeedStreams, "join")
+def a_native_token_is_taken_as_known(self: FeedStreams, subscriber: Subscriber) -> None:
+    subscriber.at = replace(subscriber.at, native=None, exact=False)
+    _join(self, subscriber)
 
 
 @mutant("Bookmarkable", Subscriber, "progress")

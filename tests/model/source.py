@@ -163,11 +163,12 @@ class FakeCursor:
     def __init__(self, source: FakeSource, at: JoinPoint) -> None:
         self._source = source
         self._at = at
+        self._to_judge = at.place if at.native else None
         self.place = at.place
 
     @property
     def at(self) -> JoinPoint:
-        """Where to open again: a native token until MongoDB has shown an event behind it."""
+        """Where to open again; native until MongoDB has shown an event."""
         return self._at
 
     def read(self, events_max: int, bytes_max: int, read_time_s: float) -> FakeBatch:
@@ -175,7 +176,7 @@ class FakeCursor:
         source = self._source
         first = source.rank_behind(self.place)
         new = source.events[first : first + events_max]
-        if new and self._at.native and not source.has(self._at.place):
+        if new and self._to_judge is not None and not source.has(self._to_judge):
             raise FeedmuxError(ErrorReason.RESUME_TOKEN_NOT_FOUND, "no such token")
         for index, each in enumerate(new):
             if each.invalidate:
@@ -196,7 +197,9 @@ class FakeCursor:
             split=source.split,
         )
         newest = chunks[-1].end if chunks else post_batch
-        if newest.is_after(self.place) and (chunks or self._at.native is None):
-            self._at = JoinPoint(newest, exact=True)
+        if chunks:
+            self._to_judge = None
+        if newest.is_after(self.place):
+            self._at = JoinPoint(newest, exact=True, native=None if chunks else self._at.native)
             self.place = newest
         return FakeBatch(chunks, post_batch, exhausted)

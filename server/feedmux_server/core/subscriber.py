@@ -215,8 +215,12 @@ class Subscriber:
         return self.stream.ring.events_behind(self.seq, self.index) if self.stream is not None else 0
 
     def _advance(self, ring: ReplayBuffer) -> None:
-        """At the head: all up to the ring's newest place was met. A native token stays until MongoDB has judged it."""
-        if self.at.native is None and ring.newest.is_after(self.at.place):
+        """At the head: all up to the ring's newest place was met.
+
+        Also behind a native token that MongoDB has not judged yet, as it does at the first event: by the driver
+        specification a postBatchResumeToken takes its place, or the oplog would pass an idle one.
+        """
+        if ring.newest.is_after(self.at.place):
             self.at = JoinPoint(ring.newest, exact=True)
 
     def _settle(self) -> None:

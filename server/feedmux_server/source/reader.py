@@ -116,9 +116,9 @@ class ChangeStreamReader:
             chunks = self._drop_passed(chunks, self._drop_until)
         newest = chunks[-1].end if chunks else post_batch
         if newest is not None and newest.is_after(place):
-            # A native token is MongoDB's to judge until it has shown an event behind it.
-            native = None if chunks else self._at.native
-            self._at = self._at if native else JoinPoint(newest, exact=True)
+            # The start stays native until an event has come: MongoDB has not judged the token before, and by the
+            # specification ("Resume Process") startAfter is kept until then, with the newest token.
+            self._at = JoinPoint(newest, exact=True, native=None if chunks else self._at.native)
         return Batch(chunks, post_batch, raw.exhausted)
 
     async def _next(self, cursor: RawChangeStreamCursor) -> RawBatch:
