@@ -198,6 +198,15 @@ async def test_a_bad_file_at_the_start(mongo: ReplicaSet, redis_server: RedisSer
             pass
 
 
+async def test_without_authentication_there_are_no_tokens(
+    mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    configured = configuration(mongo, redis_server, tmp_path, A)
+    configured["jwt"] = section(tmp_path, FIRST)
+    async with serving(configured) as here, here.api.with_key("anything") as api:
+        (await api.open(feed=feed("d"))).cancel()
+
+
 async def test_keys_by_url(
     mongo: ReplicaSet,
     redis_server: RedisServer,
