@@ -463,6 +463,8 @@ def _read(path: Path) -> tuple[dict[str, Any], Line]:
         raise ConfigError(f"{path} cannot be parsed: {error}") from None
     except MarkedError as error:
         raise ConfigError(f"{path} cannot be parsed: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{path} cannot be parsed: it is nested too deeply") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{path} must hold a mapping at its top level")
     return content, line

@@ -27,10 +27,6 @@ from feedmux_server.tls_files import load_tls, tls_paths
 log = logging.getLogger(__name__)
 
 
-class NotConfigured(ConfigError):
-    """Nobody could be let in."""
-
-
 class Credentials:
     """Raises ConfigError where a file cannot be used at the start."""
 
@@ -38,6 +34,7 @@ class Credentials:
         self._config = config
         self._tenants_file: Path | None = None if insecure_no_auth else config.tenants_file
         self._registry: Registry | None = None
+        self._jwks: Jwks | None = None
         self.tls: Tls | None = None
         if config.tls is not None:
             # Looked at first: what changes while it is read is read again.
@@ -47,13 +44,12 @@ class Credentials:
             self.auth = self.operator_auth = Authenticator(None)
             return
         if config.tenants_file is None:
-            raise NotConfigured(
+            raise ConfigError(
                 "no authentication is configured. Name a tenants_file (make a key with `feedmux keys new`), or pass"
                 " --insecure-no-auth to let everybody in"
             )
         self._tenants_watch = WatchedFiles([config.tenants_file])
         self._registry = Registry(tenant_records(load_tenants(config.tenants_file)))
-        self._jwks: Jwks | None = None
         verifier: JwtVerifier | None = None
         if config.jwt is not None:
             self._jwks_watch = WatchedFiles([config.jwt.jwks_file] if config.jwt.jwks_file else [])

@@ -59,6 +59,13 @@ def test_table(
     assert "said" in str(error)
 
 
+def test_a_token_that_can_be_renewed_is_asked_for_again() -> None:
+    refused = make_error("UNAUTHENTICATED", "said", "UNAUTHENTICATED", {}, None)
+    assert next_step(refused, has_other_credentials=True) is Step.REOPEN
+    denied = make_error("PERMISSION_DENIED", "said", "NAMESPACE_DENIED", {}, None)
+    assert next_step(denied, has_other_credentials=True) is RAISE
+
+
 def test_every_reason_of_the_protocol_gives_an_error() -> None:
     for name in errors_pb2.ErrorReason.DESCRIPTOR.values_by_name:
         error = make_error("INVALID_ARGUMENT", "said", name.removeprefix("ERROR_REASON_"))

@@ -1,5 +1,6 @@
 """JWTs as credentials: what is let in, what is not, and how keys are replaced."""
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -14,6 +15,7 @@ import pytest
 import pytest_asyncio
 from pymongo.database import Database
 
+import feedmux
 from feedmux_server.app import CannotStart
 from feedmux_server.config import ConfigError, make_config
 from feedmux_server.embedded import RedisServer, ReplicaSet
@@ -125,6 +127,39 @@ async def test_a_stream_ends_when_its_token_expires(site: Tenancy, database: Doc
     assert await site.refuses(token)
 
 
+async def test_a_client_asks_for_a_new_token_and_goes_on(site: Tenancy, database: Documents) -> None:
+    """The first token expires under the open session; the user's loop does not notice."""
+    lives_s: list[int] = [4, 3600]
+    given: list[int] = []
+
+    def token() -> str:
+        given.append(lives_s[min(len(given), 1)])
+        return FIRST.token(exp=int(time.time()) - 60 + given[-1])
+
+    endpoint = f"127.0.0.1:{site.here.api.data_port}"
+    async with (
+        feedmux.AsyncClient(endpoint, token=token, tls=False) as client,
+        client.feed(database=database.name, collection="c").open() as session,
+    ):
+        for n in (1, 2):
+            await asyncio.to_thread(database.c.insert_one, {"n": n})
+            async with asyncio.timeout(20):
+                assert (await anext(aiter(session))).document["fullDocument"]["n"] == n
+            await until(lambda: len(given) > 1, timeout_s=20)
+    assert given == [4, 3600]
+
+
+async def test_a_client_gives_up_when_the_new_token_is_no_better(site: Tenancy, database: Documents) -> None:
+    async with feedmux.AsyncClient(
+        f"127.0.0.1:{site.here.api.data_port}", token=lambda: FIRST.token(exp=int(time.time()) - 57), tls=False
+    ) as client:
+        session = client.feed(database=database.name).open()
+        async with asyncio.timeout(20), session:
+            site.write(B)
+            with pytest.raises(feedmux.Unauthenticated):
+                await anext(aiter(session))
+
+
 async def test_a_stream_ends_when_its_tenant_goes(site: Tenancy, database: Documents) -> None:
     stream = await site.here.api.open(feed=feed(database.name))
     site.write(B)
@@ -161,6 +196,15 @@ async def test_a_bad_file_at_the_start(mongo: ReplicaSet, redis_server: RedisSer
     with pytest.raises(CannotStart, match=r"jwt\.jwks_file .* holds no public key"):
         async with serving(configured, key="x"):
             pass
+
+
+async def test_without_authentication_there_are_no_tokens(
+    mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    configured = configuration(mongo, redis_server, tmp_path, A)
+    configured["jwt"] = section(tmp_path, FIRST)
+    async with serving(configured) as here, here.api.with_key("anything") as api:
+        (await api.open(feed=feed("d"))).cancel()
 
 
 async def test_keys_by_url(

@@ -22,7 +22,7 @@ from feedmux_server.embedded import Mongod, RedisServer, ReplicaSet
 from feedmux_server.embedded.ports import free_ports
 from feedmux_server.tenants.registry import hash_key
 from tests.conftest import RedisFactory
-from tests.integration.servers import KEY_A, OPERATOR_KEY, Here, server_process, settings, tenants_file
+from tests.integration.servers import KEY_A, OPERATOR_KEY, Here, server_process, settings, tenants_file, until
 from tests.integration.wire import Api, at, feed, refused
 
 Documents = Database[dict[str, Any]]
@@ -255,6 +255,7 @@ async def test_logs_hold_no_secrets(
             database.c.insert_one({"_id": "other-canary", "n": 1, "text": "document-canary"})
             await bad.end()
             await session.take(1)
+            await until(lambda: "resumed after an error" in server.log.read_text())
             mongo_client.admin.command("configureFailPoint", "failCommand", mode="off")
             await redis.kill9()
             await session.ack(2)

@@ -114,6 +114,7 @@ def test_all_mistakes_at_once(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("tenants = [}", "line 1"),
+        ("tenants = " + "[" * 5000, "cannot be parsed"),
         ('[[tenants]]\nname = "a"\ncolour = "canary"\n', "tenants.0.colour: Extra inputs"),
         ('[[tenants]]\nname = "a"\n[[tenants]]\nname = "a"\n', "tenants.1.name: this tenant"),
     ],
@@ -122,7 +123,21 @@ def test_mistakes_in_toml_are_named_by_path(tmp_path: Path, text: str, words: st
     assert words in mistake(tmp_path, text, "tenants.toml")
 
 
-@pytest.mark.parametrize("text", ["", "[]", "tenants: []", "\0", "a: &a [*a]\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "tenants: []",
+        "\0",
+        "a: &a [*a]\n",
+        "1: 2",
+        "tenants: [{1: 2}]",
+        "tenants: [{[canary]: 2}]",
+        "tenants: [{name: a, api_keys: [{expires: 2027-13-45}]}]",
+        "tenants: " + "[" * 5000,
+    ],
+)
 def test_what_is_no_tenants_file(tmp_path: Path, text: str) -> None:
     mistake(tmp_path, text)
 

@@ -101,6 +101,11 @@ class Link:
         self._target = target
         self._channels: dict[tuple[int, int], tuple[asyncio.AbstractEventLoop, grpc.aio.Channel]] = {}
 
+    @property
+    def renews_token(self) -> bool:
+        """Each call asks for the token anew, so that after one that has expired another may come."""
+        return callable(self._target.token)
+
     def _channel(self) -> grpc.aio.Channel:
         loop = asyncio.get_running_loop()
         key = os.getpid(), id(loop)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from enum import Enum
 
-from feedmux.errors import FeedmuxError, Fenced, ProtocolError
+from feedmux.errors import FeedmuxError, Fenced, ProtocolError, Unauthenticated
 
 _TRANSPORT = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED"})
 _TRANSPORT_WITHOUT_REASON = frozenset({"INTERNAL", "UNKNOWN", "CANCELLED", "ABORTED"})
@@ -24,8 +24,13 @@ class Step(Enum):
 _FENCED = {"SEEK": Step.REOPEN_AT_STORED, "UPDATE": Step.REOPEN, "LEASE": Step.REOPEN}
 
 
-def next_step(error: FeedmuxError) -> Step:
-    """What a session does about the error that ended its stream."""
+def next_step(error: FeedmuxError, *, has_other_credentials: bool = False) -> Step:
+    """What a session does about the error that ended its stream.
+
+    `has_other_credentials`: the stream was open, and the next one will be opened with a token asked for anew.
+    """
+    if isinstance(error, Unauthenticated) and has_other_credentials:
+        return Step.REOPEN
     if isinstance(error, ProtocolError):
         return Step.RAISE
     if isinstance(error, Fenced):

@@ -136,11 +136,12 @@ class Runner:
                 error = failure
             if self._desk.closing:
                 return
+            was_live = self._live
             if self._live:
                 self._live = False
                 wait_s = self._options.reconnect_timeout_s
                 give_up_s = None if wait_s is None else self._loop.time() + wait_s
-            step = next_step(error)
+            step = next_step(error, has_other_credentials=was_live and self._link.renews_token)
             if step is Step.REOPEN_AT_STORED:
                 self._forget()
             delay_s = self._backoff.next_s(error.retry_after_s)

@@ -28,7 +28,6 @@ log = logging.getLogger(__name__)
 _caller: ContextVar[Identity | None] = ContextVar("caller", default=None)
 """Of the call whose task this is."""
 
-
 UNSENT_S = 10.0
 """A session that is to end and whose client does not read is cut off after this long."""
 
@@ -44,6 +43,7 @@ class LiveSession:
     instance_id: str
     peer: str
     task: asyncio.Task[Any] | None = field(default_factory=asyncio.current_task)
+    ending: bool = False
     cut_off: bool = False
 
     @property
@@ -52,8 +52,9 @@ class LiveSession:
 
     def end(self, error: FeedmuxError) -> None:
         """Ends it with `error`, also where it waits for a client that does not read."""
-        if self.session.end_error is None:
-            self.session.fail(error)
+        self.session.fail(error)
+        if not self.ending:
+            self.ending = True
             asyncio.get_running_loop().call_later(UNSENT_S, self._cut_off)
 
     def _cut_off(self) -> None:

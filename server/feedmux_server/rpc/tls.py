@@ -92,5 +92,5 @@ def _parsed(pem: bytes) -> PeerCertificate:
             CertificateName(NameKind.URI, name) for name in others.get_values_for_type(x509.UniformResourceIdentifier)
         ]
         return PeerCertificate(tuple(names), certificate.not_valid_after_utc.timestamp())
-    except ValueError:
+    except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
         raise Unauthenticated("unreadable certificate") from None

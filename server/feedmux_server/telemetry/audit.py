@@ -59,6 +59,8 @@ class AuditLog:
         self._handler: logging.Handler = (
             _QuietFileHandler(file, encoding="utf-8") if file is not None else logging.StreamHandler(sys.stderr)
         )
+        self._common = {} if file is not None else {"level": "info", "logger": "feedmux.audit"}
+        """Where they stand among the server's log lines, they have what those have."""
         self._per_minute = lines_per_minute
         self._clock = clock
         self._allowances: dict[tuple[str, str, str], _Allowance] = {}
@@ -138,6 +140,7 @@ class AuditLog:
     def _write(self, event: AuditEvent, suppressed: int, **facts: str) -> None:
         line: dict[str, object] = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            **self._common,
             "event": event.value,
             **{name: value[:NAME_BYTES_MAX] for name, value in facts.items() if value},
         }

@@ -6,8 +6,11 @@ few seconds, because no file notification works on every mount. Neighbour: `app`
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
+
+log = logging.getLogger(__name__)
 
 Seen = tuple[bytes | None, ...]
 
@@ -34,8 +37,15 @@ class WatchedFiles:
             now = await asyncio.to_thread(self.look)
             if now == before and now != self._acted_on:
                 self._acted_on = now
-                await reload()
+                await self._guarded(reload)
             before = now
+
+    async def _guarded(self, reload: Callable[[], Awaitable[None]]) -> None:
+        """A defect met in a new file must not end the process that serves by the old one."""
+        try:
+            await reload()
+        except Exception as error:  # noqa: BLE001 its text may hold what stands in the file
+            log.error("%s cannot be read again: %s", ", ".join(map(str, self.paths)), type(error).__name__)
 
 
 def _digest(path: Path) -> bytes | None:

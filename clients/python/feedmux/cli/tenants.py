@@ -57,8 +57,17 @@ def _usage(args: argparse.Namespace) -> int:
         )
         return 0
     headers = (
-        "TENANT", "STREAMS", "SUBSCRIPTIONS", "SHARED READS", "ALONE", "SENT", "", "READ FOR IT", "SHARE", "HELD BACK",
-    )  # fmt: skip
+        "TENANT",
+        "STREAMS",
+        "SUBSCRIPTIONS",
+        "SHARED READS",
+        "ALONE",
+        "EVENTS SENT",
+        "BYTES",
+        "READ FOR IT",
+        "SHARE",
+        "HELD BACK",
+    )
     rows = [
         (
             each.tenant + ("" if each.configured else " (gone)"),
@@ -66,7 +75,7 @@ def _usage(args: argparse.Namespace) -> int:
             each.subscriptions,
             each.shared_streams,
             each.exclusive_streams,
-            f"{each.events_sent} events",
+            each.events_sent,
             size(each.bytes_sent),
             size(each.upstream_bytes),
             f"{each.upstream_share:.0%}",

@@ -1,0 +1,79 @@
+"""docs/tenants.md: its commands are run as they stand there, in their order."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from feedmux_server.config import load_tenants, make_config
+from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_server.embedded.ports import free_ports
+from tests.cli.conftest import clean_environment
+from tests.started import Started
+
+GUIDE = Path(__file__).parents[2] / "docs" / "tenants.md"
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```$", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def test_the_example_is_a_tenants_file(tmp_path: Path) -> None:
+    (text,) = blocks("yaml")
+    (tmp_path / "tenants.yaml").write_text(text)
+    assert [tenant.name for tenant in load_tenants(tmp_path / "tenants.yaml")] == ["shop", "search"]
+
+
+def test_the_jwt_section_is_a_configuration() -> None:
+    (text,) = blocks("toml")
+    config = make_config({"sources": {"main": {"uri": "mongodb://x"}}, **tomllib.loads(text)})
+    assert config.jwt is not None
+
+
+@pytest.mark.slow
+def test_the_commands_do_what_it_says(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> None:
+    data, operator, health = free_ports(3)
+    environment = clean_environment() | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "FEEDMUX_SOURCES__MAIN__URI": mongo.uri,
+        "FEEDMUX_REDIS__URL": redis_server.url,
+        "FEEDMUX_LISTEN__DATA": f"127.0.0.1:{data}",
+        "FEEDMUX_LISTEN__OPERATOR": f"127.0.0.1:{operator}",
+        "FEEDMUX_LISTEN__HEALTH": f"127.0.0.1:{health}",
+        "FEEDMUX_LIMITS__DRAIN_S": "1",
+        "FEEDMUX_ENDPOINT": f"localhost:{data}",
+        "FEEDMUX_OPERATOR_ENDPOINT": f"localhost:{operator}",
+    }
+    steps = [f"echo == {number}\n{textwrap.dedent(block)}" for number, block in enumerate(blocks("sh"))]
+    script = "set -euo pipefail\n" + "\n".join(steps)
+    with Started(
+        ["bash", "-c", script],
+        cwd=tmp_path,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as guide:
+        try:
+            output, _ = guide.communicate(timeout=150)
+        finally:
+            if guide.poll() is None:
+                os.killpg(guide.pid, signal.SIGKILL)
+    assert guide.returncode == 0, output
+    said = re.split(r"^== \d+\n", output, flags=re.MULTILINE)[1:]
+
+    def says(command: str) -> str:
+        return said[next(number for number, step in enumerate(steps) if command in step)]
+
+    assert says("subscriptions create products").count("main:shop.products") == 2
+    assert "orders" in says("--certificate-file")
+    assert "products" not in says("--certificate-file")
+    assert int(says("grep -c authentication_failed")) > 0

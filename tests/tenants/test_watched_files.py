@@ -1,0 +1,85 @@
+"""Files that change are read again once, and not while they are being written."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from feedmux_server.tenants.watched_files import WatchedFiles
+from tests.integration.servers import until
+
+
+class Watch:
+    """A file that is watched, and what was found in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.found: list[str] = []
+        self.looks = 0
+        self.parts: list[str] = []
+        """Written one before each look."""
+        path.write_text("0")
+        self.files = WatchedFiles([path])
+        look = self.files.look
+
+        def counted() -> tuple[bytes | None, ...]:
+            self.looks += 1
+            if self.parts:
+                self.path.write_text(self.parts.pop(0))
+            return look()
+
+        self.files.look = counted  # type: ignore[method-assign]
+
+    async def reload(self) -> None:
+        text = self.path.read_text()
+        self.found.append(text)
+        if text == "defect":
+            raise RuntimeError("canary")
+
+    async def after_looks(self, count: int) -> None:
+        wanted = self.looks + count
+        await until(lambda: self.looks >= wanted)
+
+
+@pytest_asyncio.fixture
+async def watch(tmp_path: Path) -> AsyncIterator[Watch]:
+    made = Watch(tmp_path / "file")
+    task = asyncio.create_task(made.files.run(made.reload, every_s=0.02))
+    yield made
+    assert not task.done()
+    task.cancel()
+
+
+async def test_once_for_each_change(watch: Watch) -> None:
+    await watch.after_looks(3)
+    assert watch.found == []
+    watch.path.write_text("1")
+    await until(lambda: watch.found)
+    await watch.after_looks(5)
+    watch.path.write_text("1")
+    await watch.after_looks(5)
+    assert watch.found == ["1"]
+
+
+async def test_what_comes_back_is_no_change(watch: Watch) -> None:
+    watch.path.unlink()
+    watch.path.write_text("0")
+    await watch.after_looks(5)
+    assert watch.found == []
+
+
+async def test_not_while_it_is_being_written(watch: Watch) -> None:
+    watch.parts = ["half " * number for number in range(20)] + ["whole"]
+    await until(lambda: watch.found)
+    assert watch.found == ["whole"]
+
+
+async def test_a_defect_ends_nothing(watch: Watch, caplog: pytest.LogCaptureFixture) -> None:
+    watch.path.write_text("defect")
+    await until(lambda: watch.found)
+    watch.path.write_text("1")
+    await until(lambda: watch.found == ["defect", "1"])
+    assert "RuntimeError" in caplog.text
+    assert "canary" not in caplog.text
