@@ -5,17 +5,18 @@ import gc
 import logging
 import signal
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import uvloop
 
-from feedmux_server.config import Config, ConfigError, LimitsSection, load_tenants
+from feedmux_server.config import Config, ConfigError, LimitsSection, Tenant, load_tenants
 from feedmux_server.core.credit import CreditLimits
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.feed_streams import StreamLimits
+from feedmux_server.core.grant import Grants
 from feedmux_server.core.replay_buffer import RingLimits
 from feedmux_server.fanout.hub import Hub, HubLimits
 from feedmux_server.fanout.pump import PumpLimits
@@ -85,7 +86,8 @@ async def running(config: Config, *, insecure_no_auth: bool = False) -> AsyncIte
             stack.push_async_callback(redis.aclose)
             for warning in await check_redis(redis, config.redis.url):
                 log.warning(warning)
-            auth, operator_auth = _authenticators(config, insecure_no_auth)
+            tenants = _tenants(config, insecure_no_auth)
+            auth, operator_auth = _authenticators(config, tenants)
             tls = _tls(config)
         except (FeedmuxError, StartupError, ConfigError) as error:
             raise CannotStart(str(error)) from None
@@ -94,7 +96,9 @@ async def running(config: Config, *, insecure_no_auth: bool = False) -> AsyncIte
         refusal: CannotStart | None = None
         async with asyncio.TaskGroup() as tasks:
             hub = Hub(sources, hub_limits(config.limits), tasks)
-            service = Service(hub, store, batcher, auth, operator_auth, config.limits.sessions)
+            service = Service(
+                hub, store, batcher, auth, operator_auth, config.limits.sessions, grants_of(tenants or ())
+            )
             servers = Servers(service, Listeners(config.listen.data, config.listen.operator, config.listen.health, tls))
             committing = tasks.create_task(batcher.run(), name="commit-batcher")
             try:
@@ -158,16 +162,28 @@ async def _connect_sources(config: Config, stack: AsyncExitStack) -> dict[str, S
     return sources
 
 
-def _authenticators(config: Config, insecure_no_auth: bool) -> tuple[Authenticator, Authenticator]:
+def grants_of(tenants: Iterable[Tenant]) -> dict[str, Grants]:
+    """The grants of each tenant that has a list of them."""
+    return {each.name: tuple(section.grant() for section in each.grants) for each in tenants if each.grants is not None}
+
+
+def _tenants(config: Config, insecure_no_auth: bool) -> tuple[Tenant, ...] | None:
+    """None: everybody is let in."""
     if insecure_no_auth:
-        return Authenticator(None), Authenticator(None)
+        return None
     if config.tenants_file is None:
         raise CannotStart(
             "no authentication is configured. Name a tenants_file (make a key with `feedmux keys new`), or pass"
             " --insecure-no-auth to let everybody in"
         )
-    tenants = [TenantKeys(each.name, each.api_key_hashes) for each in load_tenants(config.tenants_file)]
-    return Authenticator(tenants), Authenticator([TenantKeys("operator", config.operator_key_hashes)])
+    return load_tenants(config.tenants_file)
+
+
+def _authenticators(config: Config, tenants: tuple[Tenant, ...] | None) -> tuple[Authenticator, Authenticator]:
+    if tenants is None:
+        return Authenticator(None), Authenticator(None)
+    keys = [TenantKeys(each.name, each.api_key_hashes) for each in tenants]
+    return Authenticator(keys), Authenticator([TenantKeys("operator", config.operator_key_hashes)])
 
 
 def _tls(config: Config) -> Tls | None:

@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed import FeedSpec
+from feedmux_server.core.grant import Grants
+from feedmux_server.core.grant_stages import apply_grants
 from feedmux_server.core.position import PositionEncoder
 from feedmux_server.core.stream_key import StreamKey, stream_key
 from feedmux_server.fanout.hub import Hub
@@ -25,6 +27,8 @@ class LiveSession:
     """A session that is being served, for the operator and for draining."""
 
     session: Session
+    feed: FeedSpec
+    """As the user defined it."""
     key: StreamKey
     tenant: str
     subscription: str
@@ -42,14 +46,44 @@ class Service:
     auth: Authenticator
     operator_auth: Authenticator
     sessions_max: int
+    grants: Mapping[str, Grants] = field(default_factory=dict)
+    """By tenant; replaced as a whole. After that, `end_changed` acts on the sessions that are open."""
     live: dict[int, LiveSession] = field(default_factory=dict)
     draining: bool = False
     _left: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def key_of(self, spec: FeedSpec) -> StreamKey:
-        """The stream key of a tenant's feed. Policies of tenants will stand before the user's stages."""
+    def key_of(self, spec: FeedSpec, tenant: str) -> StreamKey:
+        """The stream key of a tenant's feed, with its policy. Raises NAMESPACE_DENIED and OPTION_REFUSED.
+
+        The grants come first, so that a source is not known to who may not see it.
+        """
+        asked, policy = apply_grants(self.grants.get(tenant), spec)
         self.hub.source(spec.scope.source)
-        return stream_key(spec)
+        return stream_key(asked, policy)
+
+    def still_granted(self, live: LiveSession) -> bool:
+        """Whether the session reads what the present grants of its tenant give."""
+        return self._refusal(live) is None
+
+    def end_changed(self) -> int:
+        """Ends the sessions that the present grants would not open, or would open on another stream; how many."""
+        ended = 0
+        for live in self.sessions():
+            refusal = self._refusal(live)
+            if refusal is not None:
+                live.session.fail(refusal)
+                ended += 1
+        return ended
+
+    def _refusal(self, live: LiveSession) -> FeedmuxError | None:
+        try:
+            if self.key_of(live.feed, live.tenant) == live.key:
+                return None
+        except FeedmuxError as error:
+            return error
+        return FeedmuxError(
+            ErrorReason.GRANTS_CHANGED, "the tenant's grants have changed; reconnect, and the feed goes on under them"
+        )
 
     def check_operator(self, metadata: Any) -> None:
         """Raises UNAUTHENTICATED, or METHOD_DENIED for a tenant's key."""

@@ -34,7 +34,7 @@ class Subscriptions:
         wanted = request.subscription
         check_name("subscription.name", wanted.name)
         _check_policies(wanted)
-        key = self._service.key_of(convert.feed_spec(wanted.feed))
+        key = self._service.key_of(convert.feed_spec(wanted.feed), tenant)
         at = await self._resolve(convert.start(request.start), tenant, key)
         definition = convert.definition(wanted)
         stored = await self._service.store.create(
@@ -91,6 +91,7 @@ class Subscriptions:
                 {"field": "subscription.feed"},
                 field="subscription.feed",
             )
+        self._service.key_of(spec, tenant)
         definition = convert.definition(content)
         # Without an etag of the caller's the one just read guards the read-modify-write.
         updated = await self._service.store.update(
@@ -123,7 +124,7 @@ class Subscriptions:
             raise FeedmuxError(ErrorReason.MESSAGE_INVALID, "to is required", {"field": "to"}, field="to")
         stored = await self._service.store.get(tenant, request.name)
         content = subscriptions_pb2.Subscription.FromString(stored.definition)
-        key = self._service.key_of(convert.feed_spec(content.feed))
+        key = self._service.key_of(convert.feed_spec(content.feed), tenant)
         place = (await self._resolve(convert.start(request.to), tenant, key)).place
         sought = await self._service.store.seek(
             tenant,

@@ -19,7 +19,7 @@ from pymongo.errors import PyMongoError
 
 from feedmux_server.core.chunk import Chunk, cut_batch, read_token
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.resume_policy import Action
+from feedmux_server.core.resume_policy import Action, without_words
 from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.core.stream_key import StreamKey, effective_stages
 from feedmux_server.core.subscriber import JoinPoint
@@ -105,6 +105,8 @@ class ChangeStreamReader:
             self._ahead = asyncio.ensure_future(self._cursor.next_batch())
         place = self._at.place
         post_batch = read_token(raw.post_batch) if raw.post_batch is not None else None
+        if post_batch is not None and self._key.policy:
+            post_batch = self._shown(post_batch, raw.data)
         chunks = (
             cut_batch(
                 raw.data, place, post_batch, time.time(), bytes_max=self._limits.chunk_bytes_max, split=self._split
@@ -120,6 +122,15 @@ class ChangeStreamReader:
             native = None if chunks else self._at.native
             self._at = self._at if native else JoinPoint(newest, exact=True)
         return Batch(chunks, post_batch, raw.exhausted)
+
+    def _shown(self, post_batch: ResumeToken, data: bytes) -> ResumeToken:
+        """A place that says nothing of an event which the policy withheld: a token holds the document's key, and may
+        hold more. It comes from an invalidate that is not shown, or from a mongos whose shards have read further."""
+        if post_batch.is_high_water_mark or data.rfind(post_batch.raw) >= 0:
+            return post_batch
+        # An invalidate is alone at its cluster time; behind it is the next one.
+        time_ = post_batch.cluster_time + 1 if post_batch.from_invalidate else post_batch.cluster_time
+        return ResumeToken.high_water_mark(time_, post_batch.version)
 
     async def _next(self, cursor: RawChangeStreamCursor) -> RawBatch:
         ahead, self._ahead = self._ahead, None
@@ -190,7 +201,7 @@ class ChangeStreamReader:
             raise Failed(error, at_once=True) from error
         if verdict.error.reason is ErrorReason.HISTORY_LOST:
             await self._add_oldest_time(verdict.error)
-        raise verdict.error from error
+        raise (without_words(verdict.error) if self._key.policy else verdict.error) from error
 
     async def _add_oldest_time(self, error: FeedmuxError) -> None:
         try:
