@@ -63,8 +63,8 @@ class Seen:
         """Whether a text came to the tenant in any form: in an event, a token, a position, the status."""
         receiver = self.receiver
         data = [receiver.position, receiver.resume_token, repr(self.events).encode(), repr(self.end).encode()]
-        for message in (*receiver.batches, *receiver.progress, *receiver.notices):
-            data.append(message.SerializeToString())
+        messages = (*receiver.batches, *receiver.progress, *receiver.notices)
+        data += [message.SerializeToString() for message in messages]
         tokens = [str(each["_id"]["_data"]).encode() for each in self.events]
         needles = (canary.encode(), canary.encode().hex().encode(), canary.encode().hex().upper().encode())
         return any(needle in each for needle in needles for each in (*data, *tokens))

@@ -1,4 +1,4 @@
-"""Authorised: every event passed the tenant's grant, its forced match and its hidden fields; on both MongoDB versions."""
+"""Authorised: every event passed the tenant's grant, its forced match and its hidden fields; on both versions."""
 
 import asyncio
 import uuid
@@ -355,11 +355,11 @@ UNDOING = [
     '[{"$replaceRoot": {"newRoot": {"_id": "$_id", "all": "$$ROOT"}}}]',
     '[{"$replaceWith": {"$mergeObjects": ["$$ROOT", "$fullDocument", "$e", "$h", {"_id": "$_id"}]}}]',
     '[{"$project": {"e": 1, "h": 1, "op": 1, "g": 1, "fullDocument.secret": 1}}]',
-    '[{"$project": {"x": {"$objectToArray": "$$ROOT"}, "y": {"$getField": {"field": "secret", "input": "$fullDocument"}}}}]',
+    '[{"$project": {"x": {"$objectToArray": "$$ROOT"}, "y": {"$getField": {"field": "secret", "input": "$e"}}}}]',
     '[{"$redact": {"$cond": [{"$eq": ["$secret", "canary"]}, "$$PRUNE", "$$DESCEND"]}}]',
-    '[{"$match": {"$or": [{"fullDocument.secret": "canary"}, {"updateDescription.updatedFields.secret": {"$exists": 1}}]}}]',
+    '[{"$match": {"$or": [{"fullDocument.secret": "canary"}, {"updateDescription.removedFields": "secret"}]}}]',
     '[{"$match": {"$expr": {"$eq": [{"$substrBytes": ["$fullDocument.secret", 0, 1]}, "c"]}}}]',
-    '[{"$addFields": {"fullDocument": {"$setField": {"field": "secret", "input": "$fullDocument", "value": "$$ROOT"}}}}]',
+    '[{"$addFields": {"fullDocument": {"$setField": {"field": "secret", "input": "$h", "value": "$$ROOT"}}}}]',
     '[{"$set": {"m": {"$meta": "sortKey"}}}]',
 ]
 
@@ -543,7 +543,7 @@ MATCHES: list[dict[str, Any]] = [
 ]
 VALUES: list[Any] = [
     1, 2, 1.0, "x", "X", "y", None, True, [], [1], [2], ["x", 1], [[1]], {"b": 1}, {"b": [1]}, {"b": [[1]]}, [{"b": 1}],
-    [{"b": 2}, {"b": [3, 1]}], [[{"b": 1}]], {"b": {"c": 2}}, [{"b": [{"c": 1}]}], {"b": [{"c": 3}, {"c": 2}]}, {"x": 1},
+    [{"b": 2}, {"b": [3, 1]}], [[{"b": 1}]], {"b": {"c": 2}}, [{"b": [{"c": 1}]}], {"b": [{"c": 3}, {"c": 2}]},
 ]  # fmt: skip
 
 

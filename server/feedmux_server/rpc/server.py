@@ -14,6 +14,7 @@ from grpc_reflection.v1alpha import reflection
 
 from feedmux.v1 import change_feed_pb2, operator_pb2, subscriptions_pb2
 from feedmux_server.rpc.convert import REQUEST_BYTES_MAX
+from feedmux_server.rpc.explain import Explain
 from feedmux_server.rpc.operator import ListSharedStreams
 from feedmux_server.rpc.resolve_position import ResolvePosition
 from feedmux_server.rpc.service import Service
@@ -135,6 +136,7 @@ def _data_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
     feed: dict[str, Any] = {
         "Subscribe": grpc.stream_stream_rpc_method_handler(guarded("Subscribe", Subscribe(service))),
         "Watch": grpc.unary_stream_rpc_method_handler(guarded("Watch", Watch(service))),
+        "Explain": grpc.unary_unary_rpc_method_handler(guarded("Explain", Explain(service))),
         "ResolvePosition": grpc.unary_unary_rpc_method_handler(guarded("ResolvePosition", ResolvePosition(service))),
     }
     control = {

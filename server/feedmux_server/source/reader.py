@@ -19,6 +19,7 @@ from pymongo.errors import PyMongoError
 
 from feedmux_server.core.chunk import Chunk, cut_batch, read_token
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.feed import change_stream_options
 from feedmux_server.core.resume_policy import Action, without_words
 from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.core.stream_key import StreamKey, effective_stages
@@ -161,18 +162,7 @@ class ChangeStreamReader:
         return kept
 
     def _stages(self) -> list[Any]:
-        spec, at = self._key.spec, self._at
-        stage: dict[str, Any] = {}
-        if spec.full_document:
-            stage["fullDocument"] = spec.full_document
-        if spec.full_document_before_change:
-            stage["fullDocumentBeforeChange"] = spec.full_document_before_change
-        if spec.show_expanded_events:
-            stage["showExpandedEvents"] = True
-        if spec.match_collection_uuid_for_update_lookup:
-            stage["matchCollectionUUIDForUpdateLookup"] = True
-        if not spec.scope.database:
-            stage["allChangesForCluster"] = True
+        at, stage = self._at, change_stream_options(self._key.spec)
         place, token = at.place, bson.decode(at.place.raw, _RAW)
         self._drop_until = None
         if at.native is not None:
