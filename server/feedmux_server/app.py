@@ -20,7 +20,7 @@ from feedmux_server.core.grant import Grants
 from feedmux_server.core.replay_buffer import RingLimits
 from feedmux_server.fanout.hub import Hub, HubLimits
 from feedmux_server.fanout.pump import PumpLimits
-from feedmux_server.rpc.auth import Authenticator, TenantKeys
+from feedmux_server.rpc.auth import ANONYMOUS_TENANT, Authenticator, TenantKeys
 from feedmux_server.rpc.server import Listeners, PortInUse, Ports, Servers, Tls
 from feedmux_server.rpc.service import Service
 from feedmux_server.source.mongo import Source, SourceConfig
@@ -96,9 +96,7 @@ async def running(config: Config, *, insecure_no_auth: bool = False) -> AsyncIte
         refusal: CannotStart | None = None
         async with asyncio.TaskGroup() as tasks:
             hub = Hub(sources, hub_limits(config.limits), tasks)
-            service = Service(
-                hub, store, batcher, auth, operator_auth, config.limits.sessions, grants_of(tenants or ())
-            )
+            service = Service(hub, store, batcher, auth, operator_auth, config.limits.sessions, grants_of(tenants))
             servers = Servers(service, Listeners(config.listen.data, config.listen.operator, config.listen.health, tls))
             committing = tasks.create_task(batcher.run(), name="commit-batcher")
             try:
@@ -162,9 +160,14 @@ async def _connect_sources(config: Config, stack: AsyncExitStack) -> dict[str, S
     return sources
 
 
-def grants_of(tenants: Iterable[Tenant]) -> dict[str, Grants]:
-    """The grants of each tenant that has a list of them."""
-    return {each.name: tuple(section.grant() for section in each.grants) for each in tenants if each.grants is not None}
+def grants_of(tenants: Iterable[Tenant] | None) -> dict[str, Grants]:
+    """The grants of each tenant; without tenants, of everybody."""
+    if tenants is None:
+        return {ANONYMOUS_TENANT: None}
+    return {
+        each.name: None if each.grants is None else tuple(section.grant() for section in each.grants)
+        for each in tenants
+    }
 
 
 def _tenants(config: Config, insecure_no_auth: bool) -> tuple[Tenant, ...] | None:

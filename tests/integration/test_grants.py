@@ -16,7 +16,7 @@ from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.embedded import RedisServer, ReplicaSet
 from tests.integration.grants_support import Documents, granted, key_of, now, see, with_images
 from tests.integration.servers import Here, until
-from tests.integration.wire import EARLIEST, LATEST, Api, at, feed, refused
+from tests.integration.wire import EARLIEST, LATEST, Api, at, feed, refused, seconds
 
 GRANTS: dict[str, list[dict[str, Any]] | None] = {
     "all": None,
@@ -589,37 +589,64 @@ async def test_changed_grants_end_open_sessions_and_positions_go_on(
     with_images(database, "orders")
     api = await tenant("team-a")
     asked = feed(database.name, "orders")
-    watching, other = api.watch(asked, EARLIEST), (await tenant("orders")).watch(asked)
+    watching, other = api.watch(asked, EARLIEST), (await tenant("orders")).watch(asked, heartbeat_interval=seconds(1))
     await watching.opened()
     await other.opened()
     before = service.grants
-    sessions = {live.tenant: live for live in service.sessions()}
-    assert service.end_changed() == 0
-    assert service.still_granted(sessions["team-a"])
+    live = next(live for live in service.sessions() if live.tenant == "team-a")
+    assert service.change_grants(dict(before)) == 0
+    assert service.still_granted(live)
     try:
         database["orders"].insert_one({"_id": 1, "owner": "a", "secret": 1})
         await watching.take(1)
-        # Equal grants, newly made: nothing happens.
-        service.grants = {**before, "team-a": (make_grant("*", "test_*", "orders", {"owner": "a"}, ["secret"]),)}
-        assert service.end_changed() == 0
-        service.grants = {**before, "team-a": (make_grant("*", "test_*", "orders", {"owner": "a"}),)}
-        assert not service.still_granted(sessions["team-a"])
-        assert service.end_changed() == 1
+        # Equal ones, newly made: nothing happens. Nor where the change is about something else.
+        same = make_grant("*", "test_*", "orders", {"owner": "a"}, ["secret"])
+        assert service.change_grants({**before, "team-a": (same,)}) == 0
+        assert service.change_grants({**before, "team-a": (same, make_grant("*", "bank", "*"))}) == 0
+        assert service.change_grants({**before, "team-a": (make_grant("*", "test_*", "orders", {"owner": "a"}),)}) == 1
+        assert not service.still_granted(live)
         ended = await watching.end()
         assert (ended.code, ended.reason) == ("ABORTED", "GRANTS_CHANGED")
         database["orders"].insert_one({"_id": 2, "owner": "a", "secret": 2})
         again = api.watch(asked, at(position=watching.position))
         assert [each.document["fullDocument"]["secret"] for each in await again.take(1)] == [2]
-        service.grants = {**before, "team-a": ()}
-        assert service.end_changed() == 1
+        assert service.change_grants({**before, "team-a": ()}) == 1
         ended = await again.end()
         assert (ended.code, ended.reason) == ("PERMISSION_DENIED", "NAMESPACE_DENIED")
         assert (await api.watch(asked).end()).reason == "NAMESPACE_DENIED"
+        # A tenant that is not there any more sees nothing, rather than everything.
+        service.change_grants({name: each for name, each in before.items() if name != "all"})
+        assert (await (await tenant("all")).watch(asked).end()).reason == "NAMESPACE_DENIED"
         await other.message()
     finally:
-        service.grants = before
+        service.change_grants(before)
         other.cancel()
     await until(lambda: not [live for live in service.sessions() if live.tenant in ("team-a", "orders")])
+
+
+async def test_grants_that_change_while_a_session_opens_count(
+    tenant: Any, here: Here, database: Documents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, before = here.server.service, here.server.service.grants
+    source = service.hub.source("main")
+    asking, going_on = asyncio.Event(), asyncio.Event()
+    real = source.operation_time
+
+    async def slow() -> int:
+        asking.set()
+        await going_on.wait()
+        return await real()
+
+    monkeypatch.setattr(source, "operation_time", slow)
+    receiver = (await tenant("orders")).watch(feed(database.name, "orders"))
+    async with asyncio.timeout(10):
+        await asking.wait()
+    try:
+        assert service.change_grants({**before, "orders": ()}) == 0
+        going_on.set()
+        assert (await receiver.end()).reason == "NAMESPACE_DENIED"
+    finally:
+        service.change_grants(before)
 
 
 async def test_a_subscriptions_feed_is_checked_at_every_turn(
@@ -631,9 +658,8 @@ async def test_a_subscriptions_feed_is_checked_at_every_turn(
     database["orders"].insert_one({"_id": 1})
     session = await api.open(name)
     await session.take(1)
-    service.grants = {**before, "orders": ()}
+    assert service.change_grants({**before, "orders": ()}) == 1
     try:
-        assert service.end_changed() == 1
         assert (await session.end()).reason == "NAMESPACE_DENIED"
         assert (await (await api.session(name)).end()).reason == "NAMESPACE_DENIED"
         assert (await refused(api.seek(name, EARLIEST))).reason == "NAMESPACE_DENIED"
@@ -641,7 +667,7 @@ async def test_a_subscriptions_feed_is_checked_at_every_turn(
         assert (await refused(api.update(["feed"], name=name, feed=changed))).reason == "NAMESPACE_DENIED"
         await api.delete(name)
     finally:
-        service.grants = before
+        service.change_grants(before)
 
 
 def test_the_biggest_policy_is_one_that_mongodb_takes(database: Documents) -> None:

@@ -251,7 +251,7 @@ def _event(spec: FeedSpec, hides: list[tuple[int, tuple[str, ...]]], *, judged: 
         "documentKey": "$e.documentKey",
         "updateDescription": _keep({"$eq": ["$op", "update"]}, content("updateDescription", "update")),
         "fullDocumentBeforeChange": _keep(before, content("fullDocumentBeforeChange", "before")),
-        "operationDescription": _keep({"$or": [{"$ne": ["$op", "rename"]}, both]}, "$e.operationDescription"),
+        "operationDescription": _keep({"$or": [{"$in": ["$op", list(_DESCRIBED)]}, both]}, "$e.operationDescription"),
         "stateBeforeChange": "$e.stateBeforeChange",
         "txnNumber": "$e.txnNumber",
         "lsid": "$e.lsid",

@@ -43,7 +43,7 @@ class Explain:
         key = service.key_of(feed, tenant)
         self._describe(response, feed, key, tenant)
         source = service.hub.source(key.spec.scope.source)
-        for each in await collection_images(source, service.grants.get(tenant), feed):
+        for each in await collection_images(source, service.grants_of(tenant), feed):
             response.images.append(
                 wire.ExplainResponse.CollectionImages(
                     database=each.database, collection=each.collection, enabled=each.enabled, for_grants=each.for_grants
@@ -64,5 +64,5 @@ class Explain:
         response.pipeline = stages_as_json([{"$changeStream": change_stream_options(key.spec)}, *user_stages(key)])
         response.stream_key = str(key)
         response.stream_open = self._service.hub.is_read(key)
-        for what, why in withheld(self._service.grants.get(tenant), feed):
+        for what, why in withheld(self._service.grants_of(tenant), feed):
             response.withheld.append(wire.ExplainResponse.Withheld(what=what, why=why))

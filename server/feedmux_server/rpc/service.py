@@ -47,7 +47,7 @@ class Service:
     operator_auth: Authenticator
     sessions_max: int
     grants: Mapping[str, Grants] = field(default_factory=dict)
-    """By tenant; replaced as a whole. After that, `end_changed` acts on the sessions that are open."""
+    """By tenant, for every tenant there is: one that is missing here sees nothing. Replaced by `change_grants`."""
     live: dict[int, LiveSession] = field(default_factory=dict)
     draining: bool = False
     _left: asyncio.Event = field(default_factory=asyncio.Event)
@@ -57,23 +57,38 @@ class Service:
 
         The grants come first, so that a source is not known to who may not see it.
         """
-        asked, policy = apply_grants(self.grants.get(tenant), spec)
+        asked, policy = apply_grants(self.grants_of(tenant), spec)
         self.hub.source(spec.scope.source)
         return stream_key(asked, policy)
 
-    def still_granted(self, live: LiveSession) -> bool:
-        """Whether the session reads what the present grants of its tenant give."""
-        return self._refusal(live) is None
+    def grants_of(self, tenant: str) -> Grants:
+        return self.grants.get(tenant, ())
 
-    def end_changed(self) -> int:
-        """Ends the sessions that the present grants would not open, or would open on another stream; how many."""
+    def change_grants(self, grants: Mapping[str, Grants]) -> int:
+        """Takes other grants, and ends the sessions that these would not open, or on another stream; how many.
+
+        A session that is being opened meanwhile is checked again when it enters (`check_granted`).
+        """
+        before, self.grants = self.grants, grants
         ended = 0
         for live in self.sessions():
+            if before.get(live.tenant, ()) == self.grants_of(live.tenant):
+                continue
             refusal = self._refusal(live)
             if refusal is not None:
                 live.session.fail(refusal)
                 ended += 1
         return ended
+
+    def still_granted(self, live: LiveSession) -> bool:
+        """Whether the session reads what the present grants of its tenant give."""
+        return self._refusal(live) is None
+
+    def check_granted(self, live: LiveSession) -> None:
+        """Raises what `change_grants` would end the session with."""
+        refusal = self._refusal(live)
+        if refusal is not None:
+            raise refusal
 
     def _refusal(self, live: LiveSession) -> FeedmuxError | None:
         try:

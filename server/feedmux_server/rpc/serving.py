@@ -22,6 +22,7 @@ Write = Callable[[bytes], Awaitable[None]]
 def listed(service: Service, live: LiveSession) -> Iterator[None]:
     """The session is known to the operator and to a drain while it lasts, and leaves its feed at the end."""
     service.admit()
+    service.check_granted(live)
     name = next(_ids)
     service.enter(name, live)
     try:
