@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed import FeedSpec, Scope
 from feedmux_server.core.grant import Grants, fits, granted, make_grant
-from feedmux_server.core.grant_stages import apply_grants, needs_images
+from feedmux_server.core.grant_stages import apply_grants
 from feedmux_server.core.stream_key import stream_key
 
 SPEC = FeedSpec(Scope("main", "shop", "orders"))
@@ -133,13 +133,6 @@ def test_a_forced_match_asks_for_both_images_and_refuses_what_shows_other_times(
         assert error.field == "feed.full_document_before_change"
     hiding = make_grant("*", "shop", "*", None, ["secret"])
     assert apply_grants((hiding,), replace(SPEC, full_document="updateLookup"))[0].full_document == "updateLookup"
-
-
-def test_whether_images_are_asked_for_is_known() -> None:
-    assert needs_images((TEAM_A,), SPEC.scope)
-    assert needs_images((SHOP, TEAM_A), DATABASE.scope)
-    assert not needs_images((SHOP,), SPEC.scope)
-    assert not needs_images(None, SPEC.scope)
 
 
 def test_hidden_paths_within_others_and_repeated_ones_change_nothing() -> None:

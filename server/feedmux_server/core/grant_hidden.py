@@ -34,15 +34,17 @@ def hidden_stages(hides: Hides) -> list[dict[str, Any]]:
     branches = [{"case": {"$eq": ["$g", index]}, "then": {f"{index}h": _parts(hide)}} for index, hide in hides]
     unset = [path for index, hide in hides for path in _paths(f"h.{index}h", hide)]
     puts: dict[str, Expression] = {}
-    seen = []
+    nothing = []
     for index, _ in hides:
         root = f"h.{index}h"
         # Not where there is no such part: `$set` would make one.
         puts[f"{root}.update"] = {"$cond": [{"$isArray": f"${root}.fields"}, _update(root), "$$REMOVE"]}
-        seen.append({"$and": [{"$eq": ["$g", index]}, {"$eq": [_size(root), 0]}]})
+        nothing.append({"$and": [{"$eq": ["$g", index]}, {"$eq": [_size(root), 0]}]})
     return [
         {"$set": {"h": {"$switch": {"branches": branches, "default": {}}}}},
-        {"$match": {"$expr": {"$not": [{"$and": [{"$eq": ["$op", "update"]}, {"$or": seen}]}]}}},
+        # On a field of its own: MongoDB copies what a `$match` looks at, and the parts of a change may be large.
+        {"$set": {"op": {"$cond": [{"$and": [{"$eq": ["$op", "update"]}, {"$or": nothing}]}, None, "$op"]}}},
+        {"$match": {"op": {"$type": "string"}}},
         {"$unset": unset},
         {"$set": puts},
     ]

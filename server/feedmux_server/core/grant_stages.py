@@ -62,11 +62,6 @@ def apply_grants(grants: Grants, spec: FeedSpec) -> tuple[FeedSpec, bytes]:
     return asked, bson.encode({"pipeline": stages})
 
 
-def needs_images(grants: Grants, scope: Scope) -> bool:
-    """Whether the grants judge documents by their stored images in this scope. Raises NAMESPACE_DENIED."""
-    return grants is not None and any(grant.match for grant in granted(grants, scope))
-
-
 def _shows_all(cases: tuple[Grant, ...], targets: tuple[Grant, ...], scope: Scope) -> bool:
     """Whether no event of the scope could name or show anything that is not granted in full."""
     first = cases[0]
