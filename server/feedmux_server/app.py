@@ -115,6 +115,7 @@ async def running(
                 audit,
                 stop or asyncio.Event(),
                 config.limits.drain_s,
+                credentials.grants(),
             )
             listen = config.listen
             servers = Servers(

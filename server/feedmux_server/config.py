@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 from urllib.parse import urlsplit
 
+from bson import json_util
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.core.grant import GRANTS_MAX, Grant, make_grant
 from feedmux_server.core.names import check_name
 from feedmux_server.core.quota import Quotas
 from feedmux_server.marked_yaml import MarkedError, parse_yaml
@@ -361,6 +363,37 @@ class CertificateSection(_Section):
         return self
 
 
+class GrantSection(_Section):
+    """Namespaces that a tenant may see, and what of their documents (docs/grants.md)."""
+
+    source: str = Field(default="*", description="Pattern of the source's name: * any characters, ? one.")
+    database: str = Field(description="Pattern of the database's name.")
+    collection: str = Field(default="*", description="Pattern of the collection's name.")
+    match: dict[str, Any] | None = Field(
+        default=None,
+        description="Condition on the document's fields that is always applied, before and after each change. Values"
+        " in relaxed extended JSON.",
+    )
+    hide: tuple[str, ...] = Field(default=(), description="Dotted paths of fields that are never shown.")
+
+    @model_validator(mode="after")
+    def _can_be_granted(self) -> Self:
+        self.grant()
+        return self
+
+    def grant(self) -> Grant:
+        """Raises ValueError."""
+        match = None
+        if self.match is not None:
+            try:
+                match = json_util.loads(json.dumps(self.match))
+            except Exception:  # noqa: BLE001 json_util lets through whatever its constructors raise
+                raise ValueError(
+                    'match: values other than text, numbers and booleans are written as extended JSON: {"$oid": "…"}'
+                ) from None
+        return make_grant(self.source, self.database, self.collection, match, self.hide)
+
+
 class Tenant(_Section):
     """One tenant."""
 
@@ -369,6 +402,11 @@ class Tenant(_Section):
     api_keys: tuple[ApiKeySection, ...] = ()
     certificates: tuple[CertificateSection, ...] = ()
     quotas: QuotaSection = QuotaSection()
+    grants: tuple[GrantSection, ...] | None = Field(
+        default=None,
+        max_length=GRANTS_MAX,
+        description="What the tenant may see. Left out: everything that feedmux serves. An empty list: nothing.",
+    )
 
     @field_validator("name")
     @classmethod

@@ -12,8 +12,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from feedmux_server.config import Config, ConfigError, JwtSection, TenantsFile, load_tenants
+from feedmux_server.core.grant import Grants
 from feedmux_server.core.quota import UNLIMITED_QUOTAS, Quotas
-from feedmux_server.rpc.auth import Authenticator
+from feedmux_server.rpc.auth import ANONYMOUS, Authenticator
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.tls import Tls
 from feedmux_server.telemetry.audit import AuditEvent
@@ -64,6 +65,12 @@ class Credentials:
         record = self._registry.tenants.get(tenant) if self._registry is not None else None
         return record.quotas if record is not None else UNLIMITED_QUOTAS
 
+    def grants(self) -> dict[str, Grants]:
+        """What each tenant may see now; without a tenants file, what everybody may."""
+        if self._registry is None:
+            return {ANONYMOUS.tenant: None}
+        return {record.name: record.grants for record in self._registry.tenants.values()}
+
     def start(self, service: Service, tasks: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
         """What keeps them up to date; to be cancelled at the end."""
         every_s = self._config.reload_s
@@ -112,6 +119,7 @@ class Credentials:
         for what, names in (("added", changes.added), ("removed", changes.removed), ("changed", changes.changed)):
             for name in names:
                 service.audit.record(AuditEvent.TENANTS_CHANGED, tenant=name, reason=what)
+        service.change_grants(self.grants())
         service.hub.accounts.refresh()
         service.end_revoked()
 
@@ -166,6 +174,7 @@ def tenant_records(file: TenantsFile) -> list[TenantRecord]:
                 for kind, value in each.model_dump(exclude_none=True).items()
             ),
             quotas=quotas[tenant.name],
+            grants=None if tenant.grants is None else tuple(each.grant() for each in tenant.grants),
         )
         for tenant in file.tenants
     ]

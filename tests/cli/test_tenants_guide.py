@@ -27,7 +27,7 @@ def blocks(kind: str) -> list[str]:
 def test_the_example_is_a_tenants_file(tmp_path: Path) -> None:
     (text,) = blocks("yaml")
     (tmp_path / "tenants.yaml").write_text(text)
-    assert [tenant.name for tenant in load_tenants(tmp_path / "tenants.yaml")] == ["shop", "search"]
+    assert [tenant.name for tenant in load_tenants(tmp_path / "tenants.yaml").tenants] == ["shop", "search"]
 
 
 def test_the_jwt_section_is_a_configuration() -> None:

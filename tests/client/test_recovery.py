@@ -27,6 +27,7 @@ CASES: list[tuple[str, str, dict[str, str], float | None, type[feedmux.FeedmuxEr
     ("ABORTED", "FENCED", {"cause": "TAKEOVER"}, None, feedmux.Fenced, RAISE),
     ("ABORTED", "FENCED", {"cause": "DELETE"}, None, feedmux.SubscriptionNotFound, RAISE),
     ("ABORTED", "FENCED", {}, None, feedmux.Fenced, RAISE),
+    ("ABORTED", "GRANTS_CHANGED", {}, None, feedmux.Aborted, REOPEN),
     ("ABORTED", "ENDED_BY_OPERATOR", {}, None, feedmux.EndedByOperator, RAISE),
     ("OUT_OF_RANGE", "HISTORY_LOST", {}, None, feedmux.HistoryLost, RAISE),
     ("OUT_OF_RANGE", "EVENT_TOO_LARGE", {}, None, feedmux.OutOfRange, RAISE),

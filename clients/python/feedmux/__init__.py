@@ -38,7 +38,7 @@ from feedmux.errors import (
     Unauthenticated,
     Unavailable,
 )
-from feedmux.feeds import Feed, ResolvedPosition, Start, SubscriptionInfo
+from feedmux.feeds import Explanation, Feed, ResolvedPosition, Start, SubscriptionInfo
 from feedmux.link import Tls
 from feedmux.notices import Degraded, Disconnected, Draining, Gap, HistoryAtRisk, Notice, Rewound
 from feedmux.options import SessionOptions
@@ -60,6 +60,7 @@ __all__ = [
     "Draining",
     "EndedByOperator",
     "Event",
+    "Explanation",
     "FailedPrecondition",
     "Feed",
     "FeedInvalidated",

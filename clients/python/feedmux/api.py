@@ -12,6 +12,7 @@ from google.protobuf import empty_pb2, field_mask_pb2
 
 from feedmux import requests
 from feedmux.feeds import (
+    Explanation,
     Feed,
     OnHistoryLost,
     OnInvalidate,
@@ -79,6 +80,14 @@ class Api:
         """What `open()` of a feed opens."""
         message = requests.feed_message(feed, self.settings.source)
         return Opening(feed=message, start=as_start(start), instance_id=instance_id())
+
+    async def explain(self, feed: Feed, start: StartLike | None) -> Explanation:
+        request = change_feed_pb2.ExplainRequest(feed=requests.feed_message(feed, self.settings.source))
+        chosen = as_start(start)
+        if chosen is not None:
+            request.start.CopyFrom(requests.start_message(chosen))
+        answer = await self._call("ChangeFeed", "Explain", request, change_feed_pb2.ExplainResponse)
+        return requests.explanation_value(answer)
 
     async def resolve(self, start: StartLike, feed: Feed) -> ResolvedPosition:
         chosen = as_start(start) or Start.latest()

@@ -11,6 +11,7 @@ from feedmux.api import Api, make_feed, settings
 from feedmux.async_session import AsyncSession
 from feedmux.async_watch import AsyncWatchClient
 from feedmux.feeds import (
+    Explanation,
     Feed,
     OnHistoryLost,
     OnInvalidate,
@@ -200,6 +201,10 @@ class AsyncInlineFeed:
         """A session at `start` (now), opened by `async with` or `await`. `options` are fields of SessionOptions."""
         chosen = replace(self._api.settings.session, **options)
         return AsyncSession(self._api.link, self._api.feed_opening(self.feed, start), chosen, on_notice)
+
+    async def explain(self, start: StartLike | None = None) -> Explanation:
+        """What `open` would do, without doing it. A refusal is part of the answer."""
+        return await self._api.explain(self.feed, start)
 
     async def resolve(self, start: StartLike) -> ResolvedPosition:
         """The position that a start stands for in this feed."""

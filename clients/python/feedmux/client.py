@@ -9,6 +9,7 @@ from bson.codec_options import CodecOptions
 
 from feedmux.api import Api, make_feed, settings
 from feedmux.feeds import (
+    Explanation,
     Feed,
     OnHistoryLost,
     OnInvalidate,
@@ -203,6 +204,10 @@ class InlineFeed:
         """Opens a session at `start`, by default now. `options` are fields of SessionOptions."""
         chosen = replace(self._api.settings.session, **options)
         return Session(self._api.link, self._api.feed_opening(self.feed, start), chosen, on_notice)
+
+    def explain(self, start: StartLike | None = None) -> Explanation:
+        """What `open` would do, without doing it. A refusal is part of the answer."""
+        return portal().call(self._api.explain(self.feed, start))
 
     def resolve(self, start: StartLike) -> ResolvedPosition:
         """The position that a start stands for in this feed."""

@@ -131,6 +131,50 @@ class SubscriptionInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Explanation:
+    """What opening a feed would do, without doing it."""
+
+    refusal: "Refusal | None"
+    """None: it would be opened."""
+    pipeline: str
+    """What MongoDB is asked, in extended JSON; the stages of the tenant's grants are not shown."""
+    stream_key: str
+    stream_open: bool
+    """Whether the server reads that stream already."""
+    images: tuple["CollectionImages", ...]
+    oplog_headroom_s: float | None
+    """From the oldest entry of the oplog to the start; None where it is not known."""
+    withheld: tuple["Withheld", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """How opening would end."""
+
+    status: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionImages:
+    """A collection whose stored pre- and post-images are needed, for the tenant's grants or only for the feed."""
+
+    database: str
+    collection: str
+    enabled: bool
+    for_grants: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Withheld:
+    """Something that does not come."""
+
+    what: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class ResolvedPosition:
     """A position to be stored, its cluster time, and the same as wall-clock time by the second (UTC)."""
 

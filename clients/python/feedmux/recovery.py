@@ -35,7 +35,7 @@ def next_step(error: FeedmuxError, *, has_other_credentials: bool = False) -> St
         return Step.RAISE
     if isinstance(error, Fenced):
         return _FENCED.get(error.metadata.get("cause", ""), Step.RAISE)
-    if error.status in _TRANSPORT:
+    if error.status in _TRANSPORT or error.reason == "GRANTS_CHANGED":
         return Step.REOPEN
     if error.status in _TRANSPORT_WITHOUT_REASON and not error.reason:
         return Step.REOPEN

@@ -11,7 +11,18 @@ import bson
 from bson.timestamp import Timestamp
 from google.protobuf import timestamp_pb2
 
-from feedmux.feeds import Feed, Format, OnHistoryLost, OnInvalidate, Start, SubscriptionInfo
+from feedmux.feeds import (
+    CollectionImages,
+    Explanation,
+    Feed,
+    Format,
+    OnHistoryLost,
+    OnInvalidate,
+    Refusal,
+    Start,
+    SubscriptionInfo,
+    Withheld,
+)
 from feedmux.places import Place
 from feedmux.v1 import change_feed_pb2, feed_pb2, subscriptions_pb2
 from feedmux.window import Grant
@@ -180,3 +191,17 @@ def credit_bytes(grant: Grant) -> bytes:
 def ack_bytes(sequence: int) -> bytes:
     """An ack of everything up to a delivery sequence."""
     return change_feed_pb2.SubscribeRequest(ack=change_feed_pb2.Ack(delivery_sequence=sequence)).SerializeToString()
+
+
+def explanation_value(message: change_feed_pb2.ExplainResponse) -> Explanation:
+    """An explanation read back."""
+    refusal, headroom = message.refusal, message.oplog_headroom
+    return Explanation(
+        Refusal(refusal.status, refusal.reason, refusal.message) if message.HasField("refusal") else None,
+        message.pipeline,
+        message.stream_key,
+        message.stream_open,
+        tuple(CollectionImages(one.database, one.collection, one.enabled, one.for_grants) for one in message.images),
+        headroom.seconds + headroom.nanos / 1e9 if message.HasField("oplog_headroom") else None,
+        tuple(Withheld(one.what, one.why) for one in message.withheld),
+    )

@@ -45,6 +45,7 @@ class ErrorReason(StrEnum):
     ETAG_MISMATCH = "ETAG_MISMATCH"
     FENCED = "FENCED"
     ENDED_BY_OPERATOR = "ENDED_BY_OPERATOR"
+    GRANTS_CHANGED = "GRANTS_CHANGED"
     QUOTA_EXCEEDED = "QUOTA_EXCEEDED"
     DRAINING = "DRAINING"
     SOURCE_UNAVAILABLE = "SOURCE_UNAVAILABLE"
@@ -95,7 +96,7 @@ _BY_STATUS: Final[Mapping[str, tuple[ErrorReason, ...]]] = {
         ErrorReason.SOURCE_UNSUITABLE,
         ErrorReason.ETAG_MISMATCH,
     ),
-    "ABORTED": (ErrorReason.FENCED, ErrorReason.ENDED_BY_OPERATOR),
+    "ABORTED": (ErrorReason.FENCED, ErrorReason.ENDED_BY_OPERATOR, ErrorReason.GRANTS_CHANGED),
     "RESOURCE_EXHAUSTED": (ErrorReason.QUOTA_EXCEEDED,),
     "UNAVAILABLE": (
         ErrorReason.DRAINING,

@@ -5,6 +5,7 @@
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +42,19 @@ class FeedSpec:
     read_concern: str = ""
     batch_size: int = 0
     max_await_time_ms: int = 0
+
+
+def change_stream_options(spec: FeedSpec) -> dict[str, Any]:
+    """The contents of the `$changeStream` stage, without where to begin."""
+    options: dict[str, Any] = {}
+    if spec.full_document:
+        options["fullDocument"] = spec.full_document
+    if spec.full_document_before_change:
+        options["fullDocumentBeforeChange"] = spec.full_document_before_change
+    if spec.show_expanded_events:
+        options["showExpandedEvents"] = True
+    if spec.match_collection_uuid_for_update_lookup:
+        options["matchCollectionUUIDForUpdateLookup"] = True
+    if not spec.scope.database:
+        options["allChangesForCluster"] = True
+    return options

@@ -40,6 +40,11 @@ def check_scope(scope: Scope) -> None:
         _check_collection(scope.database, scope.collection)
 
 
+def is_served(database: str, collection: str) -> bool:
+    """Whether feedmux serves the namespace to anybody."""
+    return database not in _INTERNAL_DATABASES and not collection.startswith("system.")
+
+
 def _check_database(database: str) -> None:
     _check_text("database", database, DATABASE_BYTES_MAX)
     if not _DATABASE_REFUSED.isdisjoint(database):

@@ -138,6 +138,24 @@ def classify(failure: MongoFailure) -> Verdict:
     return Verdict(rule.action, _error(failure, rule.reason, rule.advice))
 
 
+_WITHOUT_WORDS: Final = {
+    ErrorReason.PIPELINE_FAILED: "a stage of the pipeline failed on an event",
+    ErrorReason.IMAGE_UNAVAILABLE: "a pre- or post-image that the feed requires does not exist",
+    ErrorReason.EVENT_TOO_LARGE: "an event is larger than the 16 MB that MongoDB can send",
+    ErrorReason.RESUME_TOKEN_MODIFIED: "the pipeline removed or changed _id, which is the resume token; keep it",
+    ErrorReason.RESUME_TOKEN_NOT_FOUND: "the resume token was not found",
+}
+
+
+def without_words(error: FeedmuxError) -> FeedmuxError:
+    """The error for a tenant whose grants withhold something: MongoDB quotes whole events in what it says of one."""
+    words = _WITHOUT_WORDS.get(error.reason)
+    if words is None:
+        return error
+    message = f"{words} (MongoDB's own words are withheld, because they may quote what the grants withhold)"
+    return FeedmuxError(error.reason, message, error.metadata, retry_after_s=error.retry_after_s)
+
+
 def _is_resumable(failure: MongoFailure) -> bool:
     if failure.code == _CURSOR_NOT_FOUND:
         return True

@@ -56,6 +56,11 @@ def effective_stages(key: StreamKey) -> list[RawBSONDocument]:
     return [*_stages(key.policy), *_stages(key.spec.pipeline)]
 
 
+def user_stages(key: StreamKey) -> list[RawBSONDocument]:
+    """The user's stages alone."""
+    return _stages(key.spec.pipeline)
+
+
 def _stages(pipeline: bytes) -> list[RawBSONDocument]:
     return list(bson.decode(pipeline, _RAW)["pipeline"]) if pipeline else []
 

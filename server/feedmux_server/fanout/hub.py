@@ -117,6 +117,11 @@ class Hub:
     def keyed(self) -> Iterator[KeyStreams]:
         return iter(self._keys.values())
 
+    def is_read(self, key: StreamKey) -> bool:
+        """Whether there is a stream that a subscriber of the key could join."""
+        found = self._keys.get(key)
+        return found is not None and any(stream.joinable for stream in found.streams.streams)
+
     def next_id(self) -> int:
         return next(self._ids)
 

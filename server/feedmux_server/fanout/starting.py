@@ -1,6 +1,7 @@
 """Turns a start into the place where a subscriber joins: asks the source for its clock or its oldest entry."""
 
 import time
+from typing import Literal
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.position import Position, decode_position, scope_fingerprint
@@ -32,10 +33,24 @@ async def resolve_start(start: Start, source: Source, tenant: str, key: StreamKe
         case StartKind.OPERATION_TIME | StartKind.TIME:
             await _refuse_future(start.time, source)
             return JoinPoint(ResumeToken.high_water_mark(start.time))
-        case StartKind.RESUME_AFTER:
-            return JoinPoint(client_token(start.data, "start.resume_after"), native="resume_after")
-        case StartKind.START_AFTER:
-            return JoinPoint(client_token(start.data, "start.start_after"), native="start_after")
+        case StartKind.RESUME_AFTER | StartKind.START_AFTER:
+            return _native(start, key)
+
+
+def _native(start: Start, key: StreamKey) -> JoinPoint:
+    name: Literal["resume_after", "start_after"] = (
+        "resume_after" if start.kind is StartKind.RESUME_AFTER else "start_after"
+    )
+    token = client_token(start.data, f"start.{name}")
+    if not key.policy:
+        return JoinPoint(token, native=name)
+    # Whether MongoDB finds a token says whether there was that change of that document, which the policy may withhold.
+    # So the token serves as a place only, found by its cluster time.
+    if token.from_invalidate and name == "resume_after":
+        raise FeedmuxError(
+            ErrorReason.START_AFTER_REQUIRED, "the token is of an invalidate event; use start_after", field="start"
+        )
+    return JoinPoint(token)
 
 
 def client_token(raw: bytes, field: str) -> ResumeToken:

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import subscriptions_pb2
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.feed import FeedSpec
 from feedmux_server.core.names import check_name
 from feedmux_server.core.position import decode_position
 from feedmux_server.core.resume_token import ResumeToken
@@ -22,6 +23,8 @@ from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import Context
 from feedmux_server.rpc.watch import WINDOW_BYTES, WINDOW_EVENTS
 
+CHECK_EVERY_S = 5.0
+"""A long range ends with the credential or the grant that it was asked under."""
 _LOOK_EVERY_S = 60.0
 
 
@@ -33,11 +36,13 @@ class ReadRange:
 
     async def __call__(self, data: bytes, context: Context) -> None:
         service = self._service
-        tenant = (await service.identify(context)).tenant
+        identity = await service.identify(context)
+        tenant = identity.tenant
         service.admit()
         request = convert.parse(wire.ReadRangeRequest, data)
         message_bytes_max = convert.message_bytes_max(request.message_bytes_max)
-        key = await self._key(request, tenant)
+        feed = await self._feed(request, tenant)
+        key = service.key_of(feed, tenant)
         fingerprint = fingerprint_of(service.hub.source(key.spec.scope.source), tenant, key)
         after = join_point(decode_position(request.after, fingerprint), key)
         until = decode_position(request.until, fingerprint).token
@@ -46,6 +51,7 @@ class ReadRange:
                 ErrorReason.MESSAGE_INVALID, "until lies before after", {"field": "until"}, field="until"
             )
         framer = Framer(service.positions(key, tenant), BSON, message_bytes_max)
+        checked_s = time.monotonic()
         account, signal = service.hub.accounts.of(tenant), Signal()
         account.open_stream(key)
         allowance = Allowance(account, signal.set, holds=False)
@@ -53,6 +59,9 @@ class ReadRange:
             async with aclosing(self._deliveries(key, tenant, after, until, framer.payload_max)) as deliveries:
                 async for delivery in deliveries:
                     began_s = time.monotonic()
+                    if began_s > checked_s + CHECK_EVERY_S:
+                        service.check_holds(identity, feed, key)
+                        checked_s = began_s
                     while (held_s := allowance.wait_s(time.monotonic())) > 0:
                         await signal.wait(held_s)
                     allowance.held_back(time.monotonic() - began_s)
@@ -66,15 +75,15 @@ class ReadRange:
             allowance.close()
             account.close_stream(key)
 
-    async def _key(self, request: wire.ReadRangeRequest, tenant: str) -> StreamKey:
+    async def _feed(self, request: wire.ReadRangeRequest, tenant: str) -> FeedSpec:
         match request.WhichOneof("target"):
             case "feed":
-                return self._service.key_of(convert.feed_spec(request.feed), tenant)
+                return convert.feed_spec(request.feed)
             case "subscription":
                 check_name("subscription", request.subscription)
                 stored = await self._service.store.get(tenant, request.subscription)
                 content = subscriptions_pb2.Subscription.FromString(stored.definition)
-                return self._service.key_of(convert.feed_spec(content.feed), tenant)
+                return convert.feed_spec(content.feed)
         raise FeedmuxError(
             ErrorReason.MESSAGE_INVALID, "a range needs a subscription name or a feed", {"field": "target"}
         )

@@ -16,6 +16,7 @@ from grpc_reflection.v1alpha import reflection
 
 from feedmux.v1 import change_feed_pb2, operator_pb2, subscriptions_pb2
 from feedmux_server.rpc.convert import REQUEST_BYTES_MAX
+from feedmux_server.rpc.explain import Explain
 from feedmux_server.rpc.list_shared_streams import ListSharedStreams
 from feedmux_server.rpc.operator import Operator
 from feedmux_server.rpc.plan_range import PlanRange
@@ -145,6 +146,7 @@ def _data_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
         "ResolvePosition": grpc.unary_unary_rpc_method_handler(guard("ResolvePosition", ResolvePosition(service))),
         "PlanRange": grpc.unary_unary_rpc_method_handler(guard("PlanRange", PlanRange(service))),
         "ReadRange": grpc.unary_stream_rpc_method_handler(guard("ReadRange", ReadRange(service))),
+        "Explain": grpc.unary_unary_rpc_method_handler(guard("Explain", Explain(service))),
     }
     control = {
         "CreateSubscription": subscriptions.create,

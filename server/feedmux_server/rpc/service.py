@@ -3,13 +3,15 @@
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed import FeedSpec
+from feedmux_server.core.grant import Grants
+from feedmux_server.core.grant_stages import apply_grants
 from feedmux_server.core.position import PositionEncoder
 from feedmux_server.core.stream_key import StreamKey, stream_key
 from feedmux_server.fanout.hub import Hub
@@ -37,6 +39,8 @@ class LiveSession:
     """A session that is being served, for the operator, for draining, and for ending it with its credential."""
 
     session: Session
+    feed: FeedSpec
+    """As the user defined it."""
     key: StreamKey
     identity: Identity
     subscription: str
@@ -78,15 +82,71 @@ class Service:
     stop: asyncio.Event
     """Set to drain, by a signal or by an operator."""
     drain_s: float
+    grants: Mapping[str, Grants] = field(default_factory=dict)
+    """By tenant, for every tenant there is: one that is missing here sees nothing. Replaced by `change_grants`."""
     live: dict[int, LiveSession] = field(default_factory=dict)
     draining: bool = False
     _left: asyncio.Event = field(default_factory=asyncio.Event)
 
     def key_of(self, spec: FeedSpec, tenant: str) -> StreamKey:
-        """The stream key of a tenant's feed. Policies of tenants will stand before the user's stages."""
+        """The stream key of a tenant's feed, with its policy. Raises NAMESPACE_DENIED, OPTION_REFUSED, QUOTA_EXCEEDED.
+
+        The grants come first, so that a source is not known to who may not see it.
+        """
+        asked, policy = apply_grants(self.grants_of(tenant), spec)
         self.hub.source(spec.scope.source)
         self.hub.accounts.of(tenant).check_pipeline(len(spec.pipeline))
-        return stream_key(spec)
+        return stream_key(asked, policy)
+
+    def grants_of(self, tenant: str) -> Grants:
+        return self.grants.get(tenant, ())
+
+    def change_grants(self, grants: Mapping[str, Grants]) -> int:
+        """Takes other grants, and ends the sessions that these would not open, or on another stream; how many.
+
+        A session that is being opened meanwhile is checked again when it enters (`check_granted`).
+        """
+        before, self.grants = self.grants, grants
+        ended = 0
+        for live in self.sessions():
+            if before.get(live.tenant, ()) == self.grants_of(live.tenant):
+                continue
+            refusal = self._refusal(live)
+            if refusal is not None:
+                live.end(refusal)
+                ended += 1
+        return ended
+
+    def still_granted(self, live: LiveSession) -> bool:
+        """Whether the session reads what the present grants of its tenant give."""
+        return self._refusal(live) is None
+
+    def check_granted(self, live: LiveSession) -> None:
+        """Raises what `change_grants` would end the session with."""
+        refusal = self._refusal(live)
+        if refusal is not None:
+            raise refusal
+
+    def check_holds(self, identity: Identity, feed: FeedSpec, key: StreamKey) -> None:
+        """For calls that are no sessions: raises what would end a session whose credential or grants are gone."""
+        if not self.auth.holds(identity):
+            raise Unauthenticated("the credential no longer holds")
+        refusal = self._refusal_of(feed, identity.tenant, key)
+        if refusal is not None:
+            raise refusal
+
+    def _refusal(self, live: LiveSession) -> FeedmuxError | None:
+        return self._refusal_of(live.feed, live.tenant, live.key)
+
+    def _refusal_of(self, feed: FeedSpec, tenant: str, key: StreamKey) -> FeedmuxError | None:
+        try:
+            if self.key_of(feed, tenant) == key:
+                return None
+        except FeedmuxError as error:
+            return error
+        return FeedmuxError(
+            ErrorReason.GRANTS_CHANGED, "the tenant's grants have changed; reconnect, and the feed goes on under them"
+        )
 
     async def identify(self, context: Context) -> Identity:
         """Who calls. Raises UNAUTHENTICATED, and QUOTA_EXCEEDED when the tenant's calls come too fast."""

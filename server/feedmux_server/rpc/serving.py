@@ -27,6 +27,7 @@ def listed(service: Service, live: LiveSession) -> Iterator[None]:
     Raises QUOTA_EXCEEDED when the tenant may have no further one.
     """
     service.admit()
+    service.check_granted(live)
     account = service.hub.accounts.of(live.tenant)
     account.open_stream(live.key)
     name = next(_ids)

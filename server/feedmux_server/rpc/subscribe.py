@@ -8,6 +8,7 @@ from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2, subscriptions_pb2
 from feedmux_server.core.credit import CreditLimits, CreditWindow
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.feed import FeedSpec
 from feedmux_server.core.names import check_name
 from feedmux_server.core.position import decode_position
 from feedmux_server.core.stream_key import StreamKey
@@ -30,6 +31,7 @@ INSTANCE_BYTES_MAX = 120
 class _Target:
     """What Open asks for, resolved."""
 
+    feed: FeedSpec
     key: StreamKey
     at: JoinPoint
     batch_events_max: int = 0
@@ -79,7 +81,9 @@ class Subscribe:
         commits: CommitHandle | None = None
         if target.lease is not None and target.stored is not None:
             commits = service.batcher.attach(target.lease, target.stored, session)
-        live = LiveSession(session, key, identity, request.subscription, request.instance_id, context.peer() or "")
+        live = LiveSession(
+            session, target.feed, key, identity, request.subscription, request.instance_id, context.peer() or ""
+        )
         client: asyncio.Task[None] | None = None
         try:
             with listed(service, live):
@@ -138,11 +142,11 @@ class Subscribe:
                 "last_acked is for durable subscriptions; use start",
                 field="open.last_acked",
             )
-        spec = convert.feed_spec(request.feed)
-        key = self._service.key_of(spec, tenant)
+        feed = convert.feed_spec(request.feed)
+        key = self._service.key_of(feed, tenant)
         source = self._service.hub.source(key.spec.scope.source)
         at = await resolve_start(convert.start(request.start), source, tenant, key)
-        return _Target(key, at, batch_events_max=spec.batch_size)
+        return _Target(feed, key, at, batch_events_max=feed.batch_size)
 
     async def _durable(self, request: wire.Open, tenant: str) -> _Target:
         check_name("subscription", request.subscription)
@@ -163,8 +167,8 @@ class Subscribe:
 
     def _at_stored(self, request: wire.Open, tenant: str, stored: StoredSubscription, lease: Lease) -> _Target:
         content = subscriptions_pb2.Subscription.FromString(stored.definition)
-        spec = convert.feed_spec(content.feed)
-        key = self._service.key_of(spec, tenant)
+        feed = convert.feed_spec(content.feed)
+        key = self._service.key_of(feed, tenant)
         source = self._service.hub.source(key.spec.scope.source)
         fingerprint = fingerprint_of(source, tenant, key)
         at = join_point(decode_position(stored.position, fingerprint), key)
@@ -178,9 +182,10 @@ class Subscribe:
             elif acked.place.is_after(at.place):
                 rewound_from = acked.place.cluster_time
         return _Target(
+            feed,
             key,
             at,
-            batch_events_max=spec.batch_size,
+            batch_events_max=feed.batch_size,
             continue_on_invalidate=content.on_invalidate == feed_pb2.ON_INVALIDATE_CONTINUE,
             earliest_on_history_lost=content.on_history_lost == feed_pb2.ON_HISTORY_LOST_EARLIEST,
             stored=stored,

@@ -121,6 +121,21 @@ class Source:
             )
         return _as_int(entry["ts"])
 
+    async def databases(self) -> list[str]:
+        """Names of all databases. Raises FeedmuxError where they may not be listed."""
+        return await self._asked(self._client.list_database_names())
+
+    async def collections(self, database: str) -> dict[str, bool]:
+        """The collections of a database, and whether pre- and post-images are stored. Raises as `databases` does."""
+        return await self._asked(self._list(database))
+
+    async def _list(self, database: str) -> dict[str, bool]:
+        listed = await self._client[database].list_collections(filter={"type": "collection"})
+        return {
+            each["name"]: bool(each.get("options", {}).get("changeStreamPreAndPostImages", {}).get("enabled"))
+            async for each in listed
+        }
+
     async def open_cursor(
         self, spec: FeedSpec, stages: list[Any], batch_events: int, max_await_ms: int
     ) -> RawChangeStreamCursor:

@@ -19,7 +19,8 @@ from pymongo.errors import PyMongoError
 
 from feedmux_server.core.chunk import Chunk, cut_batch, read_token
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.resume_policy import Action
+from feedmux_server.core.feed import change_stream_options
+from feedmux_server.core.resume_policy import Action, without_words
 from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.core.stream_key import StreamKey, effective_stages
 from feedmux_server.core.subscriber import JoinPoint
@@ -105,6 +106,8 @@ class ChangeStreamReader:
             self._ahead = asyncio.ensure_future(self._cursor.next_batch())
         place = self._at.place
         post_batch = read_token(raw.post_batch) if raw.post_batch is not None else None
+        if post_batch is not None and self._key.policy:
+            post_batch = self._shown(post_batch, raw.data)
         chunks = (
             cut_batch(
                 raw.data, place, post_batch, time.time(), bytes_max=self._limits.chunk_bytes_max, split=self._split
@@ -120,6 +123,15 @@ class ChangeStreamReader:
             # specification ("Resume Process") startAfter is kept until then, with the newest token.
             self._at = JoinPoint(newest, exact=True, native=None if chunks else self._at.native)
         return Batch(chunks, post_batch, raw.exhausted)
+
+    def _shown(self, post_batch: ResumeToken, data: bytes) -> ResumeToken:
+        """A place that says nothing of an event which the policy withheld: a token holds the document's key, and may
+        hold more. It comes from an invalidate that is not shown, or from a mongos whose shards have read further."""
+        if post_batch.is_high_water_mark or data.rfind(post_batch.raw) >= 0:
+            return post_batch
+        # An invalidate is alone at its cluster time; behind it is the next one.
+        time_ = post_batch.cluster_time + 1 if post_batch.from_invalidate else post_batch.cluster_time
+        return ResumeToken.high_water_mark(time_, post_batch.version)
 
     async def _next(self, cursor: RawChangeStreamCursor) -> RawBatch:
         ahead, self._ahead = self._ahead, None
@@ -150,18 +162,7 @@ class ChangeStreamReader:
         return kept
 
     def _stages(self) -> list[Any]:
-        spec, at = self._key.spec, self._at
-        stage: dict[str, Any] = {}
-        if spec.full_document:
-            stage["fullDocument"] = spec.full_document
-        if spec.full_document_before_change:
-            stage["fullDocumentBeforeChange"] = spec.full_document_before_change
-        if spec.show_expanded_events:
-            stage["showExpandedEvents"] = True
-        if spec.match_collection_uuid_for_update_lookup:
-            stage["matchCollectionUUIDForUpdateLookup"] = True
-        if not spec.scope.database:
-            stage["allChangesForCluster"] = True
+        at, stage = self._at, change_stream_options(self._key.spec)
         place, token = at.place, bson.decode(at.place.raw, _RAW)
         self._drop_until = None
         if at.native is not None:
@@ -190,7 +191,7 @@ class ChangeStreamReader:
             raise Failed(error, at_once=True) from error
         if verdict.error.reason is ErrorReason.HISTORY_LOST:
             await self._add_oldest_time(verdict.error)
-        raise verdict.error from error
+        raise (without_words(verdict.error) if self._key.policy else verdict.error) from error
 
     async def _add_oldest_time(self, error: FeedmuxError) -> None:
         try:

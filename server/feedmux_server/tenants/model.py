@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.grant import Grants
 from feedmux_server.core.quota import UNLIMITED_QUOTAS, Quotas
 
 
@@ -43,6 +44,7 @@ class TenantRecord:
     api_keys: tuple[ApiKey, ...] = ()
     certificates: tuple[CertificateName, ...] = ()
     quotas: Quotas = UNLIMITED_QUOTAS
+    grants: Grants = None
 
 
 class CredentialKind(StrEnum):

@@ -28,6 +28,7 @@ class Command:
 
 COMMANDS = {
     "watch": Command("watch", "show changes as they happen"),
+    "explain": Command("explain", "what opening a feed would do, what is withheld, why it would be refused"),
     "subscriptions": Command("subscriptions", "list, create, change, move and delete durable subscriptions"),
     "streams": Command("streams", "what the server reads from MongoDB, and for whom"),
     "drain": Command("drain", "have a server tell its clients to go elsewhere, and end"),

@@ -351,3 +351,56 @@ class ReadRangeResponse(_message.Message):
     batch: Batch
     event_fragment: EventFragment
     def __init__(self, batch: _Optional[_Union[Batch, _Mapping]] = ..., event_fragment: _Optional[_Union[EventFragment, _Mapping]] = ...) -> None: ...
+
+class ExplainRequest(_message.Message):
+    __slots__ = ("feed", "start")
+    FEED_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    feed: _feed_pb2.Feed
+    start: _feed_pb2.Start
+    def __init__(self, feed: _Optional[_Union[_feed_pb2.Feed, _Mapping]] = ..., start: _Optional[_Union[_feed_pb2.Start, _Mapping]] = ...) -> None: ...
+
+class ExplainResponse(_message.Message):
+    __slots__ = ("refusal", "pipeline", "stream_key", "stream_open", "images", "oplog_headroom", "withheld")
+    class Refusal(_message.Message):
+        __slots__ = ("status", "reason", "message")
+        STATUS_FIELD_NUMBER: _ClassVar[int]
+        REASON_FIELD_NUMBER: _ClassVar[int]
+        MESSAGE_FIELD_NUMBER: _ClassVar[int]
+        status: str
+        reason: str
+        message: str
+        def __init__(self, status: _Optional[str] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+    class CollectionImages(_message.Message):
+        __slots__ = ("database", "collection", "enabled", "for_grants")
+        DATABASE_FIELD_NUMBER: _ClassVar[int]
+        COLLECTION_FIELD_NUMBER: _ClassVar[int]
+        ENABLED_FIELD_NUMBER: _ClassVar[int]
+        FOR_GRANTS_FIELD_NUMBER: _ClassVar[int]
+        database: str
+        collection: str
+        enabled: bool
+        for_grants: bool
+        def __init__(self, database: _Optional[str] = ..., collection: _Optional[str] = ..., enabled: _Optional[bool] = ..., for_grants: _Optional[bool] = ...) -> None: ...
+    class Withheld(_message.Message):
+        __slots__ = ("what", "why")
+        WHAT_FIELD_NUMBER: _ClassVar[int]
+        WHY_FIELD_NUMBER: _ClassVar[int]
+        what: str
+        why: str
+        def __init__(self, what: _Optional[str] = ..., why: _Optional[str] = ...) -> None: ...
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    STREAM_KEY_FIELD_NUMBER: _ClassVar[int]
+    STREAM_OPEN_FIELD_NUMBER: _ClassVar[int]
+    IMAGES_FIELD_NUMBER: _ClassVar[int]
+    OPLOG_HEADROOM_FIELD_NUMBER: _ClassVar[int]
+    WITHHELD_FIELD_NUMBER: _ClassVar[int]
+    refusal: ExplainResponse.Refusal
+    pipeline: str
+    stream_key: str
+    stream_open: bool
+    images: _containers.RepeatedCompositeFieldContainer[ExplainResponse.CollectionImages]
+    oplog_headroom: _duration_pb2.Duration
+    withheld: _containers.RepeatedCompositeFieldContainer[ExplainResponse.Withheld]
+    def __init__(self, refusal: _Optional[_Union[ExplainResponse.Refusal, _Mapping]] = ..., pipeline: _Optional[str] = ..., stream_key: _Optional[str] = ..., stream_open: _Optional[bool] = ..., images: _Optional[_Iterable[_Union[ExplainResponse.CollectionImages, _Mapping]]] = ..., oplog_headroom: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., withheld: _Optional[_Iterable[_Union[ExplainResponse.Withheld, _Mapping]]] = ...) -> None: ...

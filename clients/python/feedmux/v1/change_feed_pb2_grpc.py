@@ -60,6 +60,11 @@ class ChangeFeedStub:
                 request_serializer=feedmux_dot_v1_dot_change__feed__pb2.ReadRangeRequest.SerializeToString,
                 response_deserializer=feedmux_dot_v1_dot_change__feed__pb2.ReadRangeResponse.FromString,
                 _registered_method=True)
+        self.Explain = channel.unary_unary(
+                '/feedmux.v1.ChangeFeed/Explain',
+                request_serializer=feedmux_dot_v1_dot_change__feed__pb2.ExplainRequest.SerializeToString,
+                response_deserializer=feedmux_dot_v1_dot_change__feed__pb2.ExplainResponse.FromString,
+                _registered_method=True)
 
 
 class ChangeFeedServicer:
@@ -102,6 +107,15 @@ class ChangeFeedServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Explain(self, request, context):
+        """What opening a feed would do, without doing it: what MongoDB is asked, whether somebody reads it already, what it needs,
+        what the tenant's grants withhold, and why it would be refused. A refusal is an answer here, not a status; only
+        UNAUTHENTICATED, UNAVAILABLE and an undecodable request are.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ChangeFeedServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -129,6 +143,11 @@ def add_ChangeFeedServicer_to_server(servicer, server):
                     servicer.ReadRange,
                     request_deserializer=feedmux_dot_v1_dot_change__feed__pb2.ReadRangeRequest.FromString,
                     response_serializer=feedmux_dot_v1_dot_change__feed__pb2.ReadRangeResponse.SerializeToString,
+            ),
+            'Explain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Explain,
+                    request_deserializer=feedmux_dot_v1_dot_change__feed__pb2.ExplainRequest.FromString,
+                    response_serializer=feedmux_dot_v1_dot_change__feed__pb2.ExplainResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -267,6 +286,33 @@ class ChangeFeed:
             '/feedmux.v1.ChangeFeed/ReadRange',
             feedmux_dot_v1_dot_change__feed__pb2.ReadRangeRequest.SerializeToString,
             feedmux_dot_v1_dot_change__feed__pb2.ReadRangeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Explain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/feedmux.v1.ChangeFeed/Explain',
+            feedmux_dot_v1_dot_change__feed__pb2.ExplainRequest.SerializeToString,
+            feedmux_dot_v1_dot_change__feed__pb2.ExplainResponse.FromString,
             options,
             channel_credentials,
             insecure,

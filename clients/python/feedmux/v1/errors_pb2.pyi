@@ -41,6 +41,7 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_ETAG_MISMATCH: _ClassVar[ErrorReason]
     ERROR_REASON_FENCED: _ClassVar[ErrorReason]
     ERROR_REASON_ENDED_BY_OPERATOR: _ClassVar[ErrorReason]
+    ERROR_REASON_GRANTS_CHANGED: _ClassVar[ErrorReason]
     ERROR_REASON_QUOTA_EXCEEDED: _ClassVar[ErrorReason]
     ERROR_REASON_DRAINING: _ClassVar[ErrorReason]
     ERROR_REASON_SOURCE_UNAVAILABLE: _ClassVar[ErrorReason]
@@ -81,6 +82,7 @@ ERROR_REASON_SOURCE_UNSUITABLE: ErrorReason
 ERROR_REASON_ETAG_MISMATCH: ErrorReason
 ERROR_REASON_FENCED: ErrorReason
 ERROR_REASON_ENDED_BY_OPERATOR: ErrorReason
+ERROR_REASON_GRANTS_CHANGED: ErrorReason
 ERROR_REASON_QUOTA_EXCEEDED: ErrorReason
 ERROR_REASON_DRAINING: ErrorReason
 ERROR_REASON_SOURCE_UNAVAILABLE: ErrorReason

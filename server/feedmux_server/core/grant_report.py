@@ -1,0 +1,66 @@
+"""What a tenant's grants withhold of a feed, in words for its user. Names no hidden field and no condition's values."""
+
+from feedmux_server.core.feed import FeedSpec, Scope
+from feedmux_server.core.grant import Grant, Grants, granted
+from feedmux_server.core.grant_stages import apply_grants
+
+Withheld = tuple[str, str]
+"""What does not come, and why."""
+
+_IN_TOKEN = "its content is part of the event's resume token, which cannot be changed"
+
+
+def withheld(grants: Grants, spec: FeedSpec) -> list[Withheld]:
+    """Raises FeedmuxError as `apply_grants` does."""
+    _, policy = apply_grants(grants, spec)
+    if grants is None or not policy:
+        return []
+    cases = granted(grants, spec.scope)
+    found: list[Withheld] = []
+    if not spec.scope.collection:
+        names = ", ".join(f"{grant.database}.{grant.collection}" for grant in cases)
+        found.append((f"everything outside {names}", "the feed is wider than the grants"))
+        if not all(grant.whole_database for grant in cases):
+            found.append(("dropDatabase events", "they come where a grant covers all collections of the database"))
+    found.append(
+        ("names of collections that are not granted, in rename events", "the side of a rename that is granted is shown")
+    )
+    found.append(("fields and kinds of events that feedmux does not know", "they could show what is not granted"))
+    for grant in cases:
+        found += _of_grant(grant, spec)
+    return found
+
+
+def judged_by_images(grants: Grants, scope: Scope, database: str, collection: str) -> bool | None:
+    """Whether the grants need stored images of a collection in the scope; None where it is not granted."""
+    if grants is None:
+        return False
+    for grant in grants:
+        if grant.covers(Scope(scope.source, database, collection)):
+            return bool(grant.match)
+    return None
+
+
+def _of_grant(grant: Grant, spec: FeedSpec) -> list[Withheld]:
+    where = spec.scope.namespace if spec.scope.collection else f"{grant.database}.{grant.collection}"
+    found: list[Withheld] = []
+    if grant.match:
+        found.append(
+            (
+                f"{where}: documents that the grant's condition does not hold for",
+                "an update that moves a document into view comes as an insert, one that moves it out as a delete",
+            )
+        )
+        found.append(
+            (
+                f"{where}: updates, replacements and deletes without stored images",
+                "only images say whose a document was; enable changeStreamPreAndPostImages on the collection",
+            )
+        )
+    if grant.hide:
+        found.append((f"{where}: {len(grant.hide)} hidden field(s), wherever they occur", "the grant hides them"))
+        found.append((f"{where}: updates that change nothing but hidden fields", "nor is it shown that they happen"))
+        found.append((f"{where}: changes of documents whose shard key holds a hidden field", _IN_TOKEN))
+    if not grant.is_plain and spec.show_expanded_events:
+        found.append((f"{where}: create, modify, index and sharding events", _IN_TOKEN))
+    return found

@@ -1,0 +1,68 @@
+"""ChangeFeed.Explain: what opening a feed would do, without doing it."""
+
+from feedmux.v1 import change_feed_pb2 as wire
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.extended_json import stages_as_json
+from feedmux_server.core.feed import FeedSpec, change_stream_options
+from feedmux_server.core.grant_report import withheld
+from feedmux_server.core.stream_key import StreamKey, user_stages
+from feedmux_server.core.subscriber import JoinPoint
+from feedmux_server.fanout.explaining import collection_images, headroom_s, try_to_open
+from feedmux_server.fanout.starting import resolve_start
+from feedmux_server.rpc import convert
+from feedmux_server.rpc.service import Service
+from feedmux_server.rpc.status import Context
+
+_NO_ANSWER = frozenset({"UNAVAILABLE", "INTERNAL"})
+
+
+class Explain:
+    """One instance serves all calls."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def __call__(self, data: bytes, context: Context) -> bytes:
+        tenant = (await self._service.identify(context)).tenant
+        request = convert.parse(wire.ExplainRequest, data)
+        response = wire.ExplainResponse()
+        try:
+            await self._fill(response, request, tenant)
+        except FeedmuxError as error:
+            if error.status in _NO_ANSWER:
+                raise
+            response.refusal.CopyFrom(
+                wire.ExplainResponse.Refusal(status=error.status, reason=error.reason.value, message=error.message)
+            )
+        return response.SerializeToString()
+
+    async def _fill(self, response: wire.ExplainResponse, request: wire.ExplainRequest, tenant: str) -> None:
+        """As far as the first refusal."""
+        service = self._service
+        feed = convert.feed_spec(request.feed)
+        key = service.key_of(feed, tenant)
+        self._describe(response, feed, key, tenant)
+        source = service.hub.source(key.spec.scope.source)
+        for each in await collection_images(source, service.grants_of(tenant), feed):
+            response.images.append(
+                wire.ExplainResponse.CollectionImages(
+                    database=each.database, collection=each.collection, enabled=each.enabled, for_grants=each.for_grants
+                )
+            )
+        at: JoinPoint = await resolve_start(convert.start(request.start), source, tenant, key)
+        left_s = await headroom_s(source, at)
+        if left_s is not None and left_s < 0:
+            raise FeedmuxError(
+                ErrorReason.HISTORY_LOST, f"the start lies {-left_s} s before the oldest entry of the oplog"
+            )
+        if left_s is not None:
+            response.oplog_headroom.CopyFrom(convert.duration(left_s))
+        await try_to_open(source, key, at)
+        service.admit()
+
+    def _describe(self, response: wire.ExplainResponse, feed: FeedSpec, key: StreamKey, tenant: str) -> None:
+        response.pipeline = stages_as_json([{"$changeStream": change_stream_options(key.spec)}, *user_stages(key)])
+        response.stream_key = str(key)
+        response.stream_open = self._service.hub.is_read(key)
+        for what, why in withheld(self._service.grants_of(tenant), feed):
+            response.withheld.append(wire.ExplainResponse.Withheld(what=what, why=why))

@@ -1,0 +1,23 @@
+"""`feedmux explain`: what a feed would be, for people and as JSON."""
+
+from tests.cli.conftest import Site
+
+
+def test_a_feed_that_would_be_opened(site: Site) -> None:
+    found = site.json("explain", "shop.orders", "--pipeline", '[{"$match": {"a": 1}}]')
+    assert found["refusal"] is None
+    assert found["pipeline"] == '[{"$changeStream": {}}, {"$match": {"a": 1}}]'
+    text = site.run("explain", "shop.orders", "--start", "earliest")
+    assert text.returncode == 0
+    assert found["stream_key"] not in text.stdout  # without the pipeline it is another stream
+    assert "not read now" in text.stdout
+    assert "oplog" in text.stdout
+
+
+def test_a_feed_that_would_be_refused(site: Site) -> None:
+    done = site.run("explain", "admin")
+    assert done.returncode == 1
+    assert "NAMESPACE_DENIED" in done.stdout
+    images = site.run("explain", "shop.orders", "--full-document", "nonsense")
+    assert images.returncode == 1
+    assert "OPTION_REFUSED" in images.stdout

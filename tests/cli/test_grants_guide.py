@@ -1,0 +1,125 @@
+"""docs/grants.md does what it says: its tenants file, its changes, and what each team sees of them."""
+
+import json
+import re
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from pymongo import MongoClient
+
+from feedmux.cli.keys import new_key
+from feedmux_server.config import ConfigError, load_tenants
+from feedmux_server.embedded import Process, RedisServer
+from feedmux_server.embedded.ports import free_ports
+from tests.cli.conftest import FEEDMUX, clean_environment, run
+from tests.conftest import ReplicaSetFactory
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "grants.md").read_text()
+SHOWN = ("operationType", "documentKey", "fullDocument", "updateDescription")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", GUIDE, flags=re.DOTALL)
+
+
+class Guide:
+    """Following it."""
+
+    def __init__(self, uri: str, endpoint: str, keys: dict[str, str]) -> None:
+        self.uri = uri
+        self._endpoint = endpoint
+        self._keys = keys
+
+    def run(self, tenant: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        environment = {"FEEDMUX_ENDPOINT": self._endpoint, "FEEDMUX_API_KEY": self._keys[tenant]}
+        return run(*arguments, environment=clean_environment() | environment)
+
+
+@pytest_asyncio.fixture
+async def guide(
+    replica_set_factory: ReplicaSetFactory, redis_server: RedisServer, tmp_path: Path
+) -> AsyncIterator[Guide]:
+    mongo = await replica_set_factory(oplog_mb=128)
+    keys = {name: new_key() for name in ("team-a", "finance")}
+    (text,) = blocks("yaml")
+    for name, key in keys.items():
+        text = text.replace(f"<hash of {name}>", key.sha256)
+    (tmp_path / "tenants.yaml").write_text(text)
+    data, operator, health = free_ports(3)
+    ports = {"data": data, "operator": operator, "health": health}
+    config = {
+        "tenants_file": str(tmp_path / "tenants.yaml"),
+        "sources": {"main": {"uri": mongo.uri}},
+        "redis": {"url": redis_server.url},
+        "listen": {name: f"127.0.0.1:{port}" for name, port in ports.items()},
+        "limits": {"max_await_ms": 200, "drain_s": 1.0},
+    }
+    (tmp_path / "feedmux.yaml").write_text(json.dumps(config))
+    command = [*FEEDMUX, "serve", "--config", str(tmp_path / "feedmux.yaml")]
+    server = Process("feedmux serve", command, tmp_path / "server.log")
+    server.start()
+    try:
+        await server.wait_until_listening(health, timeout_s=30)
+        await server.wait_until_listening(data, timeout_s=30)
+        yield Guide(mongo.uri, f"localhost:{data}", {name: key.key for name, key in keys.items()})
+    finally:
+        await server.terminate()
+
+
+async def test_the_guide(guide: Guide) -> None:
+    with MongoClient[dict[str, Any]](guide.uri) as client:
+        shop = client["shop"]
+        shop.create_collection("orders")
+        without = guide.run("team-a", "explain", "shop.orders", "--json")
+        assert [each["enabled"] for each in json.loads(without.stdout)["images"]] == [False]
+        (command,) = blocks("js")
+        assert "collMod" in command
+        shop.command({"collMod": "orders", "changeStreamPreAndPostImages": {"enabled": True}})
+        for words in re.findall(r"^feedmux (explain \S+)", blocks("sh")[0], flags=re.MULTILINE):
+            done = guide.run("team-a", *words.split())
+            refused = words.endswith("refunds")
+            assert (done.returncode, "PERMISSION_DENIED" in done.stdout) == (int(refused), refused), done
+            assert guide.run("finance", *words.split()).returncode == 0
+        (changes,) = blocks("python")
+        exec(changes, {"shop": shop})  # noqa: S102 - it is our own guide
+        for tenant, lines in zip(("team-a", "finance"), blocks("json"), strict=True):
+            expected = [json.loads(line) for line in lines.splitlines()]
+            done = guide.run(tenant, "watch", "shop", "--start", "earliest", "--limit", str(len(expected)))
+            events = [json.loads(line) for line in done.stdout.splitlines()]
+            assert [{name: each[name] for name in SHOWN if name in each} for each in events] == expected
+
+
+@pytest.mark.parametrize(
+    ("grant", "problem"),
+    [
+        ({}, "database"),
+        ({"database": ""}, "database is empty"),
+        ({"database": "d", "hide": ["_id"]}, "_id cannot be hidden"),
+        ({"database": "d", "match": {"a": {"$gt": 1}}}, r"\$eq, \$ne, \$in or \$nin"),
+        ({"database": "d", "match": {}}, "match is empty"),
+        ({"database": "d", "match": {"a": {"$oid": "zz"}}}, "extended JSON"),
+        ({"database": "d", "unknown": 1}, "unknown"),
+    ],
+)
+def test_a_grant_that_cannot_be_is_refused_by_its_place(tmp_path: Path, grant: dict[str, Any], problem: str) -> None:
+    file = tmp_path / "tenants.yaml"
+    tenant = {"name": "t", "api_key_hashes": ["0" * 64], "grants": [{"database": "fine"}, grant]}
+    file.write_text(json.dumps({"tenants": [tenant]}))
+    with pytest.raises(ConfigError, match=problem) as caught:
+        load_tenants(file)
+    assert "tenants.0.grants.1" in str(caught.value)
+
+
+def test_values_are_extended_json(tmp_path: Path) -> None:
+    file = tmp_path / "tenants.yaml"
+    match = {"owner": {"$oid": "0" * 24}, "n": 1}
+    grants = [{"database": "d", "match": match}]
+    file.write_text(json.dumps({"tenants": [{"name": "t", "api_key_hashes": ["0" * 64], "grants": grants}]}))
+    (tenant,) = load_tenants(file).tenants
+    assert tenant.grants is not None
+    assert b"owner" in tenant.grants[0].grant().match
+    assert tenant.grants[0].grant().collection == "*"

@@ -1,0 +1,199 @@
+"""Grants: patterns, validation, which grant judges, what is refused, and when feeds share a stream.
+
+What the stages do to events is tested on real servers, in tests/integration/test_grants*.py.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import bson
+import pytest
+from bson import ObjectId, Regex
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.feed import FeedSpec, Scope
+from feedmux_server.core.grant import Grants, fits, granted, make_grant
+from feedmux_server.core.grant_stages import apply_grants
+from feedmux_server.core.stream_key import stream_key
+
+SPEC = FeedSpec(Scope("main", "shop", "orders"))
+DATABASE = FeedSpec(Scope("main", "shop"))
+CLUSTER = FeedSpec(Scope("main"))
+ALL = make_grant("*", "*", "*")
+SHOP = make_grant("main", "shop", "*")
+ORDERS = make_grant("main", "shop", "orders")
+TEAM_A = make_grant("main", "shop", "orders", {"owner": "team-a"}, ["secret"])
+
+
+def key_of(grants: Grants, spec: FeedSpec) -> Any:
+    return stream_key(*apply_grants(grants, spec))
+
+
+def refused(grants: Grants, spec: FeedSpec) -> FeedmuxError:
+    with pytest.raises(FeedmuxError) as caught:
+        apply_grants(grants, spec)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("pattern", "yes", "no"),
+    [
+        ("*", ["", "a", "a.b", "a\nb"], []),
+        ("orders", ["orders"], ["Orders", "orders2", "orders\n", "order"]),
+        ("team-*", ["team-", "team-a", "team-a.b"], ["team", "Team-a", "xteam-a"]),
+        ("log_?", ["log_1", "log_é", "log_\n"], ["log_", "log_12"]),
+        ("a.b", ["a.b"], ["axb"]),
+        ("[a-z]+", ["[a-z]+"], ["a", "ab"]),
+        ("a|b", ["a|b"], ["a", "b"]),
+        ("(?i)x\\", ["(?i)x\\"], ["X", "x"]),
+    ],
+)
+def test_patterns(pattern: str, yes: list[str], no: list[str]) -> None:
+    assert [name for name in yes if not fits(pattern, name)] == []
+    assert [name for name in no if fits(pattern, name)] == []
+
+
+@given(st.text(min_size=1))
+def test_a_name_without_wildcards_fits_only_itself(name: str) -> None:
+    if not set(name) & {"*", "?"}:
+        assert fits(name, name)
+        assert not fits(name, name + "x")
+
+
+def test_no_grants_is_all_and_an_empty_list_is_nothing() -> None:
+    assert apply_grants(None, SPEC) == (SPEC, b"")
+    for spec in (SPEC, DATABASE, CLUSTER):
+        assert refused((), spec).reason is ErrorReason.NAMESPACE_DENIED
+
+
+def test_a_scope_that_no_grant_reaches_is_denied_in_the_same_words() -> None:
+    other = replace(SPEC, scope=Scope("main", "shop", "nowhere"))
+    first, second = refused((TEAM_A,), other), refused((make_grant("else", "*", "*"),), other)
+    assert (first.message, first.metadata) == (second.message, second.metadata)
+    assert first.status == "PERMISSION_DENIED"
+    assert refused((TEAM_A,), replace(SPEC, scope=Scope("main", "bank"))).reason is ErrorReason.NAMESPACE_DENIED
+
+
+def test_the_first_grant_that_matches_judges() -> None:
+    assert granted((TEAM_A, SHOP), SPEC.scope) == (TEAM_A,)
+    assert granted((SHOP, TEAM_A), SPEC.scope) == (SHOP,)
+    assert granted((TEAM_A, SHOP), DATABASE.scope) == (TEAM_A, SHOP)
+
+
+@pytest.mark.parametrize("spec", [SPEC, DATABASE, CLUSTER])
+def test_a_grant_of_everything_shares_with_those_who_have_no_grants(spec: FeedSpec) -> None:
+    assert key_of((ALL,), spec) == key_of(None, spec)
+    assert key_of((ORDERS, ALL), SPEC) == key_of(None, SPEC)
+
+
+@pytest.mark.parametrize(
+    ("grants", "spec"),
+    [
+        ((ORDERS,), SPEC),
+        ((SHOP,), CLUSTER),
+        ((ORDERS, SHOP), DATABASE),
+        ((TEAM_A, ALL), SPEC),
+        ((TEAM_A, ALL), CLUSTER),
+    ],
+)
+def test_a_narrower_grant_does_not(grants: Grants, spec: FeedSpec) -> None:
+    assert key_of(grants, spec) != key_of(None, spec)
+
+
+def test_equal_policies_share_and_different_ones_do_not() -> None:
+    again = make_grant("main", "shop", "orders", {"owner": "team-a"}, ["secret"])
+    assert key_of((TEAM_A,), SPEC) == key_of((again,), SPEC)
+    unrelated = make_grant("main", "bank", "*")
+    assert key_of((TEAM_A,), SPEC) != key_of((make_grant("main", "shop", "orders", {"owner": "team-b"}),), SPEC)
+    assert key_of((TEAM_A,), SPEC) != key_of((make_grant("main", "shop", "orders", {"owner": "team-a"}),), SPEC)
+    assert key_of((TEAM_A, unrelated), DATABASE) == key_of((TEAM_A,), DATABASE)
+
+
+def test_policies_always_compare_by_the_simple_collation() -> None:
+    asked, policy = apply_grants((TEAM_A,), SPEC)
+    assert policy
+    assert bson.decode(asked.collation) == {"locale": "simple"}
+    given_one = replace(SPEC, collation=bson.encode({"locale": "en", "strength": 1}))
+    assert refused((TEAM_A,), given_one).field == "feed.collation"
+    assert apply_grants((ALL,), given_one)[0] == given_one
+
+
+def test_a_forced_match_asks_for_both_images_and_refuses_what_shows_other_times() -> None:
+    asked, _ = apply_grants((TEAM_A,), SPEC)
+    assert (asked.full_document, asked.full_document_before_change) == ("whenAvailable", "whenAvailable")
+    for mode in ("updateLookup", "required", "somethingNew"):
+        error = refused((TEAM_A,), replace(SPEC, full_document=mode))
+        assert (error.reason, error.field) == (ErrorReason.OPTION_REFUSED, "feed.full_document")
+        # Also where only a part of the scope is matched.
+        assert refused((TEAM_A, SHOP), replace(DATABASE, full_document=mode)).field == "feed.full_document"
+    for mode in ("required", "somethingNew"):
+        error = refused((TEAM_A,), replace(SPEC, full_document_before_change=mode))
+        assert error.field == "feed.full_document_before_change"
+    hiding = make_grant("*", "shop", "*", None, ["secret"])
+    assert apply_grants((hiding,), replace(SPEC, full_document="updateLookup"))[0].full_document == "updateLookup"
+
+
+def test_hidden_paths_within_others_and_repeated_ones_change_nothing() -> None:
+    assert make_grant("*", "*", "*", None, ["b", "a.b", "a", "b", "a.b.c"]).hide == ("a", "b")
+
+
+def test_id_cannot_be_hidden() -> None:
+    for path in ("_id", "_id.part"):
+        with pytest.raises(ValueError, match="resume token"):
+            make_grant("*", "*", "*", None, [path])
+
+
+@pytest.mark.parametrize(
+    "path", ["", ".", "a.", ".a", "a..b", "$a", "a.$b", "a.0.b", "a\0b", "x" * 2000, "a" + ".a" * 20]
+)
+def test_paths_that_cannot_be_hidden(path: str) -> None:
+    with pytest.raises(ValueError, match="hide"):
+        make_grant("*", "*", "*", None, [path])
+
+
+@pytest.mark.parametrize(
+    "match",
+    [
+        {},
+        {"owner": None},
+        {"owner": {}},
+        {"owner": ["a"]},
+        {"owner": {"a": 1}},
+        {"owner": Regex("^a")},
+        {"owner": {"$regex": "a"}},
+        {"owner": {"$gt": 1}},
+        {"owner": {"$in": []}},
+        {"owner": {"$in": "a"}},
+        {"owner": {"$in": ["a", None]}},
+        {"owner": {"$not": {"$eq": 1}}},
+        {"owner": float("nan")},
+        {"owner": 2**70},
+        {"$expr": {"$eq": ["$owner", "a"]}},
+        {"$where": "1"},
+        {"$and": []},
+        {"$or": [{}]},
+        {"$or": {"a": 1}},
+        {"$nor": [{"$and": [{"$or": [{"$and": [{"$or": [{"a": 1}]}]}]}]}]},
+        {"": 1},
+        {"a..b": 1},
+        {"a.0": 1},
+        {"owner": {"$in": list(range(101))}},
+    ],
+)
+def test_matches_that_cannot_be_forced(match: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"^match"):
+        make_grant("*", "*", "*", match)
+
+
+def test_matches_that_can() -> None:
+    match = {"a.b": "x", "$or": [{"c": {"$in": [1, 2.5]}}, {"$nor": [{"d": {"$ne": True, "$nin": [ObjectId()]}}]}]}
+    assert bson.decode(make_grant("*", "*", "*", match).match) == match
+
+
+@pytest.mark.parametrize("pattern", ["", "a\0", "a" * 256])
+def test_patterns_that_cannot_be(pattern: str) -> None:
+    for arguments in ((pattern, "*", "*"), ("*", pattern, "*"), ("*", "*", pattern)):
+        with pytest.raises(ValueError, match=r"source|database|collection"):
+            make_grant(*arguments)
