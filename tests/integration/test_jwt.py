@@ -29,6 +29,8 @@ Documents = Database[dict[str, Any]]
 
 A, B = entry("a", "key-a-canary"), entry("b", "key-b-canary")
 FIRST, SECOND, ELLIPTIC = SigningPair("first"), SigningPair("second"), SigningPair("elliptic", "ES256")
+LOOSE = SigningPair("loose")
+del LOOSE.jwk["alg"]
 STRANGER = SigningPair("first")
 """Has the id of a known key."""
 
@@ -42,7 +44,7 @@ def section(folder: Path, *keys: SigningPair, **more: Any) -> dict[str, Any]:
 @pytest_asyncio.fixture
 async def site(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> AsyncIterator[Tenancy]:
     configured = configuration(mongo, redis_server, tmp_path, A, B)
-    configured["jwt"] = section(tmp_path, FIRST, ELLIPTIC)
+    configured["jwt"] = section(tmp_path, FIRST, ELLIPTIC, LOOSE)
     async with tenancy(configured, FIRST.token()) as made:
         yield made
 
@@ -65,6 +67,7 @@ def hmac_of(key: bytes) -> Callable[[bytes], bytes]:
 GOOD: dict[str, Callable[[], str]] = {
     "RSA": FIRST.token,
     "elliptic curve": ELLIPTIC.token,
+    "key that says nothing of algorithms": LOOSE.token,
     "one audience of several": lambda: FIRST.token(aud=["other", AUDIENCE]),
     "expired within the skew": lambda: FIRST.token(exp=int(time.time()) - 30),
     "not yet valid within the skew": lambda: FIRST.token(nbf=int(time.time()) + 30),
@@ -77,6 +80,7 @@ BAD: dict[str, Callable[[], str]] = {
     "HMAC with the public key as RS256": lambda: forged("RS256", hmac_of(FIRST.public_pem)),
     "HMAC with nothing": lambda: forged("HS256", hmac_of(b"")),
     "algorithm that is not listed": lambda: FIRST.token(algorithm="RS512"),
+    "algorithm that is not listed, of a key that allows it": lambda: LOOSE.token(algorithm="PS256"),
     "algorithm of another kind of key": lambda: ELLIPTIC.token(kid="first"),
     "another's key with a known id": STRANGER.token,
     "unknown key": SECOND.token,
