@@ -14,21 +14,22 @@ from tests.conformance.conftest import Document
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """feedmux's successful commands on one database. It is the caller's own, or its feeds have a comment."""
+    """feedmux's commands on one database. It is the caller's own, or its feeds have a comment."""
 
     client: MongoClient[Document]
     database: str
     comment: Any = None
 
-    def commands(self, name: str) -> list[Document]:
-        """All `aggregate` or `getMore` commands so far, oldest first, as far as the log goes back."""
+    def commands(self, name: str, *, refused: bool = False) -> list[Document]:
+        """All `aggregate` or `getMore` commands so far that succeeded (or that MongoDB refused), oldest first, as far
+        as the log goes back."""
         found = []
         for line in self.client.admin.command("getLog", "global")["log"]:
             if '"appName":"feedmux"' not in line or f'"{name}":' not in line:
                 continue
             facts = json_util.loads(line)["attr"]
             command = facts.get("command", {})
-            if name not in command or command["$db"] != self.database or "errCode" in facts:
+            if name not in command or command["$db"] != self.database or ("errCode" in facts) != refused:
                 continue
             if self.comment is None or command.get("comment") == self.comment:
                 found.append(command)

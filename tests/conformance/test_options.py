@@ -157,6 +157,7 @@ async def test_read_preference(site: Site, database: Documents, mode: str) -> No
         wanted = feed(database.name, "c", read_preference=mode)
         await assert_same(site, wanted, lambda: database.c.insert_one({"_id": 1}), kinds=["insert"])
         sent = [command.get("$readPreference", {}).get("mode", "primary") for command in asked.aggregates]
+    assert sent
     # A single primary serves all of these; drivers then ask for it by primaryPreferred.
     assert set(sent) <= {mode, "primaryPreferred"}
 

@@ -215,7 +215,9 @@ WRONG: dict[str, Document] = {
 @shows(DRIVERS, "Helper Method", "what is wrong with a stage is the server's to say")
 @pytest.mark.parametrize("case", WRONG)
 async def test_wrong_stages(site: Site, database: Documents, case: str) -> None:
-    outcome = await assert_refused_alike(site, with_stages(database, [WRONG[case]]))
+    with logged(database) as asked:
+        outcome = await assert_refused_alike(site, with_stages(database, [WRONG[case]]))
+        assert len(asked.commands("aggregate", refused=True)) == 1
     assert outcome.code == "INVALID_ARGUMENT"
 
 
@@ -237,7 +239,7 @@ async def test_forbidden_stages(site: Site, database: Documents) -> None:
                 outcome = await refused(site.api.watch(with_stages(database, stages)).opened())
                 assert (outcome.code, outcome.reason) == ("INVALID_ARGUMENT", "STAGE_NOT_ALLOWED"), name
                 assert outcome.metadata["operator"] == name
-        assert asked.aggregates == []
+        assert asked.aggregates == asked.commands("aggregate", refused=True) == []
 
 
 CODE = {"body": "function () { return true }", "args": [], "lang": "js"}
@@ -258,7 +260,7 @@ async def test_forbidden_operators(site: Site, database: Documents, case: str) -
         outcome = await refused(site.api.watch(with_stages(database, [OPERATORS[case]])).opened())
         assert (outcome.code, outcome.reason) == ("INVALID_ARGUMENT", "STAGE_NOT_ALLOWED")
         assert outcome.metadata["operator"] == case.partition(" ")[0]
-        assert asked.aggregates == []
+        assert asked.aggregates == asked.commands("aggregate", refused=True) == []
 
 
 @shows(DRIVERS, "Helper Method", "the pipeline is written as for aggregate")
