@@ -189,12 +189,6 @@ async def test_an_idle_subscription_stays_inside_the_oplog(shallow: Site, docume
     await again.close()
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=TimeoutError,
-    reason="a native token stays the place until MongoDB has judged it, which takes an event (test_subscriber,"
-    " test_a_native_token_stays_until_mongodb_has_judged_it); the specification lets it move with the empty batches",
-)
 @shows(
     DRIVERS,
     "Updating the Cached Resume Token",
