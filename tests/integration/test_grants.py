@@ -676,7 +676,8 @@ async def test_grants_that_change_while_a_session_opens_count(
     try:
         assert service.change_grants({**before, "orders": ()}) == 0
         going_on.set()
-        assert (await receiver.end()).reason == "NAMESPACE_DENIED"
+        async with asyncio.timeout(10):
+            assert (await receiver.end()).reason == "NAMESPACE_DENIED"
     finally:
         service.change_grants(before)
 

@@ -268,7 +268,7 @@ async def test_the_usual_changes_show_no_canary(here: Here, mongo_client: MongoC
     assert not empty_updates(worlds[0][0])
 
 
-@pytest.mark.parametrize("dropped", ["the match on what is shown", "the match on updates", "$unset", "the last stage"])
+@pytest.mark.parametrize("dropped", ["the matches", "the verdict on updates", "$unset", "the last stage"])
 async def test_the_search_finds_a_stage_that_is_missing(
     here: Here, mongo_client: MongoClient[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, dropped: str
 ) -> None:
@@ -276,21 +276,21 @@ async def test_the_search_finds_a_stage_that_is_missing(
 
     def without(*arguments: Any, **options: Any) -> list[dict[str, Any]]:
         stages = whole(*arguments, **options)
-        matches = [stage for stage in stages if "$match" in stage]
+        verdicts = [stage for stage in stages if "op" in stage.get("$set", {})]
         gone = {
-            "the match on what is shown": matches[1],
-            "the match on updates": matches[2],
-            "$unset": next(stage for stage in stages if "$unset" in stage),
-            "the last stage": stages[-1],
+            "the matches": [stage for stage in stages if "$match" in stage],
+            "the verdict on updates": verdicts[1:],
+            "$unset": [stage for stage in stages if "$unset" in stage],
+            "the last stage": stages[-1:],
         }[dropped]
-        kept = [stage for stage in stages if stage is not gone]
+        kept = [stage for stage in stages if stage not in gone]
         # MongoDB wants `_id` where it was.
-        return [*kept, {"$set": {"_id": "$e._id"}}] if gone is stages[-1] else kept
+        return [*kept, {"$set": {"_id": "$e._id"}}] if dropped == "the last stage" else kept
 
     monkeypatch.setattr(grant_stages, "_stages", without)
     pipelines: list[list[Any]] = [[], []]
     worlds = await look(here, mongo_client["search"], TELLING, pipelines)
-    if dropped == "the match on updates":
+    if dropped == "the verdict on updates":
         assert empty_updates(worlds[0][0])
         return
     with pytest.raises(AssertionError, match="canary"):
