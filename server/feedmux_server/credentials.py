@@ -119,9 +119,9 @@ class Credentials:
         for what, names in (("added", changes.added), ("removed", changes.removed), ("changed", changes.changed)):
             for name in names:
                 service.audit.record(AuditEvent.TENANTS_CHANGED, tenant=name, reason=what)
+        service.end_revoked()
         service.change_grants(self.grants())
         service.hub.accounts.refresh()
-        service.end_revoked()
 
 
 def _jwks(section: JwtSection) -> Jwks:

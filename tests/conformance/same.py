@@ -229,7 +229,7 @@ def check_events(events: Sequence[bytes], expected: Reading) -> None:
         assert event == wanted, f"event {number}: {decoded(event)} is not {decoded(wanted)}"
 
 
-_QUOTED = re.compile(r"\{ ?_data:|First element: |Expected: \{")
+_QUOTED = re.compile(r"\{ ?_(?:data|id):|First element: |Expected: \{")
 
 
 def check_refusal(outcome: Refused, error: OperationFailure) -> None:

@@ -4,10 +4,13 @@ One chunk at a time, tenant by tenant. The process starts with the first request
 """
 
 import asyncio
+import socket
+import subprocess
 import sys
 from array import array
-from asyncio.subprocess import PIPE, Process
+from asyncio import StreamReader, StreamWriter
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from feedmux_server.core.chunk import Chunk, View
@@ -30,6 +33,48 @@ class _Job(NamedTuple):
     view: "asyncio.Future[View]"
 
 
+def _spawn(end: int) -> "subprocess.Popen[bytes]":
+    # By subprocess, which uses vfork: asyncio's fork runs gRPC's fork handlers in a process full of its threads.
+    return subprocess.Popen(_COMMAND, stdin=end, stdout=end, start_new_session=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    """The process, and the socket that is its standard input and output."""
+
+    process: "subprocess.Popen[bytes]"
+    answers: StreamReader
+    requests: StreamWriter
+
+    @classmethod
+    async def start(cls) -> "_Worker":
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                process = _spawn(theirs.fileno())
+        except OSError:
+            ours.close()
+            raise
+        answers, requests = await asyncio.open_connection(sock=ours, limit=_READ_AHEAD_BYTES)
+        return cls(process, answers, requests)
+
+    async def ask(self, data: bytes, canonical: bool) -> View:
+        """Raises OSError or IncompleteReadError when the process is gone; FeedmuxError for what is not BSON."""
+        self.requests.write(REQUEST.pack(len(data), canonical))
+        self.requests.write(data)
+        await self.requests.drain()
+        size, count = ANSWER.unpack(await self.answers.readexactly(ANSWER.size))
+        if size < 0:
+            raise FeedmuxError(ErrorReason.BSON_INVALID, "an event cannot be written as JSON; format BSON delivers it")
+        text = await self.answers.readexactly(size)
+        return View(text, array("Q", await self.answers.readexactly(8 * count)))
+
+    async def end(self) -> None:
+        self.requests.close()
+        self.process.kill()
+        await asyncio.to_thread(self.process.wait)
+
+
 class Renderer:
     """Renders the chunks of a process. To be ended with `close`."""
 
@@ -37,7 +82,7 @@ class Renderer:
         self._known: dict[tuple[int, str], asyncio.Future[View]] = {}
         self._queue: FairQueue[_Job] = FairQueue()
         self._working: asyncio.Task[None] | None = None
-        self._process: Process | None = None
+        self._worker: _Worker | None = None
 
     async def render(self, wanted: NeedsRender, wire_format: str, tenant: str, filled: Callable[[int], None]) -> None:
         """Gives the chunk its view and tells `filled` its bytes. Concurrent sessions share the work.
@@ -66,7 +111,7 @@ class Renderer:
             await asyncio.wait([self._working])
         while self._queue:
             self._queue.get().view.cancel()
-        await self._end_process()
+        await self._end_worker()
 
     async def _work(self) -> None:
         try:
@@ -85,35 +130,17 @@ class Renderer:
         """Once more with a new process if the first one dies over it."""
         for _ in range(2):
             try:
-                return await self._ask(job.bson.data, job.canonical)
+                if self._worker is None:
+                    self._worker = await _Worker.start()
+                return await self._worker.ask(job.bson.data, job.canonical)
             except (OSError, asyncio.IncompleteReadError):
-                await self._end_process()
+                await self._end_worker()
         raise FeedmuxError(ErrorReason.INTERNAL, "the event cannot be rendered: the renderer's process dies over it")
 
-    async def _ask(self, data: bytes, canonical: bool) -> View:
-        if self._process is None:
-            self._process = await asyncio.create_subprocess_exec(
-                *_COMMAND, stdin=PIPE, stdout=PIPE, limit=_READ_AHEAD_BYTES, start_new_session=True
-            )
-        requests, answers = self._process.stdin, self._process.stdout
-        assert requests is not None
-        assert answers is not None
-        requests.write(REQUEST.pack(len(data), canonical))
-        requests.write(data)
-        await requests.drain()
-        size, count = ANSWER.unpack(await answers.readexactly(ANSWER.size))
-        if size < 0:
-            raise FeedmuxError(ErrorReason.BSON_INVALID, "an event cannot be written as JSON; format BSON delivers it")
-        text = await answers.readexactly(size)
-        offsets = array("Q", await answers.readexactly(8 * count))
-        return View(text, offsets)
-
-    async def _end_process(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
+    async def _end_worker(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            await worker.end()
 
     def _forget(self, name: tuple[int, str], coming: "asyncio.Future[View]") -> None:
         del self._known[name]
