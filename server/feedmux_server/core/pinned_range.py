@@ -5,7 +5,7 @@ up.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from feedmux_server.core.chunk import Chunk, cut_batch
 from feedmux_server.core.resume_token import ResumeToken
@@ -89,7 +89,7 @@ class PinnedRange:
             if cut is None:
                 continue
             for small in _pieces_of(cut, start, payload_max):
-                yield _numbered(small, sequence)
+                yield replace(small, first_sequence=sequence)
                 sequence += small.count
 
     def _pieces(self) -> Iterator[tuple[Delivery, ResumeToken]]:
@@ -128,22 +128,10 @@ def trimmed(delivery: Delivery, start: ResumeToken, until: ResumeToken) -> Deliv
         return delivery
     chunk = as_chunk(delivery, start)
     # The place behind the last event may lie behind the event itself: events decide, not it.
-    stop = _events_until(chunk, until)
+    stop = chunk.first_after(until)
     if stop == 0:
         return None
-    cut = _part(delivery, chunk, 0, stop)
-    return Delivery(cut.first_sequence, cut.count, cut.parts, cut.size, until, cut.read_time_s)
-
-
-def _events_until(chunk: Chunk, until: ResumeToken) -> int:
-    low, high = 0, chunk.count
-    while low < high:
-        middle = (low + high) // 2
-        if chunk.token(middle).is_after(until):
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    return replace(_part(delivery, chunk, 0, stop), end=until)
 
 
 def _index_at(chunk: Chunk, size: int) -> int:
@@ -158,12 +146,8 @@ def _part(delivery: Delivery, chunk: Chunk, first: int, stop: int) -> Delivery:
         return delivery
     view = chunk.bson
     assert view is not None
-    data = view.data[view.offsets[first] : view.offsets[stop]]
+    data = view.cut(first, stop)
     end = chunk.place_behind(stop - 1) if stop > first else chunk.start
     return Delivery(
         delivery.first_sequence + first, stop - first, (data,) if data else (), len(data), end, delivery.read_time_s
     )
-
-
-def _numbered(delivery: Delivery, sequence: int) -> Delivery:
-    return Delivery(sequence, delivery.count, delivery.parts, delivery.size, delivery.end, delivery.read_time_s)

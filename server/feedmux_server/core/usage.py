@@ -1,7 +1,7 @@
-"""What each tenant has used since the start: sent to it, and read from MongoDB for it.
+"""What was read from MongoDB for each tenant since the start. What was sent to it is in `quota`.
 
-Nothing here is touched for an event. What is sent is counted per message. What is read is charged when the tenants of
-a stream change, or when somebody asks: until then the stream's own counters hold it.
+Nothing here is touched for an event. What is read is charged when the tenants of a stream change, or when somebody
+asks: until then the stream's own counters hold it.
 """
 
 from collections import Counter
@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class TenantUse:
-    events_sent: int = 0
-    bytes_sent: int = 0
     upstream_events: float = 0.0
     upstream_bytes: float = 0.0
 

@@ -167,22 +167,22 @@ class Hub:
 
     def trailing_of(self, tenant: str) -> int:
         """Trailing streams that serve a tenant."""
-        return sum(
-            any(subscriber.tenant == tenant for subscriber in stream.subscribers.values())
-            for each in self._keys.values()
-            for stream in each.streams.streams
-            if each.streams.is_trailing(stream)
-        )
+        return self._trailing_by_tenant()[tenant]
+
+    def _trailing_by_tenant(self) -> Counter[str]:
+        used: Counter[str] = Counter()
+        for each in self._keys.values():
+            for stream in each.streams.streams:
+                if each.streams.is_trailing(stream):
+                    used.update(stream.account.tenants.keys())
+        return used
 
     def may_trail(self, tenant: str) -> bool:
         """Whether a tenant may have another trailing stream: while there are slots, up to a fair share of them."""
-        used: Counter[str] = Counter()
+        used = self._trailing_by_tenant()
         waiting: set[str] = {tenant}
         for each in self._keys.values():
             waiting.update(each.streams.waiting_tenants)
-            for stream in each.streams.streams:
-                if each.streams.is_trailing(stream):
-                    used.update({subscriber.tenant for subscriber in stream.subscribers.values()})
         if sum(each.streams.trailing_count for each in self._keys.values()) >= self.limits.trailing_max:
             return False
         if used[tenant] >= self.accounts.of(tenant).quotas.trailing_streams:

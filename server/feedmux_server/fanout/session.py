@@ -257,13 +257,13 @@ class Session:
     async def _take(self) -> tuple[Delivery | NeedsRender | Ended | None, float]:
         """What comes next, when it is this tenant's turn; with how long its quotas hold it back."""
         subscriber, allowance, turns = self.subscriber, self._allowance, self._hub.turns
-        if allowance is None or not subscriber.has_next:
-            return subscriber.take(), _NOT_HELD_S
-        held_s = allowance.wait_s(time.monotonic())
-        if held_s > 0:
-            return None, held_s
-        if turns.crowded:
-            await turns.wait(subscriber.tenant)
+        assert allowance is not None
+        if subscriber.has_next:
+            held_s = allowance.wait_s(time.monotonic())
+            if held_s > 0:
+                return None, held_s
+            if turns.crowded:
+                await turns.wait(subscriber.tenant)
         taken = subscriber.take()
         if isinstance(taken, Delivery):
             turns.spend(taken.size)

@@ -9,7 +9,6 @@ from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.core.position import PositionEncoder
 from feedmux_server.core.stream_key import StreamKey
 from feedmux_server.core.subscriber import Delivery, JoinPoint
-from feedmux_server.core.usage import TenantUse
 from feedmux_server.fanout.session import Session
 from feedmux_server.rpc.convert import cluster_time, duration
 from feedmux_server.rpc.frames import Framer
@@ -74,7 +73,7 @@ def opened_message(
     )
 
 
-async def serve(session: Session, framer: Framer, write: Write, use: TenantUse, *, regrant: bool = False) -> None:
+async def serve(session: Session, framer: Framer, write: Write, *, regrant: bool = False) -> None:
     """Writes outputs until the client closes; raises FeedmuxError at any other end.
 
     `regrant` is for streams without credit: what was written is granted again, as HTTP/2 took it.
@@ -82,8 +81,5 @@ async def serve(session: Session, framer: Framer, write: Write, use: TenantUse, 
     while (output := await session.next_output()) is not None:
         for frame in framer.frames(output):
             await write(frame)
-        if isinstance(output, Delivery):
-            use.events_sent += output.count
-            use.bytes_sent += output.size
-            if regrant:
-                session.grant(output.count, output.size)
+        if regrant and isinstance(output, Delivery):
+            session.grant(output.count, output.size)

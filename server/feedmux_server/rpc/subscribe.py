@@ -115,7 +115,7 @@ class Subscribe:
                 if request.HasField("credit"):
                     session.grant(request.credit.events, request.credit.bytes, zero_allowed=True)
                 client = asyncio.create_task(_listen(requests, session), name="subscribe-requests")
-                await serve(session, framer, context.write, service.hub.ledger.of(tenant))
+                await serve(session, framer, context.write)
         finally:
             if client is not None:
                 client.cancel()

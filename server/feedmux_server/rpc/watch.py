@@ -43,4 +43,4 @@ class Watch:
             opened = opened_message(service, key, positions, at, heartbeat_s, message_bytes_max)
             await context.write(framer.opened(opened))
             session.grant(WINDOW_EVENTS, WINDOW_BYTES)
-            await serve(session, framer, context.write, service.hub.ledger.of(tenant), regrant=True)
+            await serve(session, framer, context.write, regrant=True)
