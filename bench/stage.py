@@ -62,7 +62,7 @@ class Stage:
         self._tenants = tenants
         self.mongo = ReplicaSet(oplog_mb=OPLOG_MB)
         self.redis = RedisServer()
-        self.ports = free_ports(3)
+        self.ports = free_ports(4)
         self._limits = limits or {}
         self._stack = AsyncExitStack()
         self._server: Process | None = None
@@ -107,7 +107,7 @@ class Stage:
             content: dict[str, Any] = {
                 "sources": {"main": {"uri": self.mongo.uri}},
                 "redis": {"url": self.redis.url},
-                "listen": dict(zip(("data", "operator", "health"), addresses, strict=True)),
+                "listen": dict(zip(("data", "operator", "health", "metrics"), addresses, strict=True)),
                 "limits": self._limits,
             }
             if self._tenants:

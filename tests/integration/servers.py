@@ -4,7 +4,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +33,7 @@ def settings(mongo_uri: str, redis_url: str, **limits: Any) -> dict[str, Any]:
             "other": {"uri": mongo_uri, "id": "another deployment", "server_selection_timeout_ms": 2000},
         },
         "redis": {"url": redis_url, "commit_interval_s": 0.05, "lease_s": 4.0},
-        "listen": {"data": "127.0.0.1:0", "operator": "127.0.0.1:0", "health": "127.0.0.1:0"},
+        "listen": dict.fromkeys(("data", "operator", "health", "metrics"), "127.0.0.1:0"),
         "limits": {**QUICK, **limits},
     }
 
@@ -79,15 +79,17 @@ async def serving(configuration: dict[str, Any], *, key: str = "") -> AsyncItera
 class ServerProcess:
     """A server that can be killed; its ports stay the same over restarts."""
 
-    def __init__(self, configuration: dict[str, Any], folder: Path) -> None:
-        self.ports = free_ports(3)
+    def __init__(
+        self, configuration: dict[str, Any], folder: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.ports = free_ports(4)
         addresses = [f"127.0.0.1:{port}" for port in self.ports]
-        listen = dict(zip(("data", "operator", "health"), addresses, strict=True))
+        listen = dict(zip(("data", "operator", "health", "metrics"), addresses, strict=True))
         path = folder / "server.json"
         path.write_text(json.dumps({**configuration, "listen": listen}))
         self.log = folder / "server.log"
         command = [sys.executable, "-m", "tests.integration.serve_process", str(path)]
-        self.process = Process("the server under test", command, self.log, cwd=REPOSITORY)
+        self.process = Process("the server under test", command, self.log, cwd=REPOSITORY, env=environment)
 
     async def start(self) -> None:
         self.process.start()
@@ -98,14 +100,16 @@ class ServerProcess:
         await self.process.kill9()
 
     def api(self, key: str = "") -> Api:
-        data, operator, health = self.ports
+        data, operator, health, _ = self.ports
         return Api(data, operator, health, key)
 
 
 @asynccontextmanager
-async def server_process(configuration: dict[str, Any], folder: Path) -> AsyncIterator[ServerProcess]:
+async def server_process(
+    configuration: dict[str, Any], folder: Path, environment: Mapping[str, str] | None = None
+) -> AsyncIterator[ServerProcess]:
     async with AsyncExitStack() as stack:
-        server = ServerProcess(configuration, folder)
+        server = ServerProcess(configuration, folder, environment)
         stack.push_async_callback(server.kill9)
         await server.start()
         yield server
