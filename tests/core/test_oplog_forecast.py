@@ -101,8 +101,14 @@ def test_a_first_look_goes_by_the_past_that_the_oplog_holds() -> None:
     state = oplog.state()
     forecast.observe(state, 0.0)
     assert forecast.headroom_s(state.newest_s) == pytest.approx(state.window_s, rel=0.05)
-    assert forecast.headroom_s(state.oldest_s) == 0.0
+    assert forecast.headroom_s(state.oldest_s) < 120
     assert forecast.headroom_s(state.oldest_s - 5) == 0.0
+
+
+def test_a_place_in_the_first_second_of_a_young_oplog_is_not_lost() -> None:
+    forecast = OplogForecast()
+    forecast.observe(OplogState(100, 100, 5_000, 1 << 30), 0.0)
+    assert forecast.headroom_s(100) > 3600
 
 
 def test_without_sizes_a_first_look_takes_a_second_for_a_second() -> None:

@@ -19,8 +19,10 @@ from feedmux_server.embedded.ports import free_ports
 from feedmux_server.tenants.registry import hash_key
 from tests.integration.wire import Api
 
-QUICK = {"max_await_ms": 200, "linger_s": 1.0, "idle_close_s": 60.0, "drain_s": 2.0}
+QUICK: dict[str, Any] = {"max_await_ms": 200, "linger_s": 1.0, "idle_close_s": 60.0, "drain_s": 2.0}
 """Limits that let tests end soon."""
+UNWATCHED: dict[str, Any] = {"history_at_risk_s": [], "history_look_s": 3600, "stored_look_s": 3600}
+"""Small oplogs put everybody at risk, and a look at one could meet a fail point that is meant for a stream."""
 KEY_A, KEY_B, OPERATOR_KEY = "key-of-tenant-a-canary", "key-of-tenant-b-canary", "key-of-operator-canary"
 REPOSITORY = Path(__file__).parents[2]
 
@@ -34,7 +36,7 @@ def settings(mongo_uri: str, redis_url: str, **limits: Any) -> dict[str, Any]:
         },
         "redis": {"url": redis_url, "commit_interval_s": 0.05, "lease_s": 4.0},
         "listen": dict.fromkeys(("data", "operator", "health", "metrics"), "127.0.0.1:0"),
-        "limits": {**QUICK, **limits},
+        "limits": {**QUICK, **UNWATCHED, **limits},
     }
 
 

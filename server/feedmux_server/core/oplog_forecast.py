@@ -68,7 +68,7 @@ class OplogForecast:
         if state is None:
             raise LookupError("the oplog was not looked at yet")
         ahead_s = cluster_time_s - state.oldest_s
-        if ahead_s <= 0:
+        if ahead_s < 0:
             return 0.0
         ways = [each for each in (self._by_bytes(state, ahead_s), self._by_cuts(ahead_s)) if each is not None]
         return min(*ways, HEADROOM_MAX_S) if ways else min(float(ahead_s), HEADROOM_MAX_S)
@@ -91,9 +91,9 @@ class OplogForecast:
         self._slow_bytes_per_s = _smoothed(self._slow_bytes_per_s, rate, passed_s, _SLOW_S)
 
     def _by_bytes(self, state: OplogState, ahead_s: int) -> float | None:
-        if state.size_bytes is None or state.size_max_bytes is None or not state.window_s:
+        if state.size_bytes is None or state.size_max_bytes is None:
             return None
-        density = state.size_bytes / state.window_s
+        density = state.size_bytes / max(1, state.window_s)
         room = max(0, state.size_max_bytes - state.size_bytes) + density * min(ahead_s, state.window_s)
         rate = self.bytes_per_s
         if rate is None:
