@@ -135,7 +135,7 @@ class Account:
         self._events.take(events, now_s)
         self._bytes.take(size, now_s)
 
-    def usage(self, subscriptions: int, trailing_streams: int) -> dict[str, tuple[int, int | None]]:
+    def usage(self, subscriptions: int | None, trailing_streams: int) -> dict[str, tuple[int, int | None]]:
         """Each quota's limit, and what is used of it; None for rates and sizes."""
         used = {
             "subscriptions": subscriptions,
