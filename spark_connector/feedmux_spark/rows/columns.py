@@ -48,7 +48,7 @@ class Column:
 
 
 COLUMNS: Final[Mapping[str, Column]] = MappingProxyType({
-    "resume_token": Column(BinaryType(), False, ("_id",), "MongoDB's resume token, a BSON document; unique for each event"),
+    "resume_token": Column(BinaryType(), False, ("_id",), "MongoDB's resume token as BSON; unique for each event"),
     "sort_key": Column(BinaryType(), False, None, "17 bytes that sort as the events do: the later change is greater"),
     "cluster_time": Column(TimestampType(), False, None, "the seconds of the cluster time"),
     "cluster_time_increment": Column(LongType(), False, None, "its increment within the second"),
@@ -56,7 +56,7 @@ COLUMNS: Final[Mapping[str, Column]] = MappingProxyType({
     "operation": Column(StringType(), True, ("operationType",), "insert, update, replace, delete, drop, …, untouched"),
     "database": Column(StringType(), True, ("ns", "db"), "the database"),
     "collection": Column(StringType(), True, ("ns", "coll"), "the collection; null for events of a whole database"),
-    "document_key": Column(BinaryType(), True, ("documentKey",), "`_id`, and the shard key where there is one, as BSON"),
+    "document_key": Column(BinaryType(), True, ("documentKey",), "`_id`, and the shard key if there is one, as BSON"),
     EVENT: Column(BinaryType(), False, None, "the whole event as MongoDB sent it: BSON, or relaxed extended JSON"),
 })  # fmt: skip
 """The envelope, in its order."""
@@ -76,11 +76,11 @@ _LEAVES: Final = (
 
 
 def default_schema(mode: str) -> StructType:
-    """The columns of `envelope` and of `json`. A `typed` schema is the user's: see `typed_schema`. Raises SchemaRefused."""
+    """The columns of `envelope` and of `json`; a `typed` schema is the user's: `typed_schema`. Raises SchemaRefused."""
     if mode == TYPED:
         raise SchemaRefused(
             "schemaMode typed needs a schema: put the fields of your documents into a struct column `document`,"
-            ' such as .schema("document_key BINARY, sort_key BINARY, operation STRING, document STRUCT<_id: BIGINT, …>")'
+            ' such as .schema("document_key BINARY, sort_key BINARY, document STRUCT<_id: BIGINT, name: STRING>")'
         )
     if mode not in MODES:
         raise SchemaRefused(f"schemaMode {mode!r} is none of {', '.join(MODES)}")
@@ -91,7 +91,10 @@ def default_schema(mode: str) -> StructType:
 
 
 def typed_schema(document: StructType, *, document_key: StructType | None = None, before: bool = False) -> StructType:
-    """All envelope columns but `event`, and `document`; `document_key` decoded where given; with the pre-image on request."""
+    """All envelope columns but `event`, and `document`.
+
+    `document_key` is BSON unless its fields are given; `before` adds the pre-image, `document_before`.
+    """
     fields = [field for field in default_schema(ENVELOPE) if field.name != EVENT]
     if document_key is not None:
         fields = [StructField(f.name, document_key) if f.name == "document_key" else f for f in fields]

@@ -105,6 +105,6 @@ def _located(error: TypeMismatch, events: bytes, places: Ints) -> TypeMismatch:
     row = int(np.searchsorted(places, error.place, side="right")) - 1
     event: dict[str, Any] = bson.decode(events[places[row] : places[row + 1]], json_text.PLAIN)
     return TypeMismatch(
-        f"{error}. Change the type, or set onTypeMismatch to null. The event: operationType {event.get('operationType')},"
-        f" ns {event.get('ns')}, resume token {event.get('_id')}"
+        f"{error}. Change the type, or set onTypeMismatch to null. The event: operationType"
+        f" {event.get('operationType')}, ns {event.get('ns')}, resume token {event.get('_id')}"
     )
