@@ -32,7 +32,8 @@ from tests.spark.events import WALL, event, stream, token
 UNUSUAL = {
     "int": 1, "long": Int64(1 << 60), "double": 1.5, "minus zero": -0.0, "text": 'é "quoted" \u2028\x01', "none": None,
     "nested": {"list": [1, {"a": Decimal128("1.10")}], "empty": {}}, "id": ObjectId(b"abcdefghijkl"),
-    "raw": b"\x00\xff", "uuid": Binary(bytes(range(16)), 4), "own": Binary(b"x", 128), "date": datetime(2024, 1, 2, 3, 4, 5, 678000, UTC),
+    "raw": b"\x00\xff", "uuid": Binary(bytes(range(16)), 4),
+    "own": Binary(b"x", 128), "date": datetime(2024, 1, 2, 3, 4, 5, 678000, UTC),
     "far": DatetimeMS(1 << 60), "early": DatetimeMS(-1), "regex": Regex("a/b", "ix"), "code": Code("f()"),
     "scope": Code("f()", {"x": Code("g()")}), "ref": DBRef("c", 1, "d", note=Code("h()")),
     "min": MinKey(), "max": MaxKey(), "time": Timestamp(7, 8), "yes": True,
