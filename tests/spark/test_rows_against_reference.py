@@ -10,7 +10,6 @@ import pyarrow as pa
 from bson import Binary, Code, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
 from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.datetime_ms import DatetimeMS
-from feedmux_spark.rows import row_maker
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import (
@@ -32,6 +31,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from feedmux_spark.rows import row_maker
 from tests.spark.events import event, stream
 from tests.spark.reference import expected, same
 
