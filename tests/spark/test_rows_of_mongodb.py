@@ -120,12 +120,21 @@ def test_events_that_a_pipeline_has_cut_down(recorder: Recorder) -> None:
     rows = rows_of(events)
     assert [row["sort_key"] for row in rows] == sorted({row["sort_key"] for row in rows})
     assert all(row["cluster_time"].year > 2020 for row in rows)
-    assert {row["operation"] for row in rows} == {row["database"] for row in rows} == {row["wall_time"] for row in rows} == {None}
+    assert (
+        {row["operation"] for row in rows}
+        == {row["database"] for row in rows}
+        == {row["wall_time"] for row in rows}
+        == {None}
+    )
     assert rows[-1]["document_key"] == bson.encode({"_id": "mark"})
 
 
 def test_events_that_a_pipeline_has_built_anew(recorder: Recorder) -> None:
-    stage = {"$replaceRoot": {"newRoot": {"key": "$documentKey", "documentKey": "$documentKey", "_id": "$_id", "ns": "$ns.db"}}}
+    stage = {
+        "$replaceRoot": {
+            "newRoot": {"key": "$documentKey", "documentKey": "$documentKey", "_id": "$_id", "ns": "$ns.db"}
+        }
+    }
     events = recorder.events([stage])
     rows = rows_of(events)
     assert [row["sort_key"] for row in rows] == sorted({row["sort_key"] for row in rows})
