@@ -9,17 +9,17 @@ import pytest
 from bson import Binary, Decimal128, Int64, MaxKey, ObjectId
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
-from feedmux_spark.rows import default_schema, row_maker
 from pymongo import MongoClient
 from pymongo.database import Database
 
 from feedmux_server.embedded import ReplicaSet
+from feedmux_spark.rows import default_schema, row_maker
 
 Client = MongoClient[dict[str, Any]]
 
 IDS = [
-    1, Int64(2), 2.5, Int64(1 << 60), 3.0, Decimal128("4.10"), "five", ObjectId(), Binary(b"six", 128), {"a": [1, None]},
-    datetime(2024, 1, 1, tzinfo=UTC), True, None, MaxKey(), "x" * 5000,
+    1, Int64(2), 2.5, Int64(1 << 60), 3.0, Decimal128("4.10"), "five", ObjectId(), Binary(b"six", 128),
+    {"a": [1, None]}, datetime(2024, 1, 1, tzinfo=UTC), True, None, MaxKey(), "x" * 5000,
 ]  # fmt: skip
 """Several of them make tokens with `_typeBits`, or of unusual length."""
 

@@ -1,8 +1,8 @@
 """BSON values as Arrow columns: what each column type takes, whole columns at a time.
 
 A value is taken only where the column can hold it exactly (FLOAT apart, which rounds); everything else is a mismatch,
-and never becomes another value. `docs/rows.md` has the table. Neighbours: `bson_walk` finds the values, `maker` asks for
-columns.
+and never becomes another value. `docs/rows.md` has the table. Neighbours: `bson_walk` finds the values, `maker` asks
+for columns.
 """
 
 from collections.abc import Callable, Mapping
