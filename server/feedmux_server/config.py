@@ -197,8 +197,8 @@ class LimitsSection(_Section):
     kept_bytes: int = Field(
         default=256 << 20,
         ge=1 << 20,
-        description="Events that PlanRange has read and ReadRange has not. Over it the oldest range is given up, and"
-        " read from MongoDB again. Counts beside memory_bytes.",
+        description="Events that PlanRange has read and ReadRange has not. Over it the oldest range of the tenant that"
+        " keeps most is given up, and read from MongoDB again. Counts beside memory_bytes.",
     )
     sessions: int = Field(default=10_000, ge=1, description="Sessions of the process; about 60 KB each when idle.")
     history_at_risk_s: tuple[float, ...] = Field(
@@ -369,6 +369,11 @@ class QuotaSection(_Section):
         default=64 << 20,
         ge=1,
         description="Delivered to its durable subscriptions and not acknowledged; at it delivery pauses.",
+    )
+    kept_bytes: int = Field(
+        default=160 << 20,
+        ge=1 << 20,
+        description="Read for PlanRange and not yet by ReadRange; at it a plan ends with what it has.",
     )
     pipeline_bytes: int = Field(default=64 << 10, ge=0, description="Size of a feed's pipeline as BSON.")
     requests_per_s: int = Field(
