@@ -33,6 +33,10 @@ class Driver:
         self.kill()
 
     @property
+    def started(self) -> bool:
+        return (self._folder / "jvm").exists()
+
+    @property
     def jvm(self) -> int:
         return int((self._folder / "jvm").read_text())
 
@@ -44,9 +48,10 @@ class Driver:
 
     def kill(self) -> None:
         """SIGKILL to the JVM, which is the driver, and to the Python beside it."""
-        if (self._folder / "jvm").exists():
+        if self.started:
             with suppress(ProcessLookupError):
                 os.kill(self.jvm, signal.SIGKILL)
+            wait_until(lambda: not alive(self.jvm))
         self._process.send_signal(signal.SIGKILL)
         wait_until(lambda: not self._process.running)
 
@@ -56,6 +61,14 @@ class Driver:
             return (self._folder / name).exists()
 
         wait_until(lambda: (self._folder / name).exists() or there())
+
+
+def alive(pid: int) -> bool:
+    """Neither gone nor waiting to be reaped."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def descendants(pid: int) -> list[int]:
@@ -76,7 +89,9 @@ def descendants(pid: int) -> list[int]:
 def readers(jvm: int, port: int) -> list[int]:
     """Python workers of a JVM's tasks that are connected to `port`: the ones that read a slice, or have."""
     wanted = f":{port:04X}"
-    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    # gRPC's sockets are of both families at once, and are listed with IPv6's.
+    tables = [Path(f"/proc/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6")]
+    lines = [line.split() for table in tables for line in table]
     sockets = {f"socket:[{line[9]}]" for line in lines if line[2].endswith(wanted) and line[3] == "01"}
     found = []
     for pid in descendants(jvm):

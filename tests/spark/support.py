@@ -1,5 +1,6 @@
 """What the Spark tests share: a sink that a repeat does no harm, queries into it, and waiting for what they do."""
 
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -15,12 +16,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming import StreamingQuery
 
+import feedmux
 from tests.integration.servers import ServerProcess
 
 Document = dict[str, Any]
 Documents = Database[Document]
 Write = Callable[[DataFrame, int], None]
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,18 @@ def drain(spark: SparkSession, options: dict[str, str], sink: Sink, checkpoint: 
     query = start(spark, options, sink, checkpoint, availableNow=True)
     assert query.awaitTermination(PATIENCE_S), "the query did not end"
     return query
+
+
+def offset(shown: Any) -> Document:
+    """An offset of the query's progress."""
+    found: Document = json.loads(shown) if isinstance(shown, str) else shown
+    return found
+
+
+def is_subscribed(options: dict[str, str]) -> bool:
+    """Whether the query has stored its start."""
+    with feedmux.Client(options["endpoint"]) as client:
+        return any(each.name == options["consumerName"] for each in client.list_subscriptions())
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import feedmux
-from tests.spark.support import Documents, Sink, Site, drain, insert, running, start, stream, wait_until
+from tests.spark.support import Documents, Sink, Site, drain, insert, offset, running, start, stream, wait_until
 
 Options = Callable[..., dict[str, str]]
 
@@ -61,12 +61,6 @@ def test_live_with_the_default_trigger(
         wait_until(lambda: client.get_subscription(consumer).position >= b"" and lag(query) <= 1, query)
         assert end
         client.close()
-
-
-def offset(shown: Any) -> dict[str, Any]:
-    """As the progress shows it."""
-    found: dict[str, Any] = json.loads(shown) if isinstance(shown, str) else shown
-    return found
 
 
 def lag(query: Any) -> float:
