@@ -1,4 +1,4 @@
-"""Plays one run of a scenario: each step is a method here. SCENARIOS.md lists them for those who write scenarios.
+"""Plays one run of a scenario: each step is a method here. README.md lists them for those who write scenarios.
 
 The client is reached through its runner only, MongoDB and the server directly, the network between them by the proxy.
 """
@@ -30,6 +30,7 @@ PATIENCE_S = 20.0
 REPLY_S = 30.0
 QUICK = {"backoff_first_s": 0.02, "backoff_most_s": 0.1, "ack_interval_s": 0.02, "open_timeout_s": 15.0}
 """Options that let scenarios end soon; a scenario's own win."""
+NOTICES = {"draining", "rewound", "history_at_risk", "gap", "degraded", "disconnected"}
 Json = dict[str, Any]
 
 
@@ -135,9 +136,19 @@ class Play:
         meanwhile: Sequence[Any] = (),
     ) -> None:
         seat = self._seats[session]
-        wanted = ["error"] if error else ["enough"] if outcome is None else [outcome] if isinstance(outcome, str) else list(outcome)
+        wanted = (
+            ["error"]
+            if error
+            else ["enough"]
+            if outcome is None
+            else [outcome]
+            if isinstance(outcome, str)
+            else list(outcome)
+        )
         if items is not None:
             expect = [each for each in items if not isinstance(each, Mapping)]
+            if isinstance(items[-1], Mapping):
+                until_notice = _kind(items[-1])
         expect = [expect] if isinstance(expect, int | str) else expect
         if count is None and expect is not None:
             # One more than there are, where something else than their number is to end it.
@@ -232,22 +243,29 @@ class Play:
     # --- The server and MongoDB.
 
     async def subscription(
-        self, name: str = "sub", *, start: str = "begin", pipeline: Any = None, **policies: Any
+        self,
+        name: str = "sub",
+        *,
+        start: str = "begin",
+        pipeline: Any = None,
+        batch_size: int = 0,
+        **policies: Any,
     ) -> None:
         content = {key: f"{key.upper()}_{value.upper()}" for key, value in policies.items()}
-        await self._stage.api.create(
-            self._stage.real_name(name), self._feed_message(pipeline), at(position=self._marks[start]), **content
-        )
+        watched = self._feed_message(pipeline)
+        watched.batch_size = batch_size
+        await self._stage.api.create(self._stage.real_name(name), watched, at(position=self._marks[start]), **content)
 
     async def insert(
         self,
-        numbers: Sequence[int] = (),
+        numbers: Sequence[int] | int = (),
         *,
         collection: str = "c",
         pad: int = 0,
         documents: Sequence[Any] | None = None,
     ) -> None:
-        made = [{"n": number, "pad": "x" * pad} for number in numbers]
+        chosen = [numbers] if isinstance(numbers, int) else numbers
+        made = [{"n": number, "pad": "x" * pad} for number in chosen]
         given = [json_util.loads(json_util.dumps(each)) for each in documents or ()]
         self._stage.documents[collection].insert_many([*made, *given])
 
@@ -319,10 +337,17 @@ class Play:
         *,
         ended: bool | None = None,
         granted_at_least: int | None = None,
+        same_instance: int | None = None,
         **asked: Any,
     ) -> None:
-        """Waits for the call of that number (from 1) and looks at its Open: what is named must be as said."""
+        """Waits for the call of that number (from 1) and looks at its Open: what is named must be as said.
+
+        `same_instance`: the number of a call with the same instance id.
+        """
         call = await self._stage.server.call(number - 1)
+        if same_instance is not None:
+            earlier = await self._stage.server.call(same_instance - 1)
+            assert call.open.instance_id == earlier.open.instance_id != "", "another instance id"
         for name, wanted in asked.items():
             found = _ASKED[name](call)
             assert same_value(found, wanted), f"call {number}: {name} is {found!r}, not {wanted!r}"
@@ -365,6 +390,10 @@ class Play:
     async def slow(self, *, bytes_per_s: int = 0, delay_s: float = 0.0) -> None:
         self._stage.proxy.bytes_per_s, self._stage.proxy.delay_s = bytes_per_s, delay_s
 
+    async def pause_s(self, seconds: float) -> None:
+        """Only to let the client do what it should not, or try something that cannot work yet."""
+        await asyncio.sleep(seconds)
+
     # --- Helpers.
 
     async def _ask(self, do: str, **fields: Any) -> Json:
@@ -382,7 +411,10 @@ class Play:
 
     async def _subscriber(self, name: str) -> operator_pb2.Subscriber | None:
         response = await self._stage.api.operator.ListSharedStreams(operator_pb2.ListSharedStreamsRequest())
-        everyone = [*response.detached_subscribers, *(one for each in response.shared_streams for one in each.subscribers)]
+        everyone = [
+            *response.detached_subscribers,
+            *(one for each in response.shared_streams for one in each.subscribers),
+        ]
         found = [each for each in everyone if each.subscription == self._stage.real_name(name)]
         return found[0] if found else None
 
@@ -433,6 +465,8 @@ class Play:
     def _check_error(self, error: Json, wanted: Json) -> None:
         for name, value in wanted.items():
             found = error.get(name)
+            if value is None:
+                continue
             if name in ("position", "resume_token") and value is True:
                 assert found, f"the error has no {name}: {error}"
             elif isinstance(value, Mapping):
@@ -442,21 +476,20 @@ class Play:
                 assert same_value(found, value), f"{name} is {found!r}, not {value!r}: {error}"
 
     def _check_items(self, found: Sequence[Json], wanted: Sequence[Any]) -> None:
-        kinds = {each["notice"] if isinstance(each["notice"], str) else each["notice"]["kind"] for each in wanted if isinstance(each, Mapping)}
-        shown = [
-            item["notice"]["kind"] if "notice" in item else label(item["event"])
-            for item in found
-            if "event" in item or item["notice"]["kind"] in kinds
-        ]
-        expected = [
-            each if not isinstance(each, Mapping) else each["notice"] if isinstance(each["notice"], str) else each["notice"]["kind"]
-            for each in wanted
-        ]
+        expected = [_kind(each) if isinstance(each, Mapping) else each for each in wanted]
+        shown = [_kind(item) if "notice" in item else label(item["event"]) for item in found]
+        shown = [each for each in shown if each in expected or each not in NOTICES]
         assert shown == expected, f"{shown}, not {expected}"
 
     def _check_window(self, seat: Seat, window: int) -> None:
         granted = sum(call.granted_events for call in self._stage.server.calls)
         assert granted <= seat.asked + window, f"granted {granted} with {seat.asked} taken and a window of {window}"
+
+
+def _kind(item: Mapping[str, Any]) -> str:
+    """The kind of a notice, as reported or as a scenario names it."""
+    notice = item["notice"]
+    return notice if isinstance(notice, str) else str(notice["kind"])
 
 
 def _check_notices(found: Sequence[Json], wanted: Sequence[Any]) -> None:
@@ -466,6 +499,8 @@ def _check_notices(found: Sequence[Json], wanted: Sequence[Any]) -> None:
     assert len(shown) == len(expected), f"notices are {found}, not {expected}"
     for notice, named in zip(shown, expected, strict=True):
         for name, value in named.items():
+            if value is None:
+                continue
             assert same_value(notice.get(name), value), f"{name} of {notice} is not {value!r}"
 
 
@@ -479,7 +514,6 @@ _ASKED: dict[str, Callable[[Call], Any]] = {
     "last_acked": lambda call: _last_acked(call),
     "last_acked_epoch": lambda call: call.open.last_acked.epoch,
     "takeover": lambda call: call.open.takeover,
-    "same_instance": lambda call: bool(call.open.instance_id),
     "credit_events": lambda call: call.open.credit.events,
     "credit_bytes": lambda call: call.open.credit.bytes,
     "message_bytes_max": lambda call: call.open.message_bytes_max,

@@ -1,4 +1,4 @@
-"""Scenario files: read, checked and multiplied by their cases. What the steps mean is in `play`, `scripts` and SCENARIOS.md."""
+"""Scenario files: read, checked and multiplied by their cases. README.md says what their steps mean."""
 
 import re
 from collections.abc import Mapping
@@ -73,20 +73,23 @@ def _scenario(group: str, name: str, entry: Mapping[str, Any]) -> Scenario:
         raise ValueError(f"{where}: stage {stage!r}")
     cases = []
     for case, values in entry.get("cases", {"": {}}).items():
-        filled = _filled({key: entry.get(key) for key in ("steps", "client", "server")}, values or {}, where)
+        filled = _filled({key: entry.get(key) for key in ("steps", "client", "server")}, {"reason": case} | values)
         cases.append(Case(case, filled["steps"], filled["client"] or {}, filled["server"] or []))
     return Scenario(group, name, " ".join(entry["shows"].split()), stage, cases)
 
 
-def _filled(node: Any, values: Mapping[str, Any], where: str) -> Any:
-    """`$name` stands for the case's value of that name (null where it has none), `1..3` for [1, 2, 3]."""
+def _filled(node: Any, values: Mapping[str, Any]) -> Any:
+    """`$name` stands for the case's value of that name (null where it has none), `1..3` for [1, 2, 3].
+
+    `$reason` is the name of the case where it has no other value.
+    """
     match node:
         case dict():
-            return {key: _filled(value, values, where) for key, value in node.items()}
+            return {key: _filled(value, values) for key, value in node.items()}
         case list():
-            return [_filled(value, values, where) for value in node]
+            return [_filled(value, values) for value in node]
         case str() if node.startswith("$"):
-            return _filled(values.get(node[1:]), values, where)
+            return _filled(values.get(node[1:]), values)
         case str() if found := _RANGE.fullmatch(node):
             return list(range(int(found[1]), int(found[2]) + 1))
     return node
