@@ -6,6 +6,7 @@ The client is reached through its runner only, MongoDB and the server directly, 
 import asyncio
 import base64
 import inspect
+import json
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,15 +51,15 @@ class Play:
     def __init__(self, stage: Stage, runner: Runner, case: Case) -> None:
         self._stage, self._runner, self._case = stage, runner, case
         self._seats: dict[str, Seat] = {}
-        self._marks: dict[str, bytes] = {}
-        """Positions with a name; `begin` is where the scenario began."""
+        self._marks: dict[str, Json] = {}
+        """Starts with a name, as the runner takes them; `begin` is where the scenario began."""
 
     async def run(self) -> None:
         """Raises AssertionError where the client did something else than the scenario says."""
         stage = self._stage
         if stage.sites:
             now = await stage.api.resolve(feed(stage.documents.name), at(latest=feed_pb2.Latest()))
-            self._marks["begin"] = now.position
+            self._marks["begin"] = {"operation_time": [now.cluster_time.seconds, now.cluster_time.increment]}
         await self.new()
         await self.all(self._case.steps)
 
@@ -219,26 +220,26 @@ class Play:
 
     async def mark(self, name: str, *, session: str = "s") -> None:
         """Remembers the session's position."""
-        self._marks[name] = base64.b64decode((await self._ask("state", session=session))["position"])
+        self._marks[name] = {"position": (await self._ask("state", session=session))["position"]}
 
-    async def exact(self, *, session: str = "s", count: int, json: bool = False) -> None:
+    async def exact(self, *, session: str = "s", count: int, as_json: bool = False) -> None:
         """The last `count` events reported are, byte by byte and value by value, what MongoDB sent."""
         reported = self._seats[session].events[-count:]
-        fields = {"format": feed_pb2.FORMAT_EXTENDED_JSON_CANONICAL} if json else {}
+        fields = {"format": feed_pb2.FORMAT_EXTENDED_JSON_CANONICAL} if as_json else {}
         receiver = self._stage.api.watch(
-            feed(self._stage.documents.name), at(position=self._marks["begin"]), message_bytes_max=64 << 20, **fields
+            feed(self._stage.documents.name), self._marked("begin"), message_bytes_max=64 << 20, **fields
         )
         sent = await receiver.take(count)
         receiver.cancel()
         for event, original in zip(reported, sent, strict=True):
-            document = json_util.loads(original.data.decode()) if json else original.document
+            document = json_util.loads(original.data.decode()) if as_json else original.document
             if "raw" in event:
                 assert base64.b64decode(event["raw"]) == original.data, "not the bytes that MongoDB sent"
             if "token" in event:
                 assert bson.decode(base64.b64decode(event["token"])) == document["_id"], "not the resume token"
             if "document" in event:
-                wanted = bson.json_util.dumps(document, json_options=json_util.CANONICAL_JSON_OPTIONS)
-                assert not (wrong := differences(event["document"], bson.json_util.json.loads(wanted))), wrong
+                text = json_util.dumps(document, json_options=json_util.CANONICAL_JSON_OPTIONS)
+                assert not (wrong := differences(event["document"], json.loads(text))), wrong
 
     # --- The server and MongoDB.
 
@@ -254,7 +255,7 @@ class Play:
         content = {key: f"{key.upper()}_{value.upper()}" for key, value in policies.items()}
         watched = self._feed_message(pipeline)
         watched.batch_size = batch_size
-        await self._stage.api.create(self._stage.real_name(name), watched, at(position=self._marks[start]), **content)
+        await self._stage.api.create(self._stage.real_name(name), watched, self._marked(start), **content)
 
     async def insert(
         self,
@@ -273,7 +274,7 @@ class Play:
         self._stage.documents.drop_collection(collection)
 
     async def seek(self, to: str, *, subscription: str = "sub") -> None:
-        await self._stage.api.seek(self._stage.real_name(subscription), at(position=self._marks[to]))
+        await self._stage.api.seek(self._stage.real_name(subscription), self._marked(to))
 
     async def update(self, subscription: str = "sub", *, pipeline: Any) -> None:
         await self._stage.api.update(
@@ -309,8 +310,8 @@ class Play:
         assert isinstance(wanted, Timestamp)
 
         async def there() -> bool:
-            time_ = (await self._stage.api.get(self._stage.real_name(subscription))).cluster_time
-            return (time_.seconds, time_.increment) >= (wanted.time, wanted.inc)
+            stored = (await self._stage.api.get(self._stage.real_name(subscription))).cluster_time
+            return bool((stored.seconds, stored.increment) >= (wanted.time, wanted.inc))
 
         await until(there, PATIENCE_S)
 
@@ -436,10 +437,19 @@ class Play:
     def _feed_message(self, pipeline: Any) -> feed_pb2.Feed:
         return feed(self._stage.documents.name, "c", json_util.dumps(pipeline) if pipeline else "")
 
+    def _marked(self, name: str) -> feed_pb2.Start:
+        """A mark for the server."""
+        match self._marks[name]:
+            case {"operation_time": [seconds, increment]}:
+                return at(start_at_operation_time=feed_pb2.ClusterTime(seconds=seconds, increment=increment))
+            case {"position": position}:
+                return at(position=base64.b64decode(position))
+        raise ValueError(f"no mark {name}")
+
     def _start(self, start: Any) -> Any:
         match start:
             case {"mark": name}:
-                return {"position": base64.b64encode(self._marks[name]).decode()}
+                return self._marks[name]
             case {"error_position": session}:
                 return {"position": (self._seats[session].error or {})["position"]}
             case {"error_token": session}:
@@ -457,7 +467,7 @@ class Play:
                     base64.b64decode(shown["resume_token"])
                 ) == scripted_server.token(wanted)
             case "moved_from":
-                return shown["position"] not in ("", base64.b64encode(self._marks[wanted]).decode())
+                return shown["position"] not in ("", self._marks[wanted]["position"])
             case "committed":
                 return bool(shown["committed"]) is wanted
         return bool(shown[name] == wanted)

@@ -81,7 +81,7 @@ class Runner:
     def running(self) -> bool:
         return self._process.returncode is None
 
-    def send(self, do: str, **fields: Any) -> asyncio.Future[dict[str, Any]]:
+    def send(self, do: str, /, **fields: Any) -> asyncio.Future[dict[str, Any]]:
         """Sends a command; its reply comes as the future's result, whole."""
         message = {"id": self._next_id, "do": do, **fields}
         self._next_id += 1
@@ -93,13 +93,13 @@ class Runner:
         self._process.stdin.write(line.encode() + b"\n")
         return reply
 
-    async def ask(self, do: str, timeout_s: float, **fields: Any) -> dict[str, Any]:
+    async def ask(self, do: str, patience_s: float, /, **fields: Any) -> dict[str, Any]:
         """`ok` of the reply, or the whole reply where it is an error of the client's. Raises RunnerFailed."""
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(patience_s):
                 reply = await self.send(do, **fields)
         except TimeoutError:
-            raise self.failed(f"no reply to {do!r} within {timeout_s:g} s") from None
+            raise self.failed(f"no reply to {do!r} within {patience_s:g} s") from None
         if "ok" in reply:
             return dict(reply["ok"] or {})
         if reply["error"].get("type") == "BadCommand":

@@ -69,10 +69,10 @@ class _Player:
     async def _end(self, status: Any = "OK") -> None:
         if status == "OK":
             return
-        given = {"status": status} if isinstance(status, str) else dict(status)
-        code = grpc.StatusCode[given.pop("status")]
-        reason, retry_after_s = given.pop("reason", None) or "", given.pop("retry_after_s", None)
-        await self.call.abort(code, reason, retry_after_s, **(given.pop("metadata", None) or {}))
+        given: dict[str, Any] = {"status": status} if isinstance(status, str) else status
+        code = grpc.StatusCode[given["status"]]
+        metadata = given.get("metadata") or {}
+        await self.call.abort(code, given.get("reason") or "", given.get("retry_after_s"), **metadata)
 
     async def _mute(self) -> None:
         await asyncio.Event().wait()
