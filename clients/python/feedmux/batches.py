@@ -141,6 +141,9 @@ class Batch(ABC):
     def size_bytes(self) -> int:
         """Bytes of the events, as credit counts them."""
 
+    def check(self) -> None:
+        """Raises ProtocolError where the batch does not hold as many events as it announced."""
+
     @abstractmethod
     def _decode(self) -> list[Any]: ...
 
@@ -208,6 +211,9 @@ class BsonBatch(Batch):
         if self._offsets is None:
             self._offsets = _split(self._view, self._count)
         return self._offsets
+
+    def check(self) -> None:
+        _ = self.offsets
 
     def _decode(self) -> list[Any]:
         return bson.decode_all(self._view, self._options)
