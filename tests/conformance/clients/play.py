@@ -463,7 +463,7 @@ class Play:
     def _shows(self, shown: Json, name: str, wanted: Any) -> bool:
         match name:
             case "at":
-                return shown["position"] == base64.b64encode(b"P%d" % wanted).decode()
+                return bool(shown["position"] == base64.b64encode(b"P%d" % wanted).decode())
             case "token_at":
                 return shown["resume_token"] is not None and bson.decode(
                     base64.b64decode(shown["resume_token"])
