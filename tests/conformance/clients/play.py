@@ -21,8 +21,8 @@ from tests.client import scripted_server
 from tests.client.scripted_server import Call
 from tests.conformance.clients.compare import differences, label, same_value
 from tests.conformance.clients.runners import Runner
-from tests.conformance.clients.scenario import Case, one_step
-from tests.conformance.clients.worlds import Stage
+from tests.conformance.clients.scenario import Case, Scenario, one_step
+from tests.conformance.clients.worlds import Stage, World, staged
 from tests.integration.servers import until
 from tests.integration.wire import at, feed
 
@@ -33,6 +33,18 @@ QUICK = {"backoff_first_s": 0.02, "backoff_most_s": 0.1, "ack_interval_s": 0.02,
 """Options that let scenarios end soon; a scenario's own win."""
 NOTICES = {"draining", "rewound", "history_at_risk", "gap", "degraded", "disconnected"}
 Json = dict[str, Any]
+
+
+async def play(world: World, runner: Runner, scenario: Scenario, *, patience_s: float = PATIENCE_S) -> None:
+    """All cases of a scenario. Raises AssertionError at the first that does not go as it says."""
+    for case in scenario.cases:
+        try:
+            async with staged(world, scenario.stage, case) as stage:
+                await Play(stage, runner, case, patience_s).run()
+                await runner.ask("reset", REPLY_S)
+        except BaseException as error:
+            error.add_note(f"{scenario.id}, case {case.name!r}: {scenario.shows}")
+            raise
 
 
 @dataclass(slots=True)
@@ -48,8 +60,9 @@ class Seat:
 class Play:
     """One run."""
 
-    def __init__(self, stage: Stage, runner: Runner, case: Case) -> None:
+    def __init__(self, stage: Stage, runner: Runner, case: Case, patience_s: float) -> None:
         self._stage, self._runner, self._case = stage, runner, case
+        self._patience_s = patience_s
         self._seats: dict[str, Seat] = {}
         self._marks: dict[str, Json] = {}
         """Starts with a name, as the runner takes them; `begin` is where the scenario began."""
@@ -131,7 +144,7 @@ class Play:
         until_notice: str | None = None,
         outcome: str | Sequence[str] | None = None,
         error: Json | None = None,
-        timeout_s: float = PATIENCE_S,
+        timeout_s: float | None = None,
         at_least_s: float | None = None,
         report: Sequence[str] = ("document",),
         window: int | None = None,
@@ -163,7 +176,7 @@ class Play:
             session=session,
             count=count,
             until_notice=until_notice,
-            timeout_s=timeout_s,
+            timeout_s=self._patience_s if timeout_s is None else timeout_s,
             report=list(report),
         )
         took_s = time.monotonic() - began_s
@@ -203,7 +216,7 @@ class Play:
     async def cancel(self, *, session: str = "s") -> None:
         await self._ask("cancel", session=session)
 
-    async def state(self, *, session: str = "s", within_s: float = PATIENCE_S, **wanted: Any) -> None:
+    async def state(self, *, session: str = "s", within_s: float | None = None, **wanted: Any) -> None:
         """Waits until what the session shows is what is `wanted`.
 
         `at` is an event's number (scripted), `behind` a mark's name: the place has moved on from there; `committed`:
@@ -216,7 +229,7 @@ class Play:
             return all(self._shows(shown, name, value) for name, value in wanted.items())
 
         try:
-            await until(right, within_s)
+            await until(right, within_s or self._patience_s)
         except TimeoutError:
             raise AssertionError(f"the session shows {shown}") from None
 
@@ -301,7 +314,7 @@ class Play:
             shown[:] = [await self._subscriber(subscription)]
             return shown[0] is not None and shown[0].events_sent >= at_least
 
-        await until(enough, PATIENCE_S)
+        await until(enough, self._patience_s)
         assert at_most is None or shown[0].events_sent <= at_most, f"{shown[0].events_sent} events were sent"
         assert unacked is None or shown[0].events_unacked == unacked, f"{shown[0].events_unacked} are not acked"
 
@@ -315,7 +328,7 @@ class Play:
             stored = (await self._stage.api.get(self._stage.real_name(subscription))).cluster_time
             return bool((stored.seconds, stored.increment) >= (wanted.time, wanted.inc))
 
-        await until(there, PATIENCE_S)
+        await until(there, self._patience_s)
 
     async def active(self, wanted: bool, *, subscription: str = "sub") -> None:
         """Waits until the server says that the subscription has a session, or none."""
@@ -324,7 +337,7 @@ class Play:
             found: subscriptions_pb2.Subscription = await self._stage.api.get(self._stage.real_name(subscription))
             return found.active is wanted
 
-        await until(right, PATIENCE_S)
+        await until(right, self._patience_s)
 
     async def drain(self) -> None:
         """The first server begins to drain; whoever connects from now on meets the second."""
@@ -355,7 +368,7 @@ class Play:
         for name, wanted in asked.items():
             found = _ASKED[name](call)
             assert same_value(found, wanted), f"call {number}: {name} is {found!r}, not {wanted!r}"
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(self._patience_s):
             if granted_at_least is not None:
                 await call.until(lambda call: call.granted_events >= granted_at_least)
             if ended:
@@ -368,7 +381,7 @@ class Play:
     async def acked(self, sequence: int, *, call: int = 1, exactly: bool = True) -> None:
         """Waits until the server of that call has got this ack; never a higher one."""
         there = await self._stage.server.call(call - 1)
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(self._patience_s):
             await there.until_acked(sequence)
         assert not exactly or there.acked == sequence, f"acked {there.acked}"
         assert there.acks == sorted(set(there.acks)), f"acks that are no news: {there.acks}"
@@ -405,7 +418,7 @@ class Play:
 
     async def _beside(self, meanwhile: Sequence[Any], do: str, **fields: Any) -> Json:
         """The whole reply to a command, while steps run beside it."""
-        waiting = asyncio.create_task(self._runner.attempt(do, REPLY_S + PATIENCE_S, **fields))
+        waiting = asyncio.create_task(self._runner.attempt(do, REPLY_S + self._patience_s, **fields))
         try:
             await self.all(meanwhile)
             return await waiting
