@@ -80,6 +80,11 @@ async def test_a_runner_that_is_not_built_fails() -> None:
         await build(Language("x", "X", (), ("/bin/sh", "-c", "echo no compiler; exit 1")))
 
 
+def test_no_scenario_is_named_like_a_client() -> None:
+    # So that `-k go` is the scenarios of Go.
+    assert not [each.id for each in scenarios() if any(name in each.id for name in LANGUAGES)]
+
+
 def test_missing_tools_are_named() -> None:
     language = Language("x", "X", (), (), ("sh", "a-tool-that-nobody-has"))
     assert language.missing == ["a-tool-that-nobody-has"]
