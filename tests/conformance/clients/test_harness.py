@@ -6,11 +6,15 @@ from typing import Any
 import pytest
 
 from feedmux.v1 import errors_pb2
+from tests.client.scripted_server import ScriptedServer
 from tests.conformance.clients import table
+from tests.conformance.clients.conftest import Runners
 from tests.conformance.clients.mutants import MUTANTS
 from tests.conformance.clients.play import play
 from tests.conformance.clients.runners import LANGUAGES, Language, RunnerFailed, build, started
 from tests.conformance.clients.scenario import Scenario, scenarios
+from tests.conformance.clients.scripts import script
+from tests.conformance.clients.test_clients import PRESENT
 from tests.conformance.clients.worlds import World
 
 
@@ -58,6 +62,19 @@ async def test_a_client_that_does_wrong_is_caught(world: World, name: str) -> No
     async with started(runner_of) as runner:
         with pytest.raises(AssertionError, match=mutant.saying):
             await play(world, runner, wanted, patience_s=2.0)
+
+
+@pytest.mark.parametrize("language", PRESENT)
+async def test_a_runner_ends_with_its_standard_input(runners: Runners, language: str) -> None:
+    # Else it would outlive a test run that was killed.
+    await runners.get(language)
+    async with started(LANGUAGES[language]) as runner, ScriptedServer(script(["opened", "mute"])) as server:
+        await runner.ask("new", 30.0, target=server.address)
+        await runner.ask("open", 30.0, session="s", subscription="s", options={})
+        waiting = runner.send("take", session="s", count=1)
+        assert await runner.end()
+    assert waiting.done()
+    waiting.exception()
 
 
 @pytest.mark.parametrize(
