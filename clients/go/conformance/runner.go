@@ -19,7 +19,6 @@ import (
 type runner struct {
 	mu     sync.Mutex
 	client *feedmux.Client
-	source string
 	seats  map[string]*seat
 }
 
