@@ -57,6 +57,7 @@ class Play:
     async def run(self) -> None:
         """Raises AssertionError where the client did something else than the scenario says."""
         stage = self._stage
+        self._runner.spoken.clear()
         if stage.sites:
             now = await stage.api.resolve(feed(stage.documents.name), at(latest=feed_pb2.Latest()))
             self._marks["begin"] = {"operation_time": [now.cluster_time.seconds, now.cluster_time.increment]}
@@ -156,7 +157,7 @@ class Play:
             count = len(expect) + (wanted != ["enough"] or until_notice is not None)
         seat.asked += count or 0
         began_s = time.monotonic()
-        reply = await self._beside(
+        answer = await self._beside(
             meanwhile,
             "take",
             session=session,
@@ -166,7 +167,8 @@ class Play:
             report=list(report),
         )
         took_s = time.monotonic() - began_s
-        assert "error" not in reply, f"a take fails only in its outcome: {reply['error']}"
+        assert "error" not in answer, f"a take fails only in its outcome: {answer['error']}"
+        reply = answer["ok"]
         events = [item["event"] for item in reply["items"] if "event" in item]
         heard = [item["notice"] for item in reply["items"] if "notice" in item]
         seat.events += events
@@ -328,6 +330,7 @@ class Play:
         """The first server begins to drain; whoever connects from now on meets the second."""
         first, second = self._stage.sites
         self._stage.proxy.target = second.api.data_port
+        self._stage.sites = [second, first]
         first.here.stop()
 
     # --- The scripted server.
@@ -401,9 +404,8 @@ class Play:
         return await self._runner.ask(do, REPLY_S, **fields)
 
     async def _beside(self, meanwhile: Sequence[Any], do: str, **fields: Any) -> Json:
-        if not meanwhile:
-            return await self._runner.ask(do, REPLY_S + PATIENCE_S, **fields)
-        waiting = asyncio.create_task(self._runner.ask(do, REPLY_S + PATIENCE_S, **fields))
+        """The whole reply to a command, while steps run beside it."""
+        waiting = asyncio.create_task(self._runner.attempt(do, REPLY_S + PATIENCE_S, **fields))
         try:
             await self.all(meanwhile)
             return await waiting
@@ -461,7 +463,7 @@ class Play:
     def _shows(self, shown: Json, name: str, wanted: Any) -> bool:
         match name:
             case "at":
-                return shown["position"] == base64.b64encode(b"P%d" % wanted).decode()
+                return bool(shown["position"] == base64.b64encode(b"P%d" % wanted).decode())
             case "token_at":
                 return shown["resume_token"] is not None and bson.decode(
                     base64.b64decode(shown["resume_token"])

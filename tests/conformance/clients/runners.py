@@ -94,15 +94,20 @@ class Runner:
         return reply
 
     async def ask(self, do: str, patience_s: float, /, **fields: Any) -> dict[str, Any]:
-        """`ok` of the reply, or the whole reply where it is an error of the client's. Raises RunnerFailed."""
+        """The content of the reply. Raises RunnerFailed where there is none, or an error."""
+        reply = await self.attempt(do, patience_s, **fields)
+        if "error" in reply:
+            raise self.failed(f"{do!r}: {reply['error']}")
+        return dict(reply["ok"] or {})
+
+    async def attempt(self, do: str, patience_s: float, /, **fields: Any) -> dict[str, Any]:
+        """The whole reply, which may be an error of the client's. Raises RunnerFailed."""
         try:
             async with asyncio.timeout(patience_s):
                 reply = await self.send(do, **fields)
         except TimeoutError:
             raise self.failed(f"no reply to {do!r} within {patience_s:g} s") from None
-        if "ok" in reply:
-            return dict(reply["ok"] or {})
-        if reply["error"].get("type") == "BadCommand":
+        if reply.get("error", {}).get("type") == "BadCommand":
             raise self.failed(f"{do!r}: {reply['error'].get('message')}")
         return reply
 

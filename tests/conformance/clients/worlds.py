@@ -130,7 +130,9 @@ class Stage:
         return self.scripted
 
     def real_name(self, name: str) -> str:
-        """The name of a subscription on the server."""
+        """The name of a subscription on the server; that of a script is as it is written."""
+        if self.scripted is not None:
+            return name
         return self.names.setdefault(name, f"{name}-{uuid.uuid4().hex[:12]}")
 
 
