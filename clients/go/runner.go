@@ -229,11 +229,11 @@ func (r *runner) receive(said response) error {
 	if first, ok := said.(*opened); ok {
 		return r.onOpened(first)
 	}
+	if !d.live && said != nil {
+		return protocolError("the first message was not Opened")
+	}
 	switch said := said.(type) {
 	case *delivery:
-		if !d.live {
-			return protocolError("events came before Opened")
-		}
 		return d.deliver(said)
 	case progress:
 		d.ledger.progress(said.place)
