@@ -159,7 +159,11 @@ func call[Request, Answer proto.Message](
 	}
 	answer, err := method(ctx, request)
 	if err != nil {
-		return none, errorFromStatus(err)
+		failed := errorFromStatus(err)
+		if ctx.Err() != nil {
+			failed.causes = append(failed.causes, ctx.Err())
+		}
+		return none, failed
 	}
 	return answer, nil
 }

@@ -37,8 +37,9 @@ type Error struct {
 	// ResumeToken is MongoDB's token for the same place, as StartAfter takes it. Nil where none is known.
 	ResumeToken bson.Raw
 
-	kind  error
-	cause error
+	kind error
+	// causes are gRPC's own error, and the context's where the call ended for it.
+	causes []error
 	// asksToWait tells a RetryInfo of 0 s from none.
 	asksToWait bool
 }
@@ -51,15 +52,13 @@ func (e *Error) Error() string {
 	return "feedmux: " + name + ": " + e.Message
 }
 
-// Unwrap gives the error's kind and, where there is one, gRPC's own error, so that status.Code(err) works too.
+// Unwrap gives the error's kind and what lies below it: gRPC's own error, so that status.Code(err) works, and that of a
+// context that ended the call.
 func (e *Error) Unwrap() []error {
-	var inner []error
-	for _, err := range []error{e.kind, e.cause} {
-		if err != nil {
-			inner = append(inner, err)
-		}
+	if e.kind == nil {
+		return e.causes
 	}
-	return inner
+	return append([]error{e.kind}, e.causes...)
 }
 
 // Kinds of errors, for errors.Is. Where one says that it is a kind of another, errors.Is finds it under both.
@@ -181,7 +180,7 @@ const (
 // count.
 func errorFromStatus(err error) *Error {
 	state := status.Convert(err)
-	made := &Error{Code: state.Code(), Message: state.Message(), cause: err}
+	made := &Error{Code: state.Code(), Message: state.Message(), causes: []error{err}}
 	for _, detail := range state.Details() {
 		switch detail := detail.(type) {
 		case *errdetails.ErrorInfo:
@@ -209,5 +208,9 @@ func protocolError(format string, values ...any) *Error {
 }
 
 func unavailable(cause error, format string, values ...any) *Error {
-	return &Error{Code: codes.Unavailable, Message: fmt.Sprintf(format, values...), kind: ErrUnavailable, cause: cause}
+	made := &Error{Code: codes.Unavailable, Message: fmt.Sprintf(format, values...), kind: ErrUnavailable}
+	if cause != nil {
+		made.causes = []error{cause}
+	}
+	return made
 }
