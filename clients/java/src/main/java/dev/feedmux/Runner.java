@@ -268,6 +268,9 @@ final class Runner {
                         "a message of " + message.length + " bytes, over the limit of " + limitBytes);
             }
             Response response = responses.read(message);
+            if (response != null && live == response instanceof Response.Opened) {
+                throw new ProtocolException(live ? "Opened came twice" : "the first message was not Opened");
+            }
             if (response instanceof Response.Delivery delivery) {
                 deliver(delivery);
             } else if (response instanceof Response.Progress progress) {
@@ -287,9 +290,6 @@ final class Runner {
     }
 
     private void deliver(Response.Delivery delivery) {
-        if (!live) {
-            throw new ProtocolException("a batch came before Opened");
-        }
         Batch batch = delivery.batch();
         window.receive(batch.size(), batch.sizeBytes(), () -> batch.eventBytes(batch.size() - 1));
         boolean mayRepeat = ledger.expectsRepeats();
@@ -309,9 +309,6 @@ final class Runner {
     }
 
     private void opened(Response.Opened it) {
-        if (live) {
-            throw new ProtocolException("Opened came twice");
-        }
         Place hadReached = ledger.ackedPlace(openAcked);
         if (everOpened && opening.durable() && !it.atLastAcked() && it.place().isBefore(hadReached)) {
             forget();
