@@ -73,7 +73,8 @@ final class CreditWindow {
     }
 
     /** What to grant now: null until a quarter of the window in events or bytes has been taken. */
-    @Nullable Grant refill(long takenEvents, long takenBytes) {
+    @Nullable
+    Grant refill(long takenEvents, long takenBytes) {
         long events = eventsMax + takenEvents + discardedEvents - grantedEvents;
         long bytes = bytesMax + takenBytes + discardedBytes - grantedBytes;
         if (events < 1 || bytes < 1 || (events < quarter(eventsMax) && bytes < quarter(bytesMax))) {

@@ -17,7 +17,8 @@ final class Cursor {
     }
 
     /** The next event of the current batch; null where it has no more. */
-    @Nullable Event next() {
+    @Nullable
+    Event next() {
         Batch current = batch;
         return current == null || next == current.size() ? null : current.event(next++);
     }
@@ -30,7 +31,8 @@ final class Cursor {
     }
 
     /** What the loop over events has left of the current batch, now handed out; null for nothing. */
-    @Nullable Batch rest() {
+    @Nullable
+    Batch rest() {
         Batch current = batch;
         if (current == null || next == current.size()) {
             return null;
@@ -54,7 +56,8 @@ final class Cursor {
     }
 
     /** Whether the last event handed out is this session's, in the middle of a batch: then its token is the place. */
-    @Nullable BsonDocument tokenWithin() {
+    @Nullable
+    BsonDocument tokenWithin() {
         Batch current = batch;
         return current == null || next == 0 || next == current.size()
                 ? null

@@ -57,7 +57,8 @@ final class Desk {
      * The next event, or with {@code notices} the next notice or event; null at the timeout (negative: never).
      * Throws SessionClosedException after a close, and the error that ended the session.
      */
-    @Nullable Item next(long timeoutNanos, boolean notices) throws InterruptedException {
+    @Nullable
+    Item next(long timeoutNanos, boolean notices) throws InterruptedException {
         long deadline = System.nanoTime() + timeoutNanos;
         while (true) {
             Entry entry;
@@ -169,7 +170,8 @@ final class Desk {
         });
     }
 
-    @Nullable BsonDocument resumeToken() {
+    @Nullable
+    BsonDocument resumeToken() {
         BsonDocument within = locked(cursor::tokenWithin);
         return within != null ? within : progress().resumeToken();
     }
@@ -244,7 +246,8 @@ final class Desk {
     }
 
     /** What can be granted now, and from which totals on a batch taken shall ring. */
-    @Nullable Grant refill(CreditWindow window) {
+    @Nullable
+    Grant refill(CreditWindow window) {
         lock.lock();
         try {
             Grant grant = window.refill(takenEvents, takenBytes);

@@ -50,9 +50,10 @@ public final class FeedmuxClient implements AutoCloseable {
 
     /** All of the tenant's subscriptions, by name; a page is asked for when it is needed. */
     public Stream<SubscriptionInfo> subscriptions() {
-        return Stream.iterate(page(""), Objects::nonNull, page -> page.getNextPageToken().isEmpty()
-                        ? null
-                        : page(page.getNextPageToken()))
+        return Stream.iterate(
+                        page(""),
+                        Objects::nonNull,
+                        page -> page.getNextPageToken().isEmpty() ? null : page(page.getNextPageToken()))
                 .flatMap(page -> page.getSubscriptionsList().stream())
                 .map(Messages::info);
     }

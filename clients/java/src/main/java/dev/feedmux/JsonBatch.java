@@ -16,7 +16,9 @@ final class JsonBatch extends Batch {
     JsonBatch(List<String> texts, Place place, @Nullable Instant readTime) {
         super(texts.size(), place, readTime);
         this.texts = texts;
-        bytes = texts.stream().mapToInt(text -> text.getBytes(StandardCharsets.UTF_8).length).toArray();
+        bytes = texts.stream()
+                .mapToInt(text -> text.getBytes(StandardCharsets.UTF_8).length)
+                .toArray();
         long sum = 0;
         for (int each : bytes) {
             sum += each;

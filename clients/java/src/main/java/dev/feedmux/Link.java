@@ -37,9 +37,10 @@ final class Link implements AutoCloseable {
     private static final Metadata.Key<String> ROUTE =
             Metadata.Key.of("x-feedmux-route", Metadata.ASCII_STRING_MARSHALLER);
     /** Messages come as bytes: events are not copied out of them, and their size counts. */
-    private static final MethodDescriptor<SubscribeRequest, byte[]> SUBSCRIBE = ChangeFeedGrpc.getSubscribeMethod()
-            .toBuilder(ChangeFeedGrpc.getSubscribeMethod().getRequestMarshaller(), new Bytes())
-            .build();
+    private static final MethodDescriptor<SubscribeRequest, byte[]> SUBSCRIBE =
+            ChangeFeedGrpc.getSubscribeMethod().toBuilder(
+                            ChangeFeedGrpc.getSubscribeMethod().getRequestMarshaller(), new Bytes())
+                    .build();
 
     private final ManagedChannel channel;
     private final Credentials credentials;

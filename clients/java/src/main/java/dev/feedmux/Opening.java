@@ -10,7 +10,11 @@ import org.jspecify.annotations.Nullable;
  * @param start null is from now, or where the subscription stands
  * @param instanceId the name of the session object, stable over its reconnects
  */
-record Opening(String subscription, dev.feedmux.v1.@Nullable Feed feed, @Nullable Start start, String instanceId) {
+record Opening(
+        String subscription,
+        dev.feedmux.v1.@Nullable Feed feed,
+        @Nullable Start start,
+        String instanceId) {
     boolean durable() {
         return feed == null;
     }

@@ -11,7 +11,10 @@ import org.jspecify.annotations.Nullable;
  * @param resumeToken MongoDB's resume token; null where there is none
  * @param clusterTime null where it is unknown
  */
-public record Place(Position position, @Nullable BsonDocument resumeToken, @Nullable BsonTimestamp clusterTime) {
+public record Place(
+        Position position,
+        @Nullable BsonDocument resumeToken,
+        @Nullable BsonTimestamp clusterTime) {
     static final Place NOWHERE = new Place(Position.NONE, null, null);
 
     boolean isNowhere() {

@@ -1,7 +1,7 @@
 package dev.feedmux;
 
-import dev.feedmux.errors.FencedException;
 import dev.feedmux.errors.FeedmuxException;
+import dev.feedmux.errors.FencedException;
 import dev.feedmux.errors.ProtocolException;
 import dev.feedmux.errors.UnauthenticatedException;
 import io.grpc.Status.Code;

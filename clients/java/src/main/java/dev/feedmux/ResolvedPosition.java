@@ -12,4 +12,6 @@ import org.jspecify.annotations.Nullable;
  * @param time the same as wall-clock time, by the second
  */
 public record ResolvedPosition(
-        Position position, @Nullable BsonTimestamp clusterTime, @Nullable Instant time) {}
+        Position position,
+        @Nullable BsonTimestamp clusterTime,
+        @Nullable Instant time) {}

@@ -36,24 +36,25 @@ final class Responses {
     }
 
     /** One message; null for a kind that is not known or part of an unfinished event. Throws ProtocolException. */
-    @Nullable Response read(byte[] message) {
+    @Nullable
+    Response read(byte[] message) {
         SubscribeResponse response = parse(message);
         if (response.hasEventFragment()) {
             return join(response.getEventFragment());
         }
-        Response value =
-                switch (response.getMessageCase()) {
-                    case BATCH -> delivery(response.getBatch());
-                    case PROGRESS -> {
-                        dev.feedmux.v1.Progress progress = response.getProgress();
-                        yield new Response.Progress(
-                                place(progress.getPosition(), progress.getResumeToken(), time(progress.getClusterTime())));
-                    }
-                    case COMMITTED -> new Response.Committed(Position.of(response.getCommitted().getPosition()));
-                    case OPENED -> opened(response.getOpened());
-                    case NOTICE -> told(response.getNotice());
-                    case EVENT_FRAGMENT, MESSAGE_NOT_SET -> null;
-                };
+        Response value = switch (response.getMessageCase()) {
+            case BATCH -> delivery(response.getBatch());
+            case PROGRESS -> {
+                dev.feedmux.v1.Progress progress = response.getProgress();
+                yield new Response.Progress(
+                        place(progress.getPosition(), progress.getResumeToken(), time(progress.getClusterTime())));
+            }
+            case COMMITTED ->
+                new Response.Committed(Position.of(response.getCommitted().getPosition()));
+            case OPENED -> opened(response.getOpened());
+            case NOTICE -> told(response.getNotice());
+            case EVENT_FRAGMENT, MESSAGE_NOT_SET -> null;
+        };
         if (parts > 0 && value != null) {
             throw new ProtocolException("a message came between the fragments of an event");
         }
@@ -91,8 +92,7 @@ final class Responses {
     private Response.@Nullable Delivery join(EventFragment part) {
         boolean follows = part.getIndex() == parts
                 && part.getCount() > part.getIndex()
-                && (parts == 0
-                        || (part.getDeliverySequence() == fragmentSequence && part.getCount() == fragmentCount));
+                && (parts == 0 || (part.getDeliverySequence() == fragmentSequence && part.getCount() == fragmentCount));
         if (!follows) {
             throw new ProtocolException("fragments of an event out of order");
         }
@@ -106,15 +106,16 @@ final class Responses {
         ByteString whole = joined;
         reset();
         Place place = place(part.getPosition(), part.getResumeToken(), time(part.getClusterTime()));
-        Batch batch = json
-                ? new JsonBatch(List.of(text(whole)), place, null)
-                : BsonBatch.over(whole, 1, place, null);
+        Batch batch = json ? new JsonBatch(List.of(text(whole)), place, null) : BsonBatch.over(whole, 1, place, null);
         return new Response.Delivery(fragmentSequence, batch);
     }
 
     private static String text(ByteString bytes) {
         try {
-            return StandardCharsets.UTF_8.newDecoder().decode(bytes.asReadOnlyByteBuffer()).toString();
+            return StandardCharsets.UTF_8
+                    .newDecoder()
+                    .decode(bytes.asReadOnlyByteBuffer())
+                    .toString();
         } catch (CharacterCodingException error) {
             throw new ProtocolException("a fragmented event is not UTF-8");
         }
@@ -135,30 +136,29 @@ final class Responses {
     }
 
     private static Response.@Nullable Told told(dev.feedmux.v1.Notice notice) {
-        Notice value =
-                switch (notice.getKindCase()) {
-                    case DRAINING ->
-                        new Notice.Draining(
-                                Messages.duration(notice.getDraining().getDeadline()),
-                                Position.of(notice.getDraining().getPosition()));
-                    case REWOUND ->
-                        new Notice.Rewound(
-                                Messages.timestamp(notice.getRewound().getFrom()),
-                                Messages.timestamp(notice.getRewound().getTo()));
-                    case HISTORY_AT_RISK ->
-                        new Notice.HistoryAtRisk(
-                                Messages.duration(notice.getHistoryAtRisk().getRemaining()));
-                    case GAP ->
-                        new Notice.Gap(
-                                Messages.timestamp(notice.getGap().getFrom()),
-                                Messages.timestamp(notice.getGap().getTo()),
-                                notice.getGap().getReason());
-                    case DEGRADED ->
-                        new Notice.Degraded(
-                                notice.getDegraded().getDependency(),
-                                notice.getDegraded().getAway());
-                    case KIND_NOT_SET -> null;
-                };
+        Notice value = switch (notice.getKindCase()) {
+            case DRAINING ->
+                new Notice.Draining(
+                        Messages.duration(notice.getDraining().getDeadline()),
+                        Position.of(notice.getDraining().getPosition()));
+            case REWOUND ->
+                new Notice.Rewound(
+                        Messages.timestamp(notice.getRewound().getFrom()),
+                        Messages.timestamp(notice.getRewound().getTo()));
+            case HISTORY_AT_RISK ->
+                new Notice.HistoryAtRisk(
+                        Messages.duration(notice.getHistoryAtRisk().getRemaining()));
+            case GAP ->
+                new Notice.Gap(
+                        Messages.timestamp(notice.getGap().getFrom()),
+                        Messages.timestamp(notice.getGap().getTo()),
+                        notice.getGap().getReason());
+            case DEGRADED ->
+                new Notice.Degraded(
+                        notice.getDegraded().getDependency(),
+                        notice.getDegraded().getAway());
+            case KIND_NOT_SET -> null;
+        };
         return value == null ? null : new Response.Told(value);
     }
 

@@ -252,8 +252,7 @@ final class Runner {
         if (!(error instanceof FeedInvalidatedException)) {
             return error;
         }
-        FeedmuxException located =
-                new FeedInvalidatedException(error.failure().at(ledger.latest()));
+        FeedmuxException located = new FeedInvalidatedException(error.failure().at(ledger.latest()));
         located.initCause(error);
         return located;
     }

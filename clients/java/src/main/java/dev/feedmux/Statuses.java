@@ -49,7 +49,8 @@ final class Statuses {
                         metadata = info.getMetadataMap();
                     }
                 } else if (detail.is(RetryInfo.class)) {
-                    Duration asked = Messages.duration(detail.unpack(RetryInfo.class).getRetryDelay());
+                    Duration asked =
+                            Messages.duration(detail.unpack(RetryInfo.class).getRetryDelay());
                     retryAfter = asked.isNegative() ? Duration.ZERO : asked;
                 }
             }
@@ -63,7 +64,9 @@ final class Statuses {
 
     private static List<Any> details(@Nullable Metadata trailers) throws InvalidProtocolBufferException {
         byte[] bytes = trailers == null ? null : trailers.get(DETAILS);
-        return bytes == null ? List.of() : com.google.rpc.Status.parseFrom(bytes).getDetailsList();
+        return bytes == null
+                ? List.of()
+                : com.google.rpc.Status.parseFrom(bytes).getDetailsList();
     }
 
     /** What the server said, or what gRPC says with its cause: "io exception" alone helps nobody. */

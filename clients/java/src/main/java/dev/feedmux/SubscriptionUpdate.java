@@ -11,7 +11,10 @@ import org.jspecify.annotations.Nullable;
  * @param etag of the definition that this changes: another's update in between makes this one fail; empty is no guard
  */
 public record SubscriptionUpdate(
-        @Nullable Feed feed, @Nullable OnInvalidate onInvalidate, @Nullable OnHistoryLost onHistoryLost, String etag) {
+        @Nullable Feed feed,
+        @Nullable OnInvalidate onInvalidate,
+        @Nullable OnHistoryLost onHistoryLost,
+        String etag) {
 
     /** Nothing yet. */
     public static SubscriptionUpdate nothing() {

@@ -16,7 +16,10 @@ import org.jspecify.annotations.Nullable;
  * @param serverName what the server's certificate is checked against, where it is not the target's host
  */
 public record Tls(
-        @Nullable Path root, @Nullable Path certificate, @Nullable Path key, @Nullable String serverName) {
+        @Nullable Path root,
+        @Nullable Path certificate,
+        @Nullable Path key,
+        @Nullable String serverName) {
 
     /** Certificate and key come together. */
     public Tls {

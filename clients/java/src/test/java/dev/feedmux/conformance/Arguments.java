@@ -55,7 +55,8 @@ final class Arguments {
                 yield Start.atOperationTime(
                         new BsonTimestamp(time.get(0).intValue(), time.get(1).intValue()));
             }
-            case "time" -> Start.atTime(OffsetDateTime.parse(place.getString(kind)).toInstant());
+            case "time" ->
+                Start.atTime(OffsetDateTime.parse(place.getString(kind)).toInstant());
             default -> throw new IllegalArgumentException("no start " + kind);
         };
     }
@@ -66,7 +67,8 @@ final class Arguments {
             switch (name) {
                 case "window_events" -> builder.windowEvents(number(value).intValue());
                 case "window_bytes" -> builder.windowBytes(number(value).longValue());
-                case "message_bytes_max" -> builder.messageBytesMax(number(value).intValue());
+                case "message_bytes_max" ->
+                    builder.messageBytesMax(number(value).intValue());
                 case "heartbeat_s" -> builder.heartbeat(seconds(value));
                 case "ack_interval_s" -> builder.ackInterval(seconds(value));
                 case "open_timeout_s" -> builder.openTimeout(seconds(value));

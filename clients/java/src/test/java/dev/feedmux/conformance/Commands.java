@@ -147,7 +147,9 @@ final class Commands {
                 } else if (item.get() instanceof Notice notice) {
                     Map<String, Object> told = Reports.notice(notice);
                     items.add(told);
-                    if (untilNotice != null && told.get("notice") instanceof Map<?, ?> it && untilNotice.equals(it.get("kind"))) {
+                    if (untilNotice != null
+                            && told.get("notice") instanceof Map<?, ?> it
+                            && untilNotice.equals(it.get("kind"))) {
                         break;
                     }
                 }
