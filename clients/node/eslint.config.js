@@ -13,7 +13,7 @@ export default tseslint.config(
       // tsc demands brackets for index signatures.
       "@typescript-eslint/dot-notation": "off",
       "@typescript-eslint/no-non-null-assertion": "error",
-      "@typescript-eslint/switch-exhaustiveness-check": "error",
+      "@typescript-eslint/switch-exhaustiveness-check": ["error", { considerDefaultExhaustiveForUnions: true }],
     },
   },
   {

@@ -217,7 +217,7 @@ export class Runner {
       this.#interrupt = end;
       this.#silentMs = SILENT_INTERVALS * this.#options.heartbeatMs;
       this.#heardMs = now();
-      this.#watch(this.#heardMs + this.#silentMs, end);
+      this.#watch(this.#heardMs + this.#silentMs);
       this.#link.subscribe(this.#route).then(
         (begun) => {
           call = begun;
@@ -294,6 +294,9 @@ export class Runner {
   }
 
   #receive(response: Response): void {
+    if (!this.#live && response.kind !== "opened") {
+      throw new ProtocolError("the first message was not Opened");
+    }
     switch (response.kind) {
       case "delivery":
         this.#deliver(response);
@@ -327,9 +330,6 @@ export class Runner {
   }
 
   #deliver({ firstSequence, batch }: Delivery): void {
-    if (!this.#live) {
-      throw new ProtocolError("a batch came before Opened");
-    }
     this.#window.receive(batch.length, batch.sizeBytes, batch.rawEvent(batch.length - 1).length);
     const repeats = this.#ledger.expectsRepeats();
     let [oldEvents, oldBytes] = [batch.length, batch.sizeBytes];
@@ -367,6 +367,7 @@ export class Runner {
     }
     if (opened.heartbeatMs > 0) {
       this.#silentMs = SILENT_INTERVALS * opened.heartbeatMs;
+      this.#watch(this.#heardMs + this.#silentMs);
     }
     this.#route = opened.routingKey || this.#route;
     this.#sentSequence = 0;
@@ -433,22 +434,22 @@ export class Runner {
     this.#rewound = rewound;
   }
 
-  #watch(dueMs: number, cut: (error: FeedmuxError) => void): void {
-    this.#watchdog = setTimeout(
-      () => {
-        const nowMs = now();
-        const silentUntilMs = this.#heardMs + this.#silentMs;
-        if (nowMs < silentUntilMs) {
-          this.#watch(silentUntilMs, cut);
-        } else if (nowMs - dueMs > this.#silentMs / SILENT_INTERVALS) {
-          // This process was stopped, not the server: what arrived meanwhile has not been read yet.
-          this.#watch(nowMs + this.#silentMs / SILENT_INTERVALS, cut);
-        } else {
-          cut(new UnavailableError(`nothing heard for ${String(this.#silentMs / 1000)} s`));
-        }
-      },
-      Math.max(0, dueMs - now()),
-    );
+  /** Cuts the present stream when nothing is heard until then. */
+  #watch(dueMs: number): void {
+    clearTimeout(this.#watchdog);
+    const check = (): void => {
+      const nowMs = now();
+      const silentUntilMs = this.#heardMs + this.#silentMs;
+      if (nowMs < silentUntilMs) {
+        this.#watch(silentUntilMs);
+      } else if (nowMs - dueMs > this.#silentMs / SILENT_INTERVALS) {
+        // This process was stopped, not the server: what arrived meanwhile has not been read yet.
+        this.#watch(nowMs + this.#silentMs / SILENT_INTERVALS);
+      } else {
+        this.#interrupt(new UnavailableError(`nothing heard for ${String(this.#silentMs / 1000)} s`));
+      }
+    };
+    this.#watchdog = setTimeout(check, Math.max(0, dueMs - now()));
   }
 
   #located(error: FeedmuxError): FeedmuxError {
