@@ -204,14 +204,14 @@ function pem(path: string | null | undefined): Buffer | undefined {
 }
 
 /** `window_events` as `windowEvents`, `heartbeat_s` as `heartbeatMs`. */
-function optionsOf(options: Json): Partial<feedmux.SessionOptions> {
+function optionsOf(options: Json): feedmux.SomeSessionOptions {
   const entries = Object.entries(options).map(([name, value]) => {
     if (name.endsWith("_s")) {
       return [camel(name.slice(0, -2)) + "Ms", value === null ? Infinity : Number(value) * 1000];
     }
     return [camel(name), name === "format" ? camel(String(value)) : value];
   });
-  return Object.fromEntries(entries) as Partial<feedmux.SessionOptions>;
+  return Object.fromEntries(entries) as feedmux.SomeSessionOptions;
 }
 
 function feedOf({ pipeline, ...feed }: Json): feedmux.Feed {

@@ -26,7 +26,7 @@ import {
   UpdateSubscriptionRequestSchema,
 } from "./gen/feedmux/v1/subscriptions_pb.js";
 import { type CallOptions, Link, type Tls, type Token } from "./link.js";
-import { type SessionOptions, sessionOptions } from "./options.js";
+import { sessionOptions, type SomeSessionOptions } from "./options.js";
 import {
   explanation,
   feedMessage,
@@ -51,12 +51,12 @@ export interface ClientOptions {
   /** Bounds the unary calls. Default 30 s. */
   readonly timeoutMs?: number | undefined;
   /** Defaults of this client's sessions. */
-  readonly session?: Partial<SessionOptions> | undefined;
+  readonly session?: SomeSessionOptions | undefined;
   readonly channelOptions?: ChannelOptions | undefined;
 }
 
 /** How to open a session, besides how it shall behave. */
-export interface OpenOptions extends Partial<SessionOptions> {
+export interface OpenOptions extends SomeSessionOptions {
   readonly onNotice?: OnNotice | undefined;
   /**
    * Abandons the session at once, also while it is being opened: what waits is rejected with the signal's reason, acks not
@@ -77,7 +77,7 @@ export interface SubscriptionChange {
 interface Shared {
   readonly link: Link;
   readonly source: string;
-  readonly session: Partial<SessionOptions> | undefined;
+  readonly session: SomeSessionOptions | undefined;
   readonly runners: Set<Runner>;
 }
 

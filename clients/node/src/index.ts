@@ -24,7 +24,7 @@ export * from "./errors.js";
 export type * from "./feeds.js";
 export type { CallOptions, Tls, Token } from "./link.js";
 export type * from "./notices.js";
-export type { Format, SessionOptions } from "./options.js";
+export type { Format, SessionOptions, SomeSessionOptions } from "./options.js";
 export { Place } from "./places.js";
 export { type OnNotice, Session, type WaitOptions } from "./session.js";
 export { VERSION } from "./version.js";

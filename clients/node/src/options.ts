@@ -39,6 +39,9 @@ export interface SessionOptions {
   readonly bson: DeserializeOptions;
 }
 
+/** Some of them; the rest is the client's or the default. */
+export type SomeSessionOptions = { readonly [Name in keyof SessionOptions]?: SessionOptions[Name] | undefined };
+
 const DEFAULTS: SessionOptions = {
   windowEvents: 16_384,
   windowBytes: 8 * 1024 * 1024,
@@ -55,7 +58,7 @@ const DEFAULTS: SessionOptions = {
 };
 
 /** The first of `chosen` that says something decides, then the defaults. Throws RangeError. */
-export function sessionOptions(...chosen: readonly (Partial<SessionOptions> | undefined)[]): SessionOptions {
+export function sessionOptions(...chosen: readonly (SomeSessionOptions | undefined)[]): SessionOptions {
   const options = { ...DEFAULTS };
   for (const some of chosen.toReversed()) {
     Object.assign(options, Object.fromEntries(Object.entries(some ?? {}).filter(isGiven)));
