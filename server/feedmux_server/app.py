@@ -215,7 +215,16 @@ async def _connect_sources(config: Config, stack: AsyncExitStack, observer: Obse
     sources: dict[str, Source] = {}
     for name, section in config.sources.items():
         try:
-            source = Source(SourceConfig(name, section.uri, section.id, section.server_selection_timeout_ms), observer)
+            source = Source(
+                SourceConfig(
+                    name,
+                    section.uri,
+                    section.id,
+                    section.server_selection_timeout_ms,
+                    history_reads=section.history_reads,
+                ),
+                observer,
+            )
         except Exception as error:  # noqa: BLE001 pymongo raises several kinds for a URI it cannot read
             raise CannotStart(f"source {name!r}: the MongoDB URI cannot be used ({type(error).__name__})") from None
         stack.push_async_callback(source.close)

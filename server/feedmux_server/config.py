@@ -46,6 +46,12 @@ class SourceSection(_Section):
     server_selection_timeout_ms: int = Field(
         default=10_000, ge=100, description="How long a request waits for a MongoDB that is away, in milliseconds."
     )
+    history_reads: int = Field(
+        2,
+        ge=1,
+        description="Reads of history from MongoDB at a time. Each takes one of its cores while it lasts; streams that"
+        " are at the head never wait for one. More lets feeds of different tenants catch up side by side.",
+    )
 
 
 class ListenSection(_Section):
@@ -143,10 +149,10 @@ class LimitsSection(_Section):
     )
     ring_events: int = Field(default=500_000, ge=1_000, description="Events in one ring.")
     read_ahead_bytes: int = Field(
-        default=24 << 20,
+        default=4 << 20,
         ge=1 << 20,
-        description="The pump reads on while a subscriber with credit is nearer to the head than this. Keep it under"
-        " half of ring_bytes, or the fastest subscriber pushes the others out.",
+        description="The pump reads on while a subscriber with credit is nearer to the head than this. More is read in"
+        " bursts that MongoDB feels; keep it under half of ring_bytes, or the fastest subscriber pushes others out.",
     )
     join_distance_s: int = Field(
         default=30,
@@ -191,8 +197,8 @@ class LimitsSection(_Section):
     kept_bytes: int = Field(
         default=256 << 20,
         ge=1 << 20,
-        description="Events that PlanRange has read and ReadRange has not. Over it the oldest range is given up, and"
-        " read from MongoDB again. Counts beside memory_bytes.",
+        description="Events that PlanRange has read and ReadRange has not. Over it the oldest range of the tenant that"
+        " keeps most is given up, and read from MongoDB again. Counts beside memory_bytes.",
     )
     sessions: int = Field(default=10_000, ge=1, description="Sessions of the process; about 60 KB each when idle.")
     history_at_risk_s: tuple[float, ...] = Field(
@@ -364,9 +370,17 @@ class QuotaSection(_Section):
         ge=1,
         description="Delivered to its durable subscriptions and not acknowledged; at it delivery pauses.",
     )
+    kept_bytes: int = Field(
+        default=160 << 20,
+        ge=1 << 20,
+        description="Read for PlanRange and not yet by ReadRange; at it a plan ends with what it has.",
+    )
     pipeline_bytes: int = Field(default=64 << 10, ge=0, description="Size of a feed's pipeline as BSON.")
     requests_per_s: int = Field(
-        default=50, ge=1, description="Calls of any kind; five seconds' worth may come at once."
+        default=50,
+        ge=1,
+        description="Calls of any kind; five seconds' worth may come at once. Above it a call waits up to a second; one"
+        " that would wait longer is refused.",
     )
 
 

@@ -142,11 +142,12 @@ class SharedStream:
         if post_batch is not None:
             self.ring.advance(post_batch)
 
-    def wake_takers(self) -> None:
-        """Wakes those who can take; the others look when they get credit."""
-        for subscriber in self.subscribers.values():
-            if subscriber.can_receive:
-                subscriber.wake()
+    def wake_takers(self) -> int:
+        """Wakes those who can take, and says how many they are; the others look when they get credit."""
+        takers = [subscriber for subscriber in self.subscribers.values() if subscriber.can_receive]
+        for subscriber in takers:
+            subscriber.wake()
+        return len(takers)
 
     def wake_all(self) -> None:
         """Wakes everyone: the state of the stream is news also to those without credit."""

@@ -99,7 +99,9 @@ class KeyStreams:
         return self._hub.next_id()
 
     def _reader_at(self, stream: SharedStream) -> ChangeStreamReader:
-        return ChangeStreamReader(self.source, self.key, stream.origin, self._limits.read)
+        return ChangeStreamReader(
+            self.source, self.key, stream.origin, self._limits.read, lambda: next(iter(stream.account.tenants), "")
+        )
 
     def _pump_done(self, stream: SharedStream, task: asyncio.Task[None]) -> None:
         self.tasks.discard(task)

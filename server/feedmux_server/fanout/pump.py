@@ -23,6 +23,8 @@ from feedmux_server.telemetry.observer import Observer, Trace
 log = logging.getLogger(__name__)
 
 SMALL_BATCH_BYTES = 64 * 1024
+_MESSAGE_MAX_S = 250e-6
+"""More than one message to one subscriber takes."""
 _TURNS_TO_WRITE = 2
 """Turns of the event loop in which those who were woken have taken and written."""
 
@@ -177,17 +179,19 @@ class Pump:
             size = stream.ring.cum_bytes - before
             self._host.filled(size)
             self._host.observer.batch_in_ring(self._source, batch.chunks[0].read_time_s)
-            stream.wake_takers()
+            takers = stream.wake_takers()
             if size < SMALL_BATCH_BYTES:
-                await self._measure_fan_out()
+                await self._measure_fan_out(takers)
 
-    async def _measure_fan_out(self) -> None:
+    async def _measure_fan_out(self, takers: int) -> None:
         loop, limits = asyncio.get_running_loop(), self._limits
         began_s = loop.time()
         for _ in range(_TURNS_TO_WRITE):
             await asyncio.sleep(0)
         now_s = loop.time()
-        self._not_before_s = now_s + min(limits.pace_max_s, limits.pace_factor * (now_s - began_s))
+        # What others did in those turns is not this stream's to wait for.
+        took_s = min(now_s - began_s, takers * _MESSAGE_MAX_S)
+        self._not_before_s = now_s + min(limits.pace_max_s, limits.pace_factor * took_s)
 
     async def _recover(self, failure: Failed) -> None:
         """The driver specification: one attempt at once, then with backoff; here for as long as somebody waits."""

@@ -149,10 +149,13 @@ class Service:
         )
 
     async def identify(self, context: Context) -> Identity:
-        """Who calls. Raises UNAUTHENTICATED, and QUOTA_EXCEEDED when the tenant's calls come too fast."""
+        """Who calls. Waits when the tenant's calls come too fast. Raises UNAUTHENTICATED, and QUOTA_EXCEEDED when they
+        come faster than waiting helps."""
         identity = await self.auth.identify(context)
         _caller.set(identity)
-        self.hub.accounts.of(identity.tenant).request(time.monotonic())
+        wait_s = self.hub.accounts.of(identity.tenant).request(time.monotonic())
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
         return identity
 
     def did(

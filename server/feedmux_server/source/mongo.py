@@ -22,6 +22,7 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed import FeedSpec
 from feedmux_server.core.oplog_forecast import OplogState
 from feedmux_server.source.failures import as_error
+from feedmux_server.source.history_reads import HistoryReads
 from feedmux_server.source.raw_cursor import RawChangeStreamCursor
 from feedmux_server.telemetry.observer import NOBODY, Observer, Span
 
@@ -44,6 +45,8 @@ class SourceConfig:
     """Goes into positions. Empty: the replica set's own id, or its name where that may not be read."""
     server_selection_timeout_ms: int = 10_000
     connect_timeout_ms: int = 5_000
+    history_reads: int = 2
+    """Reads of history that are under way at a time."""
 
 
 class Source:
@@ -64,6 +67,7 @@ class Source:
             connect=False,
         )
         self.source_id = config.source_id
+        self.history_reads = HistoryReads(config.history_reads)
         self._oplog_measurable = True
         self._ping: asyncio.Task[int] | None = None
         self._next_ping: asyncio.Task[int] | None = None
