@@ -190,6 +190,7 @@ async def test_metrics_logs_and_the_resource(
 
         await until(delivered)
         assert collector.metrics["feedmux.delivered.events"].sum.is_monotonic
+        await until(lambda: "feedmux.event_loop.lag" in collector.metrics)
         assert collector.metrics["feedmux.event_loop.lag"].unit == "s"
         for resource in collector.resources:
             assert resource["service.name"] == "feeds"

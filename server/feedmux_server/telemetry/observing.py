@@ -113,7 +113,7 @@ class Observing(Observer):
         self, name: str, attributes: Attributes | None = None, *, client: bool = False, root: bool = False,
         links: Iterable[Trace] = (),
     ) -> Span:  # fmt: skip
-        if self._tracer is None:
+        if self._tracer is None or (client and self.here is None):
             return NO_SPAN
         started = self._tracer.start_span(
             name,
