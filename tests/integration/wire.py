@@ -109,6 +109,7 @@ class Receiver:
         """Behind everything received so far."""
         self.resume_token = b""
         self.received = 0
+        self.taken = 0
         self._message_bytes_max = message_bytes_max
         self._pending: list[Event] = []
         self._parts: list[wire.EventFragment] = []
@@ -159,6 +160,7 @@ class Receiver:
         """The next `count` events."""
         await self.until(lambda: len(self._pending) >= count, timeout_s)
         taken, self._pending = self._pending[:count], self._pending[count:]
+        self.taken += count
         return taken
 
     async def numbers(self, count: int, timeout_s: float = PATIENCE_S) -> list[int]:

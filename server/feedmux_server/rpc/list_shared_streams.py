@@ -8,6 +8,7 @@ from feedmux_server.core.shared_stream import SharedStream, StreamState
 from feedmux_server.core.stream_key import effective_stages
 from feedmux_server.core.subscriber import Subscriber
 from feedmux_server.fanout.hub import KeyStreams
+from feedmux_server.fanout.view_reader import ViewReader
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.service import LiveSession, Service
 from feedmux_server.rpc.status import Context
@@ -55,7 +56,7 @@ class ListSharedStreams:
         response.totals.CopyFrom(
             wire.Totals(
                 shared_streams=sum(len(each.streams.streams) for each in service.hub.keyed()),
-                cursors=sum(pump.cursor_open for each in service.hub.keyed() for pump in each.pumps.values()),
+                cursors=service.hub.cursors,
                 subscribers=len(service.live),
                 memory_bytes=service.hub.memory_bytes,
                 memory_bytes_max=service.hub.limits.memory_bytes_max,
@@ -78,7 +79,7 @@ def _lag_s(newest: int, now: int) -> float:
 
 def _stream(each: KeyStreams, stream: SharedStream, now: int) -> wire.SharedStream:
     pump = each.pumps.get(stream.id)
-    ring = stream.ring
+    ring, reader = stream.ring, pump.reader if pump is not None else None
     return wire.SharedStream(
         id=str(stream.id),
         stream_key=each.key.digest.hex(),
@@ -95,7 +96,8 @@ def _stream(each: KeyStreams, stream: SharedStream, now: int) -> wire.SharedStre
         events_read=stream.events_read,
         batches_read=stream.batches_read,
         resumes=stream.resumes,
-        cursor_open=pump is not None and pump.cursor_open,
+        cursor_open=reader is not None and reader.has_cursor,
+        view_of=reader.view_of.scope.namespace if isinstance(reader, ViewReader) and reader.view_of else "",
         subscriber_count=len(stream.subscribers),
     )
 
