@@ -23,7 +23,6 @@ from feedmux.v1 import feed_pb2
 from tests.integration.wire import Api, Receiver, at, feed, refusal
 from tests.wide.workload import COLLECTIONS, Workload
 
-PATIENCE_S = 30.0
 Options = tuple[tuple[str, Any], ...]
 _RAW = CodecOptions(document_class=RawBSONDocument)
 
@@ -159,11 +158,18 @@ class Round:
 
 
 async def compare(
-    apis: Sequence[Api], client: MongoClient[dict[str, Any]], seed: int, *, steps: int, options: Options = ()
+    apis: Sequence[Api],
+    client: MongoClient[dict[str, Any]],
+    seed: int,
+    *,
+    steps: int,
+    options: Options = (),
+    ddl: float | None = None,
+    patience_s: float = 30.0,
 ) -> Round:
     """One round: random writes and DDL with readers on both sides. `apis` are the servers that feeds hop between."""
     rng = Random(seed)
-    work = Workload(client, f"wide{seed}", rng, ddl=rng.choice((0.0, 0.02, 0.1)))
+    work = Workload(client, f"wide{seed}", rng, ddl=rng.choice((0.0, 0.02, 0.1)) if ddl is None else ddl)
     for _ in range(10):
         await asyncio.to_thread(work.step)
     start: Timestamp = client.admin.command("ping")["operationTime"]
@@ -181,7 +187,7 @@ async def compare(
         for name in work.databases:
             for each in COLLECTIONS:
                 await asyncio.to_thread(client[name][each].insert_one, {"_id": "the end"})
-        deadline_s = time.monotonic() + PATIENCE_S
+        deadline_s = time.monotonic() + patience_s
         while time.monotonic() < deadline_s and not all(_alike(served.seen, direct.seen) for served, direct in pairs):
             await asyncio.sleep(0.05)
     finally:
