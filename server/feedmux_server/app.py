@@ -19,18 +19,24 @@ from feedmux_server.core.quota import Accounts
 from feedmux_server.core.replay_buffer import RingLimits
 from feedmux_server.core.wide_plan import WideLimits
 from feedmux_server.credentials import Credentials
+from feedmux_server.fanout.history import HistoryWatch
 from feedmux_server.fanout.hub import Hub, HubLimits
 from feedmux_server.fanout.pump import PumpLimits
 from feedmux_server.fanout.ranges import RangeLimits, Ranges
+from feedmux_server.fanout.survey import Look
 from feedmux_server.fanout.wide_stream import WideStreamLimits
 from feedmux_server.rpc.server import Listeners, PortInUse, Ports, Servers
 from feedmux_server.rpc.service import Service
+from feedmux_server.rpc.stored_history import StoredHistory
 from feedmux_server.source.mongo import Source, SourceConfig
 from feedmux_server.source.reader import ReadLimits
 from feedmux_server.state.batcher import CommitBatcher
 from feedmux_server.state.connection import StartupError, check_redis, connect
 from feedmux_server.state.store import SubscriptionStore
 from feedmux_server.telemetry.audit import AuditLog
+from feedmux_server.telemetry.exporters import TelemetryMisconfigured
+from feedmux_server.telemetry.exporting import MetricsPortInUse, Telemetry, TelemetryOptions, start_telemetry
+from feedmux_server.telemetry.observer import Observer
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +51,8 @@ class Running:
 
     ports: Ports
     service: Service
+    metrics_port: int | None = None
+    """Of the metrics page, where there is one."""
 
 
 def serve(config: Config, *, insecure_no_auth: bool, ready: Callable[[Ports], None] | None = None) -> None:
@@ -89,7 +97,10 @@ async def running(
     """
     async with AsyncExitStack() as stack:
         try:
-            sources = await _connect_sources(config, stack)
+            telemetry = _telemetry(config)
+            stack.push_async_callback(telemetry.close)
+            observer = telemetry.observer
+            sources = await _connect_sources(config, stack, observer)
             redis = connect(config.redis.url)
             stack.push_async_callback(redis.aclose)
             for warning in await check_redis(redis, config.redis.url):
@@ -99,12 +110,12 @@ async def running(
             stack.callback(audit.close)
         except (FeedmuxError, StartupError, ConfigError) as error:
             raise CannotStart(str(error)) from None
-        store = SubscriptionStore(redis, lease_s=config.redis.lease_s)
+        store = SubscriptionStore(redis, lease_s=config.redis.lease_s, observer=observer)
         batcher = CommitBatcher(store, interval_s=config.redis.commit_interval_s)
         refusal: CannotStart | None = None
         async with asyncio.TaskGroup() as tasks:
             accounts = Accounts(credentials.quotas_of, time.monotonic)
-            hub = Hub(sources, hub_limits(config.limits, config.wide), tasks, accounts)
+            hub = Hub(sources, hub_limits(config.limits, config.wide), tasks, accounts, observer)
             ranges = Ranges(hub, RangeLimits(config.limits.kept_bytes))
             service = Service(
                 hub,
@@ -135,8 +146,13 @@ async def running(
                 log.info("serving", extra={"address": _address(config.listen.data, ports.data)})
                 _tune_gc()
                 keeping = credentials.start(service, tasks)
+                keeping += HistoryWatch(hub, config.limits.history_look_s).start(tasks)
+                stored = StoredHistory(service, config.limits.stored_look_s)
+                keeping.append(tasks.create_task(stored.run(), name="stored-history"))
+                look = Look(hub, ranges, batcher, config.limits.sessions, lambda: not service.draining)
+                keeping += telemetry.watch(look, tasks)
                 try:
-                    yield Running(ports, service)
+                    yield Running(ports, service, telemetry.port)
                 finally:
                     await servers.drain(config.limits.drain_s)
                     await batcher.flush_all(2.0)
@@ -147,6 +163,19 @@ async def running(
                     await hub.renderer.close()
         if refusal is not None:
             raise refusal
+
+
+def _telemetry(config: Config) -> Telemetry:
+    options = TelemetryOptions(
+        config.listen.metrics,
+        "metrics" in config.listen.model_fields_set,
+        config.telemetry.tenants,
+        config.telemetry.shutdown_s,
+    )
+    try:
+        return start_telemetry(options)
+    except (TelemetryMisconfigured, MetricsPortInUse) as error:
+        raise CannotStart(str(error)) from None
 
 
 def _audit_log(config: Config) -> AuditLog:
@@ -183,10 +212,11 @@ def hub_limits(limits: LimitsSection, wide: WideSection) -> HubLimits:
         wide=WideLimits(wide.enabled, wide.feeds_min, wide.events_per_s_max),
         wide_stream=WideStreamLimits(RingLimits(limits.ring_events, wide.ring_bytes)),
         view_inbox_bytes=wide.inbox_bytes,
+        history_at_risk_s=limits.history_at_risk_s,
     )
 
 
-async def _connect_sources(config: Config, stack: AsyncExitStack) -> dict[str, Source]:
+async def _connect_sources(config: Config, stack: AsyncExitStack, observer: Observer) -> dict[str, Source]:
     sources: dict[str, Source] = {}
     for name, section in config.sources.items():
         try:
@@ -197,7 +227,8 @@ async def _connect_sources(config: Config, stack: AsyncExitStack) -> dict[str, S
                     section.id,
                     section.server_selection_timeout_ms,
                     history_reads=section.history_reads,
-                )
+                ),
+                observer,
             )
         except Exception as error:  # noqa: BLE001 pymongo raises several kinds for a URI it cannot read
             raise CannotStart(f"source {name!r}: the MongoDB URI cannot be used ({type(error).__name__})") from None

@@ -270,3 +270,37 @@ async def test_an_operator_sees_use_against_quota(limited: Limited, database: Do
         assert usage.held_back.ToMilliseconds() > 100
         session.cancel()
         await here.api.delete(name)
+
+
+async def test_what_plans_keep(limited: Limited, database: Documents) -> None:
+    """A plan ends at the quota, an older range makes room for a newer one, and nothing is lost by either."""
+    async with limited(kept_bytes=1 << 20) as here, here.api.with_key(KEY_B) as other:
+        wanted = feed(database.name, "c")
+        after = (await here.api.resolve(wanted, EARLIEST)).position
+        database.c.insert_many([{"n": n, "pad": "x" * 4_000} for n in range(1000)])
+        account = here.server.service.hub.accounts.of("a")
+        plans: list[wire.PlanRangeResponse] = []
+        while not plans or not plans[-1].caught_up:
+            plans.append(await here.api.plan(feed=wanted, after=after))
+            after = plans[-1].end
+            # The piece that reaches it still counts.
+            assert account.kept_bytes <= 2 << 20
+        assert len(plans) >= 3
+        assert all(plan.size_bytes <= 2 << 20 for plan in plans)
+        whole = await other.plan(feed=wanted, after=(await other.resolve(wanted, EARLIEST)).position)
+        assert whole.event_count == 1000
+        parts = [here.api.read_range(feed=wanted, after=plan.after, until=plan.end) for plan in plans]
+        assert [event.n for part in parts for event in await part.rest()] == list(range(1000))
+        assert account.kept_bytes == 0
+
+
+async def test_a_range_given_up_while_it_is_read(limited: Limited, database: Documents) -> None:
+    async with limited(kept_bytes=2 << 20) as here:
+        wanted = feed(database.name, "c")
+        after = (await here.api.resolve(wanted, EARLIEST)).position
+        database.c.insert_many([{"n": n, "pad": "x" * 4_000} for n in range(1000)])
+        plan = await here.api.plan(feed=wanted, after=after, bytes_max=2 << 20)
+        reading = here.api.read_range(feed=wanted, after=plan.after, until=plan.end, message_bytes_max=64 * 1024)
+        await reading.take(1)
+        await here.api.plan(feed=wanted, after=plan.end, bytes_max=2 << 20)  # needs the room
+        assert [event.n for event in await reading.rest()] == list(range(1, plan.event_count))

@@ -336,6 +336,9 @@ class Api:
         request = wire.ResolvePositionRequest(feed=feed, start=start)
         return await self._unary(self.feeds.ResolvePosition, request, wire.ResolvePositionResponse)
 
+    async def explain(self, **fields: Any) -> wire.ExplainResponse:
+        return await self._unary(self.feeds.Explain, wire.ExplainRequest(**fields), wire.ExplainResponse)
+
     async def plan(self, **fields: Any) -> wire.PlanRangeResponse:
         """PlanRange; `wait` in seconds."""
         fields = {"events_max": 1_000_000, "bytes_max": 1 << 30, **fields, "wait": seconds(fields.get("wait", 0))}

@@ -35,6 +35,8 @@ class Quotas:
     """Delivered to all its streams together; above it they are slowed down."""
     outstanding_bytes: int = UNLIMITED
     """Delivered to durable subscriptions and not acknowledged; at it delivery pauses."""
+    kept_bytes: int = UNLIMITED
+    """Read for plans of ranges and not yet by those who read the ranges; at it a plan ends with what it has."""
     pipeline_bytes: int = UNLIMITED
     requests_per_s: int = UNLIMITED
     """Calls of any kind, opening a stream is one."""
@@ -76,6 +78,7 @@ class Account:
         self.streams = 0
         self.feeds: Counter[Hashable] = Counter()
         self.outstanding_bytes = 0
+        self.kept_bytes = 0
         self.events_sent = 0
         self.bytes_sent = 0
         self.held_back_s = 0.0
@@ -135,7 +138,7 @@ class Account:
         self._events.take(events, now_s)
         self._bytes.take(size, now_s)
 
-    def usage(self, subscriptions: int, trailing_streams: int) -> dict[str, tuple[int, int | None]]:
+    def usage(self, subscriptions: int | None, trailing_streams: int) -> dict[str, tuple[int, int | None]]:
         """Each quota's limit, and what is used of it; None for rates and sizes."""
         used = {
             "subscriptions": subscriptions,
@@ -143,6 +146,7 @@ class Account:
             "shared_streams": len(self.feeds),
             "trailing_streams": trailing_streams,
             "outstanding_bytes": self.outstanding_bytes,
+            "kept_bytes": self.kept_bytes,
         }
         limits = ((each.name, getattr(self.quotas, each.name)) for each in fields(Quotas))
         return {name: (limit, used.get(name)) for name, limit in limits if limit != UNLIMITED}
@@ -161,6 +165,11 @@ class Account:
         self.outstanding_bytes -= size
         if self._waiting and self.has_room:
             self._wake()
+
+    @property
+    def keeps_too_much(self) -> bool:
+        """Whether what plans have read exceeds the quota."""
+        return self.kept_bytes > self.quotas.kept_bytes
 
     def when_room(self, wake: Callable[[], None]) -> None:
         """Calls `wake` once, as soon as there may be room."""

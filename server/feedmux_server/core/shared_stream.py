@@ -48,7 +48,7 @@ class SharedStream:
 
     __slots__ = (
         "account", "away", "batches_read", "demand_changed", "end_error", "events_read", "id", "opened", "origin",
-        "read_ahead_bytes", "resumes", "ring", "state", "subscribers",
+        "read_ahead_bytes", "resumes", "ring", "state", "subscribers", "trace",
     )  # fmt: skip
 
     def __init__(
@@ -77,6 +77,8 @@ class SharedStream:
         self.events_read = 0
         self.batches_read = 0
         self.resumes = 0
+        self.trace: object = None
+        """Names the work of opening it, for those who look into it; see `telemetry.observer`."""
 
     @property
     def joinable(self) -> bool:

@@ -6,6 +6,7 @@ here, for each group of feeds that could share one; what is delivered is never c
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
@@ -113,9 +114,13 @@ class WidePlan:
             self._give_up(group, WideState.REFUSED, now_s)
 
     def state(self, name: StreamKey) -> WideState:
-        """For operators."""
+        """What was decided, and why."""
         group = self._groups.get(name)
         return group.state if group is not None else WideState.TOO_FEW
+
+    def groups(self) -> Iterator[tuple[StreamKey, int]]:
+        """All groups that are read, and how many feeds each has."""
+        return ((name, len(group.feeds)) for name, group in self._groups.items())
 
     def _give_up(self, group: _Group, state: WideState, now_s: float) -> None:
         group.scope, group.state, group.not_before_s = None, state, now_s + self._limits.retry_s

@@ -18,6 +18,7 @@ from feedmux_server.core.shared_stream import SharedStream, StreamState
 from feedmux_server.fanout.signal import Signal
 from feedmux_server.source.reader import Batch, Failed
 from feedmux_server.telemetry.log import correlation_id
+from feedmux_server.telemetry.observer import Observer, Trace
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +79,9 @@ class PumpHost(Protocol):
     def slots_wanted(self) -> bool:
         """Somebody waits for a trailing stream's slot."""
 
+    @property
+    def observer(self) -> Observer: ...
+
 
 class Pump:
     """Runs one SharedStream."""
@@ -89,12 +93,18 @@ class Pump:
         reader_at: Callable[[SharedStream], Reader],
         limits: PumpLimits,
         host: PumpHost,
+        source: str,
+        cause: Trace,
     ) -> None:
+        """`cause` is the work for which the stream was opened."""
         self._stream = stream
         self._streams = streams
         self._reader_at = reader_at
         self._limits = limits
         self._host = host
+        self._source = source
+        self._cause = cause
+        self._failed_by = ""
         self._demand = Signal()
         self._backoff = Backoff(limits.retry_initial_s, limits.retry_max_s, 2.0, 0.5)
         self._reader: Reader | None = None
@@ -144,7 +154,7 @@ class Pump:
         try:
             if not reader.is_open:
                 stream.move_to(StreamState.OPENING)
-                await reader.open()
+                await self._open(reader)
                 stream.opened = True
                 stream.wake_all()
             if stream.state is not StreamState.READING:
@@ -155,6 +165,7 @@ class Pump:
             await self._recover(failure)
             return
         self._failures = 0
+        self._failed_by = ""
         stream.away = False
         self._backoff.reset()
         await self._publish(batch)
@@ -164,6 +175,18 @@ class Pump:
                 "the feed ended with an invalidate event (drop, rename or dropDatabase). Its last position works as"
                 " start_after; a subscription goes on by itself with on_invalidate CONTINUE",
             )
+
+    async def _open(self, reader: Reader) -> None:
+        """Traced on its own, for a stream outlives who asked for it first; resumes are linked to what they resume."""
+        stream = self._stream
+        attributes: dict[str, str | int] = {"feedmux.source": self._source, "feedmux.stream.id": stream.id}
+        if self._failed_by:
+            attributes["error.type"] = self._failed_by
+        name = "feedmux stream resume" if self._failed_by else "feedmux stream open"
+        cause = self._cause if stream.trace is None else stream.trace
+        with self._host.observer.span(name, attributes, root=True, links=(cause,)) as span:
+            stream.trace = span.trace
+            await reader.open()
 
     async def _pace(self) -> None:
         left_s = self._not_before_s - asyncio.get_running_loop().time()
@@ -176,6 +199,7 @@ class Pump:
         if batch.chunks:
             size = stream.ring.cum_bytes - before
             self._host.filled(size)
+            self._host.observer.batch_in_ring(self._source, batch.chunks[0].read_time_s)
             takers = stream.wake_takers()
             if size < SMALL_BATCH_BYTES:
                 await self._measure_fan_out(takers)
@@ -194,6 +218,8 @@ class Pump:
         """The driver specification: one attempt at once, then with backoff; here for as long as somebody waits."""
         stream = self._stream
         stream.resumes += 1
+        self._failed_by = failure.kind
+        self._host.observer.resumed(self._source, failure.kind)
         stream.move_to(StreamState.RECOVERING)
         stream.wake_all()
         self._failures += 1

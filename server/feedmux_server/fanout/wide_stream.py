@@ -23,6 +23,9 @@ from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.core.stream_key import StreamKey
 from feedmux_server.source.reader import ChangeStreamReader, Failed
 
+_AHEAD_S = 10
+"""A view may be this far ahead, in cluster time."""
+
 
 @dataclass(frozen=True, slots=True)
 class WideStreamLimits:
@@ -71,6 +74,8 @@ class WideStream:
         self._limits = limits
         self._reader = reader
         self._indexes: dict[int, NamespaceIndex] = {}
+        self._ahead: dict[View, ResumeToken] = {}
+        """Views whose place this stream has not reached yet: what comes before it is not for them."""
         self._views: defaultdict[Scope, set[View]] = defaultdict(set)
         self._backoff = Backoff(limits.retry_initial_s, limits.retry_max_s, 2.0, 0.5)
 
@@ -101,10 +106,16 @@ class WideStream:
         return ResumeToken.high_water_mark(newest.cluster_time, newest.version)
 
     def attach(self, view: View, at: ResumeToken) -> bool:
-        """Feeds a view from a place on. False where the place is not covered, or a turn lies behind it."""
+        """Feeds a view from a place on. False where the ring no longer has it, or a turn lies behind it."""
         ring = self.ring
-        if self.ended or not self.has_cursor or at.version != ring.newest.version or not ring.covers(at):
+        if self.ended or not self.has_cursor or at.version != ring.newest.version or ring.oldest.is_after(at):
             return False
+        if at.is_after(ring.newest):
+            if (at.cluster_time >> 32) - (ring.newest.cluster_time >> 32) > _AHEAD_S:
+                return False
+            self._ahead[view] = at
+            self._views[view.scope].add(view)
+            return True
         seq, first = ring.locate(at)
         offers: list[tuple[bytes, float]] = []
         while seq < ring.next_seq:
@@ -122,6 +133,7 @@ class WideStream:
 
     def detach(self, view: View) -> None:
         """May be called again."""
+        self._ahead.pop(view, None)
         views = self._views.get(view.scope)
         if views is not None:
             views.discard(view)
@@ -155,6 +167,7 @@ class WideStream:
             for view in list(self._attached()):
                 view.lost()
             self._views.clear()
+            self._ahead.clear()
             await self._reader.close()
 
     def _publish(self, chunks: list[Chunk], post_batch: ResumeToken | None) -> None:
@@ -169,6 +182,8 @@ class WideStream:
             del self._indexes[seq]
         if post_batch is not None:
             ring.advance(post_batch)
+        for view in [view for view, place in self._ahead.items() if not place.is_after(ring.newest)]:
+            del self._ahead[view]
 
     def _dispatch(self, seq: int) -> None:
         if not self._views:
@@ -181,6 +196,7 @@ class WideStream:
                 turned.add(scope)
                 self._offer(scope, chunk, [each for each in index.events_of(scope) if each < turn.index])
                 for view in list(self._views.pop(scope, ())):
+                    self._ahead.pop(view, None)
                     view.turn(place)
         for namespace, events in index.collections.items():
             self._offer(Scope(self.scope.source, namespace[0].decode(), namespace[1].decode()), chunk, events)
@@ -194,7 +210,14 @@ class WideStream:
         data = _cut(chunk, events)
         self.events_taken += len(events)
         for view in list(views):
-            view.offer(data, chunk.read_time_s)
+            ahead = self._ahead.get(view)
+            if ahead is None:
+                view.offer(data, chunk.read_time_s)
+                continue
+            first = chunk.first_after(ahead)
+            rest = [each for each in events if each >= first]
+            if rest:
+                view.offer(_cut(chunk, rest), chunk.read_time_s)
 
     def _index(self, seq: int) -> NamespaceIndex:
         index = self._indexes.get(seq)

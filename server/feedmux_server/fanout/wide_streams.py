@@ -77,10 +77,13 @@ class WideStreams:
 
     def of(self, key: StreamKey) -> WideStream | None:
         """The wide stream that the feed is to be a view of."""
-        group = self._groups.get(group_of(key))
-        if group is None or group.run is None or group.run.stream is None or group.run.stream.ended:
-            return None
-        return group.run.stream
+        stream = self.stream_of(group_of(key))
+        return None if stream is None or stream.ended else stream
+
+    def stream_of(self, name: StreamKey) -> WideStream | None:
+        """The wide stream of a group."""
+        group = self._groups.get(name)
+        return group.run.stream if group is not None and group.run is not None else None
 
     def streams(self) -> Iterator[WideStream]:
         """All that read now."""

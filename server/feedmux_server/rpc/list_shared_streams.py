@@ -3,12 +3,14 @@
 from feedmux.v1 import operator_pb2 as wire
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.extended_json import stages_as_json
+from feedmux_server.core.feed import change_stream_options
 from feedmux_server.core.feed_streams import FeedStreams
 from feedmux_server.core.shared_stream import SharedStream, StreamState
-from feedmux_server.core.stream_key import effective_stages
+from feedmux_server.core.stream_key import StreamKey, effective_stages
 from feedmux_server.core.subscriber import Subscriber
 from feedmux_server.fanout.hub import KeyStreams
 from feedmux_server.fanout.view_reader import ViewReader
+from feedmux_server.fanout.wide_streams import WideStreams
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.service import LiveSession, Service
 from feedmux_server.rpc.status import Context
@@ -53,6 +55,11 @@ class ListSharedStreams:
                 response.detached_subscribers.extend(
                     _subscriber(each.streams, subscriber, sessions) for subscriber in each.streams.detached.values()
                 )
+        response.wide_groups.extend(
+            _wide_group(service.hub.wide, name, feeds)
+            for name, feeds in service.hub.wide.plan.groups()
+            if request.source in ("", name.spec.scope.source)
+        )
         response.totals.CopyFrom(
             wire.Totals(
                 shared_streams=sum(len(each.streams.streams) for each in service.hub.keyed()),
@@ -63,6 +70,29 @@ class ListSharedStreams:
             )
         )
         return response.SerializeToString()
+
+
+def _wide_group(wide_streams: WideStreams, name: StreamKey, feeds: int) -> wire.WideGroup:
+    options = {**change_stream_options(name.spec), "readPreference": name.spec.read_preference}
+    del options["allChangesForCluster"]
+    message = wire.WideGroup(
+        source=name.spec.scope.source,
+        options=", ".join(f"{option}: {value}" for option, value in options.items() if value),
+        feeds=feeds,
+        decision=wide_streams.plan.state(name).value,
+    )
+    stream = wide_streams.stream_of(name)
+    if stream is not None and not stream.ended:
+        message.MergeFrom(
+            wire.WideGroup(
+                views=stream.view_count,
+                scope=stream.scope.namespace,
+                events_read=stream.events_read,
+                events_taken=stream.events_taken,
+                ring_bytes=stream.ring.bytes,
+            )
+        )
+    return message
 
 
 async def _now(each: KeyStreams) -> int:

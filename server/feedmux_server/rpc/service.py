@@ -174,7 +174,10 @@ class Service:
         )
 
     def refused(self, method: str, context: Context, error: FeedmuxError) -> None:
-        """For the audit log: a call ended with `error`."""
+        """For the audit log and the metrics: a call ended with `error`."""
+        if error.reason is ErrorReason.QUOTA_EXCEEDED:
+            identity = _caller.get()
+            self.hub.observer.refused(identity.tenant if identity else "", error.metadata.get("quota", ""))
         if isinstance(error, Unauthenticated):
             known = _caller.get() is not None
             event = AuditEvent.SESSION_REVOKED if known else AuditEvent.AUTHENTICATION_FAILED

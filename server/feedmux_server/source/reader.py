@@ -20,12 +20,13 @@ from pymongo.errors import PyMongoError
 
 from feedmux_server.core.chunk import Chunk, cut_batch, read_token
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.event_time import event_time_s
 from feedmux_server.core.feed import change_stream_options
 from feedmux_server.core.resume_policy import Action, without_words
 from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.core.stream_key import StreamKey, effective_stages
 from feedmux_server.core.subscriber import JoinPoint
-from feedmux_server.source.failures import judge
+from feedmux_server.source.failures import judge, kind_of
 from feedmux_server.source.mongo import Source
 from feedmux_server.source.raw_cursor import RawBatch, RawChangeStreamCursor
 
@@ -63,6 +64,7 @@ class Failed(Exception):
 
     def __init__(self, cause: PyMongoError, *, at_once: bool) -> None:
         super().__init__(type(cause).__name__)
+        self.kind = kind_of(cause)
         self.at_once = at_once
         """The driver specification allows one attempt without waiting."""
 
@@ -138,13 +140,15 @@ class ChangeStreamReader:
         post_batch = read_token(raw.post_batch) if raw.post_batch is not None else None
         if post_batch is not None and self._key.policy:
             post_batch = self._shown(post_batch, raw.data)
+        read_time_s = time.time()
         chunks = (
             cut_batch(
-                raw.data, place, post_batch, time.time(), bytes_max=self._limits.chunk_bytes_max, split=self._split
+                raw.data, place, post_batch, read_time_s, bytes_max=self._limits.chunk_bytes_max, split=self._split
             )
             if raw.data
             else []
         )
+        self._tell(chunks, read_time_s)
         if self._drop_until is not None:
             chunks = self._drop_passed(chunks, self._drop_until)
         newest = chunks[-1].end if chunks else post_batch
@@ -153,6 +157,16 @@ class ChangeStreamReader:
             # specification ("Resume Process") startAfter is kept until then, with the newest token.
             self._at = JoinPoint(newest, exact=True, native=None if chunks else self._at.native)
         return Batch(chunks, post_batch, raw.exhausted)
+
+    def _tell(self, chunks: list[Chunk], read_time_s: float) -> None:
+        events = size = 0
+        happened_s = 0.0
+        for chunk in chunks:
+            if chunk.bson is not None:
+                events += chunk.count
+                size += len(chunk.bson.data)
+                happened_s = event_time_s(chunk.bson.data, chunk.bson.offsets[-2], chunk.bson.offsets[-1])
+        self._source.observer.batch_read(self._source.name, events, size, happened_s, read_time_s)
 
     def _shown(self, post_batch: ResumeToken, data: bytes) -> ResumeToken:
         """A place that says nothing of an event which the policy withheld: a token holds the document's key, and may
