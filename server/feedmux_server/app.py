@@ -11,18 +11,20 @@ from dataclasses import dataclass
 
 import uvloop
 
-from feedmux_server.config import Config, ConfigError, LimitsSection
+from feedmux_server.config import Config, ConfigError, LimitsSection, WideSection
 from feedmux_server.core.credit import CreditLimits
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.feed_streams import StreamLimits
 from feedmux_server.core.quota import Accounts
 from feedmux_server.core.replay_buffer import RingLimits
+from feedmux_server.core.wide_plan import WideLimits
 from feedmux_server.credentials import Credentials
 from feedmux_server.fanout.history import HistoryWatch
 from feedmux_server.fanout.hub import Hub, HubLimits
 from feedmux_server.fanout.pump import PumpLimits
 from feedmux_server.fanout.ranges import RangeLimits, Ranges
 from feedmux_server.fanout.survey import Look
+from feedmux_server.fanout.wide_stream import WideStreamLimits
 from feedmux_server.rpc.server import Listeners, PortInUse, Ports, Servers
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.stored_history import StoredHistory
@@ -113,7 +115,7 @@ async def running(
         refusal: CannotStart | None = None
         async with asyncio.TaskGroup() as tasks:
             accounts = Accounts(credentials.quotas_of, time.monotonic)
-            hub = Hub(sources, hub_limits(config.limits), tasks, accounts, observer)
+            hub = Hub(sources, hub_limits(config.limits, config.wide), tasks, accounts, observer)
             ranges = Ranges(hub, RangeLimits(config.limits.kept_bytes))
             service = Service(
                 hub,
@@ -194,7 +196,7 @@ def _address(listen: str, port: int) -> str:
     return f"{listen.rpartition(':')[0]}:{port}"
 
 
-def hub_limits(limits: LimitsSection) -> HubLimits:
+def hub_limits(limits: LimitsSection, wide: WideSection) -> HubLimits:
     return HubLimits(
         streams=StreamLimits(
             RingLimits(limits.ring_events, limits.ring_bytes),
@@ -207,6 +209,9 @@ def hub_limits(limits: LimitsSection) -> HubLimits:
         memory_bytes_max=limits.memory_bytes,
         trailing_max=limits.trailing_streams,
         unacked_events_max=limits.unacked_events,
+        wide=WideLimits(wide.enabled, wide.feeds_min, wide.events_per_s_max),
+        wide_stream=WideStreamLimits(RingLimits(limits.ring_events, wide.ring_bytes)),
+        view_inbox_bytes=wide.inbox_bytes,
         history_at_risk_s=limits.history_at_risk_s,
     )
 
