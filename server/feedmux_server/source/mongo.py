@@ -125,7 +125,7 @@ class Source:
             return await self._asked(self._oldest())
 
     async def oplog(self) -> OplogState:
-        """A look at the oplog. Raises FeedmuxError: MongoDB is away, or SOURCE_UNAUTHORIZED, SOURCE_UNSUITABLE (mongos)."""
+        """A look at the oplog. Raises FeedmuxError: MongoDB is away, it is not permitted, or this is a mongos."""
         return await self._asked(self._look_at_oplog())
 
     async def databases(self) -> list[str]:
