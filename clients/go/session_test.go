@@ -196,7 +196,7 @@ func TestAMovedPositionMakesWhatIsUnackedCountForNothing(t *testing.T) {
 }
 
 func TestFragmentsAreJoined(t *testing.T) {
-	whole := document(1, 1000)
+	whole := documentOf(1, 1000)
 	server := serve(t, nil, play(openedAt(0, nil),
 		fragment(1, 0, 3, 1, whole[:300]), fragment(1, 1, 3, 1, whole[300:600]), fragment(1, 2, 3, 1, whole[600:]),
 		batchOf(2, 2)))
@@ -209,7 +209,7 @@ func TestFragmentsAreJoined(t *testing.T) {
 }
 
 func TestAFragmentOfABrokenStreamIsForgotten(t *testing.T) {
-	whole := document(1, 1000)
+	whole := documentOf(1, 1000)
 	server := serve(t, nil,
 		fail(away, openedAt(0, nil), fragment(1, 0, 2, 1, whole[:300])),
 		play(openedAt(0, nil), batchOf(1, 1)),

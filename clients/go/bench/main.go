@@ -13,8 +13,6 @@ import (
 	"syscall"
 	"time"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
-
 	feedmux "github.com/feedmux/feedmux/clients/go"
 )
 
@@ -69,8 +67,7 @@ func run(endpoint, subscription string, count int, decode bool) (*reading, error
 			return nil, err
 		}
 		if decode {
-			var document bson.D
-			if err := event.Decode(&document); err != nil {
+			if _, err := event.Document(); err != nil {
 				return nil, err
 			}
 		}
