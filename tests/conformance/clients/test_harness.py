@@ -61,7 +61,7 @@ async def test_a_client_that_does_wrong_is_caught(world: World, name: str) -> No
     runner_of = Language(python.name, name, (python.command[0], "-m", "tests.conformance.clients.mutants", name))
     async with started(runner_of) as runner:
         with pytest.raises(AssertionError, match=mutant.saying):
-            await play(world, runner, wanted, patience_s=2.0)
+            await play(world, runner, wanted, patience_s=4.0)
 
 
 @pytest.mark.parametrize("language", PRESENT)
