@@ -265,9 +265,11 @@ func TestWhatANewerServerAddsIsIgnored(t *testing.T) {
 	withField := batchOf(1, 1)
 	withField.GetBatch().ProtoReflect().SetUnknown([]byte{0xf8, 0x7f, 0x01})
 	newKind := []byte{0xfa, 0x3e, 0x02, 0x08, 0x01}
-	server := serve(t, nil, play(openedAt(0, nil), newKind, noticed(&pb.Notice{}), withField))
+	newNotice, whole := noticed(&pb.Notice{}), documentOf(2, 100)
+	server := serve(t, nil, play(newKind, openedAt(0, nil), newKind, newNotice, withField,
+		fragment(2, 0, 2, 2, whole[:50]), newKind, newNotice, fragment(2, 1, 2, 2, whole[50:])))
 	session := subscribe(t, server, &SessionOptions{OnNotice: func(n Notice) { t.Error(n) }})
-	same(t, take(t, session, 1), []int{1})
+	same(t, take(t, session, 2), []int{1, 2})
 }
 
 func TestNoticesComeBetweenTheirEvents(t *testing.T) {
