@@ -14,7 +14,16 @@ from typing import Any, Literal, Self, TypeVar
 from urllib.parse import urlsplit
 
 from bson import json_util
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from feedmux_server.core.errors import FeedmuxError
@@ -201,7 +210,7 @@ class LimitsSection(_Section):
         " keeps most is given up, and read from MongoDB again. Counts beside memory_bytes.",
     )
     sessions: int = Field(default=10_000, ge=1, description="Sessions of the process; about 60 KB each when idle.")
-    history_at_risk_s: tuple[float, ...] = Field(
+    history_at_risk_s: tuple[PositiveFloat, ...] = Field(
         default=(3_600.0, 600.0),
         description="A session is told when the time until its place leaves the oplog, by the oplog's present rate,"
         " falls below each of these. The largest is also what the metrics call at risk. Empty: nobody is told.",
