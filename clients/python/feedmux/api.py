@@ -79,7 +79,7 @@ class Api:
     def feed_opening(self, feed: Feed, start: StartLike | None) -> Opening:
         """What `open()` of a feed opens."""
         message = requests.feed_message(feed, self.settings.source)
-        return Opening(feed=message, start=as_start(start), instance_id=instance_id())
+        return Opening(feed=message, start=as_start(start), instance_id=instance_id(), route=requests.route_of(message))
 
     async def explain(self, feed: Feed, start: StartLike | None) -> Explanation:
         request = change_feed_pb2.ExplainRequest(feed=requests.feed_message(feed, self.settings.source))
