@@ -88,7 +88,7 @@ def _steps(config: Config, collections: Sequence[str], timeout_s: float, stack: 
     for name, section in config.sources.items():
         mine = [each.rpartition(":")[2] for each in collections if each.rpartition(":")[0] in ("", name)]
         try:
-            examination = SourceExamination(name, section.uri, mine, timeout_ms=int(timeout_s * 800))
+            examination = SourceExamination(name, section.uri, mine, timeout_ms=int(timeout_s * 500))
         except Exception as error:  # noqa: BLE001 pymongo raises several kinds for a URI it cannot read
             steps.append(_unreadable(name, type(error).__name__))
             continue

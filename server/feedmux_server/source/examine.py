@@ -162,7 +162,8 @@ class SourceExamination:
             ),
             (
                 "databases cannot be listed, which `feedmux explain` does",
-                self._client.list_database_names,
+                # Without the privilege names would be left out, and no error come.
+                lambda: self._client.admin.command("listDatabases", nameOnly=True, authorizedDatabases=False),
                 "listDatabases on {cluster: true}",
             ),
         ]

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", metavar="S", type=float, default=10.0, help="for each check (10)")
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
     add_connection_options(parser)
-    parser.set_defaults(endpoint=os.environ.get("FEEDMUX_ENDPOINT") or None)
+    parser.set_defaults(endpoint=None)
     parser.epilog = (
         "With --config it looks as the server would: MongoDB, Redis, files, clocks. With --endpoint as a client:\n"
         "the way to the server, its certificate, its health, the key. Both may be given. Exit code 1 when a check\n"
@@ -40,9 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    named = args.config or os.environ.get("FEEDMUX_CONFIG")
-    by_environment = any(name.upper().startswith("FEEDMUX_SOURCES") for name in os.environ)
-    if not (named or by_environment or args.endpoint):
+    path, from_server = args.config, args.config is not None
+    if args.config is None and args.endpoint is None:
+        # Nothing is named: what the environment names.
+        path = Path(os.environ["FEEDMUX_CONFIG"]) if os.environ.get("FEEDMUX_CONFIG") else None
+        from_server = path is not None or any(name.upper().startswith("FEEDMUX_SOURCES") for name in os.environ)
+        args.endpoint = os.environ.get("FEEDMUX_ENDPOINT") or None
+    if not (from_server or args.endpoint):
         raise UsageError(
             "nothing to look at", "Name the server's file by --config, or a server by --endpoint (FEEDMUX_ENDPOINT)."
         )
@@ -51,8 +55,8 @@ def run(args: argparse.Namespace) -> int:
     if any("." not in each for each in args.collection):
         raise UsageError("--collection is DB.COLL, or SOURCE:DB.COLL")
     printer = _Printer(as_json=args.json)
-    if named or by_environment:
-        asyncio.run(_from_the_server(Path(named) if named else None, args, printer))
+    if from_server:
+        asyncio.run(_from_the_server(path, args, printer))
     if args.endpoint:
         _from_a_client(args, printer)
     return printer.end()
