@@ -193,7 +193,10 @@ def _audit_log(config: Config) -> AuditLog:
     try:
         return AuditLog(config.audit.file, config.audit.lines_per_minute)
     except OSError as error:
-        raise ConfigError(f"audit.file {config.audit.file} cannot be written: {error.strerror}") from None
+        raise ConfigError(
+            f"audit.file {config.audit.file} cannot be written: {error.strerror}. Name a file in a folder that this"
+            " user may write to, or leave it out: then the lines go to standard error"
+        ) from None
 
 
 def _tune_gc() -> None:

@@ -3,7 +3,9 @@
 `app` reads it and hands plain dataclasses down; no other module imports this one. Every tunable says what it trades.
 """
 
+import difflib
 import json
+import os
 import re
 import textwrap
 import tomllib
@@ -24,6 +26,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from feedmux_server.core.errors import FeedmuxError
@@ -499,10 +502,23 @@ class TenantsFile(_Section):
 
 def load_config(path: Path | None) -> Config:
     """Raises ConfigError."""
+    _check_environment()
     if path is None:
         return _build(Config, {}, "the environment")
     content, line = _read(path)
     return _build(Config, content, str(path), line)
+
+
+def _check_environment() -> None:
+    """A variable of a section that there is not would be ignored. Clients' variables have no `__`."""
+    strange = [
+        f"  {name}: there is no section {section.lower()!r}{_meant(section.lower())}"
+        for name in os.environ
+        if name.upper().startswith("FEEDMUX_") and "__" in name
+        if (section := name[len("FEEDMUX_") :].partition("__")[0]).lower() not in Config.model_fields
+    ]
+    if strange:
+        raise ConfigError(_cannot_be_used("the environment", strange))
 
 
 def load_tenants(path: Path) -> TenantsFile:
@@ -683,8 +699,24 @@ def _build(kind: type[S], values: dict[str, Any], origin: str, line: Line = _no_
     try:
         return kind(**{str(name): value for name, value in values.items()})
     except ValidationError as error:
-        problems = [_told(each["loc"], each["msg"], line) for each in error.errors(include_input=False)]
+        problems = [_told(each["loc"], _problem(each), line) for each in error.errors(include_input=False)]
         raise ConfigError(_cannot_be_used(origin, problems)) from None
+
+
+def _problem(error: ErrorDetails) -> str:
+    """What is wrong, and where pydantic does not say it, what to do."""
+    match error["type"]:
+        case "extra_forbidden":
+            return f"there is no such option{_meant(str(error['loc'][-1]))}"
+        case "missing":
+            return "it is required: `feedmux serve --help` describes it"
+    return error["msg"]
+
+
+def _meant(name: str) -> str:
+    known = {option for _, kind in _SECTIONS for option in kind.model_fields} | set(Config.model_fields)
+    close = difflib.get_close_matches(name, known, 1)
+    return f"; is {close[0]} meant?" if close else "; `feedmux serve --help` lists those there are"
 
 
 def _told(place: Sequence[int | str], problem: str, line: Line) -> str:

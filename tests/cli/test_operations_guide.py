@@ -22,8 +22,6 @@ from feedmux_server.state.schema import LAYOUT
 from tests.cli.conftest import run, write_config
 from tests.cli.guides import DOCS, blocks, mongosh, run_commands
 
-ADMIN = {"username": "admin", "password": "admin"}
-
 
 @pytest_asyncio.fixture(scope="module")
 async def guarded(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ReplicaSet]:
@@ -34,7 +32,7 @@ async def guarded(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rep
     async with ReplicaSet(oplog_mb=1024, arguments=["--auth", "--keyFile", str(key)]) as mongo:
         async with AsyncMongoClient[dict[str, Any]](mongo.nodes[0].uri) as first:
             await first.admin.command("createUser", "admin", pwd="admin", roles=["root"])
-        async with AsyncMongoClient[dict[str, Any]](mongo.uri, **ADMIN) as client:
+        async with AsyncMongoClient[dict[str, Any]](uri_of(mongo, "admin", "admin")) as client:
             await client.shop.create_collection("orders")
             for block in blocks("operations.md", "js"):
                 database, command = mongosh(block)
@@ -87,7 +85,7 @@ def test_the_role_reads_and_writes_nothing(guarded: ReplicaSet) -> None:
 
 
 def test_what_the_role_lacks_is_named(guarded: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> None:
-    with MongoClient[dict[str, Any]](guarded.uri, **ADMIN) as client:
+    with MongoClient[dict[str, Any]](uri_of(guarded, "admin", "admin")) as client:
         client.admin.command("createUser", "poor", pwd="poor", roles=[])
     source = {"uri": uri_of(guarded, "poor", "poor")}
     config = write_config(tmp_path, sources={"main": source}, redis={"url": redis_server.url})
@@ -96,6 +94,15 @@ def test_what_the_role_lacks_is_named(guarded: ReplicaSet, redis_server: RedisSe
     for lacking in ("find and changeStream", "replSetGetConfig", "listDatabases", "local", "listCollections"):
         assert lacking in done.stdout
     assert "MongoDB role" in done.stdout
+
+
+def test_a_wrong_password_is_named(guarded: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> None:
+    source = {"uri": uri_of(guarded, "feedmux", "wrong-secret")}
+    config = write_config(tmp_path, sources={"main": source}, redis={"url": redis_server.url})
+    done = run("serve", "--config", config, "--insecure-no-auth")
+    assert done.returncode == 1
+    assert "Check sources.main.uri" in done.stderr
+    assert "wrong-secret" not in done.stderr
 
 
 def test_headings_that_are_named_exist() -> None:

@@ -40,7 +40,7 @@ async def check_redis(client: Client, url: str, *, timeout_s: float = 5.0) -> tu
     try:
         await check_layout(client, timeout_s=timeout_s)
     except FeedmuxError as error:
-        raise RedisAway(f"Redis at {parse_redis_url(url)} cannot be used. {error.message}.") from None
+        raise RedisAway(f"redis.url: Redis at {parse_redis_url(url)} cannot be used. {error.message}.") from None
     return tuple(str(each) for each in found if each.level is not Level.OK)
 
 
@@ -51,7 +51,7 @@ async def examine_redis(client: Client, url: str, *, timeout_s: float = 5.0) -> 
         async with asyncio.timeout(timeout_s):
             infos = await _infos(client)
     except (redis_errors.RedisError, OSError) as error:
-        raise RedisAway(f"Redis at {place} cannot be used. {state_unavailable(error).message}.") from None
+        raise RedisAway(f"redis.url: Redis at {place} cannot be used. {state_unavailable(error).message}.") from None
     if infos is None:
         return [
             Finding(
