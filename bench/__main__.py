@@ -22,6 +22,8 @@ NAMES = {
     "restart": "what MongoDB returns when 64 subscribers reconnect at once",
     "neighbours": "a quiet tenant's latency beside nine noisy ones",
     "commit": "Redis commands at 100,000 acked events/s, beside 1,000",
+    "telemetry": "the server's CPU for an event with metrics on, beside off",
+    "clients": "one loop over a backlog in each language, beside the Python client",
 }
 
 

@@ -19,19 +19,24 @@ from feedmux_server.core.quota import Accounts
 from feedmux_server.core.replay_buffer import RingLimits
 from feedmux_server.credentials import Credentials
 from feedmux_server.dependencies import Dependencies
+from feedmux_server.fanout.history import HistoryWatch
 from feedmux_server.fanout.hub import Hub, HubLimits
 from feedmux_server.fanout.pump import PumpLimits
 from feedmux_server.fanout.ranges import RangeLimits, Ranges
+from feedmux_server.fanout.survey import Look
 from feedmux_server.rpc.health import Health
 from feedmux_server.rpc.readiness import Readiness
 from feedmux_server.rpc.server import Listeners, PortInUse, Ports, Servers
 from feedmux_server.rpc.service import Service
+from feedmux_server.rpc.stored_history import StoredHistory
 from feedmux_server.rpc.unused import sweep
 from feedmux_server.source.reader import ReadLimits
 from feedmux_server.state.batcher import CommitBatcher
 from feedmux_server.state.connection import StartupError
 from feedmux_server.state.store import SubscriptionStore
 from feedmux_server.telemetry.audit import AuditLog
+from feedmux_server.telemetry.exporters import TelemetryMisconfigured
+from feedmux_server.telemetry.exporting import MetricsPortInUse, Telemetry, TelemetryOptions, start_telemetry
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +54,8 @@ class Running:
 
     ports: Ports
     service: Service
+    metrics_port: int | None = None
+    """Of the metrics page, where there is one."""
 
 
 def serve(config: Config, *, insecure_no_auth: bool, ready: Callable[[Ports], None] | None = None) -> None:
@@ -97,18 +104,21 @@ async def running(
         health_port = await _start_health(health, config.listen.health)
         stack.push_async_callback(health.stop)
         try:
+            telemetry = _telemetry(config)
+            stack.push_async_callback(telemetry.close)
+            observer = telemetry.observer
             credentials = Credentials(config, insecure_no_auth=insecure_no_auth)
             audit = _audit_log(config)
             stack.callback(audit.close)
-            dependencies = await Dependencies.connect(config, stack)
+            dependencies = await Dependencies.connect(config, stack, observer)
         except (FeedmuxError, StartupError, ConfigError) as error:
             raise CannotStart(str(error)) from None
-        store = SubscriptionStore(dependencies.redis, lease_s=config.redis.lease_s)
+        store = SubscriptionStore(dependencies.redis, lease_s=config.redis.lease_s, observer=observer)
         batcher = CommitBatcher(store, interval_s=config.redis.commit_interval_s)
         refusal: CannotStart | None = None
         async with asyncio.TaskGroup() as tasks:
             accounts = Accounts(credentials.quotas_of, time.monotonic)
-            hub = Hub(dependencies.sources, hub_limits(config.limits), tasks, accounts)
+            hub = Hub(dependencies.sources, hub_limits(config.limits), tasks, accounts, observer)
             ranges = Ranges(hub, RangeLimits(config.limits.kept_bytes))
             service = Service(
                 hub,
@@ -143,15 +153,20 @@ async def running(
                 log.info("serving", extra={"address": _address(config.listen.data, ports.data)})
                 _tune_gc()
                 unfit = _Unfit(stop)
+                stored = StoredHistory(service, config.limits.stored_look_s)
+                look = Look(hub, ranges, batcher, config.limits.sessions, lambda: not service.draining)
                 keeping = [
                     *credentials.start(service, tasks),
+                    *HistoryWatch(hub, config.limits.history_look_s).start(tasks),
+                    *telemetry.watch(look, tasks),
+                    tasks.create_task(stored.run(), name="stored-history"),
                     tasks.create_task(unfit.watch(readiness), name="readiness"),
                     tasks.create_task(sweep(service), name="unused-subscriptions"),
                 ]
                 await health.show(readiness.there)
                 await health.started()
                 try:
-                    yield Running(ports, service)
+                    yield Running(ports, service, telemetry.port)
                 finally:
                     await servers.drain(config.limits.drain_s, config.limits.drain_delay_s)
                     await batcher.flush_all(2.0)
@@ -189,6 +204,19 @@ async def _start_health(health: Health, address: str) -> int:
         raise CannotStart(str(PortInUse(address, "health"))) from None
 
 
+def _telemetry(config: Config) -> Telemetry:
+    options = TelemetryOptions(
+        config.listen.metrics,
+        "metrics" in config.listen.model_fields_set,
+        config.telemetry.tenants,
+        config.telemetry.shutdown_s,
+    )
+    try:
+        return start_telemetry(options)
+    except (TelemetryMisconfigured, MetricsPortInUse) as error:
+        raise CannotStart(str(error)) from None
+
+
 def _audit_log(config: Config) -> AuditLog:
     try:
         return AuditLog(config.audit.file, config.audit.lines_per_minute)
@@ -223,4 +251,5 @@ def hub_limits(limits: LimitsSection) -> HubLimits:
         memory_bytes_max=limits.memory_bytes,
         trailing_max=limits.trailing_streams,
         unacked_events_max=limits.unacked_events,
+        history_at_risk_s=limits.history_at_risk_s,
     )

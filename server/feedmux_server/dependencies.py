@@ -18,6 +18,7 @@ from feedmux_server.rpc.readiness import Check, Readiness
 from feedmux_server.source.mongo import Source, SourceConfig
 from feedmux_server.state.connection import Client, RedisAccess, connect
 from feedmux_server.state.examine import RedisAway, check_redis, ping
+from feedmux_server.telemetry.observer import Observer
 
 log = logging.getLogger(__name__)
 
@@ -32,14 +33,21 @@ class Dependencies:
     """`redis` and `source/NAME`, as they were found at the start."""
 
     @classmethod
-    async def connect(cls, config: Config, stack: AsyncExitStack) -> "Dependencies":
+    async def connect(cls, config: Config, stack: AsyncExitStack, observer: Observer) -> "Dependencies":
         """Raises FeedmuxError, StartupError, ConfigError."""
         wait = config.when_away == "wait"
         redis = connect(config.redis.url, redis_access(config.redis))
         stack.push_async_callback(redis.aclose)
         found = cls({}, redis, config.redis.url)
         for name, section in config.sources.items():
-            source = make_source(SourceConfig(name, section.uri, section.id, section.server_selection_timeout_ms))
+            chosen = SourceConfig(
+                name,
+                section.uri,
+                section.id,
+                section.server_selection_timeout_ms,
+                history_reads=section.history_reads,
+            )
+            source = make_source(chosen, observer)
             stack.push_async_callback(source.close)
             found.sources[name] = source
         checks = found._checks()
@@ -88,10 +96,10 @@ async def _check_source(source: Source) -> None:
         log.warning(warning)
 
 
-def make_source(config: SourceConfig) -> Source:
+def make_source(config: SourceConfig, observer: Observer) -> Source:
     """Raises ConfigError for a URI that cannot be read; without a word of it, because it holds a password."""
     try:
-        return Source(config)
+        return Source(config, observer)
     except Exception as error:  # noqa: BLE001 pymongo raises several kinds for a URI it cannot read
         raise ConfigError(
             f"sources.{config.name}.uri cannot be used as a MongoDB URI ({type(error).__name__}). Write"

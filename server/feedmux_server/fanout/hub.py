@@ -5,16 +5,19 @@ of the hub's TaskGroup.
 """
 
 import asyncio
+import contextvars
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from feedmux_server.core.ack_tracker import AckTracker
 from feedmux_server.core.credit import CreditLimits, CreditWindow
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed_streams import FeedStreams, StreamLimits
+from feedmux_server.core.oplog_forecast import OplogForecast
 from feedmux_server.core.quota import UNLIMITED_QUOTAS, Accounts
 from feedmux_server.core.shared_stream import SharedStream
 from feedmux_server.core.stream_key import StreamKey
@@ -25,6 +28,7 @@ from feedmux_server.fanout.rendering import Renderer
 from feedmux_server.fanout.turns import Turns
 from feedmux_server.source.mongo import Source
 from feedmux_server.source.reader import ChangeStreamReader, ReadLimits
+from feedmux_server.telemetry.observer import NOBODY, Observer
 
 _BUDGET_CHECK_BYTES = 1024 * 1024
 
@@ -43,6 +47,21 @@ class HubLimits:
     """Streams that read history beside the leading one of their key. Each costs MongoDB an oplog scan."""
     unacked_events_max: int = 50_000
     """Delivery to a durable subscription pauses at this many unacknowledged events."""
+    history_at_risk_s: tuple[float, ...] = (3_600.0, 600.0)
+    """A session is told when the time until its place leaves the oplog falls below each of these."""
+
+
+class OpenSession(Protocol):
+    """A session for those who look at all of them."""
+
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def subscriber(self) -> Subscriber: ...
+
+    def has_headroom(self, headroom_s: float) -> None:
+        """Its place will have left the oplog after so long."""
 
 
 class KeyStreams:
@@ -58,9 +77,13 @@ class KeyStreams:
         self._limits = limits
 
     def start(self, stream: SharedStream) -> None:
-        pump = Pump(stream, self.streams, self._reader_at, self._limits.pump, self._hub)
+        hub = self._hub
+        pump = Pump(stream, self.streams, self._reader_at, self._limits.pump, hub, self.source.name, hub.observer.here)
         self.pumps[stream.id] = pump
-        task = self._hub.tasks.create_task(pump.run(), name=f"pump-{stream.id}-{self.key.spec.scope.namespace}")
+        # In a context of its own: it outlives the call that asked for it first, and is no part of its trace.
+        task = hub.tasks.create_task(
+            pump.run(), name=f"pump-{stream.id}-{self.key.spec.scope.namespace}", context=contextvars.Context()
+        )
         self.tasks.add(task)
         task.add_done_callback(lambda done: self._pump_done(stream, done))
 
@@ -76,7 +99,9 @@ class KeyStreams:
         return self._hub.next_id()
 
     def _reader_at(self, stream: SharedStream) -> ChangeStreamReader:
-        return ChangeStreamReader(self.source, self.key, stream.origin, self._limits.read)
+        return ChangeStreamReader(
+            self.source, self.key, stream.origin, self._limits.read, lambda: next(iter(stream.account.tenants), "")
+        )
 
     def _pump_done(self, stream: SharedStream, task: asyncio.Task[None]) -> None:
         self.tasks.discard(task)
@@ -93,8 +118,17 @@ class Hub:
         limits: HubLimits,
         tasks: asyncio.TaskGroup,
         accounts: Accounts | None = None,
+        observer: Observer = NOBODY,
     ) -> None:
         """Without `accounts` nobody has quotas."""
+        self.observer = observer
+        self.sessions: set[OpenSession] = set()
+        """Those that have begun."""
+        self.forecasts = {name: OplogForecast() for name in sources}
+        """By source; `fanout.history` keeps them up to date."""
+        self.sources_away: set[str] = set()
+        self.stored_places: dict[tuple[str, str], Sequence[int]] = {}
+        """By source and tenant: the cluster times (seconds) of stored positions, the oldest first."""
         self.accounts = accounts or Accounts(lambda _: UNLIMITED_QUOTAS, time.monotonic)
         self.turns = Turns()
         self.sources = sources
@@ -167,9 +201,10 @@ class Hub:
 
     def trailing_of(self, tenant: str) -> int:
         """Trailing streams that serve a tenant."""
-        return self._trailing_by_tenant()[tenant]
+        return self.trailing_by_tenant()[tenant]
 
-    def _trailing_by_tenant(self) -> Counter[str]:
+    def trailing_by_tenant(self) -> Counter[str]:
+        """The same for all."""
         used: Counter[str] = Counter()
         for each in self._keys.values():
             for stream in each.streams.streams:
@@ -179,7 +214,7 @@ class Hub:
 
     def may_trail(self, tenant: str) -> bool:
         """Whether a tenant may have another trailing stream: while there are slots, up to a fair share of them."""
-        used = self._trailing_by_tenant()
+        used = self.trailing_by_tenant()
         waiting: set[str] = {tenant}
         for each in self._keys.values():
             waiting.update(each.streams.waiting_tenants)

@@ -14,8 +14,10 @@ from typing import Any
 from redis import exceptions as redis_errors
 from redis.asyncio import RedisCluster
 
+from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.state.connection import CONNECTIONS_MAX, Client
 from feedmux_server.state.failure import code_of, is_of_one_key, state_unavailable
+from feedmux_server.telemetry.observer import NOBODY, Observer
 
 _log = logging.getLogger(__name__)
 
@@ -26,14 +28,24 @@ _LAYOUT_MOVED = frozenset({"CONNECTION", "TIMEOUT", "CLUSTERDOWN", "MOVED", "REA
 
 
 class Commands:
-    def __init__(self, client: Client, *, timeout_s: float) -> None:
+    def __init__(self, client: Client, *, timeout_s: float, observer: Observer = NOBODY) -> None:
         self._client = client
+        self._observer = observer
         self._timeout_s = timeout_s
         self._turn = asyncio.Semaphore(CONNECTIONS_MAX)
         self._looking: asyncio.Task[None] | None = None
 
     async def run(self, commands: Sequence[Command]) -> list[Any]:
         """The answers in order; an exception among them concerns that key alone. Raises STATE_UNAVAILABLE."""
+        attributes: dict[str, str | int] = {"db.system.name": "redis", "db.operation.batch.size": len(commands)}
+        with self._observer.span("redis pipeline", attributes, client=True):
+            try:
+                return await self._run(commands)
+            except FeedmuxError as error:
+                self._observer.redis_failed(error.metadata["redis_error"])
+                raise
+
+    async def _run(self, commands: Sequence[Command]) -> list[Any]:
         try:
             # The one limit of the call: for its turn, a new connection and all reads together; see `connect`.
             async with asyncio.timeout(self._timeout_s), self._turn:
@@ -66,7 +78,10 @@ class Commands:
         for place, group in zip(places.values(), groups, strict=True):
             for index, answer in zip(place, group, strict=True):
                 answers[index] = answer
-        if any(isinstance(answer, Exception) and code_of(answer) in _LAYOUT_MOVED for answer in answers):
+        away = {code_of(answer) for answer in answers if isinstance(answer, Exception)} & _LAYOUT_MOVED
+        for code in away:
+            self._observer.redis_failed(code)
+        if away:
             self._look_again()
         return answers
 

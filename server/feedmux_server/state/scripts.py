@@ -17,6 +17,7 @@ from redis import exceptions as redis_errors
 from feedmux_server.state.commands import Argument, Command, Commands
 from feedmux_server.state.connection import Client
 from feedmux_server.state.failure import code_of, state_unavailable
+from feedmux_server.telemetry.observer import NOBODY, Observer
 
 _log = logging.getLogger(__name__)
 
@@ -43,8 +44,8 @@ def _sha_of(script: str) -> str:
 
 
 class ScriptRunner:
-    def __init__(self, client: Client, *, timeout_s: float) -> None:
-        self._commands = Commands(client, timeout_s=timeout_s)
+    def __init__(self, client: Client, *, timeout_s: float, observer: Observer = NOBODY) -> None:
+        self._commands = Commands(client, timeout_s=timeout_s, observer=observer)
 
     async def run(self, call: ScriptCall) -> Answer:
         """The script's answer. Raises STATE_UNAVAILABLE."""
