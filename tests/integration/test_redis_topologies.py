@@ -93,17 +93,18 @@ async def test_a_cluster_commits_on_every_node_in_one_pass() -> None:
             await client.aclose()
 
 
-async def test_a_cluster_node_fails_over_while_commits_flow() -> None:
+@pytest.mark.parametrize("fault", ["kill", "freeze"])
+async def test_a_cluster_node_fails_over_while_commits_flow(fault: str) -> None:
     async with cluster() as nodes:
         client = connect(nodes.url)
         try:
-            await commits_through_failover(client, nodes)
+            await commits_through_failover(client, nodes, fault)
         finally:
             await client.aclose()
 
 
-async def commits_through_failover(client: Client, nodes: Cluster | Sentinels) -> None:
-    """Kills a primary for good while 60 sessions commit: their commits wait, and then all are taken."""
+async def commits_through_failover(client: Client, nodes: Cluster | Sentinels, fault: str) -> None:
+    """A primary is killed or freezes while 60 sessions commit: their commits wait, and then all are taken."""
     store = SubscriptionStore(client, lease_s=30.0, timeout_s=1.5)
     batcher = CommitBatcher(store, interval_s=0.02)
     names = [f"s{number}" for number in range(COUNT)]
@@ -121,7 +122,10 @@ async def commits_through_failover(client: Client, nodes: Cluster | Sentinels) -
             ack()
             await asyncio.sleep(0.01)
         await until(lambda: all(recorder.commits for _, recorder in sessions.values()))
-        await nodes.servers[0].kill9()
+        if fault == "kill":
+            await nodes.servers[0].kill9()
+        else:
+            nodes.servers[0].pause()
         while not any(False in recorder.available for _, recorder in sessions.values()):
             ack()
             await asyncio.sleep(0.05)
@@ -133,6 +137,17 @@ async def commits_through_failover(client: Client, nodes: Cluster | Sentinels) -
         assert [sequence for sequence, _ in recorder.commits] == sorted(sequence for sequence, _ in recorder.commits)
         assert (await store.get("t", name)).position == place(number).position
         assert handle.attached
+    if fault == "freeze":
+        # It wakes, still thinks that it is the primary, and must not be believed.
+        nodes.servers[0].resume()
+        async with running(batcher):
+            for _ in range(20):
+                ack()
+                await asyncio.sleep(0.1)
+            await until(lambda: all(r.commits[-1][0] == number for _, r in sessions.values()), 60)
+        assert all(recorder.causes == [] for _, recorder in sessions.values())
+        for name in names:
+            assert (await store.get("t", name)).position == place(number).position
 
 
 async def test_sentinels_name_another_primary_while_commits_flow(tmp_path: Path) -> None:
@@ -143,7 +158,7 @@ async def test_sentinels_name_another_primary_while_commits_flow(tmp_path: Path)
             [finding] = await examine_sentinels(client)
             assert finding.level is Level.OK
             before = await nodes.primary()
-            await commits_through_failover(client, nodes)
+            await commits_through_failover(client, nodes, "freeze")
             assert (await nodes.primary()).port != before.port
             # A frozen sentinel does not stand in the way of the others.
             nodes.sentinels[0].send_signal(signal.SIGSTOP)
