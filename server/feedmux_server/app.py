@@ -163,9 +163,9 @@ async def running(
                     tasks.create_task(unfit.watch(readiness), name="readiness"),
                     tasks.create_task(sweep(service), name="unused-subscriptions"),
                 ]
-                await health.show(readiness.there)
-                await health.started()
                 try:
+                    await health.show(readiness.there)
+                    await health.started()
                     yield Running(ports, service, telemetry.port)
                 finally:
                     await servers.drain(config.limits.drain_s, config.limits.drain_delay_s)
