@@ -65,6 +65,13 @@ TRAILING_LIMIT: Final = Metric(
 CURSORS: Final = Metric(
     "feedmux.stream.cursors", _U, "{cursor}", "Change-stream cursors that are open in MongoDB.", (SOURCE,)
 )
+VIEWS: Final = Metric(
+    "feedmux.stream.views", _U, "{stream}", "Shared streams that are views of a wide stream now.", (SOURCE,)
+)
+WIDE_STREAMS: Final = Metric(
+    "feedmux.wide.streams", _U, "{stream}", "Wide streams: each reads a database or a deployment for many feeds.",
+    (SOURCE,),
+)  # fmt: skip
 STREAM_LAG: Final = Metric(
     "feedmux.stream.lag", _G, "s",
     "How far the leading streams have read behind their source's operation time: the worst of those that somebody"
