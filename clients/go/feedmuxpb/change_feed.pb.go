@@ -1309,7 +1309,7 @@ type isNotice_Kind interface {
 }
 
 type Notice_Draining_ struct {
-	// The server is going away.
+	// The server is going away, or the session has reached the age at which sessions move on.
 	Draining *Notice_Draining `protobuf:"bytes,1,opt,name=draining,proto3,oneof"`
 }
 
