@@ -13,7 +13,9 @@ def token(
     seconds: int, increment: int, *, index: int = 0, version: int = 2, invalidate: bool = False, tail: str = ""
 ) -> dict[str, Any]:
     """A resume token of an event. `index` is that within a transaction, `tail` the hex of what names the event."""
-    text = f"82{seconds:08X}{increment:08X}2B{2 * version:02X}{_number(128)}{_number(index)}{'6F' if invalidate else '6E'}"
+    text = (
+        f"82{seconds:08X}{increment:08X}2B{2 * version:02X}{_number(128)}{_number(index)}{'6F' if invalidate else '6E'}"
+    )
     return {"_data": f"{text}{tail or '5A1004' + 'AB' * 16}04"}
 
 

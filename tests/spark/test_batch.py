@@ -95,7 +95,7 @@ async def test_secrets_are_not_seen(
     told = failure(spark, options(endpoint=guarded.endpoint, token=wrong), tmp_path / "wrong")
     assert "refused the credentials" in told
     assert wrong not in told
-    file = tmp_path / "token"
+    file = tmp_path / "credential"
     file.write_text(KEY_A + "\n")
     caplog.set_level(logging.DEBUG)
     spark.sparkContext.setLogLevel("INFO")

@@ -37,7 +37,9 @@ from tests.spark.reference import expected, same
 
 MILLISECONDS = CodecOptions[dict[str, Any]](datetime_conversion=DatetimeConversion.DATETIME_MS)
 
-NAMES = st.sampled_from(["", "a", "ab", "abcdefgh", "a.b", "é", "price", "a name of more than sixteen bytes", "_id", "0"])
+NAMES = st.sampled_from(
+    ["", "a", "ab", "abcdefgh", "a.b", "é", "price", "a name of more than sixteen bytes", "_id", "0"]
+)
 LONG = st.integers(-(1 << 63), (1 << 63) - 1)
 DOUBLES = st.floats() | st.integers(-300, 300).map(float) | st.sampled_from([2.0**63, -(2.0**63), 2.0**31, 0.5, -0.0])
 DECIMALS = st.builds(
@@ -74,10 +76,12 @@ LEAF_TYPES = st.sampled_from([
 ])  # fmt: skip
 TYPES: st.SearchStrategy[DataType] = st.recursive(
     LEAF_TYPES,
-    lambda inner: st.builds(ArrayType, inner)
-    | st.builds(lambda value: MapType(StringType(), value), inner)
-    | st.dictionaries(NAMES, inner, min_size=1, max_size=3).map(
-        lambda fields: StructType([StructField(name, each) for name, each in fields.items()])
+    lambda inner: (
+        st.builds(ArrayType, inner)
+        | st.builds(lambda value: MapType(StringType(), value), inner)
+        | st.dictionaries(NAMES, inner, min_size=1, max_size=3).map(
+            lambda fields: StructType([StructField(name, each) for name, each in fields.items()])
+        )
     ),
     max_leaves=4,
 )
@@ -107,7 +111,9 @@ def as_numbers(array: pa.Array) -> list[Any]:
 
     def rebuilt(arrow_type: pa.DataType, wanted: pa.DataType, one: pa.Array) -> pa.Array:
         if pa.types.is_struct(wanted):
-            children = [rebuilt(f.type, w.type, one.field(i)) for i, (f, w) in enumerate(zip(arrow_type, wanted, strict=True))]
+            children = [
+                rebuilt(f.type, w.type, one.field(i)) for i, (f, w) in enumerate(zip(arrow_type, wanted, strict=True))
+            ]
             return pa.Array.from_buffers(wanted, len(one), one.buffers()[:1], children=children)
         if pa.types.is_map(wanted):
             entries = pa.StructArray.from_arrays(
@@ -138,7 +144,10 @@ def test_every_column_holds_what_the_rules_say(documents: list[Any], schema: Str
 
 
 def test_one_long_document_among_short_ones_is_walked_to_its_end() -> None:
-    many = {f"field {number}": number for number in range(500)} | {"pattern": Regex("x", "i"), "last": [*range(300), "z"]}
+    many = {f"field {number}": number for number in range(500)} | {
+        "pattern": Regex("x", "i"),
+        "last": [*range(300), "z"],
+    }
     documents = [{"last": [1]}, many, {"last": []}]
     schema = StructType([
         StructField("document", StructType([
