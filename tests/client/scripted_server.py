@@ -11,6 +11,7 @@ from typing import Any
 import bson
 import grpc
 import grpc.aio
+from bson import json_util
 from google.protobuf import any_pb2, duration_pb2
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
@@ -18,6 +19,7 @@ from feedmux.v1 import change_feed_pb2 as pb
 from feedmux.v1 import feed_pb2
 
 Script = Callable[["Call"], Awaitable[None]]
+_CANONICAL = json_util.CANONICAL_JSON_OPTIONS
 
 
 class Call:
@@ -30,6 +32,8 @@ class Call:
         self.open = pb.Open()
         self.received: list[pb.SubscribeRequest] = []
         self.arrived = asyncio.Event()
+        self.ended = asyncio.Event()
+        """The script has come to its end, or the client has cancelled the call."""
 
     async def begin(self) -> None:
         """Reads Open, and from then on everything else beside the script."""
@@ -72,6 +76,10 @@ class Call:
     @property
     def granted_events(self) -> int:
         return self.open.credit.events + sum(events for events, _ in self.credits)
+
+    @property
+    def granted_bytes(self) -> int:
+        return self.open.credit.bytes + sum(size for _, size in self.credits)
 
     @property
     def closed(self) -> bool:
@@ -146,6 +154,7 @@ class ScriptedServer:
             raise
         finally:
             listener.cancel()
+            call.ended.set()
 
     async def unary(self, name: str, request: bytes, context: Any) -> bytes:
         answer = self._unary[name](request)
@@ -199,12 +208,16 @@ def event(number: int, pad: int = 0) -> bytes:
     return bson.encode({"_id": token(number), "operationType": "insert", "n": number, "pad": "x" * pad})
 
 
-def opened(at: int = 0, epoch: int = 1, at_last_acked: bool = False, **limits: int) -> pb.SubscribeResponse:
+def opened(
+    at: int = 0, epoch: int = 1, at_last_acked: bool = False, heartbeat_s: float = 10, **limits: int
+) -> pb.SubscribeResponse:
+    heartbeat = duration_pb2.Duration()
+    heartbeat.FromMilliseconds(int(heartbeat_s * 1000))
     return pb.SubscribeResponse(
         opened=pb.Opened(
             epoch=epoch,
             at_last_acked=at_last_acked,
-            heartbeat_interval=duration_pb2.Duration(seconds=limits.pop("heartbeat_s", 10)),
+            heartbeat_interval=heartbeat,
             limits=pb.Limits(**limits),
             routing_key="route-1",
             **place(at),
@@ -212,16 +225,15 @@ def opened(at: int = 0, epoch: int = 1, at_last_acked: bool = False, **limits: i
     )
 
 
-def batch(first_sequence: int, numbers: Iterable[int], pad: int = 0) -> pb.SubscribeResponse:
+def batch(first_sequence: int, numbers: Iterable[int], pad: int = 0, *, json: bool = False) -> pb.SubscribeResponse:
     chosen = list(numbers)
-    return pb.SubscribeResponse(
-        batch=pb.Batch(
-            first_delivery_sequence=first_sequence,
-            event_count=len(chosen),
-            bson=b"".join(event(number, pad) for number in chosen),
-            **place(chosen[-1]),
-        )
-    )
+    events = [event(number, pad) for number in chosen]
+    made = pb.Batch(first_delivery_sequence=first_sequence, event_count=len(chosen), **place(chosen[-1]))
+    if json:
+        made.json.extend(json_util.dumps(bson.decode(each), json_options=_CANONICAL) for each in events)
+    else:
+        made.bson = b"".join(events)
+    return pb.SubscribeResponse(batch=made)
 
 
 def progress(at: int) -> pb.SubscribeResponse:

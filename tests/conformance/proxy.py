@@ -9,7 +9,7 @@ class Proxy:
     """Between a client and `127.0.0.1:port`. What passes is not looked at."""
 
     def __init__(self, port: int) -> None:
-        self._target = port
+        self.target = port
         self._links: set[asyncio.Task[None]] = set()
         self._flowing = asyncio.Event()
         self._flowing.set()
@@ -52,7 +52,7 @@ class Proxy:
         try:
             if self._refusing:
                 return
-            back, away = await asyncio.open_connection("127.0.0.1", self._target)
+            back, away = await asyncio.open_connection("127.0.0.1", self.target)
             async with asyncio.TaskGroup() as both:
                 both.create_task(self._carry(reader, away, to_client=False))
                 both.create_task(self._carry(back, writer, to_client=True))

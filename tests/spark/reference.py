@@ -124,10 +124,9 @@ def _binary(value: Any) -> bytes | None:
         return bytes(value)
     if isinstance(value, ObjectId):
         return value.binary
-    if isinstance(value, Mapping):
-        return bson.encode(value)
-    if isinstance(value, list):
-        return bson.encode({str(index): item for index, item in enumerate(value)})
+    if isinstance(value, Mapping | list):
+        # Within another, since of a document at the top the encoder moves `_id` to the front.
+        return bson.encode({"": value})[6:-1]
     return None
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from bson import Binary, Code, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
 from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.datetime_ms import DatetimeMS
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import (
     ArrayType,
@@ -90,6 +90,37 @@ SCHEMAS = st.dictionaries(NAMES, TYPES, min_size=1, max_size=4).map(
 )
 
 
+EDGES = st.sampled_from([base + off for base in (1 << 53, -(1 << 53), 1 << 31) for off in (-1, 0, 1)]).map(Int64)
+INTEGERS = EDGES | st.integers(-130, 130) | st.integers(-(1 << 31), (1 << 31) - 1) | LONG.map(Int64) | DOUBLES
+FITTING: dict[type[DataType], st.SearchStrategy[Any]] = {
+    ByteType: INTEGERS, ShortType: INTEGERS, IntegerType: INTEGERS, LongType: INTEGERS, DoubleType: INTEGERS,
+    BooleanType: st.booleans(),
+    StringType: st.text(max_size=20) | BINARIES | LEAVES,
+    BinaryType: BINARIES | LEAVES,
+    TimestampType: LEAVES, DateType: LEAVES,
+    DecimalType: DECIMALS | INTEGERS,
+}  # fmt: skip
+
+
+def fitting(data_type: DataType) -> st.SearchStrategy[Any]:
+    """Values that mostly fit the type, or nearly do."""
+    match data_type:
+        case StructType():
+            fields = {field.name: fitting(field.dataType) for field in data_type}
+            inner: st.SearchStrategy[Any] = st.fixed_dictionaries({}, optional=fields)
+            inner |= st.builds(dict, st.fixed_dictionaries(fields)) | st.builds(lambda a, b: a | b, DOCUMENTS, inner)
+        case ArrayType():
+            inner = st.lists(fitting(data_type.elementType), max_size=4)
+        case MapType():
+            inner = st.dictionaries(NAMES, fitting(data_type.valueType), max_size=4)
+        case _:
+            inner = FITTING[type(data_type)]
+    return inner | inner | VALUES
+
+
+CASES = SCHEMAS.flatmap(lambda schema: st.tuples(st.just(schema), st.lists(fitting(schema), min_size=1, max_size=6)))
+
+
 def numbers(arrow_type: pa.DataType) -> pa.DataType:
     """The same type with numbers for times, which Python's have too narrow a range for."""
     if pa.types.is_timestamp(arrow_type):
@@ -107,7 +138,6 @@ def numbers(arrow_type: pa.DataType) -> pa.DataType:
 
 def as_numbers(array: pa.Array) -> list[Any]:
     target = numbers(array.type)
-    buffers = array.buffers()
 
     def rebuilt(arrow_type: pa.DataType, wanted: pa.DataType, one: pa.Array) -> pa.Array:
         if pa.types.is_struct(wanted):
@@ -126,19 +156,19 @@ def as_numbers(array: pa.Array) -> list[Any]:
             return pa.Array.from_buffers(wanted, len(one), one.buffers()[:2], children=[child])
         return one.view(wanted) if wanted != arrow_type else one
 
-    assert buffers is not None
-    return rebuilt(array.type, target, array).to_pylist()
+    found: list[Any] = rebuilt(array.type, target, array).to_pylist()
+    return found
 
 
-@given(st.lists(DOCUMENTS | st.none() | VALUES, min_size=1, max_size=6), SCHEMAS)
-def test_every_column_holds_what_the_rules_say(documents: list[Any], schema: StructType) -> None:
+@settings(max_examples=400)
+@given(CASES)
+def test_every_column_holds_what_the_rules_say(case: tuple[StructType, list[Any]]) -> None:
+    schema, documents = case
     events = stream(*(event(number, fullDocument=each) for number, each in enumerate(documents, 1)))
     (batch,) = row_maker("typed", StructType([StructField("document", schema)]), "null").record_batches(events)
     batch.validate(full=True)
     decoded = [each.get("fullDocument") for each in bson.decode_all(events, MILLISECONDS)]
-    wanted = []
-    for each in decoded:
-        wanted.append(expected(each, schema) if isinstance(each, dict) else None)
+    wanted = [expected(each, schema) if isinstance(each, dict) else None for each in decoded]
     found = as_numbers(batch.column("document"))
     assert same(found, wanted), (found, wanted)
 
@@ -151,7 +181,8 @@ def test_one_long_document_among_short_ones_is_walked_to_its_end() -> None:
     documents = [{"last": [1]}, many, {"last": []}]
     schema = StructType([
         StructField("document", StructType([
-            StructField("last", ArrayType(StringType())), StructField("field 499", LongType()), StructField("field 3", LongType()),
+            StructField("last", ArrayType(StringType())),
+            StructField("field 499", LongType()), StructField("field 3", LongType()),
         ]))
     ])  # fmt: skip
     events = stream(*(event(number, fullDocument=each) for number, each in enumerate(documents, 1)))

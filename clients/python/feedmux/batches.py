@@ -142,6 +142,10 @@ class Batch(ABC):
         """Bytes of the events, as credit counts them."""
 
     @abstractmethod
+    def check(self) -> None:
+        """Raises ProtocolError where the batch does not hold as many events as it announced."""
+
+    @abstractmethod
     def _decode(self) -> list[Any]: ...
 
     def _document(self, index: int) -> Any:
@@ -209,6 +213,9 @@ class BsonBatch(Batch):
             self._offsets = _split(self._view, self._count)
         return self._offsets
 
+    def check(self) -> None:
+        _ = self.offsets
+
     def _decode(self) -> list[Any]:
         return bson.decode_all(self._view, self._options)
 
@@ -256,6 +263,9 @@ class JsonBatch(Batch):
         self.texts = texts
         """One text per event."""
         self._size_bytes = sum(map(_utf8_len, texts))
+
+    def check(self) -> None:
+        return  # Counted when the message was read.
 
     @property
     def size_bytes(self) -> int:

@@ -39,6 +39,7 @@ class Desk:
     __slots__ = (
         "acked",
         "alarm",
+        "broken",
         "closing",
         "committed",
         "drain",
@@ -68,6 +69,8 @@ class Desk:
         """User: totals handed out."""
         self.closing = False
         """User: the session shall end."""
+        self.broken: FeedmuxError | None = None
+        """User: a batch turned out not to hold what it announced; the session shall end with this."""
 
         self.alarm = NEVER
         """Runner: an ack of this ordinal or a higher one shall wake it."""

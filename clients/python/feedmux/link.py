@@ -16,6 +16,7 @@ import grpc.aio
 import grpc.experimental
 
 from feedmux.status import error_from_call
+from feedmux.tracing import trace_context
 
 _CHANNEL_OPTIONS: tuple[tuple[str, int | str], ...] = (
     ("grpc.max_receive_message_length", 72 * 1024 * 1024),
@@ -86,14 +87,15 @@ class Target:
         return chosen
 
     def metadata(self, route: str = "") -> Metadata:
-        """The metadata of every call: credentials, asked for anew each time, and the route where one is known."""
+        """The metadata of every call: credentials, asked for anew each time, the route where one is known, and the
+        caller's trace."""
         pairs: list[tuple[str, str]] = []
         if self.token is not None:
             token = self.token if isinstance(self.token, str) else self.token()
             pairs.append(("authorization", f"Bearer {token}"))
         if route:
             pairs.append((_ROUTE_KEY, route))
-        return tuple(pairs)
+        return (*pairs, *trace_context())
 
 
 class Stream(Protocol):

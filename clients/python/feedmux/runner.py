@@ -100,8 +100,8 @@ class Runner:
     def on_wake(self) -> None:
         """The desk called: an ack or a taken batch reached its threshold, or the session is closing."""
         desk = self._desk
-        if desk.closing and not self._live and self._call is not None:
-            self._cut(self._call, "closed while connecting")
+        if self._call is not None and (desk.broken is not None or (desk.closing and not self._live)):
+            self._cut(self._call, "closed while connecting" if desk.broken is None else "the server broke the protocol")
         if not self._live:
             self._work.set()
             return
@@ -134,6 +134,8 @@ class Runner:
                 error: FeedmuxError = Unavailable("the server ended the stream", status="UNAVAILABLE")
             except FeedmuxError as failure:
                 error = failure
+            if self._desk.broken is not None:
+                raise self._desk.broken
             if self._desk.closing:
                 return
             was_live = self._live
@@ -154,7 +156,7 @@ class Runner:
 
     async def _pause(self, delay_s: float) -> None:
         deadline_s = self._loop.time() + delay_s
-        while not self._desk.closing and (left_s := deadline_s - self._loop.time()) > 0:
+        while not self._desk.closing and self._desk.broken is None and (left_s := deadline_s - self._loop.time()) > 0:
             self._work.clear()
             try:
                 await asyncio.wait_for(self._work.wait(), left_s)
@@ -269,6 +271,8 @@ class Runner:
         return requests.open_bytes(message)
 
     def _receive(self, response: Response) -> None:
+        if not self._live and not isinstance(response, Opened):
+            raise ProtocolError("the first message was not Opened")
         match response:
             case Delivery():
                 self._deliver(response)
@@ -289,8 +293,6 @@ class Runner:
                 self._desk.put(Said(response))
 
     def _deliver(self, delivery: Delivery) -> None:
-        if not self._live:
-            raise ProtocolError("a batch came before Opened")
         batch, desk = delivery.batch, self._desk
         events, size_bytes = len(batch), batch.size_bytes
         self._window.receive(events, size_bytes, lambda: len(batch.raw_event(events - 1)))
@@ -322,6 +324,7 @@ class Runner:
             self._limit_bytes = min(self._options.message_bytes_max, opened.message_bytes_max)
         if opened.heartbeat_s > 0:
             self._silent_s = _SILENT_INTERVALS * opened.heartbeat_s
+            self._watch_anew()
         self._route = opened.routing_key or self._route
         self._sent_sequence = 0
         desk.epoch = opened.epoch
@@ -353,6 +356,11 @@ class Runner:
         if self._rewound is None or self._rewound.begins_at != rewound.begins_at:
             self._desk.put(Said(rewound))
         self._rewound = rewound
+
+    def _watch_anew(self) -> None:
+        if self._watchdog is not None and self._call is not None:
+            self._watchdog.cancel()
+            self._watch(self._call, self._heard_s + self._silent_s)
 
     def _watch(self, call: Stream, due_s: float) -> None:
         self._watchdog = self._loop.call_at(due_s, self._check, call, due_s)

@@ -12,6 +12,7 @@ from bson.timestamp import Timestamp
 
 from feedmux.batches import Batch, Event
 from feedmux.desk import NEVER, Desk, Ended, Item, Said
+from feedmux.errors import ProtocolError
 from feedmux.notices import Notice
 from feedmux.places import NOWHERE, Place
 
@@ -107,7 +108,7 @@ class Seat:
     @property
     def closed(self) -> bool:
         """Whether the session was closed or has ended by an error."""
-        return self._desk.closing or self._ended is not None
+        return self._desk.closing or self._ended is not None or self._desk.broken is not None
 
     def _handed(self) -> int:
         batch, last = self._batch, self._last
@@ -154,7 +155,11 @@ class Seat:
 
     def _settle(self, item: Item, whole: bool) -> Batch | None:
         """A batch, now taken; None for a notice, now told, and for the end. Raises the error that ended the session."""
+        if self._desk.broken is not None:
+            raise self._desk.broken
         if isinstance(item, Batch):
+            if not whole:
+                self._check_events(item)
             self._take(item, whole)
             return item
         if isinstance(item, Said):
@@ -164,6 +169,15 @@ class Seat:
         if item.error is not None and not self._desk.closing:
             raise item.error
         return None
+
+    def _check_events(self, batch: Batch) -> None:
+        """Raises ProtocolError, which ends the session. Who loops over events pays for finding them anyway."""
+        try:
+            batch.check()
+        except ProtocolError as error:
+            self._desk.broken = error
+            self._desk.wake()
+            raise
 
     def _say(self, notice: Notice) -> None:
         if self._on_notice is not None:

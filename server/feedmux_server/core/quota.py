@@ -14,6 +14,7 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 UNLIMITED: Final = 1 << 62
 _BURST_S: Final = 1.0
 _REQUEST_BURST_S: Final = 5.0
+_REQUEST_WAIT_MAX_S: Final = 1.0
 _RETRY_AFTER_S: Final = 5.0
 
 
@@ -93,12 +94,14 @@ class Account:
         self._requests = TokenBucket(quotas.requests_per_s, _REQUEST_BURST_S, now_s)
         self._wake()
 
-    def request(self, now_s: float) -> None:
-        """Raises QUOTA_EXCEEDED when calls come too fast."""
+    def request(self, now_s: float) -> float:
+        """How long the call is to wait before it is served, in seconds: callers in a loop are slowed down rather than
+        refused again and again. Raises QUOTA_EXCEEDED when calls come so fast that it would wait longer than that."""
         wait_s = self._requests.wait_s(now_s)
-        if wait_s > 0:
-            raise exceeded("requests_per_s", self.quotas.requests_per_s, retry_after_s=max(wait_s, 0.1))
+        if wait_s > _REQUEST_WAIT_MAX_S:
+            raise exceeded("requests_per_s", self.quotas.requests_per_s, retry_after_s=wait_s)
         self._requests.take(1, now_s)
+        return wait_s
 
     def open_stream(self, feed: Hashable) -> None:
         """Raises QUOTA_EXCEEDED. To be undone by `close_stream`."""
@@ -135,7 +138,7 @@ class Account:
         self._events.take(events, now_s)
         self._bytes.take(size, now_s)
 
-    def usage(self, subscriptions: int, trailing_streams: int) -> dict[str, tuple[int, int | None]]:
+    def usage(self, subscriptions: int | None, trailing_streams: int) -> dict[str, tuple[int, int | None]]:
         """Each quota's limit, and what is used of it; None for rates and sizes."""
         used = {
             "subscriptions": subscriptions,

@@ -53,17 +53,20 @@ NAMES: Final = {
 _UNKNOWN: Final = -1
 _FIXED_BYTES: Final = np.full(256, _UNKNOWN, np.int64)
 _COUNTED: Final = np.zeros(256, np.bool_)
+_LEAST_COUNT: Final = np.zeros(256, np.int64)
 for _kind, _bytes in {
     DOUBLE: 8, UNDEFINED: 0, OBJECT_ID: 12, BOOLEAN: 1, DATE: 8, NULL: 0, INT32: 4, TIMESTAMP: 8, INT64: 8,
     DECIMAL128: 16, MAX_KEY: 0, MIN_KEY: 0, REGEX: 0,
 }.items():  # fmt: skip
     _FIXED_BYTES[_kind] = _bytes
-# An int32 in front says how much follows: this much besides what it says.
-for _kind, _bytes in {
-    STRING: 4, DOCUMENT: 0, ARRAY: 0, BINARY: 5, DB_POINTER: 16, CODE: 4, SYMBOL: 4, CODE_WITH_SCOPE: 0,
+# An int32 in front says how much follows: this much besides what it says, and the least it may say.
+for _kind, (_bytes, _least) in {
+    STRING: (4, 1), DOCUMENT: (0, 5), ARRAY: (0, 5), BINARY: (5, 0), DB_POINTER: (16, 1), CODE: (4, 1), SYMBOL: (4, 1),
+    CODE_WITH_SCOPE: (0, 14),
 }.items():  # fmt: skip
     _FIXED_BYTES[_kind] = _bytes
     _COUNTED[_kind] = True
+    _LEAST_COUNT[_kind] = _least
 
 _ONES: Final = np.uint64(0x0101010101010101)
 _HIGHS: Final = np.uint64(0x8080808080808080)
@@ -252,7 +255,7 @@ def _steps(buffer: Buffer, rows: Ints, documents: Ints) -> Iterator[_Step]:
             ends = starts + _value_bytes(buffer, kinds, starts)
         except (IndexError, ValueError):
             raise InvalidEvents("a document is cut short") from None
-        if (ends < starts).any() or ends.max() >= buffer.size:
+        if ends.max() >= buffer.size:
             raise InvalidEvents("a value has an impossible length")
         yield _Step(buffer, rows, kinds, keys, key_ends, starts, ends, key)
         at = ends
@@ -299,17 +302,24 @@ def _value_bytes(buffer: Buffer, kinds: Bytes, starts: Ints) -> Ints:
             raise InvalidEvents(f"a value is of the unknown BSON type {first}")
         if not _COUNTED[first]:
             return np.full(len(kinds), fixed, np.int64)
-        return np.asarray(buffer.at(starts, "<i4").astype(np.int64) + fixed)
+        return _counts(buffer, kinds, starts) + int(fixed)
     sizes = _FIXED_BYTES[kinds]
     if (sizes == _UNKNOWN).any():
         raise InvalidEvents(f"a value is of the unknown BSON type {kinds[sizes == _UNKNOWN][0]}")
     counted = _COUNTED[kinds]
-    sizes[counted] += buffer.at(starts[counted], "<i4")
+    sizes[counted] += _counts(buffer, kinds[counted], starts[counted])
     regex = kinds == REGEX
     if regex.any():
         options = _ends_of_text(buffer, starts[regex]) + 1
         sizes[regex] = _ends_of_text(buffer, options) + 1 - starts[regex]
     return sizes
+
+
+def _counts(buffer: Buffer, kinds: Bytes, starts: Ints) -> Ints:
+    counts: Ints = buffer.at(starts, "<i4").astype(np.int64)
+    if (counts < _LEAST_COUNT[kinds]).any():
+        raise InvalidEvents("a value has an impossible length")
+    return counts
 
 
 def _alone(buffer: Buffer, row: int, at: int) -> _Step:
@@ -325,11 +335,12 @@ def _alone(buffer: Buffer, row: int, at: int) -> _Step:
         if kind == REGEX:
             size = raw.find(b"\0", raw.find(b"\0", start) + 1) + 1 - start
         elif _COUNTED[kind]:
-            size += int.from_bytes(raw[start : start + 4], "little", signed=True)
+            count = int.from_bytes(raw[start : start + 4], "little", signed=True)
+            size = size + count if count >= _LEAST_COUNT[kind] else _UNKNOWN
         if size < 0 or start + size >= buffer.size:
             raise InvalidEvents("a value has an impossible length")
         found.append((kind, at + 1, key_end, start, start + size))
         at = start + size
     table = np.array(found, np.int64).reshape(-1, 5)
-    rows = np.full(len(found), row, np.int64)
-    return _Step(buffer, rows, table[:, 0].astype(np.uint8), *(table[:, column] for column in range(1, 5)), alone=True)
+    kinds, rows = table[:, 0].astype(np.uint8), np.full(len(found), row, np.int64)
+    return _Step(buffer, rows, kinds, table[:, 1], table[:, 2], table[:, 3], table[:, 4], alone=True)

@@ -39,25 +39,25 @@ DOCUMENT: Final = "document"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """What a column holds. `path` is where in the event; None is computed."""
+    """What a column holds. `path` is where in the event; empty is computed."""
 
     type: DataType
     nullable: bool
-    path: tuple[str, ...] | None
+    path: tuple[str, ...]
     meaning: str
 
 
 COLUMNS: Final[Mapping[str, Column]] = MappingProxyType({
-    "resume_token": Column(BinaryType(), False, ("_id",), "MongoDB's resume token, a BSON document; unique for each event"),
-    "sort_key": Column(BinaryType(), False, None, "17 bytes that sort as the events do: the later change is greater"),
-    "cluster_time": Column(TimestampType(), False, None, "the seconds of the cluster time"),
-    "cluster_time_increment": Column(LongType(), False, None, "its increment within the second"),
+    "resume_token": Column(BinaryType(), False, ("_id",), "MongoDB's resume token as BSON; unique for each event"),
+    "sort_key": Column(BinaryType(), False, (), "17 bytes that sort as the events do: the later change is greater"),
+    "cluster_time": Column(TimestampType(), False, (), "the seconds of the cluster time"),
+    "cluster_time_increment": Column(LongType(), False, (), "its increment within the second"),
     "wall_time": Column(TimestampType(), True, ("wallTime",), "the server's clock at the change"),
     "operation": Column(StringType(), True, ("operationType",), "insert, update, replace, delete, drop, …, untouched"),
     "database": Column(StringType(), True, ("ns", "db"), "the database"),
     "collection": Column(StringType(), True, ("ns", "coll"), "the collection; null for events of a whole database"),
-    "document_key": Column(BinaryType(), True, ("documentKey",), "`_id`, and the shard key where there is one, as BSON"),
-    EVENT: Column(BinaryType(), False, None, "the whole event as MongoDB sent it: BSON, or relaxed extended JSON"),
+    "document_key": Column(BinaryType(), True, ("documentKey",), "`_id`, and the shard key if there is one, as BSON"),
+    EVENT: Column(BinaryType(), False, (), "the whole event as MongoDB sent it: BSON, or relaxed extended JSON"),
 })  # fmt: skip
 """The envelope, in its order."""
 
@@ -69,6 +69,9 @@ DECODED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
 })  # fmt: skip
 """What a typed schema may have as a STRUCT of its own choice, or as BINARY (its BSON)."""
 
+HAS_DOCUMENT: Final = "has_document"
+"""Whether there is a fullDocument, be it null, which updateLookup gives where it finds none. BOOLEAN, typed only."""
+
 _LEAVES: Final = (
     StringType, BinaryType, BooleanType, ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType, DecimalType,
     TimestampType, TimestampNTZType, DateType,
@@ -76,11 +79,11 @@ _LEAVES: Final = (
 
 
 def default_schema(mode: str) -> StructType:
-    """The columns of `envelope` and of `json`. A `typed` schema is the user's: see `typed_schema`. Raises SchemaRefused."""
+    """The columns of `envelope` and of `json`; a `typed` schema is the user's: `typed_schema`. Raises SchemaRefused."""
     if mode == TYPED:
         raise SchemaRefused(
             "schemaMode typed needs a schema: put the fields of your documents into a struct column `document`,"
-            ' such as .schema("document_key BINARY, sort_key BINARY, operation STRING, document STRUCT<_id: BIGINT, …>")'
+            ' such as .schema("document_key BINARY, sort_key BINARY, document STRUCT<_id: BIGINT, name: STRING>")'
         )
     if mode not in MODES:
         raise SchemaRefused(f"schemaMode {mode!r} is none of {', '.join(MODES)}")
@@ -91,7 +94,10 @@ def default_schema(mode: str) -> StructType:
 
 
 def typed_schema(document: StructType, *, document_key: StructType | None = None, before: bool = False) -> StructType:
-    """All envelope columns but `event`, and `document`; `document_key` decoded where given; with the pre-image on request."""
+    """All envelope columns but `event`, and `document`.
+
+    `document_key` is BSON unless its fields are given; `before` adds the pre-image, `document_before`.
+    """
     fields = [field for field in default_schema(ENVELOPE) if field.name != EVENT]
     if document_key is not None:
         fields = [StructField(f.name, document_key) if f.name == "document_key" else f for f in fields]
@@ -116,16 +122,20 @@ def check(mode: str, schema: StructType) -> None:
     for field in schema.fields:
         if mode == TYPED and field.name in DECODED and isinstance(field.dataType, StructType):
             _check_type(field.dataType, field.name)
-        elif mode == TYPED and field.name in DECODED and isinstance(field.dataType, BinaryType):
-            continue
-        else:
+        elif mode != TYPED or not _is_extra(field):
             _check_envelope(mode, field)
+
+
+def _is_extra(field: StructField) -> bool:
+    """A column of typed rows that is none of the envelope's, or is one as BSON."""
+    wanted = BooleanType() if field.name == HAS_DOCUMENT else BinaryType() if field.name in DECODED else None
+    return field.dataType == wanted
 
 
 def _check_envelope(mode: str, field: StructField) -> None:
     column = COLUMNS.get(field.name)
     if column is None:
-        known = [*COLUMNS, *(name for name in DECODED if name not in COLUMNS and mode == TYPED)]
+        known = [*COLUMNS, *([*DECODED, HAS_DOCUMENT][1:] if mode == TYPED else [])]
         hint = ", or a field of the struct column `document`" if mode == TYPED else "; your own need schemaMode typed"
         raise SchemaRefused(f"the column {field.name!r} is none of {', '.join(known)}{hint}")
     wanted: tuple[DataType, ...] = (column.type,)

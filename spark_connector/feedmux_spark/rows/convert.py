@@ -1,7 +1,8 @@
 """BSON values as Arrow columns: what each column type takes, whole columns at a time.
 
-A value is taken only where the column can hold it exactly (FLOAT apart, which rounds); everything else is a mismatch, and
-never becomes another value. `docs/rows.md` has the table. Neighbours: `bson_walk` finds the values, `maker` asks for columns.
+A value is taken only where the column can hold it exactly (FLOAT apart, which rounds); everything else is a mismatch,
+and never becomes another value. `docs/rows.md` has the table. Neighbours: `bson_walk` finds the values, `maker` asks
+for columns.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +32,7 @@ _OLD_BINARY_SUBTYPE: Final = 2
 _HEX: Final = np.frombuffer(bytes(range(256)).hex().encode(), "<u2")
 
 TAKES: Final[Mapping[str, str]] = MappingProxyType({
-    "STRING": "string, symbol, javascript; objectId as 24 hexadecimal digits; binary of subtype 4 (UUID) in its usual form",
+    "STRING": "string, symbol, javascript; objectId as 24 hexadecimal digits; binary of subtype 4 as a UUID's text",
     "BINARY": "binary of every subtype; objectId as 12 bytes; document and array as their BSON",
     "BOOLEAN": "bool",
     "TINYINT, SMALLINT, INT, BIGINT": "int, long and double that are whole and in range",
@@ -57,7 +58,8 @@ class Policy:
 def column(values: Values, field: pa.Field, path: str, policy: Policy, parents: Mask | None = None) -> pa.Array:
     """The values as a column of exactly `field.type`. Raises TypeMismatch.
 
-    `parents` says in which rows there is something that the value is part of; a column that is not nullable needs one there.
+    `parents` says in which rows there is something that the value is part of; a column that is not nullable needs a
+    value there.
     """
     array, taken = _builder(field.type)(values, field.type, path, policy)
     if taken.all():
@@ -69,7 +71,8 @@ def column(values: Values, field: pa.Field, path: str, policy: Policy, parents: 
             row = int(np.argmax(refused))
             name = bson.NAMES[int(kind[row])]
             raise TypeMismatch(
-                f"{path}: a BSON {name} that a column of type {_spark_name(field.type)} cannot hold", int(values.start[row])
+                f"{path}: a BSON {name} that a column of type {_spark_name(field.type)} cannot hold",
+                int(values.start[row]),
             )
     if not field.nullable:
         empty = ~taken if parents is None else ~taken & parents
@@ -213,7 +216,9 @@ def _strings(values: Values, arrow_type: Any, _path: str, _policy: Policy) -> Bu
         size = values.buffer.at(places, "<i4")
         uuid = (size == _UUID_BYTES) & (values.buffer.bytes[places + 4] == _UUID_SUBTYPE)
         rows, places = rows[uuid], places[uuid] + 5
-        array = pc.coalesce(array, _scattered(fixed_binary(_uuids(values.buffer, places), arrow_type), rows, len(values)))
+        array = pc.coalesce(
+            array, _scattered(fixed_binary(_uuids(values.buffer, places), arrow_type), rows, len(values))
+        )
         taken[rows] = True
     return array, taken
 
@@ -278,9 +283,7 @@ def _maps(values: Values, arrow_type: Any, path: str, policy: Policy) -> Built:
 def _nested(arrow_type: pa.DataType, counts: Ints, child: pa.Array, taken: Mask) -> pa.Array:
     offsets = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])
-    return pa.Array.from_buffers(
-        arrow_type, len(counts), [_validity(taken), pa.py_buffer(offsets)], children=[child]
-    )
+    return pa.Array.from_buffers(arrow_type, len(counts), [_validity(taken), pa.py_buffer(offsets)], children=[child])
 
 
 _BUILDERS: Final[tuple[tuple[Callable[[Any], bool], Callable[[Values, Any, str, Policy], Built]], ...]] = (

@@ -17,11 +17,13 @@ _BIAS: Final = 6176
 _SHORT: Final = 10**18
 """Below it a number and its shifts fit int64."""
 _SHORT_DIGITS: Final = 18
+_LONGEST: Final = 38
+"""Digits of the longest column."""
 _POWERS: Final = np.array([10**digits for digits in range(_SHORT_DIGITS + 1)], np.int64)
 
 
 def decimals(values: Values, precision: int, scale: int) -> tuple[NDArray[np.int64], Mask]:
-    """Little-endian 128-bit numbers as pairs of 64 bits, in units of 10 to the -`scale`, and where a value was taken."""
+    """Units of 10 to the -`scale` as little-endian 128-bit numbers in pairs of 64 bits; and where a value was taken."""
     count = len(values)
     words = np.zeros((count, 2), np.int64)
     taken = np.zeros(count, np.bool_)
@@ -83,7 +85,8 @@ def _in_units(values: Values, row: int, scale: int) -> int | None:
     """One value in units of 10 to the -`scale`; None where that is not whole, or not a number."""
     raw = values.buffer.raw[values.start[row] : values.end[row]]
     if values.kind[row] != bson.DECIMAL128:
-        return int.from_bytes(raw, "little", signed=True) * 10**scale
+        whole: int = int.from_bytes(raw, "little", signed=True) * 10**scale
+        return whole
     number = Decimal128.from_bid(raw).to_decimal()
     if not number.is_finite():
         return None
@@ -93,9 +96,7 @@ def _in_units(values: Values, row: int, scale: int) -> int | None:
     shift = exponent + scale
     if not coefficient:
         return 0
-    if shift > 40:
-        return None  # more digits than any column has
-    if shift >= 0:
-        return coefficient * 10**shift
-    units, rest = divmod(coefficient, 10**-shift)
+    if shift > _LONGEST:
+        return None
+    units, rest = divmod(coefficient * 10 ** max(shift, 0), 10 ** max(-shift, 0))
     return None if rest else units

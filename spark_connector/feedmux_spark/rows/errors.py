@@ -1,7 +1,9 @@
 """What can go wrong between received events and rows."""
 
+from feedmux_spark.errors import FeedmuxSparkError, OptionError
 
-class RowsError(Exception):
+
+class RowsError(FeedmuxSparkError):
     """Of this package."""
 
 
@@ -9,7 +11,7 @@ class InvalidEvents(RowsError):
     """The received bytes are not change events as MongoDB writes them."""
 
 
-class SchemaRefused(RowsError, ValueError):
+class SchemaRefused(RowsError, OptionError):
     """A schema that cannot be filled; the message says what to write instead."""
 
 

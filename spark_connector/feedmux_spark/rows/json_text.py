@@ -1,12 +1,13 @@
 """Events as relaxed Extended JSON, one text for each.
 
 Made here and not by the server, because workers do it side by side. It is the one place that decodes events row by row:
-`bson` and `json` do it in C, and only types that JSON lacks come back to Python (half the time of `json_util.dumps`, which
-goes through every value; measured). Texts are the same as `json_util`'s.
+`bson` and `json` do it in C, and only types that JSON lacks come back to Python (half the time of `json_util.dumps`,
+which goes through every value; measured). Texts are the same as `json_util`'s.
 """
 
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, Final
 
 import bson
@@ -56,7 +57,7 @@ _encode: Final = json.JSONEncoder(
 def texts(raw: bytes, places: Ints) -> Iterator[str]:
     """The events of `raw`; `places` are their beginnings and the end. Raises InvalidEvents."""
     offsets = places.tolist()
-    for start, end in zip(offsets, offsets[1:], strict=False):
+    for start, end in pairwise(offsets):
         event = raw[start:end]
         try:
             try:

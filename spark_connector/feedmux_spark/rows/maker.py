@@ -31,10 +31,7 @@ class RowMaker:
             raise SchemaRefused(f"onTypeMismatch {on_type_mismatch!r} is neither {FAIL} nor {NULL}")
         self._policy = Policy(fail=on_type_mismatch == FAIL)
         self._arrow_schema = to_arrow_schema(schema, timezone="UTC")
-        self._paths = {
-            name: columns.DECODED[name] if name in columns.DECODED else columns.COLUMNS[name].path
-            for name in schema.fieldNames()
-        }
+        self._paths = {name: _path(name) for name in schema.fieldNames()}
 
     def record_batches(self, events: bytes) -> list[pa.RecordBatch]:
         """The events of a batch, BSON documents one behind the other, as rows in the same order.
@@ -51,7 +48,7 @@ class RowMaker:
         return [pa.RecordBatch.from_arrays(arrays, schema=self._arrow_schema)]
 
     def _wanted(self) -> set[tuple[str, ...]]:
-        return {path for path in self._paths.values() if path is not None}
+        return {path for path in self._paths.values() if path}
 
     def _arrays(self, found: "_Found") -> list[pa.Array]:
         return [self._array(field, found) for field in self._arrow_schema]
@@ -66,10 +63,18 @@ class RowMaker:
                 return pa.array(found.seconds * 1_000_000).view(field.type)
             case "cluster_time_increment":
                 return pa.array(found.increments)
+            case columns.HAS_DOCUMENT:
+                return pa.array(found.values[_path(field.name)].kind != bson_walk.MISSING)
         path = self._paths[field.name]
-        assert path is not None
         policy = self._policy if pa.types.is_struct(field.type) else _LENIENT
         return column(found.values[path], field, field.name, policy)
+
+
+def _path(name: str) -> tuple[str, ...]:
+    """Where in the event a column comes from; empty for what is computed."""
+    if name == columns.HAS_DOCUMENT:
+        name = columns.DOCUMENT
+    return columns.DECODED[name] if name in columns.DECODED else columns.COLUMNS[name].path
 
 
 class _Found:
@@ -105,6 +110,6 @@ def _located(error: TypeMismatch, events: bytes, places: Ints) -> TypeMismatch:
     row = int(np.searchsorted(places, error.place, side="right")) - 1
     event: dict[str, Any] = bson.decode(events[places[row] : places[row + 1]], json_text.PLAIN)
     return TypeMismatch(
-        f"{error}. Change the type, or set onTypeMismatch to null. The event: operationType {event.get('operationType')},"
-        f" ns {event.get('ns')}, resume token {event.get('_id')}"
+        f"{error}. Change the type, or set onTypeMismatch to null. The event: operationType"
+        f" {event.get('operationType')}, ns {event.get('ns')}, resume token {event.get('_id')}"
     )

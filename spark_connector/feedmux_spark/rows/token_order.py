@@ -41,7 +41,7 @@ def cluster_times_and_sort_keys(tokens: Values, fragments: Values) -> tuple[Ints
     _require((data.kind == bson.STRING).all(), "an event has no resume token")
     buffer, count = tokens.buffer, len(tokens)
     nibbles = _NIBBLES[buffer.at(data.start + 4, _HEAD_TEXT).view(np.uint8).reshape(count, 2 * _HEAD_BYTES)]
-    head = nibbles[:, 0::2] << 4 | nibbles[:, 1::2]
+    head = (nibbles[:, 0::2] << 4 | nibbles[:, 1::2]).astype(np.uint8)
     _require((head[:, 0] == _TIMESTAMP).all(), "a resume token does not begin with a cluster time")
     at: Ints = np.full(count, 9, np.int64)
     version, at = _number(head, at)

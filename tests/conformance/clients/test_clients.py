@@ -1,0 +1,22 @@
+"""Every scenario, with every client whose runner is here."""
+
+import pytest
+
+from tests.conformance.clients.conftest import Runners
+from tests.conformance.clients.play import play
+from tests.conformance.clients.runners import LANGUAGES
+from tests.conformance.clients.scenario import Scenario, scenarios
+from tests.conformance.clients.worlds import World
+
+PRESENT = [each.name for each in LANGUAGES.values() if each.present]
+
+
+@pytest.mark.parametrize("scenario", scenarios(), ids=lambda each: each.id)
+@pytest.mark.parametrize("language", PRESENT)
+async def test_scenario(world: World, runners: Runners, language: str, scenario: Scenario) -> None:
+    runner = await runners.get(language)
+    try:
+        await play(world, runner, scenario)
+    except BaseException:
+        await runners.discard(language)
+        raise
