@@ -137,6 +137,7 @@ class Progress:
                     self._remember(start, end, ())
                     return end
                 if plan.caught_up or not self._pinned:
+                    self._latest = start.time if plan.caught_up else plan.latest
                     return start
                 reached = end
 
@@ -156,7 +157,7 @@ class Progress:
                     after = self._behind_the_gap(after, error)
 
     def report(self) -> dict[str, Any] | None:
-        """What MongoDB has committed, for the query's progress."""
+        """How far the feed reaches, for the query's progress; where nothing more matches, as far as was read."""
         return None if self._latest is None else {"clusterTime": shown_time(self._latest)}
 
     def stop(self) -> None:
