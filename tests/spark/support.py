@@ -22,7 +22,7 @@ from tests.integration.servers import ServerProcess
 Document = dict[str, Any]
 Documents = Database[Document]
 Write = Callable[[DataFrame, int], None]
-PATIENCE_S = 120
+PATIENCE_S = 200
 
 
 @dataclass(frozen=True, slots=True)
