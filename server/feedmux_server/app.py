@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 import uvloop
 
-from feedmux_server.config import Config, ConfigError, LimitsSection
+from feedmux_server.config import Config, ConfigError, LimitsSection, WideSection
 from feedmux_server.core.credit import CreditLimits
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.feed_streams import StreamLimits
 from feedmux_server.core.quota import Accounts
 from feedmux_server.core.replay_buffer import RingLimits
+from feedmux_server.core.wide_plan import WideLimits
 from feedmux_server.credentials import Credentials
 from feedmux_server.dependencies import Dependencies
 from feedmux_server.fanout.history import HistoryWatch
@@ -24,6 +25,7 @@ from feedmux_server.fanout.hub import Hub, HubLimits
 from feedmux_server.fanout.pump import PumpLimits
 from feedmux_server.fanout.ranges import RangeLimits, Ranges
 from feedmux_server.fanout.survey import Look
+from feedmux_server.fanout.wide_stream import WideStreamLimits
 from feedmux_server.rpc.health import Health
 from feedmux_server.rpc.readiness import Readiness
 from feedmux_server.rpc.server import Listeners, PortInUse, Ports, Servers
@@ -118,7 +120,7 @@ async def running(
         refusal: CannotStart | None = None
         async with asyncio.TaskGroup() as tasks:
             accounts = Accounts(credentials.quotas_of, time.monotonic)
-            hub = Hub(dependencies.sources, hub_limits(config.limits), tasks, accounts, observer)
+            hub = Hub(dependencies.sources, hub_limits(config.limits, config.wide), tasks, accounts, observer)
             ranges = Ranges(hub, RangeLimits(config.limits.kept_bytes))
             service = Service(
                 hub,
@@ -163,9 +165,9 @@ async def running(
                     tasks.create_task(unfit.watch(readiness), name="readiness"),
                     tasks.create_task(sweep(service), name="unused-subscriptions"),
                 ]
-                await health.show(readiness.there)
-                await health.started()
                 try:
+                    await health.show(readiness.there)
+                    await health.started()
                     yield Running(ports, service, telemetry.port)
                 finally:
                     await servers.drain(config.limits.drain_s, config.limits.drain_delay_s)
@@ -238,7 +240,7 @@ def _address(listen: str, port: int) -> str:
     return f"{listen.rpartition(':')[0]}:{port}"
 
 
-def hub_limits(limits: LimitsSection) -> HubLimits:
+def hub_limits(limits: LimitsSection, wide: WideSection) -> HubLimits:
     return HubLimits(
         streams=StreamLimits(
             RingLimits(limits.ring_events, limits.ring_bytes),
@@ -251,5 +253,8 @@ def hub_limits(limits: LimitsSection) -> HubLimits:
         memory_bytes_max=limits.memory_bytes,
         trailing_max=limits.trailing_streams,
         unacked_events_max=limits.unacked_events,
+        wide=WideLimits(wide.enabled, wide.feeds_min, wide.events_per_s_max),
+        wide_stream=WideStreamLimits(RingLimits(limits.ring_events, wide.ring_bytes)),
+        view_inbox_bytes=wide.inbox_bytes,
         history_at_risk_s=limits.history_at_risk_s,
     )

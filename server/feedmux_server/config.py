@@ -21,6 +21,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    PositiveFloat,
     SecretStr,
     ValidationError,
     field_validator,
@@ -213,7 +214,7 @@ class LimitsSection(_Section):
         " keeps most is given up, and read from MongoDB again. Counts beside memory_bytes.",
     )
     sessions: int = Field(default=10_000, ge=1, description="Sessions of the process; about 60 KB each when idle.")
-    history_at_risk_s: tuple[float, ...] = Field(
+    history_at_risk_s: tuple[PositiveFloat, ...] = Field(
         default=(3_600.0, 600.0),
         description="A session is told when the time until its place leaves the oplog, by the oplog's present rate,"
         " falls below each of these. The largest is also what the metrics call at risk. Empty: nobody is told.",
@@ -296,6 +297,33 @@ class RedisSection(_Section):
         return self
 
 
+class WideSection(_Section):
+    """Wide streams: many narrow feeds read as one stream of their database or deployment. What is delivered stays the
+    same."""
+
+    enabled: bool = Field(default=True, description="Off: every feed is read by a change stream of its own.")
+    feeds_min: int = Field(
+        default=8,
+        ge=2,
+        description="Feeds of collections or databases with the same options from which on they share one stream; with"
+        " less than half of that it is given up.",
+    )
+    events_per_s_max: float = Field(
+        default=20_000,
+        gt=0,
+        description="Events per second of the wide stream above which it is given up, unless half of them are for its"
+        " feeds. More spares MongoDB scans, and costs this process the events of others.",
+    )
+    ring_bytes: int = Field(
+        default=32 << 20, ge=1 << 20, description="What a feed may be behind, in bytes of the wide stream, to join it."
+    )
+    inbox_bytes: int = Field(
+        default=4 << 20,
+        ge=64 << 10,
+        description="Events of one feed that wait for its subscribers; with more it reads MongoDB on its own.",
+    )
+
+
 class LogSection(_Section):
     """Logs go to standard error."""
 
@@ -371,6 +399,7 @@ class Config(BaseSettings):
         default=(), description="SHA-256 hashes of the operators' keys, as `feedmux keys new` prints them."
     )
     limits: LimitsSection = LimitsSection()
+    wide: WideSection = WideSection()
     log: LogSection = LogSection()
     telemetry: TelemetrySection = TelemetrySection()
     audit: AuditSection = AuditSection()

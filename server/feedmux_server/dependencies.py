@@ -88,9 +88,13 @@ def _is_away(error: BaseException) -> bool:
 
 
 async def _check_source(source: Source) -> None:
-    """Raises SOURCE_UNAVAILABLE, and SOURCE_UNSUITABLE where it is unfit."""
+    """Raises SOURCE_UNAVAILABLE; until it has once been there, also what makes it unfit."""
     if source.connected:
-        await source.operation_time()
+        try:
+            await source.operation_time()
+        except FeedmuxError as error:
+            # A password that is being changed is no reason to end.
+            raise FeedmuxError(ErrorReason.SOURCE_UNAVAILABLE, error.message) from error
         return
     for warning in await source.connect():
         log.warning(warning)

@@ -19,13 +19,18 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed_streams import FeedStreams, StreamLimits
 from feedmux_server.core.oplog_forecast import OplogForecast
 from feedmux_server.core.quota import UNLIMITED_QUOTAS, Accounts
+from feedmux_server.core.replay_buffer import ReplayBuffer
 from feedmux_server.core.shared_stream import SharedStream
 from feedmux_server.core.stream_key import StreamKey
 from feedmux_server.core.subscriber import JoinPoint, Subscriber
 from feedmux_server.core.usage import Ledger
-from feedmux_server.fanout.pump import Pump, PumpLimits
+from feedmux_server.core.wide_plan import WideLimits, may_be_view
+from feedmux_server.fanout.pump import Pump, PumpLimits, Reader
 from feedmux_server.fanout.rendering import Renderer
 from feedmux_server.fanout.turns import Turns
+from feedmux_server.fanout.view_reader import ViewReader
+from feedmux_server.fanout.wide_stream import WideStreamLimits
+from feedmux_server.fanout.wide_streams import WideStreams
 from feedmux_server.source.mongo import Source
 from feedmux_server.source.reader import ChangeStreamReader, ReadLimits
 from feedmux_server.telemetry.observer import NOBODY, Observer
@@ -45,6 +50,10 @@ class HubLimits:
     """For all rings together. Over it, the oldest chunks of the largest rings go; who was there reads MongoDB again."""
     trailing_max: int = 32
     """Streams that read history beside the leading one of their key. Each costs MongoDB an oplog scan."""
+    wide: WideLimits = field(default_factory=WideLimits)
+    wide_stream: WideStreamLimits = field(default_factory=WideStreamLimits)
+    view_inbox_bytes: int = 4 * 1024 * 1024
+    """Events that wait for the reader of one view; with more it reads MongoDB on its own."""
     unacked_events_max: int = 50_000
     """Delivery to a durable subscription pauses at this many unacknowledged events."""
     history_at_risk_s: tuple[float, ...] = (3_600.0, 600.0)
@@ -98,10 +107,14 @@ class KeyStreams:
     def next_stream_id(self) -> int:
         return self._hub.next_id()
 
-    def _reader_at(self, stream: SharedStream) -> ChangeStreamReader:
-        return ChangeStreamReader(
-            self.source, self.key, stream.origin, self._limits.read, lambda: next(iter(stream.account.tenants), "")
+    def _reader_at(self, stream: SharedStream) -> Reader:
+        limits = self._limits
+        reader = ChangeStreamReader(
+            self.source, self.key, stream.origin, limits.read, lambda: next(iter(stream.account.tenants), "")
         )
+        if not limits.wide.enabled or not may_be_view(self.key):
+            return reader
+        return ViewReader(self.key, reader, limits.read, limits.view_inbox_bytes, self._hub.wide)
 
     def _pump_done(self, stream: SharedStream, task: asyncio.Task[None]) -> None:
         self.tasks.discard(task)
@@ -139,6 +152,7 @@ class Hub:
         self._ids = itertools.count(1)
         self._unchecked_bytes = 0
         self.renderer = Renderer()
+        self.wide = WideStreams(sources, tasks, limits.wide, limits.wide_stream, limits.read)
 
     def source(self, name: str) -> Source:
         try:
@@ -225,7 +239,8 @@ class Hub:
         return len(waiting) == 1 or used[tenant] < max(1, self.limits.trailing_max // len(waiting | set(used)))
 
     def stop(self) -> None:
-        """Ends every pump; their cursors are killed."""
+        """Ends every pump and wide stream; their cursors are killed."""
+        self.wide.stop()
         for each in self._keys.values():
             for task in each.tasks:
                 task.cancel()
@@ -236,7 +251,21 @@ class Hub:
 
     @property
     def memory_bytes(self) -> int:
-        return sum(stream.ring.bytes for each in self._keys.values() for stream in each.streams.streams)
+        return sum(ring.bytes for ring in self._rings())
+
+    @property
+    def cursors(self) -> int:
+        """Open in MongoDB now."""
+        readers = (pump.reader for each in self._keys.values() for pump in each.pumps.values())
+        own = sum(reader is not None and reader.has_cursor for reader in readers)
+        return own + sum(stream.has_cursor for stream in self.wide.streams())
+
+    def _rings(self) -> Iterator[ReplayBuffer]:
+        for each in self._keys.values():
+            for stream in each.streams.streams:
+                yield stream.ring
+        for wide in self.wide.streams():
+            yield wide.ring
 
     def filled(self, size: int) -> None:
         self._unchecked_bytes += size
@@ -245,8 +274,7 @@ class Hub:
         self._unchecked_bytes = 0
         over = self.memory_bytes - self.limits.memory_bytes_max
         while over > 0:
-            rings = [stream.ring for each in self._keys.values() for stream in each.streams.streams]
-            largest = max((ring for ring in rings if len(ring) > 1), key=lambda ring: ring.bytes, default=None)
+            largest = max((ring for ring in self._rings() if len(ring) > 1), key=lambda ring: ring.bytes, default=None)
             if largest is None:
                 return
             over -= largest.drop_oldest()

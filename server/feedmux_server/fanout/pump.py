@@ -16,7 +16,7 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed_streams import FeedStreams
 from feedmux_server.core.shared_stream import SharedStream, StreamState
 from feedmux_server.fanout.signal import Signal
-from feedmux_server.source.reader import Batch, ChangeStreamReader, Failed
+from feedmux_server.source.reader import Batch, Failed
 from feedmux_server.telemetry.log import correlation_id
 from feedmux_server.telemetry.observer import Observer, Trace
 
@@ -49,6 +49,26 @@ class PumpLimits:
     retry_max_s: float = 10.0
 
 
+class Reader(Protocol):
+    """What a pump reads from: `source.reader`, or a view of a wide stream."""
+
+    @property
+    def is_open(self) -> bool: ...
+
+    @property
+    def has_cursor(self) -> bool:
+        """It holds a cursor in MongoDB of its own."""
+
+    async def open(self) -> None:
+        """Raises `Failed`, or FeedmuxError when trying again is of no use."""
+
+    async def read(self) -> Batch:
+        """Waits for events for a while. Raises as `open` does."""
+
+    async def close(self) -> None:
+        """Never raises for a MongoDB that is away."""
+
+
 class PumpHost(Protocol):
     """What the pump asks of the hub."""
 
@@ -70,7 +90,7 @@ class Pump:
         self,
         stream: SharedStream,
         streams: FeedStreams,
-        reader_at: Callable[[SharedStream], ChangeStreamReader],
+        reader_at: Callable[[SharedStream], Reader],
         limits: PumpLimits,
         host: PumpHost,
         source: str,
@@ -87,14 +107,15 @@ class Pump:
         self._failed_by = ""
         self._demand = Signal()
         self._backoff = Backoff(limits.retry_initial_s, limits.retry_max_s, 2.0, 0.5)
-        self._reader: ChangeStreamReader | None = None
+        self._reader: Reader | None = None
         self._failures = 0
         self._not_before_s = 0.0
         stream.demand_changed = self._demand.set
 
     @property
-    def cursor_open(self) -> bool:
-        return self._reader is not None and self._reader.is_open
+    def reader(self) -> Reader | None:
+        """None before the first look at MongoDB."""
+        return self._reader
 
     async def run(self) -> None:
         stream = self._stream
@@ -155,7 +176,7 @@ class Pump:
                 " start_after; a subscription goes on by itself with on_invalidate CONTINUE",
             )
 
-    async def _open(self, reader: ChangeStreamReader) -> None:
+    async def _open(self, reader: Reader) -> None:
         """Traced on its own, for a stream outlives who asked for it first; resumes are linked to what they resume."""
         stream = self._stream
         attributes: dict[str, str | int] = {"feedmux.source": self._source, "feedmux.stream.id": stream.id}
@@ -233,7 +254,7 @@ class Pump:
             return True
         if not stream.subscribers:
             return False
-        if self.cursor_open and self._reader is not None:
+        if self._reader is not None and self._reader.is_open:
             await self._reader.close()
             stream.move_to(StreamState.IDLE)
         return True

@@ -7,6 +7,7 @@ import asyncio
 import resource
 from bisect import bisect_left
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from feedmux_server.core.feed_streams import FeedStreams
 from feedmux_server.core.shared_stream import SharedStream
 from feedmux_server.fanout.hub import Hub, KeyStreams, OpenSession
 from feedmux_server.fanout.ranges import Ranges
+from feedmux_server.fanout.view_reader import ViewReader
 from feedmux_server.state.batcher import CommitBatcher
 from feedmux_server.telemetry import metrics
 from feedmux_server.telemetry.survey import Survey
@@ -21,6 +23,9 @@ from feedmux_server.telemetry.survey import Survey
 _SLICE = 250
 """Sessions that are looked at before others get a turn at the event loop: about a millisecond."""
 _PAGE_BYTES = resource.getpagesize()
+_PER_SOURCE = (
+    metrics.TRAILING, metrics.CURSORS, metrics.RING_EVENTS, metrics.RING_USAGE, metrics.VIEWS, metrics.WIDE_STREAMS,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,8 @@ class Look:
         survey.add(metrics.MEMORY_LIMIT, self.ranges.limits.kept_bytes_max, "kept")
         survey.add(metrics.COMMITS_WAITING, self.batcher.waiting)
         survey.add(metrics.REDIS_AVAILABLE, self.batcher.available)
-        survey.add(metrics.PROCESS_MEMORY, int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES)
+        with suppress(OSError):  # Linux has it
+            survey.add(metrics.PROCESS_MEMORY, int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES)
         used = resource.getrusage(resource.RUSAGE_SELF)
         survey.add(metrics.PROCESS_CPU, used.ru_utime + used.ru_stime)
 
@@ -71,15 +77,23 @@ class Look:
             state = self.hub.forecasts[name].state
             if state is not None:
                 survey.add(metrics.OPLOG_WINDOW, state.window_s, name)
-            for metric in (metrics.TRAILING, metrics.CURSORS, metrics.RING_EVENTS, metrics.RING_USAGE):
+            for metric in _PER_SOURCE:
                 survey.add(metric, 0, name)
+        for wide in self.hub.wide.streams():
+            source = wide.scope.source
+            survey.add(metrics.WIDE_STREAMS, 1, source)
+            survey.add(metrics.CURSORS, wide.has_cursor, source)
+            survey.add(metrics.RING_EVENTS, wide.ring.events, source)
+            survey.add(metrics.RING_USAGE, wide.ring.bytes, source)
 
     def _stream(self, survey: Survey, each: KeyStreams, stream: SharedStream) -> None:
         source, ring = each.source.name, stream.ring
         survey.add(metrics.RING_EVENTS, ring.events, source)
         survey.add(metrics.RING_USAGE, ring.bytes, source)
         pump = each.pumps.get(stream.id)
-        survey.add(metrics.CURSORS, pump is not None and pump.cursor_open, source)
+        reader = pump.reader if pump is not None else None
+        survey.add(metrics.CURSORS, reader is not None and reader.has_cursor, source)
+        survey.add(metrics.VIEWS, isinstance(reader, ViewReader) and reader.view_of is not None, source)
         if stream is not each.streams.leader():
             return
         if ring.first_seq:

@@ -92,6 +92,26 @@ class ChangeStreamReader:
     def is_open(self) -> bool:
         return self._cursor is not None
 
+    @property
+    def has_cursor(self) -> bool:
+        return self.is_open
+
+    @property
+    def is_behind(self) -> bool:
+        """MongoDB has more: the last batch was a large one."""
+        return self._behind
+
+    @property
+    def at(self) -> JoinPoint:
+        """The place read to, where it opens next."""
+        return self._at
+
+    def go_on_from(self, place: ResumeToken) -> None:
+        """Opens at `place` next: what lies before it was read elsewhere."""
+        if self._cursor is not None:
+            raise RuntimeError("the reader is open")
+        self._at = JoinPoint(place, exact=True)
+
     async def open(self) -> None:
         """Runs the aggregate at the present place. Raises `Failed`, or FeedmuxError when trying again is of no use."""
         while self._cursor is None:

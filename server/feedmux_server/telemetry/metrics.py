@@ -65,6 +65,13 @@ TRAILING_LIMIT: Final = Metric(
 CURSORS: Final = Metric(
     "feedmux.stream.cursors", _U, "{cursor}", "Change-stream cursors that are open in MongoDB.", (SOURCE,)
 )
+VIEWS: Final = Metric(
+    "feedmux.stream.views", _U, "{stream}", "Shared streams that are views of a wide stream now.", (SOURCE,)
+)
+WIDE_STREAMS: Final = Metric(
+    "feedmux.wide.streams", _U, "{stream}", "Wide streams: each reads a database or a deployment for many feeds.",
+    (SOURCE,),
+)  # fmt: skip
 STREAM_LAG: Final = Metric(
     "feedmux.stream.lag", _G, "s",
     "How far the leading streams have read behind their source's operation time: the worst of those that somebody"
@@ -136,8 +143,9 @@ DELIVERED_IO: Final = Metric("feedmux.delivered.io", _C, "By", "Bytes of events 
 STAGES: Final = Metric(
     "feedmux.stage.duration", _H, "s",
     "Time of each stage of an event's way: read (MongoDB's clock to read here; by source), ring (read to in the ring;"
-    " by source), sent (read to given to gRPC; by tenant), acked (sent to acknowledged; by tenant). Of messages and"
-    " acks a random sixteenth is measured.", (STAGE, SOURCE, TENANT), buckets=_DURATIONS,
+    " by source), sent (read to given to gRPC; by tenant), acked (sent to acknowledged; by tenant). What is read or"
+    " sent late counts with its age. Of messages and acks a random sixteenth is measured.",
+    (STAGE, SOURCE, TENANT), buckets=_DURATIONS,
 )  # fmt: skip
 
 OPLOG_WINDOW: Final = Metric(
