@@ -58,8 +58,10 @@ export class Runner {
 
   /** The call of the present stream, between its first message up and its end. */
   #call: Call | undefined;
-  /** Ends what is being waited for: the present stream, or the pause before the next. */
+  /** Ends the present stream. */
   #interrupt: (error: FeedmuxError) => void = () => undefined;
+  /** Ends the pause before the next one. */
+  #endPause: () => void = () => undefined;
   #live = false;
   #everOpened = false;
   #closing = false;
@@ -69,6 +71,7 @@ export class Runner {
   #acked = 0;
   #openAcked = 0;
   #flushed = 0;
+  #confirmed = 0;
   #sentSequence = 0;
   #ackStep = Infinity;
   #ackTimer: NodeJS.Timeout | undefined;
@@ -121,17 +124,20 @@ export class Runner {
     this.#grant();
   }
 
-  /** Hands out nothing more, sends the acks and asks the server to confirm them and end the stream. */
+  /**
+   * Hands out nothing more, sends the acks and asks the server to confirm them and end the stream. Where there is no
+   * stream, one more is tried at once if acks are unconfirmed.
+   */
   close(): void {
     if (this.#closing) {
       return;
     }
     this.#closing = true;
     this.inbox.end(undefined);
+    this.#endPause();
     if (this.#live) {
-      this.#flushAcks();
-      this.#call?.write(requests.CLOSE);
-    } else {
+      this.#sayClose();
+    } else if (!this.#owesAcks()) {
       this.#interrupt(new UnavailableError("closed while connecting"));
     }
   }
@@ -141,6 +147,7 @@ export class Runner {
     this.#cancelled ??= { reason };
     this.#closing = true;
     this.inbox.end(reason);
+    this.#endPause();
     this.#interrupt(new UnavailableError("cancelled"));
   }
 
@@ -181,7 +188,7 @@ export class Runner {
         this.#say({ kind: "disconnected", error, retryInMs: delayMs });
       }
       await this.#pause(delayMs);
-      if (this.isClosing()) {
+      if (this.isClosing() && !this.#owesAcks()) {
         return;
       }
     }
@@ -190,7 +197,7 @@ export class Runner {
   async #pause(delayMs: number): Promise<void> {
     await new Promise<void>((resolve) => {
       const timer = setTimeout(resolve, delayMs);
-      this.#interrupt = () => {
+      this.#endPause = () => {
         clearTimeout(timer);
         resolve();
       };
@@ -308,6 +315,9 @@ export class Runner {
         break;
       case "committed":
         this.committed = response.position;
+        if (response.sequence >= BigInt(this.#sentSequence)) {
+          this.#confirmed = this.#flushed;
+        }
         break;
       case "opened":
         this.#onOpened(response);
@@ -378,8 +388,12 @@ export class Runner {
     }
     this.#setLatest();
     this.#live = this.#everOpened = true;
-    this.#grant();
-    this.#flushAcks();
+    if (this.isClosing()) {
+      this.#sayClose();
+    } else {
+      this.#grant();
+      this.#flushAcks();
+    }
     this.#opened.resolve();
   }
 
@@ -408,6 +422,16 @@ export class Runner {
       this.#sentSequence = sequence;
       this.#call?.write(requests.ackBytes(sequence));
     }
+  }
+
+  #sayClose(): void {
+    this.#flushAcks();
+    this.#call?.write(requests.CLOSE);
+  }
+
+  /** Whether the server may not know of all acks. */
+  #owesAcks(): boolean {
+    return this.#durable && this.#acked > this.#confirmed && this.#cancelled === undefined;
   }
 
   #stopAckTimer(): void {
