@@ -21,7 +21,9 @@ NAMES = {
     "slow": "the others' latency while one of 16 subscribers is stopped",
     "restart": "what MongoDB returns when 64 subscribers reconnect at once",
     "neighbours": "a quiet tenant's latency beside nine noisy ones",
+    "wide": "a thousand collections with a subscriber each, beside a watch() for each",
     "commit": "Redis commands at 100,000 acked events/s, beside 1,000",
+    "telemetry": "the server's CPU for an event with metrics on, beside off",
     "clients": "one loop over a backlog in each language, beside the Python client",
 }
 

@@ -11,24 +11,32 @@ from dataclasses import dataclass
 
 import uvloop
 
-from feedmux_server.config import Config, ConfigError, LimitsSection
+from feedmux_server.config import Config, ConfigError, LimitsSection, WideSection
 from feedmux_server.core.credit import CreditLimits
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.feed_streams import StreamLimits
 from feedmux_server.core.quota import Accounts
 from feedmux_server.core.replay_buffer import RingLimits
+from feedmux_server.core.wide_plan import WideLimits
 from feedmux_server.credentials import Credentials
+from feedmux_server.fanout.history import HistoryWatch
 from feedmux_server.fanout.hub import Hub, HubLimits
 from feedmux_server.fanout.pump import PumpLimits
 from feedmux_server.fanout.ranges import RangeLimits, Ranges
+from feedmux_server.fanout.survey import Look
+from feedmux_server.fanout.wide_stream import WideStreamLimits
 from feedmux_server.rpc.server import Listeners, PortInUse, Ports, Servers
 from feedmux_server.rpc.service import Service
+from feedmux_server.rpc.stored_history import StoredHistory
 from feedmux_server.source.mongo import Source, SourceConfig
 from feedmux_server.source.reader import ReadLimits
 from feedmux_server.state.batcher import CommitBatcher
 from feedmux_server.state.connection import StartupError, check_redis, connect
 from feedmux_server.state.store import SubscriptionStore
 from feedmux_server.telemetry.audit import AuditLog
+from feedmux_server.telemetry.exporters import TelemetryMisconfigured
+from feedmux_server.telemetry.exporting import MetricsPortInUse, Telemetry, TelemetryOptions, start_telemetry
+from feedmux_server.telemetry.observer import Observer
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +51,8 @@ class Running:
 
     ports: Ports
     service: Service
+    metrics_port: int | None = None
+    """Of the metrics page, where there is one."""
 
 
 def serve(config: Config, *, insecure_no_auth: bool, ready: Callable[[Ports], None] | None = None) -> None:
@@ -87,7 +97,10 @@ async def running(
     """
     async with AsyncExitStack() as stack:
         try:
-            sources = await _connect_sources(config, stack)
+            telemetry = _telemetry(config)
+            stack.push_async_callback(telemetry.close)
+            observer = telemetry.observer
+            sources = await _connect_sources(config, stack, observer)
             redis = connect(config.redis.url)
             stack.push_async_callback(redis.aclose)
             for warning in await check_redis(redis, config.redis.url):
@@ -97,12 +110,12 @@ async def running(
             stack.callback(audit.close)
         except (FeedmuxError, StartupError, ConfigError) as error:
             raise CannotStart(str(error)) from None
-        store = SubscriptionStore(redis, lease_s=config.redis.lease_s)
+        store = SubscriptionStore(redis, lease_s=config.redis.lease_s, observer=observer)
         batcher = CommitBatcher(store, interval_s=config.redis.commit_interval_s)
         refusal: CannotStart | None = None
         async with asyncio.TaskGroup() as tasks:
             accounts = Accounts(credentials.quotas_of, time.monotonic)
-            hub = Hub(sources, hub_limits(config.limits), tasks, accounts)
+            hub = Hub(sources, hub_limits(config.limits, config.wide), tasks, accounts, observer)
             ranges = Ranges(hub, RangeLimits(config.limits.kept_bytes))
             service = Service(
                 hub,
@@ -133,8 +146,13 @@ async def running(
                 log.info("serving", extra={"address": _address(config.listen.data, ports.data)})
                 _tune_gc()
                 keeping = credentials.start(service, tasks)
+                keeping += HistoryWatch(hub, config.limits.history_look_s).start(tasks)
+                stored = StoredHistory(service, config.limits.stored_look_s)
+                keeping.append(tasks.create_task(stored.run(), name="stored-history"))
+                look = Look(hub, ranges, batcher, config.limits.sessions, lambda: not service.draining)
+                keeping += telemetry.watch(look, tasks)
                 try:
-                    yield Running(ports, service)
+                    yield Running(ports, service, telemetry.port)
                 finally:
                     await servers.drain(config.limits.drain_s)
                     await batcher.flush_all(2.0)
@@ -145,6 +163,19 @@ async def running(
                     await hub.renderer.close()
         if refusal is not None:
             raise refusal
+
+
+def _telemetry(config: Config) -> Telemetry:
+    options = TelemetryOptions(
+        config.listen.metrics,
+        "metrics" in config.listen.model_fields_set,
+        config.telemetry.tenants,
+        config.telemetry.shutdown_s,
+    )
+    try:
+        return start_telemetry(options)
+    except (TelemetryMisconfigured, MetricsPortInUse) as error:
+        raise CannotStart(str(error)) from None
 
 
 def _audit_log(config: Config) -> AuditLog:
@@ -165,7 +196,7 @@ def _address(listen: str, port: int) -> str:
     return f"{listen.rpartition(':')[0]}:{port}"
 
 
-def hub_limits(limits: LimitsSection) -> HubLimits:
+def hub_limits(limits: LimitsSection, wide: WideSection) -> HubLimits:
     return HubLimits(
         streams=StreamLimits(
             RingLimits(limits.ring_events, limits.ring_bytes),
@@ -178,14 +209,27 @@ def hub_limits(limits: LimitsSection) -> HubLimits:
         memory_bytes_max=limits.memory_bytes,
         trailing_max=limits.trailing_streams,
         unacked_events_max=limits.unacked_events,
+        wide=WideLimits(wide.enabled, wide.feeds_min, wide.events_per_s_max),
+        wide_stream=WideStreamLimits(RingLimits(limits.ring_events, wide.ring_bytes)),
+        view_inbox_bytes=wide.inbox_bytes,
+        history_at_risk_s=limits.history_at_risk_s,
     )
 
 
-async def _connect_sources(config: Config, stack: AsyncExitStack) -> dict[str, Source]:
+async def _connect_sources(config: Config, stack: AsyncExitStack, observer: Observer) -> dict[str, Source]:
     sources: dict[str, Source] = {}
     for name, section in config.sources.items():
         try:
-            source = Source(SourceConfig(name, section.uri, section.id, section.server_selection_timeout_ms))
+            source = Source(
+                SourceConfig(
+                    name,
+                    section.uri,
+                    section.id,
+                    section.server_selection_timeout_ms,
+                    history_reads=section.history_reads,
+                ),
+                observer,
+            )
         except Exception as error:  # noqa: BLE001 pymongo raises several kinds for a URI it cannot read
             raise CannotStart(f"source {name!r}: the MongoDB URI cannot be used ({type(error).__name__})") from None
         stack.push_async_callback(source.close)

@@ -46,6 +46,12 @@ class SourceSection(_Section):
     server_selection_timeout_ms: int = Field(
         default=10_000, ge=100, description="How long a request waits for a MongoDB that is away, in milliseconds."
     )
+    history_reads: int = Field(
+        2,
+        ge=1,
+        description="Reads of history from MongoDB at a time. Each takes one of its cores while it lasts; streams that"
+        " are at the head never wait for one. More lets feeds of different tenants catch up side by side.",
+    )
 
 
 class ListenSection(_Section):
@@ -61,6 +67,11 @@ class ListenSection(_Section):
     )
     operator: str = Field(default="127.0.0.1:7118", description="Operator.")
     health: str = Field(default="127.0.0.1:7119", description="grpc.health.v1 without TLS, for probes.")
+    metrics: str = Field(
+        default="127.0.0.1:9117",
+        description="The metrics page for Prometheus, http without TLS; empty for none. Where this is not set and the"
+        " default port is taken, the server goes on without it.",
+    )
 
 
 class TlsSection(_Section):
@@ -138,10 +149,10 @@ class LimitsSection(_Section):
     )
     ring_events: int = Field(default=500_000, ge=1_000, description="Events in one ring.")
     read_ahead_bytes: int = Field(
-        default=24 << 20,
+        default=4 << 20,
         ge=1 << 20,
-        description="The pump reads on while a subscriber with credit is nearer to the head than this. Keep it under"
-        " half of ring_bytes, or the fastest subscriber pushes the others out.",
+        description="The pump reads on while a subscriber with credit is nearer to the head than this. More is read in"
+        " bursts that MongoDB feels; keep it under half of ring_bytes, or the fastest subscriber pushes others out.",
     )
     join_distance_s: int = Field(
         default=30,
@@ -186,10 +197,27 @@ class LimitsSection(_Section):
     kept_bytes: int = Field(
         default=256 << 20,
         ge=1 << 20,
-        description="Events that PlanRange has read and ReadRange has not. Over it the oldest range is given up, and"
-        " read from MongoDB again. Counts beside memory_bytes.",
+        description="Events that PlanRange has read and ReadRange has not. Over it the oldest range of the tenant that"
+        " keeps most is given up, and read from MongoDB again. Counts beside memory_bytes.",
     )
     sessions: int = Field(default=10_000, ge=1, description="Sessions of the process; about 60 KB each when idle.")
+    history_at_risk_s: tuple[float, ...] = Field(
+        default=(3_600.0, 600.0),
+        description="A session is told when the time until its place leaves the oplog, by the oplog's present rate,"
+        " falls below each of these. The largest is also what the metrics call at risk. Empty: nobody is told.",
+    )
+    history_look_s: float = Field(
+        default=10.0,
+        ge=0.1,
+        description="How often the oplog of each source is looked at: three small commands. Less often: warnings and"
+        " lags are older.",
+    )
+    stored_look_s: float = Field(
+        default=60.0,
+        ge=1,
+        description="How often the stored positions of all subscriptions are looked at, so that one whose consumer is"
+        " away is warned of as well: a Redis command for each.",
+    )
     drain_s: float = Field(
         default=5.0, ge=0.1, description="After SIGTERM clients have this long to acknowledge what they have."
     )
@@ -212,6 +240,33 @@ class RedisSection(_Section):
     )
 
 
+class WideSection(_Section):
+    """Wide streams: many narrow feeds read as one stream of their database or deployment. What is delivered stays the
+    same."""
+
+    enabled: bool = Field(default=True, description="Off: every feed is read by a change stream of its own.")
+    feeds_min: int = Field(
+        default=8,
+        ge=2,
+        description="Feeds of collections or databases with the same options from which on they share one stream; with"
+        " less than half of that it is given up.",
+    )
+    events_per_s_max: float = Field(
+        default=20_000,
+        gt=0,
+        description="Events per second of the wide stream above which it is given up, unless half of them are for its"
+        " feeds. More spares MongoDB scans, and costs this process the events of others.",
+    )
+    ring_bytes: int = Field(
+        default=32 << 20, ge=1 << 20, description="What a feed may be behind, in bytes of the wide stream, to join it."
+    )
+    inbox_bytes: int = Field(
+        default=4 << 20,
+        ge=64 << 10,
+        description="Events of one feed that wait for its subscribers; with more it reads MongoDB on its own.",
+    )
+
+
 class LogSection(_Section):
     """Logs go to standard error."""
 
@@ -220,6 +275,23 @@ class LogSection(_Section):
     )
     format: Literal["auto", "json", "text"] = Field(
         default="auto", description="auto: text on a terminal, else JSON lines."
+    )
+
+
+class TelemetrySection(_Section):
+    """Metrics, traces and logs by OpenTelemetry, which has its own variables for the rest: OTEL_EXPORTER_OTLP_ENDPOINT
+    (without it nothing is sent), OTEL_TRACES_SAMPLER, OTEL_SERVICE_NAME, OTEL_SDK_DISABLED … (docs/telemetry.md)."""
+
+    tenants: int = Field(
+        default=50,
+        ge=0,
+        description="Tenants that stand by name in the metrics, as they come; all further ones are `other`. More cost"
+        " whoever stores the metrics about 40 series each.",
+    )
+    shutdown_s: float = Field(
+        default=2.0,
+        ge=0,
+        description="At the end, how long to wait for what was not sent to a collector yet; what is left is dropped.",
     )
 
 
@@ -265,7 +337,9 @@ class Config(BaseSettings):
         default=(), description="SHA-256 hashes of the operators' keys, as `feedmux keys new` prints them."
     )
     limits: LimitsSection = LimitsSection()
+    wide: WideSection = WideSection()
     log: LogSection = LogSection()
+    telemetry: TelemetrySection = TelemetrySection()
     audit: AuditSection = AuditSection()
 
     @model_validator(mode="after")
@@ -324,9 +398,17 @@ class QuotaSection(_Section):
         ge=1,
         description="Delivered to its durable subscriptions and not acknowledged; at it delivery pauses.",
     )
+    kept_bytes: int = Field(
+        default=160 << 20,
+        ge=1 << 20,
+        description="Read for PlanRange and not yet by ReadRange; at it a plan ends with what it has.",
+    )
     pipeline_bytes: int = Field(default=64 << 10, ge=0, description="Size of a feed's pipeline as BSON.")
     requests_per_s: int = Field(
-        default=50, ge=1, description="Calls of any kind; five seconds' worth may come at once."
+        default=50,
+        ge=1,
+        description="Calls of any kind; five seconds' worth may come at once. Above it a call waits up to a second; one"
+        " that would wait longer is refused.",
     )
 
 
@@ -549,6 +631,7 @@ _SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("jwt", JwtSection),
     ("limits", LimitsSection),
     ("log", LogSection),
+    ("telemetry", TelemetrySection),
     ("audit", AuditSection),
 )
 _OPTIONAL_SECTIONS = frozenset({"tls", "jwt"})
@@ -567,7 +650,7 @@ _SAMPLE_VALUES = {
 
 
 def _purpose(kind: type[BaseModel]) -> str:
-    return (kind.__doc__ or "").strip()
+    return " ".join((kind.__doc__ or "").split())
 
 
 def _described(kind: type[BaseModel], indent: str, skip: Collection[str] = ()) -> list[str]:

@@ -145,6 +145,8 @@ class Explanation:
     oplog_headroom_s: float | None
     """From the oldest entry of the oplog to the start; None where it is not known."""
     withheld: tuple["Withheld", ...]
+    may_be_view: bool
+    """Whether it may be served from one stream that reads its database or the deployment for many feeds."""
 
 
 @dataclass(frozen=True, slots=True)

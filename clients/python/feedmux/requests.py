@@ -204,4 +204,5 @@ def explanation_value(message: change_feed_pb2.ExplainResponse) -> Explanation:
         tuple(CollectionImages(one.database, one.collection, one.enabled, one.for_grants) for one in message.images),
         headroom.seconds + headroom.nanos / 1e9 if message.HasField("oplog_headroom") else None,
         tuple(Withheld(one.what, one.why) for one in message.withheld),
+        message.may_be_view,
     )

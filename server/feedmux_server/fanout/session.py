@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.history_alarm import HistoryAlarm
 from feedmux_server.core.position import PositionEncoder
 from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.core.shared_stream import SharedStream, StreamState
@@ -20,6 +21,7 @@ from feedmux_server.core.subscriber import Delivery, Ended, JoinPoint, NeedsRend
 from feedmux_server.fanout.allowance import Allowance
 from feedmux_server.fanout.hub import Hub
 from feedmux_server.fanout.signal import Signal
+from feedmux_server.telemetry.observer import NO_SESSION, SessionObserver
 
 FLUSH_TIMEOUT_S = 5.0
 CONTINUE_PAUSE_S = 0.05
@@ -65,7 +67,16 @@ class GapMark:
     reason: str
 
 
-Output = Delivery | ProgressMark | CommittedMark | DrainingMark | DegradedMark | RewoundMark | GapMark
+@dataclass(frozen=True, slots=True)
+class HistoryAtRiskMark:
+    """The place will have left the oplog."""
+
+    remaining_s: float
+
+
+Output = (
+    Delivery | ProgressMark | CommittedMark | DrainingMark | DegradedMark | RewoundMark | GapMark | HistoryAtRiskMark
+)
 
 
 class Commits(Protocol):
@@ -103,6 +114,12 @@ class Session:
         self._drain_deadline: float | None = None
         self._heard_s = time.monotonic()
         self._source_away = False
+        self._history = HistoryAlarm(hub.limits.history_at_risk_s)
+        self._observer: SessionObserver = NO_SESSION
+
+    @property
+    def source(self) -> str:
+        return self._key.spec.scope.source
 
     @property
     def subscriber(self) -> Subscriber:
@@ -142,6 +159,8 @@ class Session:
             wire_format=wire_format,
             batch_events_max=self._policy.batch_events_max,
         )
+        self._observer = self._hub.observer.session(tenant)
+        self._hub.sessions.add(self)
 
     async def opened(self) -> None:
         """Waits until MongoDB has accepted the feed, for a heartbeat's time at most; raises what it refused."""
@@ -164,6 +183,7 @@ class Session:
     def close(self) -> None:
         """Leaves the feed."""
         if self._subscriber is not None:
+            self._hub.sessions.discard(self)
             self._hub.release(self._key, self._subscriber)
             self._subscriber = None
         if self._allowance is not None:
@@ -179,8 +199,26 @@ class Session:
             self._submit()
         if self._allowance is not None:
             self._allowance.acked(sequence)
+        self._observer.acked(sequence)
         if self._drain_deadline is not None:
             self._signal.set()
+
+    def written(self, delivery: Delivery) -> None:
+        """A delivery was given to gRPC."""
+        stream = self._subscriber.stream if self._subscriber is not None else None
+        self._observer.sent(
+            delivery.first_sequence + delivery.count - 1,
+            delivery.count,
+            delivery.size,
+            delivery.read_time_s,
+            stream.trace if isinstance(stream, SharedStream) else None,
+        )
+
+    def has_headroom(self, headroom_s: float) -> None:
+        """Tells the client, when that is news."""
+        if self._history.falls_to(headroom_s):
+            self.notice(HistoryAtRiskMark(headroom_s))
+            self._hub.observer.history_notice(self.subscriber.tenant)
 
     def ask_close(self) -> None:
         """The client wants its acks flushed and the stream ended with OK."""

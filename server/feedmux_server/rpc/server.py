@@ -138,7 +138,7 @@ class Servers:
 
 
 def _data_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
-    guard = partial(guarded, refused=service.refused)
+    guard = partial(guarded, refused=service.refused, observer=service.hub.observer, service=CHANGE_FEED)
     subscriptions = Subscriptions(service)
     feed: dict[str, Any] = {
         "Subscribe": grpc.stream_stream_rpc_method_handler(guard("Subscribe", Subscribe(service))),
@@ -157,7 +157,8 @@ def _data_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
         "SeekSubscription": subscriptions.seek,
     }
     unary: dict[str, Any] = {
-        name: grpc.unary_unary_rpc_method_handler(guard(name, method)) for name, method in control.items()
+        name: grpc.unary_unary_rpc_method_handler(guard(name, method, service=SUBSCRIPTIONS))
+        for name, method in control.items()
     }
     return (
         grpc.method_handlers_generic_handler(CHANGE_FEED, feed),
@@ -166,7 +167,7 @@ def _data_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
 
 
 def _operator_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
-    guard = partial(guarded, refused=service.refused)
+    guard = partial(guarded, refused=service.refused, observer=service.hub.observer, service=OPERATOR)
     operator = Operator(service)
     methods: dict[str, Unary] = {
         "ListSharedStreams": ListSharedStreams(service),

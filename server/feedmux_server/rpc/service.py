@@ -149,10 +149,13 @@ class Service:
         )
 
     async def identify(self, context: Context) -> Identity:
-        """Who calls. Raises UNAUTHENTICATED, and QUOTA_EXCEEDED when the tenant's calls come too fast."""
+        """Who calls. Waits when the tenant's calls come too fast. Raises UNAUTHENTICATED, and QUOTA_EXCEEDED when they
+        come faster than waiting helps."""
         identity = await self.auth.identify(context)
         _caller.set(identity)
-        self.hub.accounts.of(identity.tenant).request(time.monotonic())
+        wait_s = self.hub.accounts.of(identity.tenant).request(time.monotonic())
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
         return identity
 
     def did(
@@ -171,7 +174,10 @@ class Service:
         )
 
     def refused(self, method: str, context: Context, error: FeedmuxError) -> None:
-        """For the audit log: a call ended with `error`."""
+        """For the audit log and the metrics: a call ended with `error`."""
+        if error.reason is ErrorReason.QUOTA_EXCEEDED:
+            identity = _caller.get()
+            self.hub.observer.refused(identity.tenant if identity else "", error.metadata.get("quota", ""))
         if isinstance(error, Unauthenticated):
             known = _caller.get() is not None
             event = AuditEvent.SESSION_REVOKED if known else AuditEvent.AUTHENTICATION_FAILED

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 from feedmux.v1 import change_feed_pb2 as wire
+from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.position import PositionEncoder
 from feedmux_server.core.stream_key import StreamKey
 from feedmux_server.core.subscriber import Delivery, JoinPoint
@@ -31,14 +32,21 @@ def listed(service: Service, live: LiveSession) -> Iterator[None]:
     account.open_stream(live.key)
     name = next(_ids)
     service.enter(name, live)
+    outcome = "CANCELLED"
     try:
         yield
+        outcome = "OK"
+    except FeedmuxError as error:
+        outcome = error.reason.value
+        raise
     except asyncio.CancelledError:
         if not live.cut_off or live.session.end_error is None or live.task is None:
             raise
         live.task.uncancel()
+        outcome = live.session.end_error.reason.value
         raise live.session.end_error from None
     finally:
+        service.hub.observer.session_ended(live.tenant, outcome)
         live.session.close()
         service.leave(name)
         account.close_stream(live.key)
@@ -81,5 +89,7 @@ async def serve(session: Session, framer: Framer, write: Write, *, regrant: bool
     while (output := await session.next_output()) is not None:
         for frame in framer.frames(output):
             await write(frame)
-        if regrant and isinstance(output, Delivery):
-            session.grant(output.count, output.size)
+        if isinstance(output, Delivery):
+            session.written(output)
+            if regrant:
+                session.grant(output.count, output.size)

@@ -17,7 +17,9 @@ from typing import Any, NamedTuple
 from redis import exceptions as redis_errors
 from redis.asyncio import Redis
 
+from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.state.failure import code_of, is_of_one_key, state_unavailable
+from feedmux_server.telemetry.observer import NOBODY, Observer
 
 _log = logging.getLogger(__name__)
 
@@ -45,8 +47,9 @@ def _sha_of(script: str) -> str:
 
 
 class ScriptRunner:
-    def __init__(self, redis: Redis, *, timeout_s: float) -> None:
+    def __init__(self, redis: Redis, *, timeout_s: float, observer: Observer = NOBODY) -> None:
         self._redis = redis
+        self._observer = observer
         self._timeout_s = timeout_s
 
     async def run(self, call: ScriptCall) -> Answer:
@@ -83,6 +86,15 @@ class ScriptRunner:
         return answers
 
     async def _pipeline(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
+        attributes: dict[str, str | int] = {"db.system.name": "redis", "db.operation.batch.size": len(commands)}
+        with self._observer.span("redis pipeline", attributes, client=True):
+            try:
+                return await self._run(commands)
+            except FeedmuxError as error:
+                self._observer.redis_failed(error.metadata["redis_error"])
+                raise
+
+    async def _run(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
         try:
             # The one limit of the call: for the pool, a new connection and all reads together; see `connect`.
             async with asyncio.timeout(self._timeout_s), self._redis.pipeline(transaction=False) as pipeline:

@@ -24,6 +24,7 @@ from feedmux_server.state.model import (
     StoredSubscription,
 )
 from feedmux_server.state.scripts import Answer, Argument, ScriptCall, ScriptRunner
+from feedmux_server.telemetry.observer import NOBODY, Observer
 
 TOMBSTONE_S: Final = 24 * 3600.0
 
@@ -39,10 +40,12 @@ class SubscriptionStore:
         key_prefix: str = "feedmux:1",
         timeout_s: float = 3.0,
         tombstone_s: float = TOMBSTONE_S,
+        observer: Observer = NOBODY,
     ) -> None:
+        self.observer = observer
         self.rules = LeaseRules(lease_s=lease_s, tombstone_s=tombstone_s)
         self._prefix = key_prefix
-        self._scripts = ScriptRunner(redis, timeout_s=timeout_s)
+        self._scripts = ScriptRunner(redis, timeout_s=timeout_s, observer=observer)
 
     def _key(self, tenant: str, name: str) -> str:
         return f"{self._prefix}:{{{tenant}/{name}}}"

@@ -1,0 +1,101 @@
+package dev.feedmux;
+
+import dev.feedmux.errors.ProtocolException;
+import java.util.function.LongSupplier;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The credit window of a session: how much the server may still send, and when to grant more.
+ *
+ * <p>Pure bookkeeping in totals over the life of the session. Invariant: granted - taken never exceeds the window, so
+ * what waits in the client is bounded by it. {@link Runner} owns one; the thresholds tell the desk when to wake it.
+ */
+final class CreditWindow {
+    /** Permission for more. */
+    record Grant(long events, long bytes) {}
+
+    private long eventsMax;
+    private long bytesMax;
+    private long grantedEvents;
+    private long grantedBytes;
+    private long receivedEvents;
+    private long receivedBytes;
+    private long discardedEvents;
+    private long discardedBytes;
+
+    CreditWindow(long eventsMax, long bytesMax) {
+        this.eventsMax = eventsMax;
+        this.bytesMax = bytesMax;
+    }
+
+    /** A new stream: earlier grants are void. The credit to open with leaves room for what still waits. */
+    Grant open(long takenEvents, long takenBytes) {
+        long waitingEvents = receivedEvents - discardedEvents - takenEvents;
+        long waitingBytes = receivedBytes - discardedBytes - takenBytes;
+        Grant grant = new Grant(Math.max(0, eventsMax - waitingEvents), Math.max(0, bytesMax - waitingBytes));
+        grantedEvents = receivedEvents + grant.events;
+        grantedBytes = receivedBytes + grant.bytes;
+        return grant;
+    }
+
+    /** The server's limits: it clamps unused credit to them, and so does this window. 0 says nothing. */
+    void limit(long serverEventsMax, long serverBytesMax) {
+        if (serverEventsMax > 0) {
+            eventsMax = Math.min(eventsMax, serverEventsMax);
+            grantedEvents = Math.min(grantedEvents, receivedEvents + serverEventsMax);
+        }
+        if (serverBytesMax > 0) {
+            bytesMax = Math.min(bytesMax, serverBytesMax);
+            grantedBytes = Math.min(grantedBytes, receivedBytes + serverBytesMax);
+        }
+    }
+
+    /**
+     * Events arrived. Throws ProtocolException where they exceed the credit; one event may overdraw the bytes, so the
+     * size of the last one is asked for when they are overdrawn.
+     */
+    void receive(long events, long bytes, LongSupplier lastBytes) {
+        receivedEvents += events;
+        receivedBytes += bytes;
+        if (receivedEvents > grantedEvents) {
+            throw new ProtocolException((receivedEvents - grantedEvents) + " events more than the credit granted");
+        }
+        long overdraft = receivedBytes - grantedBytes;
+        if (overdraft > 0 && overdraft >= lastBytes.getAsLong()) {
+            throw new ProtocolException(overdraft + " bytes more than the credit granted");
+        }
+    }
+
+    /** Received, but nobody will take them: repeats. */
+    void discard(long events, long bytes) {
+        discardedEvents += events;
+        discardedBytes += bytes;
+    }
+
+    /** What to grant now: null until a quarter of the window in events or bytes has been taken. */
+    @Nullable
+    Grant refill(long takenEvents, long takenBytes) {
+        long events = eventsMax + takenEvents + discardedEvents - grantedEvents;
+        long bytes = bytesMax + takenBytes + discardedBytes - grantedBytes;
+        if (events < 1 || bytes < 1 || (events < quarter(eventsMax) && bytes < quarter(bytesMax))) {
+            return null;
+        }
+        grantedEvents += events;
+        grantedBytes += bytes;
+        return new Grant(events, bytes);
+    }
+
+    /** The total of events taken at which {@link #refill} will grant more. */
+    long refillEventsAt() {
+        return grantedEvents - discardedEvents - eventsMax + quarter(eventsMax);
+    }
+
+    /** The total of bytes taken at which {@link #refill} will grant more. */
+    long refillBytesAt() {
+        return grantedBytes - discardedBytes - bytesMax + quarter(bytesMax);
+    }
+
+    private static long quarter(long whole) {
+        return (whole + 3) / 4;
+    }
+}

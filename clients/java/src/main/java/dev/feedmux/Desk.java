@@ -1,0 +1,357 @@
+package dev.feedmux;
+
+import dev.feedmux.CreditWindow.Grant;
+import dev.feedmux.errors.FeedmuxException;
+import dev.feedmux.errors.SessionClosedException;
+import java.util.ArrayDeque;
+import java.util.Deque;
+import java.util.concurrent.locks.Condition;
+import java.util.concurrent.locks.ReentrantLock;
+import java.util.function.Consumer;
+import java.util.function.Supplier;
+import org.bson.BsonDocument;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Where the user's threads and the {@link Runner} of a session meet. The runner hands over entries and says at which
+ * acks and at how much taken it wants to be woken; whoever crosses a threshold disarms it and rings. So an ack or an
+ * event costs an uncontended lock. Nothing is called under the lock: neither the runner nor the user's listener.
+ */
+final class Desk {
+    static final long NEVER = 1L << 62;
+
+    private final ReentrantLock lock = new ReentrantLock();
+    private final Condition arrived = lock.newCondition();
+    private final Deque<Entry> entries = new ArrayDeque<>();
+    private final Cursor cursor = new Cursor();
+    private final Consumer<Notice> listener;
+    private volatile Runnable bell = () -> {};
+
+    private long acked;
+    private long takenEvents;
+    private long takenBytes;
+    private boolean closing;
+    private boolean ended;
+
+    private long alarm = NEVER;
+    private long refillEventsAt = NEVER;
+    private long refillBytesAt = NEVER;
+    private Place begin = Place.NOWHERE;
+    private long latestAfter;
+    private Place latest = Place.NOWHERE;
+    private Position committed = Position.NONE;
+    private long epoch;
+
+    /** {@code listener} is told notices in the thread that takes the events around them. */
+    Desk(Consumer<Notice> listener) {
+        this.listener = listener;
+    }
+
+    void wakes(Runnable runner) {
+        bell = runner;
+    }
+
+    // --- The user's side.
+
+    /**
+     * The next event, or with {@code notices} the next notice or event; null at the timeout (negative: never).
+     * Throws SessionClosedException after a close, and the error that ended the session.
+     */
+    @Nullable
+    Item next(long timeoutNanos, boolean notices) throws InterruptedException {
+        long deadline = System.nanoTime() + timeoutNanos;
+        while (true) {
+            Entry entry;
+            boolean ring = false;
+            lock.lockInterruptibly();
+            try {
+                if (!awaitSomething(timeoutNanos < 0, deadline)) {
+                    return null;
+                }
+                Event event = cursor.next();
+                if (event != null) {
+                    return event;
+                }
+                entry = takeEntry();
+                if (entry instanceof Entry.Events events) {
+                    ring = take(events.batch(), false);
+                }
+            } finally {
+                lock.unlock();
+            }
+            ringIf(ring);
+            if (entry instanceof Entry.Said said) {
+                if (notices) {
+                    return said.notice();
+                }
+                listener.accept(said.notice());
+            }
+        }
+    }
+
+    /** The next batch, or what is left of one. Throws as {@link #next}. */
+    Batch nextBatch() throws InterruptedException {
+        while (true) {
+            Entry entry;
+            boolean ring = false;
+            lock.lockInterruptibly();
+            try {
+                awaitSomething(true, 0);
+                Batch rest = cursor.rest();
+                if (rest != null) {
+                    return rest;
+                }
+                entry = takeEntry();
+                if (entry instanceof Entry.Events events) {
+                    ring = take(events.batch(), true);
+                }
+            } finally {
+                lock.unlock();
+            }
+            ringIf(ring);
+            if (entry instanceof Entry.Events events) {
+                return events.batch();
+            }
+            if (entry instanceof Entry.Said said) {
+                listener.accept(said.notice());
+            }
+        }
+    }
+
+    /** Everything up to this number has been processed. */
+    void ack(long ordinal) {
+        boolean ring = false;
+        lock.lock();
+        try {
+            if (ordinal > acked) {
+                acked = ordinal;
+                if (acked >= alarm) {
+                    alarm = NEVER;
+                    ring = true;
+                }
+            }
+        } finally {
+            lock.unlock();
+        }
+        ringIf(ring);
+    }
+
+    /** Everything handed out has been processed. */
+    void ackHanded() {
+        ack(locked(cursor::handed));
+    }
+
+    /** Ends the user's loop; true for the first time. */
+    boolean close() {
+        lock.lock();
+        try {
+            boolean first = !closing;
+            closing = true;
+            arrived.signalAll();
+            return first;
+        } finally {
+            lock.unlock();
+            bell.run();
+        }
+    }
+
+    boolean isClosed() {
+        return locked(() -> closing || (ended && entries.peek() instanceof Entry.Ended));
+    }
+
+    Place place() {
+        return locked(() -> cursor.place(begin));
+    }
+
+    Place progress() {
+        return locked(() -> {
+            cursor.progress(latestAfter, latest);
+            return cursor.place(begin);
+        });
+    }
+
+    @Nullable
+    BsonDocument resumeToken() {
+        BsonDocument within = locked(cursor::tokenWithin);
+        return within != null ? within : progress().resumeToken();
+    }
+
+    Position committed() {
+        return locked(() -> committed);
+    }
+
+    long epoch() {
+        return locked(() -> epoch);
+    }
+
+    // --- The runner's side.
+
+    void put(Entry entry) {
+        lock.lock();
+        try {
+            entries.addLast(entry);
+            if (entry instanceof Entry.Ended) {
+                ended = true;
+                alarm = refillEventsAt = refillBytesAt = NEVER;
+            }
+            arrived.signalAll();
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Takes back what has not been handed out, and tells the window of what was not counted as taken. */
+    void forget(CreditWindow window) {
+        lock.lock();
+        try {
+            for (Entry entry : entries) {
+                if (entry instanceof Entry.Events events) {
+                    window.discard(events.batch().size(), events.batch().sizeBytes());
+                }
+            }
+            entries.removeIf(Entry.Events.class::isInstance);
+            cursor.dropRest();
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    boolean closing() {
+        return locked(() -> closing);
+    }
+
+    long acked() {
+        return locked(() -> acked);
+    }
+
+    /** An ack of {@code ordinal} or a higher one shall ring. True where it is there already: then nothing will. */
+    boolean alarmAt(long ordinal) {
+        lock.lock();
+        try {
+            boolean reached = acked >= ordinal;
+            alarm = reached ? NEVER : ordinal;
+            return reached;
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    void disarm() {
+        alarmAt(NEVER);
+    }
+
+    /** The credit to open a stream with. */
+    Grant open(CreditWindow window) {
+        return locked(() -> window.open(takenEvents, takenBytes));
+    }
+
+    /** What can be granted now, and from which totals on a batch taken shall ring. */
+    @Nullable
+    Grant refill(CreditWindow window) {
+        lock.lock();
+        try {
+            Grant grant = window.refill(takenEvents, takenBytes);
+            refillEventsAt = window.refillEventsAt();
+            refillBytesAt = window.refillBytesAt();
+            return grant;
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Everything before {@code place} has been received; {@code after} is the number of the last event before it. */
+    void publish(long after, Place place) {
+        lock.lock();
+        try {
+            latestAfter = after;
+            latest = place;
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    void publishOpened(long newEpoch, Place opened) {
+        lock.lock();
+        try {
+            epoch = newEpoch;
+            if (begin.isNowhere()) {
+                begin = opened;
+            }
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    void publishCommitted(Position position) {
+        lock.lock();
+        try {
+            committed = position;
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    // --- Under the lock.
+
+    /** Waits until there is something to hand out; false at the deadline. Throws where the session is closed. */
+    private boolean awaitSomething(boolean forever, long deadline) throws InterruptedException {
+        long left = deadline - System.nanoTime();
+        while (!closing && !cursor.hasNext() && entries.isEmpty()) {
+            if (forever) {
+                arrived.await();
+            } else if (left <= 0) {
+                return false;
+            } else {
+                left = arrived.awaitNanos(left);
+            }
+        }
+        if (closing) {
+            throw new SessionClosedException("the session is closed");
+        }
+        return true;
+    }
+
+    /** The first entry; the end stays, for every other thread that waits and for the next call. */
+    private Entry takeEntry() {
+        Entry first = entries.getFirst();
+        if (first instanceof Entry.Ended end) {
+            throw end.error() == null ? new SessionClosedException("the session has ended") : seenHere(end.error());
+        }
+        return entries.removeFirst();
+    }
+
+    private boolean take(Batch batch, boolean whole) {
+        cursor.take(batch, whole);
+        takenEvents += batch.size();
+        takenBytes += batch.sizeBytes();
+        arrived.signalAll();
+        if (takenEvents < refillEventsAt && takenBytes < refillBytesAt) {
+            return false;
+        }
+        refillEventsAt = refillBytesAt = NEVER;
+        return true;
+    }
+
+    /** The error was made in a thread of gRPC; where it came out is what its reader looks for. */
+    static FeedmuxException seenHere(FeedmuxException error) {
+        if (error.getSuppressed().length == 0) {
+            error.addSuppressed(new Throwable("came out of the session here"));
+        }
+        return error;
+    }
+
+    private void ringIf(boolean ring) {
+        if (ring) {
+            bell.run();
+        }
+    }
+
+    private <T> T locked(Supplier<T> read) {
+        lock.lock();
+        try {
+            return read.get();
+        } finally {
+            lock.unlock();
+        }
+    }
+}

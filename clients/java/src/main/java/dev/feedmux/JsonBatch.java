@@ -1,0 +1,58 @@
+package dev.feedmux;
+
+import java.nio.charset.StandardCharsets;
+import java.time.Instant;
+import java.util.List;
+import org.bson.Document;
+import org.bson.RawBsonDocument;
+import org.jspecify.annotations.Nullable;
+
+/** A batch of extended JSON texts. */
+final class JsonBatch extends Batch {
+    private final List<String> texts;
+    private final int[] bytes;
+    private final long sizeBytes;
+
+    JsonBatch(List<String> texts, Place place, @Nullable Instant readTime) {
+        super(texts.size(), place, readTime);
+        this.texts = texts;
+        bytes = texts.stream()
+                .mapToInt(text -> text.getBytes(StandardCharsets.UTF_8).length)
+                .toArray();
+        long sum = 0;
+        for (int each : bytes) {
+            sum += each;
+        }
+        sizeBytes = sum;
+    }
+
+    @Override
+    public long sizeBytes() {
+        return sizeBytes;
+    }
+
+    @Override
+    RawBsonDocument bson(int index) {
+        return RawBsonDocument.parse(texts.get(index));
+    }
+
+    @Override
+    Document document(int index) {
+        return Document.parse(texts.get(index));
+    }
+
+    @Override
+    String json(int index) {
+        return texts.get(index);
+    }
+
+    @Override
+    int eventBytes(int index) {
+        return bytes[index];
+    }
+
+    @Override
+    Batch part(int first, int end) {
+        return numberedLike(new JsonBatch(texts.subList(first, end), placeOfPart(end), readAt()), first);
+    }
+}

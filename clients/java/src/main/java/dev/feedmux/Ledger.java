@@ -1,0 +1,232 @@
+package dev.feedmux;
+
+import dev.feedmux.errors.ProtocolException;
+import java.nio.ByteBuffer;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.Deque;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import org.bson.BsonTimestamp;
+import org.bson.RawBsonDocument;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * What was delivered under which number, what of it is acked, and what must not come out a second time.
+ *
+ * <p>The client numbers events with ordinals that never restart; the server's delivery sequences restart with every
+ * stream. The ledger maps one to the other by ranges, keeps the unacked batches of a durable subscription, and after a
+ * reconnect recognises them by their {@code _id} when they come again. An inline feed continues behind the last event
+ * received, so nothing is kept for it. Pure; {@link Runner} owns one and feeds it in the order of arrival.
+ *
+ * <p>Invariant: {@code kept} holds exactly the events received and not acked, in ordinal order; {@code ranges} hold the
+ * sequences of the present stream that are not yet covered by an ack, in sequence order.
+ */
+final class Ledger {
+    /** {@code count} events from a sequence on, and the ordinal of the first of them. */
+    private record Range(long sequence, long ordinal, int count) {
+        boolean continuedBy(long nextSequence, long nextOrdinal) {
+            return nextSequence - sequence == count && nextOrdinal - ordinal == count;
+        }
+    }
+
+    private final boolean durable;
+    private final Object session;
+    private final Deque<Range> ranges = new ArrayDeque<>();
+    private final Deque<Batch> kept = new ArrayDeque<>();
+    private final Map<ByteBuffer, Long> repeats = new HashMap<>();
+    private @Nullable BsonTimestamp repeatsUntil;
+    private long received;
+    private long nextSequence = 1;
+    private long ackedSequence;
+    private long floor;
+    private Place ackedPlace = Place.NOWHERE;
+    private Place latest = Place.NOWHERE;
+
+    /**
+     * @param durable acks matter, and a reopened stream may repeat
+     * @param session whose the events are
+     */
+    Ledger(boolean durable, Object session) {
+        this.durable = durable;
+        this.session = session;
+    }
+
+    /** The highest ordinal given out. */
+    long received() {
+        return received;
+    }
+
+    /** The place up to which everything has been received. */
+    Place latest() {
+        return latest;
+    }
+
+    /** Whether events handed out before may still come again. */
+    boolean expectsRepeats() {
+        return !repeats.isEmpty();
+    }
+
+    /** The place up to which everything is acked: where a new stream has to begin. NOWHERE at the start. */
+    Place ackedPlace(long ackedOrdinal) {
+        long acked = Math.max(ackedOrdinal, floor);
+        if (acked >= received) {
+            return latest;
+        }
+        prune(acked);
+        Batch first = kept.peekFirst();
+        if (first != null && first.firstSequence() <= acked) {
+            RawBsonDocument token = Tokens.document(first.key((int) (acked - first.firstSequence())));
+            if (token != null) {
+                return new Place(Position.NONE, token, Tokens.timeOf(token));
+            }
+        }
+        return ackedPlace;
+    }
+
+    /** The stored position was moved on purpose: what is unacked has lost its meaning, and may come again. */
+    void forget() {
+        floor = received;
+        kept.clear();
+        repeats.clear();
+        ackedPlace = latest = Place.NOWHERE;
+    }
+
+    /** A stream begins at {@code opened}, its sequences at 1. Acks up to {@code acked} were known when it was asked for. */
+    void begin(Place opened, long acked) {
+        nextSequence = 1;
+        ackedSequence = 0;
+        ranges.clear();
+        repeats.clear();
+        prune(Math.max(acked, floor));
+        if (kept.isEmpty()) {
+            ackedPlace = latest = opened;
+            return;
+        }
+        ByteBuffer last = null;
+        for (Batch batch : kept) {
+            for (int index = (int) Math.max(0, acked + 1 - batch.firstSequence()); index < batch.size(); index++) {
+                ByteBuffer key = batch.key(index);
+                if (key != null) {
+                    last = key;
+                    repeats.put(key, batch.firstSequence() + index);
+                }
+            }
+        }
+        repeatsUntil = Tokens.timeOf(Tokens.document(last));
+    }
+
+    /** A batch arrived: it, or what of it is new, numbered. Throws ProtocolException at a gap in the sequence. */
+    List<Batch> arrive(long firstSequence, Batch batch) {
+        if (firstSequence != nextSequence) {
+            throw new ProtocolException("delivery " + firstSequence + " came where " + nextSequence + " was due");
+        }
+        nextSequence += batch.size();
+        if (!repeats.isEmpty()) {
+            stopAtNews(batch);
+        }
+        List<Batch> fresh;
+        if (repeats.isEmpty()) {
+            take(firstSequence, batch);
+            fresh = List.of(batch);
+        } else {
+            fresh = sift(firstSequence, batch);
+        }
+        if (repeats.isEmpty()) {
+            latest = batch.place();
+        }
+        return fresh;
+    }
+
+    /** Everything at or before {@code place} has been delivered. */
+    void progress(Place place) {
+        if (repeats.isEmpty()) {
+            latest = place;
+        }
+    }
+
+    /**
+     * The delivery sequence of the present stream up to which everything is acked; 0 for nothing. After a rewind older
+     * events stand before those handed out earlier: then the first of them not acked decides.
+     */
+    long ackedSequence(long acked) {
+        prune(acked);
+        for (Range first = ranges.peekFirst(); first != null; first = ranges.peekFirst()) {
+            long done = Math.min(acked - first.ordinal + 1, first.count);
+            if (done <= 0) {
+                break;
+            }
+            ackedSequence = first.sequence + done - 1;
+            if (done < first.count) {
+                break;
+            }
+            ranges.removeFirst();
+        }
+        return ackedSequence;
+    }
+
+    private void take(long sequence, Batch batch) {
+        batch.number(received + 1, session);
+        received += batch.size();
+        map(sequence, batch.firstSequence(), batch.size());
+        if (durable) {
+            kept.addLast(batch);
+        }
+    }
+
+    private List<Batch> sift(long firstSequence, Batch batch) {
+        List<Batch> fresh = new ArrayList<>();
+        int start = 0;
+        for (int index = 0; index < batch.size(); index++) {
+            Long ordinal = repeats.remove(batch.key(index));
+            if (ordinal == null) {
+                continue;
+            }
+            if (index > start) {
+                fresh.add(takePart(firstSequence, batch, start, index));
+            }
+            map(firstSequence + index, ordinal, 1);
+            start = index + 1;
+        }
+        if (start < batch.size()) {
+            fresh.add(takePart(firstSequence, batch, start, batch.size()));
+        }
+        return fresh;
+    }
+
+    private Batch takePart(long firstSequence, Batch batch, int start, int end) {
+        Batch part = batch.part(start, end);
+        take(firstSequence + start, part);
+        return part;
+    }
+
+    private void stopAtNews(Batch batch) {
+        BsonTimestamp first = Tokens.timeOf(Tokens.document(batch.key(0)));
+        if (first != null && repeatsUntil != null && first.compareTo(repeatsUntil) > 0) {
+            repeats.clear();
+        }
+    }
+
+    private void map(long sequence, long ordinal, int count) {
+        if (!durable) {
+            return;
+        }
+        Range last = ranges.peekLast();
+        if (last != null && last.continuedBy(sequence, ordinal)) {
+            ranges.removeLast();
+            ranges.addLast(new Range(last.sequence, last.ordinal, last.count + count));
+        } else {
+            ranges.addLast(new Range(sequence, ordinal, count));
+        }
+    }
+
+    private void prune(long acked) {
+        for (Batch first = kept.peekFirst(); first != null && first.lastSequence() <= acked; first = kept.peekFirst()) {
+            kept.removeFirst();
+            ackedPlace = first.place().position().isEmpty()
+                    ? new Place(Position.NONE, Tokens.document(first.key(first.size() - 1)), null)
+                    : first.place();
+        }
+    }
+}

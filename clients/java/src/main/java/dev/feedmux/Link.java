@@ -1,0 +1,214 @@
+package dev.feedmux;
+
+import dev.feedmux.errors.Failure;
+import dev.feedmux.errors.FeedmuxException;
+import dev.feedmux.v1.ChangeFeedGrpc;
+import dev.feedmux.v1.SubscribeRequest;
+import dev.feedmux.v1.SubscriptionsGrpc;
+import io.grpc.CallOptions;
+import io.grpc.ChannelCredentials;
+import io.grpc.ClientCall;
+import io.grpc.ConnectivityState;
+import io.grpc.Context;
+import io.grpc.Grpc;
+import io.grpc.InsecureChannelCredentials;
+import io.grpc.ManagedChannel;
+import io.grpc.ManagedChannelBuilder;
+import io.grpc.Metadata;
+import io.grpc.MethodDescriptor;
+import io.grpc.Status;
+import io.grpc.StatusRuntimeException;
+import java.io.IOException;
+import java.io.InputStream;
+import java.io.UncheckedIOException;
+import java.time.Duration;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.TimeUnit;
+import java.util.function.Function;
+import java.util.function.Supplier;
+import java.util.function.UnaryOperator;
+import org.jspecify.annotations.Nullable;
+
+/** The way to the server: one channel, credentials, and the calls that sessions and clients make. */
+final class Link implements AutoCloseable {
+    private static final int MESSAGE_BYTES_MAX = 72 * 1024 * 1024;
+    private static final int METADATA_BYTES_MAX = 64 * 1024;
+    private static final Metadata.Key<String> ROUTE =
+            Metadata.Key.of("x-feedmux-route", Metadata.ASCII_STRING_MARSHALLER);
+    /** Messages come as bytes: events are not copied out of them, and their size counts. */
+    private static final MethodDescriptor<SubscribeRequest, byte[]> SUBSCRIBE =
+            ChangeFeedGrpc.getSubscribeMethod().toBuilder(
+                            ChangeFeedGrpc.getSubscribeMethod().getRequestMarshaller(), new Bytes())
+                    .build();
+
+    private final ManagedChannel channel;
+    private final Credentials credentials;
+    private final Duration timeout;
+    private final Set<Runnable> whenClosed = ConcurrentHashMap.newKeySet();
+    private volatile boolean closed;
+
+    Link(
+            String target,
+            @Nullable Tls tls,
+            Credentials credentials,
+            Duration timeout,
+            UnaryOperator<ManagedChannelBuilder<?>> configure) {
+        ChannelCredentials security = tls == null ? InsecureChannelCredentials.create() : tls.credentials();
+        ManagedChannelBuilder<?> builder = Grpc.newChannelBuilder(target, security)
+                .userAgent("feedmux-java")
+                .maxInboundMessageSize(MESSAGE_BYTES_MAX)
+                .maxInboundMetadataSize(METADATA_BYTES_MAX)
+                .keepAliveTime(30, TimeUnit.SECONDS)
+                .keepAliveTimeout(10, TimeUnit.SECONDS);
+        if (tls != null && tls.serverName() != null) {
+            builder.overrideAuthority(tls.serverName());
+        }
+        channel = configure.apply(builder).build();
+        this.credentials = credentials;
+        this.timeout = timeout;
+    }
+
+    /** Whether each call asks for the token anew, so that after one that has expired another may come. */
+    boolean renewsToken() {
+        return credentials.renewed();
+    }
+
+    boolean isClosed() {
+        return closed;
+    }
+
+    /** {@code told} is run when the link is closed, until {@link #forget}. */
+    void remember(Runnable told) {
+        whenClosed.add(told);
+        if (closed) {
+            told.run();
+        }
+    }
+
+    void forget(Runnable told) {
+        whenClosed.remove(told);
+    }
+
+    /** Begins a Subscribe call. Its messages come in a thread of gRPC, one at a time. */
+    Stream subscribe(String route, Receiver receiver) {
+        if (channel.getState(false) == ConnectivityState.TRANSIENT_FAILURE) {
+            // gRPC waits up to two minutes before it connects again; how long to wait is the session's decision.
+            channel.enterIdle();
+        }
+        Metadata headers = new Metadata();
+        if (!route.isEmpty()) {
+            headers.put(ROUTE, route);
+        }
+        CallOptions options = credentials.on(CallOptions.DEFAULT).withExecutor(Runnable::run);
+        // A session outlives the call of another service in which it was opened, its deadline and its cancellation.
+        Context previous = Context.ROOT.attach();
+        try {
+            ClientCall<SubscribeRequest, byte[]> call = channel.newCall(SUBSCRIBE, options);
+            call.start(new Listener(receiver), headers);
+            return new Stream(call);
+        } finally {
+            Context.ROOT.detach(previous);
+        }
+    }
+
+    /** One call of the ChangeFeed service. Throws FeedmuxException. */
+    <T> T feeds(Function<ChangeFeedGrpc.ChangeFeedBlockingStub, T> call) {
+        return unary(() -> call.apply(credentials
+                .on(ChangeFeedGrpc.newBlockingStub(channel))
+                .withDeadlineAfter(timeout.toNanos(), TimeUnit.NANOSECONDS)));
+    }
+
+    /** One call of the Subscriptions service. Throws FeedmuxException. */
+    <T> T subscriptions(Function<SubscriptionsGrpc.SubscriptionsBlockingStub, T> call) {
+        return unary(() -> call.apply(credentials
+                .on(SubscriptionsGrpc.newBlockingStub(channel))
+                .withDeadlineAfter(timeout.toNanos(), TimeUnit.NANOSECONDS)));
+    }
+
+    @Override
+    public void close() {
+        closed = true;
+        whenClosed.forEach(Runnable::run);
+        channel.shutdownNow();
+    }
+
+    static FeedmuxException clientClosed() {
+        return new FeedmuxException(Failure.of(Status.Code.CANCELLED, "the client is closed"));
+    }
+
+    private <T> T unary(Supplier<T> call) {
+        if (closed) {
+            throw clientClosed();
+        }
+        try {
+            return call.get();
+        } catch (StatusRuntimeException failed) {
+            throw Statuses.error(failed);
+        }
+    }
+
+    /** Told what comes down a stream. */
+    interface Receiver {
+        void message(byte[] message);
+
+        /** The stream has ended; {@code error} is null for OK. */
+        void ended(@Nullable FeedmuxException error);
+    }
+
+    /** One Subscribe call. For one thread at a time. */
+    static final class Stream {
+        private final ClientCall<SubscribeRequest, byte[]> call;
+
+        private Stream(ClientCall<SubscribeRequest, byte[]> call) {
+            this.call = call;
+        }
+
+        void send(SubscribeRequest request) {
+            call.sendMessage(request);
+        }
+
+        /** Lets so many more messages come. */
+        void request(int messages) {
+            call.request(messages);
+        }
+
+        void cancel(String why) {
+            call.cancel(why, null);
+        }
+    }
+
+    private static final class Listener extends ClientCall.Listener<byte[]> {
+        private final Receiver receiver;
+
+        private Listener(Receiver receiver) {
+            this.receiver = receiver;
+        }
+
+        @Override
+        public void onMessage(byte[] message) {
+            receiver.message(message);
+        }
+
+        @Override
+        public void onClose(Status status, Metadata trailers) {
+            receiver.ended(status.isOk() ? null : Statuses.error(status, trailers));
+        }
+    }
+
+    private static final class Bytes implements MethodDescriptor.Marshaller<byte[]> {
+        @Override
+        public InputStream stream(byte[] value) {
+            throw new UnsupportedOperationException("responses are only read");
+        }
+
+        @Override
+        public byte[] parse(InputStream stream) {
+            try {
+                return stream.readAllBytes();
+            } catch (IOException error) {
+                throw new UncheckedIOException(error);
+            }
+        }
+    }
+}

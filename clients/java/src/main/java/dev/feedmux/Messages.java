@@ -1,0 +1,244 @@
+package dev.feedmux;
+
+import com.google.protobuf.ByteString;
+import com.google.protobuf.Timestamp;
+import dev.feedmux.CreditWindow.Grant;
+import dev.feedmux.v1.Ack;
+import dev.feedmux.v1.Close;
+import dev.feedmux.v1.ClusterTime;
+import dev.feedmux.v1.Credit;
+import dev.feedmux.v1.ExplainResponse;
+import dev.feedmux.v1.LastAcked;
+import dev.feedmux.v1.Pipeline;
+import dev.feedmux.v1.ResolvePositionResponse;
+import dev.feedmux.v1.SubscribeRequest;
+import java.time.Duration;
+import java.time.Instant;
+import java.util.List;
+import org.bson.BsonArray;
+import org.bson.BsonDocument;
+import org.bson.BsonTimestamp;
+import org.bson.BsonValue;
+import org.jspecify.annotations.Nullable;
+
+/** The client's own values to and from protobuf. With {@link Responses} the only place that knows generated messages. */
+final class Messages {
+    static final SubscribeRequest CLOSE =
+            SubscribeRequest.newBuilder().setClose(Close.getDefaultInstance()).build();
+
+    private Messages() {}
+
+    static dev.feedmux.v1.Feed feed(Feed feed, String defaultSource) {
+        dev.feedmux.v1.Feed.Builder message = dev.feedmux.v1.Feed.newBuilder()
+                .setSource(feed.source() == null ? defaultSource : feed.source())
+                .setDatabase(orEmpty(feed.database()))
+                .setCollection(orEmpty(feed.collection()))
+                .setFullDocument(orEmpty(feed.fullDocument()))
+                .setFullDocumentBeforeChange(orEmpty(feed.fullDocumentBeforeChange()))
+                .setShowExpandedEvents(feed.showExpandedEvents())
+                .setBatchSize(feed.batchSize())
+                .setMaxAwaitTimeMs(feed.maxAwaitTimeMs())
+                .setReadPreference(orEmpty(feed.readPreference()))
+                .setReadConcern(orEmpty(feed.readConcern()))
+                .setMatchCollectionUuidForUpdateLookup(feed.matchCollectionUuidForUpdateLookup());
+        if (!feed.pipeline().isEmpty()) {
+            BsonDocument stages = new BsonDocument("pipeline", new BsonArray(feed.pipeline()));
+            message.setPipeline(Pipeline.newBuilder().setBson(Documents.encode(stages)));
+        }
+        if (feed.collation() != null) {
+            message.setCollation(Documents.encode(feed.collation()));
+        }
+        if (feed.comment() != null) {
+            message.setComment(Documents.encode(new BsonDocument("comment", feed.comment())));
+        }
+        return message.build();
+    }
+
+    static Feed feed(dev.feedmux.v1.Feed message) {
+        BsonDocument comment = Documents.raw(message.getComment());
+        return new Feed(
+                message.getSource(),
+                orNull(message.getDatabase()),
+                orNull(message.getCollection()),
+                stages(message.getPipeline()),
+                orNull(message.getFullDocument()),
+                orNull(message.getFullDocumentBeforeChange()),
+                message.getShowExpandedEvents(),
+                Documents.raw(message.getCollation()),
+                comment == null ? null : comment.get("comment"),
+                message.getBatchSize(),
+                message.getMaxAwaitTimeMs(),
+                orNull(message.getReadPreference()),
+                orNull(message.getReadConcern()),
+                message.getMatchCollectionUuidForUpdateLookup());
+    }
+
+    static dev.feedmux.v1.Start start(Start start) {
+        dev.feedmux.v1.Start.Builder message = dev.feedmux.v1.Start.newBuilder();
+        if (start instanceof Start.After at) {
+            message.setPosition(bytes(at.position()));
+        } else if (start instanceof Start.ResumeAfter at) {
+            message.setResumeAfter(Documents.encode(at.token()));
+        } else if (start instanceof Start.StartAfter at) {
+            message.setStartAfter(Documents.encode(at.token()));
+        } else if (start instanceof Start.AtOperationTime at) {
+            message.setStartAtOperationTime(ClusterTime.newBuilder()
+                    .setSeconds(at.time().getTime())
+                    .setIncrement(at.time().getInc()));
+        } else if (start instanceof Start.AtTime at) {
+            message.setTime(Timestamp.newBuilder().setSeconds(at.time().getEpochSecond()));
+        } else if (start instanceof Start.Earliest) {
+            message.setEarliest(dev.feedmux.v1.Earliest.getDefaultInstance());
+        } else {
+            message.setLatest(dev.feedmux.v1.Latest.getDefaultInstance());
+        }
+        return message.build();
+    }
+
+    static dev.feedmux.v1.Subscription subscription(
+            String name,
+            @Nullable Feed feed,
+            @Nullable OnInvalidate onInvalidate,
+            @Nullable OnHistoryLost onHistoryLost,
+            String defaultSource) {
+        dev.feedmux.v1.Subscription.Builder message =
+                dev.feedmux.v1.Subscription.newBuilder().setName(name);
+        if (feed != null) {
+            message.setFeed(feed(feed, defaultSource));
+        }
+        if (onInvalidate != null) {
+            message.setOnInvalidate(
+                    switch (onInvalidate) {
+                        case STOP -> dev.feedmux.v1.OnInvalidate.ON_INVALIDATE_STOP;
+                        case CONTINUE -> dev.feedmux.v1.OnInvalidate.ON_INVALIDATE_CONTINUE;
+                    });
+        }
+        if (onHistoryLost != null) {
+            message.setOnHistoryLost(
+                    switch (onHistoryLost) {
+                        case FAIL -> dev.feedmux.v1.OnHistoryLost.ON_HISTORY_LOST_FAIL;
+                        case EARLIEST -> dev.feedmux.v1.OnHistoryLost.ON_HISTORY_LOST_EARLIEST;
+                    });
+        }
+        return message.build();
+    }
+
+    static SubscriptionInfo info(dev.feedmux.v1.Subscription message) {
+        boolean goesOn = message.getOnInvalidate() == dev.feedmux.v1.OnInvalidate.ON_INVALIDATE_CONTINUE;
+        boolean skips = message.getOnHistoryLost() == dev.feedmux.v1.OnHistoryLost.ON_HISTORY_LOST_EARLIEST;
+        return new SubscriptionInfo(
+                message.getName(),
+                feed(message.getFeed()),
+                goesOn ? OnInvalidate.CONTINUE : OnInvalidate.STOP,
+                skips ? OnHistoryLost.EARLIEST : OnHistoryLost.FAIL,
+                Position.of(message.getPosition()),
+                message.hasClusterTime() ? timestamp(message.getClusterTime()) : null,
+                message.hasCreateTime() ? instant(message.getCreateTime()) : null,
+                message.hasUpdateTime() ? instant(message.getUpdateTime()) : null,
+                message.getEtag(),
+                message.getActive(),
+                message.getOwner(),
+                message.getEpoch());
+    }
+
+    static Explanation explanation(ExplainResponse message) {
+        ExplainResponse.Refusal refusal = message.getRefusal();
+        return new Explanation(
+                message.hasRefusal()
+                        ? new Explanation.Refusal(refusal.getStatus(), refusal.getReason(), refusal.getMessage())
+                        : null,
+                message.getPipeline(),
+                message.getStreamKey(),
+                message.getStreamOpen(),
+                message.getImagesList().stream()
+                        .map(one -> new Explanation.CollectionImages(
+                                one.getDatabase(), one.getCollection(), one.getEnabled(), one.getForGrants()))
+                        .toList(),
+                message.hasOplogHeadroom() ? duration(message.getOplogHeadroom()) : null,
+                message.getWithheldList().stream()
+                        .map(one -> new Explanation.Withheld(one.getWhat(), one.getWhy()))
+                        .toList());
+    }
+
+    static ResolvedPosition resolved(ResolvePositionResponse message) {
+        return new ResolvedPosition(
+                Position.of(message.getPosition()),
+                message.hasClusterTime() ? timestamp(message.getClusterTime()) : null,
+                message.hasTime() ? instant(message.getTime()) : null);
+    }
+
+    static dev.feedmux.v1.Format format(Format format) {
+        return switch (format) {
+            case BSON -> dev.feedmux.v1.Format.FORMAT_BSON;
+            case EXTENDED_JSON_RELAXED -> dev.feedmux.v1.Format.FORMAT_EXTENDED_JSON_RELAXED;
+            case EXTENDED_JSON_CANONICAL -> dev.feedmux.v1.Format.FORMAT_EXTENDED_JSON_CANONICAL;
+        };
+    }
+
+    /** The last acked place: a position where there is one, else the event's token. */
+    static LastAcked lastAcked(Place place, long epoch) {
+        LastAcked.Builder message = LastAcked.newBuilder().setEpoch(epoch);
+        if (place.resumeToken() != null && place.position().isEmpty()) {
+            message.setResumeToken(Documents.encode(place.resumeToken()));
+        } else {
+            message.setPosition(bytes(place.position()));
+        }
+        return message.build();
+    }
+
+    static Credit creditOf(Grant grant) {
+        return Credit.newBuilder()
+                .setEvents(grant.events())
+                .setBytes(grant.bytes())
+                .build();
+    }
+
+    static SubscribeRequest credit(Grant grant) {
+        return SubscribeRequest.newBuilder().setCredit(creditOf(grant)).build();
+    }
+
+    static SubscribeRequest ack(long sequence) {
+        return SubscribeRequest.newBuilder()
+                .setAck(Ack.newBuilder().setDeliverySequence(sequence))
+                .build();
+    }
+
+    static BsonTimestamp timestamp(ClusterTime time) {
+        return new BsonTimestamp(time.getSeconds(), time.getIncrement());
+    }
+
+    static Instant instant(Timestamp time) {
+        return Instant.ofEpochSecond(time.getSeconds(), time.getNanos());
+    }
+
+    static Duration duration(com.google.protobuf.Duration duration) {
+        return Duration.ofSeconds(duration.getSeconds(), duration.getNanos());
+    }
+
+    static com.google.protobuf.Duration duration(Duration duration) {
+        return com.google.protobuf.Duration.newBuilder()
+                .setSeconds(duration.getSeconds())
+                .setNanos(duration.getNano())
+                .build();
+    }
+
+    static ByteString bytes(Position position) {
+        return ByteString.copyFrom(position.toBytes());
+    }
+
+    private static List<BsonDocument> stages(Pipeline pipeline) {
+        BsonDocument inBson = Documents.raw(pipeline.getBson());
+        List<BsonValue> stages = inBson != null
+                ? inBson.getArray("pipeline")
+                : pipeline.hasExtendedJson() ? BsonArray.parse(pipeline.getExtendedJson()) : List.of();
+        return stages.stream().map(BsonValue::asDocument).toList();
+    }
+
+    private static String orEmpty(@Nullable String text) {
+        return text == null ? "" : text;
+    }
+
+    private static @Nullable String orNull(String text) {
+        return text.isEmpty() ? null : text;
+    }
+}

@@ -1,0 +1,372 @@
+package dev.feedmux;
+
+import dev.feedmux.Recovery.Step;
+import dev.feedmux.errors.Failure;
+import dev.feedmux.errors.FeedInvalidatedException;
+import dev.feedmux.errors.FeedmuxException;
+import dev.feedmux.errors.ProtocolException;
+import dev.feedmux.errors.SessionClosedException;
+import dev.feedmux.errors.UnavailableException;
+import io.grpc.Status;
+import io.grpc.SynchronizationContext;
+import io.grpc.SynchronizationContext.ScheduledHandle;
+import java.time.Duration;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ScheduledExecutorService;
+import java.util.concurrent.ScheduledThreadPoolExecutor;
+import java.util.concurrent.ThreadLocalRandom;
+import java.util.concurrent.TimeUnit;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The network's side of a session: opens the stream, reads it, opens it again when it breaks, and ends it.
+ *
+ * <p>Everything happens within one {@link SynchronizationContext}, in whatever thread has something to say: gRPC's, the
+ * timer's or the user's; nothing in it waits. What arrives goes through {@link Responses}, {@link CreditWindow} and
+ * {@link Ledger} to the {@link Desk}; {@link Uplink} sends acks and credit. The decisions are in those and in
+ * {@link Recovery}; time and calls are here.
+ */
+final class Runner {
+    private static final System.Logger LOG = System.getLogger("dev.feedmux");
+    private static final ScheduledExecutorService TIMERS = timers();
+
+    private final SynchronizationContext context = new SynchronizationContext((thread, defect) -> defect(defect));
+    private final Link link;
+    private final Opening opening;
+    private final SessionOptions options;
+    private final Desk desk;
+    private final Ledger ledger;
+    private final CreditWindow window;
+    private final Responses responses;
+    private final Backoff backoff;
+    private final Watchdog watchdog;
+    private final Uplink uplink;
+    private final CompletableFuture<@Nullable FeedmuxException> opened = new CompletableFuture<>();
+    private final CompletableFuture<Void> done = new CompletableFuture<>();
+    private final Runnable clientClosed = this::clientClosed;
+
+    private Link.@Nullable Stream stream;
+    private @Nullable ScheduledHandle pause;
+    private boolean live;
+    private boolean everOpened;
+    private boolean ended;
+    private @Nullable Long giveUpAt;
+    private String route = "";
+    private long openAcked;
+    private int limitBytes;
+    private Notice.@Nullable Rewound rewound;
+
+    Runner(Link link, Opening opening, SessionOptions options, Desk desk) {
+        this.link = link;
+        this.opening = opening;
+        this.options = options;
+        this.desk = desk;
+        ledger = new Ledger(opening.durable(), desk);
+        window = new CreditWindow(options.windowEvents(), options.windowBytes());
+        responses = new Responses(options.format() != Format.BSON);
+        backoff = new Backoff(
+                options.backoffFirst(),
+                options.backoffMost(),
+                () -> ThreadLocalRandom.current().nextDouble());
+        watchdog = new Watchdog(context, TIMERS, this::silent);
+        uplink = new Uplink(opening.durable(), options.ackInterval(), desk, ledger, window, context, TIMERS);
+        limitBytes = options.messageBytesMax();
+    }
+
+    /** Done when the session was open for the first time, or with the error for which it never will be. */
+    CompletableFuture<@Nullable FeedmuxException> opened() {
+        return opened;
+    }
+
+    /** Done when nothing more will happen. */
+    CompletableFuture<Void> done() {
+        return done;
+    }
+
+    void start() {
+        desk.wakes(() -> context.execute(this::wake));
+        link.remember(clientClosed);
+        context.execute(() -> {
+            giveUpAt = System.nanoTime() + options.openTimeout().toNanos();
+            connect();
+        });
+    }
+
+    /** Ends the session at once, without a word to the server. */
+    void abandon() {
+        context.execute(() -> end(null));
+    }
+
+    private void clientClosed() {
+        context.execute(() -> end(Link.clientClosed()));
+    }
+
+    /** The desk rang: an ack or a batch taken reached its threshold, or the session is closing. */
+    private void wake() {
+        if (ended) {
+            return;
+        }
+        if (live) {
+            uplink.look();
+        } else if (desk.closing()) {
+            end(null);
+        }
+    }
+
+    // --- Streams.
+
+    private void connect() {
+        pause = null;
+        if (ended) {
+            return;
+        }
+        responses.reset();
+        watchdog.start(options.heartbeat());
+        Incoming incoming = new Incoming();
+        Link.Stream begun = link.subscribe(route, incoming);
+        incoming.stream = stream = begun;
+        begun.send(openRequest());
+        begun.request(1);
+    }
+
+    private dev.feedmux.v1.SubscribeRequest openRequest() {
+        dev.feedmux.v1.Open.Builder open = dev.feedmux.v1.Open.newBuilder()
+                .setFormat(Messages.format(options.format()))
+                .setInstanceId(opening.instanceId())
+                .setCredit(Messages.creditOf(desk.open(window)))
+                .setTakeover(options.takeover() && !everOpened)
+                .setHeartbeatInterval(Messages.duration(options.heartbeat()))
+                .setMessageBytesMax(options.messageBytesMax());
+        openAcked = desk.acked();
+        if (opening.feed() == null) {
+            open.setSubscription(opening.subscription());
+            Place place = ledger.ackedPlace(openAcked);
+            if (!place.isNowhere()) {
+                open.setLastAcked(Messages.lastAcked(place, desk.epoch()));
+            }
+        } else {
+            open.setFeed(opening.feed());
+            Position reached = ledger.latest().position();
+            Start start = reached.isEmpty() ? opening.start() : Start.after(reached);
+            if (start != null) {
+                open.setStart(Messages.start(start));
+            }
+        }
+        return dev.feedmux.v1.SubscribeRequest.newBuilder().setOpen(open).build();
+    }
+
+    /** What comes down one stream; nothing of it counts any more once there is another. */
+    private final class Incoming implements Link.Receiver {
+        private Link.@Nullable Stream stream;
+
+        @Override
+        public void message(byte[] message) {
+            context.execute(() -> {
+                Link.Stream mine = stream;
+                if (mine != null && mine == Runner.this.stream) {
+                    receive(message);
+                    mine.request(1);
+                }
+            });
+        }
+
+        @Override
+        public void ended(@Nullable FeedmuxException error) {
+            context.execute(() -> {
+                if (stream == Runner.this.stream) {
+                    lost(error != null ? error : unavailable("the server ended the stream"));
+                }
+            });
+        }
+    }
+
+    private void silent() {
+        lost(unavailable("nothing heard for " + watchdog.silence().toMillis() / 1000.0 + " s"));
+    }
+
+    private void lost(FeedmuxException error) {
+        dropStream(error.getMessage());
+        if (desk.closing()) {
+            end(null);
+            return;
+        }
+        boolean wasLive = live;
+        long now = System.nanoTime();
+        if (live) {
+            live = false;
+            Duration patience = options.reconnectTimeout();
+            giveUpAt = patience == null ? null : now + patience.toNanos();
+        }
+        Step step = Recovery.nextStep(error, wasLive && link.renewsToken());
+        if (step == Step.REOPEN_AT_STORED) {
+            forget();
+        }
+        Duration delay = backoff.next(error.retryAfter());
+        boolean tooLate = giveUpAt != null && now + delay.toNanos() - giveUpAt > 0;
+        if (step == Step.RAISE || tooLate) {
+            end(located(error));
+            return;
+        }
+        LOG.log(System.Logger.Level.INFO, "reconnecting in {0}: {1}", delay, error.getMessage());
+        if (everOpened) {
+            desk.put(new Entry.Said(new Notice.Disconnected(error, delay)));
+        }
+        pause = context.schedule(this::connect, delay.toNanos(), TimeUnit.NANOSECONDS, TIMERS);
+    }
+
+    private void dropStream(String why) {
+        watchdog.stop();
+        uplink.disconnect();
+        if (stream != null) {
+            stream.cancel(why);
+            stream = null;
+        }
+    }
+
+    /** Always hands over an Ended last. */
+    private void end(@Nullable FeedmuxException error) {
+        if (ended) {
+            return;
+        }
+        ended = true;
+        live = false;
+        dropStream("the session has ended");
+        if (pause != null) {
+            pause.cancel();
+        }
+        link.forget(clientClosed);
+        desk.put(new Entry.Ended(error));
+        opened.complete(error != null ? error : new SessionClosedException("closed while it was being opened"));
+        done.complete(null);
+    }
+
+    private void defect(Throwable defect) {
+        LOG.log(System.Logger.Level.ERROR, "a session ended by a defect of the client", defect);
+        FeedmuxException error =
+                new FeedmuxException(Failure.of(Status.Code.INTERNAL, "a defect of the client: " + defect));
+        error.initCause(defect);
+        end(error);
+    }
+
+    private FeedmuxException located(FeedmuxException error) {
+        if (!(error instanceof FeedInvalidatedException)) {
+            return error;
+        }
+        FeedmuxException located = new FeedInvalidatedException(error.failure().at(ledger.latest()));
+        located.initCause(error);
+        return located;
+    }
+
+    // --- Messages.
+
+    private void receive(byte[] message) {
+        watchdog.heard();
+        try {
+            if (message.length > limitBytes) {
+                throw new ProtocolException(
+                        "a message of " + message.length + " bytes, over the limit of " + limitBytes);
+            }
+            Response response = responses.read(message);
+            if (response != null && live == response instanceof Response.Opened) {
+                throw new ProtocolException(live ? "Opened came twice" : "the first message was not Opened");
+            }
+            if (response instanceof Response.Delivery delivery) {
+                deliver(delivery);
+            } else if (response instanceof Response.Progress progress) {
+                ledger.progress(progress.place());
+                desk.publish(ledger.received(), ledger.latest());
+                backoff.reset();
+            } else if (response instanceof Response.Committed committed) {
+                desk.publishCommitted(committed.position());
+            } else if (response instanceof Response.Opened it) {
+                opened(it);
+            } else if (response instanceof Response.Told told) {
+                told(told.notice());
+            }
+        } catch (ProtocolException violation) {
+            lost(violation);
+        }
+    }
+
+    private void deliver(Response.Delivery delivery) {
+        Batch batch = delivery.batch();
+        window.receive(batch.size(), batch.sizeBytes(), () -> batch.eventBytes(batch.size() - 1));
+        boolean mayRepeat = ledger.expectsRepeats();
+        long repeatedEvents = batch.size();
+        long repeatedBytes = batch.sizeBytes();
+        for (Batch fresh : ledger.arrive(delivery.firstSequence(), batch)) {
+            repeatedEvents -= fresh.size();
+            repeatedBytes -= fresh.sizeBytes();
+            desk.put(new Entry.Events(fresh));
+        }
+        desk.publish(ledger.received(), ledger.latest());
+        if (mayRepeat) {
+            window.discard(repeatedEvents, repeatedBytes);
+            // Acks of events from before the reconnect have a sequence only now.
+            uplink.flush();
+        }
+    }
+
+    private void opened(Response.Opened it) {
+        Place hadReached = ledger.ackedPlace(openAcked);
+        if (everOpened && opening.durable() && !it.atLastAcked() && it.place().isBefore(hadReached)) {
+            forget();
+            rewound(Notice.Rewound.between(it.place(), hadReached));
+        }
+        ledger.begin(it.place(), openAcked);
+        window.limit(it.creditEventsMax(), it.creditBytesMax());
+        if (it.messageBytesMax() > 0) {
+            limitBytes = Math.min(options.messageBytesMax(), it.messageBytesMax());
+        }
+        if (!it.heartbeat().isZero() && !it.heartbeat().isNegative()) {
+            watchdog.start(it.heartbeat());
+        }
+        if (!it.routingKey().isEmpty()) {
+            route = it.routingKey();
+        }
+        desk.publishOpened(it.epoch(), it.place());
+        desk.publish(ledger.received(), ledger.latest());
+        live = true;
+        everOpened = true;
+        uplink.connect(stream, it.unackedEventsMax());
+        opened.complete(null);
+    }
+
+    private void told(Notice notice) {
+        if (notice instanceof Notice.Rewound it) {
+            rewound(it);
+            return;
+        }
+        if (notice instanceof Notice.Draining) {
+            uplink.flush();
+        }
+        desk.put(new Entry.Said(notice));
+    }
+
+    private void rewound(Notice.Rewound it) {
+        // The server announces what the client may have noticed already.
+        if (rewound == null || !rewound.beginsAt().equals(it.beginsAt())) {
+            desk.put(new Entry.Said(it));
+        }
+        rewound = it;
+    }
+
+    private void forget() {
+        ledger.forget();
+        desk.forget(window);
+    }
+
+    private static UnavailableException unavailable(String why) {
+        return new UnavailableException(Failure.of(Status.Code.UNAVAILABLE, why));
+    }
+
+    private static ScheduledExecutorService timers() {
+        ScheduledThreadPoolExecutor timers = new ScheduledThreadPoolExecutor(1, work -> {
+            Thread thread = new Thread(work, "feedmux-timer");
+            thread.setDaemon(true);
+            return thread;
+        });
+        timers.setRemoveOnCancelPolicy(true);
+        return timers;
+    }
+}

@@ -1,0 +1,88 @@
+package dev.feedmux;
+
+import com.google.protobuf.Any;
+import com.google.protobuf.InvalidProtocolBufferException;
+import com.google.rpc.ErrorInfo;
+import com.google.rpc.RetryInfo;
+import dev.feedmux.errors.Errors;
+import dev.feedmux.errors.Failure;
+import dev.feedmux.errors.FeedmuxException;
+import dev.feedmux.errors.InterruptedCallException;
+import io.grpc.Metadata;
+import io.grpc.Status;
+import io.grpc.StatusRuntimeException;
+import java.time.Duration;
+import java.util.List;
+import java.util.Map;
+import org.jspecify.annotations.Nullable;
+
+/** From gRPC's statuses to the client's errors: reads ErrorInfo and RetryInfo out of the trailers. */
+final class Statuses {
+    private static final Metadata.Key<byte[]> DETAILS =
+            Metadata.Key.of("grpc-status-details-bin", Metadata.BINARY_BYTE_MARSHALLER);
+    private static final String DOMAIN = "feedmux";
+    private static final String PREFIX = "ERROR_REASON_";
+
+    private Statuses() {}
+
+    /** The error of a call that failed. */
+    static FeedmuxException error(StatusRuntimeException failed) {
+        if (failed.getCause() instanceof InterruptedException) {
+            return caused(new InterruptedCallException("interrupted during a call"), failed);
+        }
+        return caused(error(failed.getStatus(), failed.getTrailers()), failed);
+    }
+
+    /** The error for a status that is not OK. Details that cannot be read, or are another domain's, do not count. */
+    static FeedmuxException error(Status status, @Nullable Metadata trailers) {
+        String reason = "";
+        Map<String, String> metadata = Map.of();
+        Duration retryAfter = null;
+        try {
+            for (Any detail : details(trailers)) {
+                if (detail.is(ErrorInfo.class)) {
+                    ErrorInfo info = detail.unpack(ErrorInfo.class);
+                    if (info.getDomain().equals(DOMAIN)) {
+                        reason = info.getReason().startsWith(PREFIX)
+                                ? info.getReason().substring(PREFIX.length())
+                                : info.getReason();
+                        metadata = info.getMetadataMap();
+                    }
+                } else if (detail.is(RetryInfo.class)) {
+                    Duration asked =
+                            Messages.duration(detail.unpack(RetryInfo.class).getRetryDelay());
+                    retryAfter = asked.isNegative() ? Duration.ZERO : asked;
+                }
+            }
+        } catch (InvalidProtocolBufferException unreadable) {
+            return caused(Errors.of(Failure.of(status.getCode(), message(status))), unreadable);
+        }
+        FeedmuxException error =
+                Errors.of(new Failure(status.getCode(), reason, message(status), metadata, retryAfter, null));
+        return status.getCause() == null ? error : caused(error, status.getCause());
+    }
+
+    private static List<Any> details(@Nullable Metadata trailers) throws InvalidProtocolBufferException {
+        byte[] bytes = trailers == null ? null : trailers.get(DETAILS);
+        return bytes == null
+                ? List.of()
+                : com.google.rpc.Status.parseFrom(bytes).getDetailsList();
+    }
+
+    /** What the server said, or what gRPC says with its cause: "io exception" alone helps nobody. */
+    private static String message(Status status) {
+        String description = status.getDescription() == null ? "" : status.getDescription();
+        Throwable cause = status.getCause();
+        while (cause != null && cause.getCause() != null) {
+            cause = cause.getCause();
+        }
+        return cause == null || cause.getMessage() == null
+                ? description
+                : (description.lines().findFirst().orElse("") + ": " + cause.getMessage());
+    }
+
+    private static FeedmuxException caused(FeedmuxException error, Throwable cause) {
+        error.initCause(cause);
+        return error;
+    }
+}

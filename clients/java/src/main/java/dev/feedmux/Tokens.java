@@ -1,0 +1,78 @@
+package dev.feedmux;
+
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import org.bson.BSONException;
+import org.bson.BsonDocument;
+import org.bson.BsonTimestamp;
+import org.bson.BsonType;
+import org.bson.BsonValue;
+import org.bson.RawBsonDocument;
+import org.jspecify.annotations.Nullable;
+
+/** Reads resume tokens as far as the client must: which event is which, and which of two is later. */
+final class Tokens {
+    private static final byte[] ID_FIRST = {3, '_', 'i', 'd', 0};
+    private static final int ID_AT = Integer.BYTES + ID_FIRST.length;
+    /** Behind it seconds and increment, eight hexadecimal digits each. */
+    private static final String TIME_FOLLOWS = "82";
+
+    private static final int TIME_END = TIME_FOLLOWS.length() + 16;
+
+    private Tokens() {}
+
+    /**
+     * The {@code _id} of an event: its resume token. Null where the event has no document as {@code _id}. It need not be
+     * the first field: a pipeline with $replaceRoot moves it.
+     */
+    static @Nullable ByteBuffer idOf(RawBsonDocument event) {
+        ByteBuffer bytes = event.getByteBuffer().asNIO().slice().order(ByteOrder.LITTLE_ENDIAN);
+        if (startsWithId(bytes)) {
+            int size = bytes.getInt(ID_AT);
+            if (size > 0 && size <= bytes.limit() - ID_AT) {
+                return bytes.slice(ID_AT, size);
+            }
+        }
+        BsonValue id = event.get("_id");
+        return id instanceof RawBsonDocument found
+                ? found.getByteBuffer().asNIO().slice()
+                : null;
+    }
+
+    static @Nullable RawBsonDocument document(@Nullable ByteBuffer key) {
+        if (key == null) {
+            return null;
+        }
+        byte[] copy = new byte[key.remaining()];
+        key.duplicate().get(copy);
+        return new RawBsonDocument(copy);
+    }
+
+    /**
+     * The cluster time inside a resume token. Null for a layout that is not MongoDB's hexadecimal key string beginning
+     * with a timestamp: such a token is not compared.
+     */
+    static @Nullable BsonTimestamp timeOf(@Nullable BsonDocument token) {
+        if (token == null) {
+            return null;
+        }
+        try {
+            BsonValue data = token.get("_data");
+            if (data == null || data.getBsonType() != BsonType.STRING) {
+                return null;
+            }
+            String text = data.asString().getValue();
+            if (!text.startsWith(TIME_FOLLOWS) || text.length() < TIME_END) {
+                return null;
+            }
+            return new BsonTimestamp(Long.parseUnsignedLong(text, TIME_FOLLOWS.length(), TIME_END, 16));
+        } catch (BSONException | NumberFormatException error) {
+            return null;
+        }
+    }
+
+    private static boolean startsWithId(ByteBuffer bytes) {
+        return bytes.limit() >= ID_AT + Integer.BYTES
+                && bytes.slice(Integer.BYTES, ID_FIRST.length).equals(ByteBuffer.wrap(ID_FIRST));
+    }
+}

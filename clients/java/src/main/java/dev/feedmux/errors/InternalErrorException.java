@@ -1,0 +1,11 @@
+package dev.feedmux.errors;
+
+/** A defect of the server. Metadata: {@code correlation_id}. */
+public class InternalErrorException extends FeedmuxException {
+    private static final long serialVersionUID = 1L;
+
+    /** With what is known of it. */
+    public InternalErrorException(Failure failure) {
+        super(failure);
+    }
+}

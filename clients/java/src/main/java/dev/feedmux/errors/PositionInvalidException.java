@@ -1,0 +1,11 @@
+package dev.feedmux.errors;
+
+/** A position cannot be decoded, or belongs to another tenant, source or scope. */
+public class PositionInvalidException extends InvalidArgumentException {
+    private static final long serialVersionUID = 1L;
+
+    /** With what is known of it. */
+    public PositionInvalidException(Failure failure) {
+        super(failure);
+    }
+}

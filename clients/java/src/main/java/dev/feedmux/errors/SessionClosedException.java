@@ -1,0 +1,13 @@
+package dev.feedmux.errors;
+
+import io.grpc.Status;
+
+/** The session was used after its end, or its client was closed. */
+public class SessionClosedException extends FeedmuxException {
+    private static final long serialVersionUID = 1L;
+
+    /** With what was closed. */
+    public SessionClosedException(String message) {
+        super(Failure.of(Status.Code.CANCELLED, message));
+    }
+}

@@ -1,0 +1,232 @@
+package dev.feedmux.conformance;
+
+import dev.feedmux.Event;
+import dev.feedmux.FeedmuxClient;
+import dev.feedmux.Format;
+import dev.feedmux.Item;
+import dev.feedmux.Notice;
+import dev.feedmux.Session;
+import dev.feedmux.SessionOptions;
+import dev.feedmux.errors.FeedmuxException;
+import dev.feedmux.errors.InterruptedCallException;
+import dev.feedmux.errors.SessionClosedException;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.Optional;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.Consumer;
+import org.bson.Document;
+import org.jspecify.annotations.Nullable;
+
+/** One method for each command, called in a thread of its own. */
+final class Commands {
+    /** A session and what it handed out. */
+    private static final class Seat {
+        private final Format format;
+        private final List<Event> events = new ArrayList<>();
+        private volatile @Nullable Session session;
+        private @Nullable Thread waiting;
+
+        private Seat(Format format) {
+            this.format = format;
+        }
+
+        private synchronized void enter() {
+            waiting = Thread.currentThread();
+        }
+
+        private synchronized void leave() {
+            waiting = null;
+        }
+
+        private synchronized void interrupt() {
+            if (waiting != null) {
+                waiting.interrupt();
+            }
+        }
+    }
+
+    private final Map<String, Seat> seats = new HashMap<>();
+    private @Nullable FeedmuxClient client;
+
+    Map<String, ?> run(Document command) {
+        return switch (command.getString("do")) {
+            case "hello" -> Map.of("client", "java", "version", "0.1.0", "runner", 1);
+            case "new" -> make(command);
+            case "open" -> open(command);
+            case "take" -> take(command);
+            case "ack" -> ack(command);
+            case "state" -> Reports.state(session(command));
+            case "close" -> close(command);
+            case "cancel" -> abandon(seat(command));
+            case "reset" -> reset();
+            default -> throw new IllegalArgumentException("no command " + command.getString("do"));
+        };
+    }
+
+    private Map<String, ?> make(Document command) {
+        reset();
+        FeedmuxClient.Builder builder = FeedmuxClient.builder(command.getString("target"))
+                .source(command.get("source", "main"))
+                .timeout(Arguments.seconds(command.get("timeout_s", 30)));
+        if (command.getString("api_key") != null) {
+            builder.apiKey(command.getString("api_key"));
+        }
+        List<String> tokens = command.getList("tokens", String.class, List.of());
+        if (!tokens.isEmpty()) {
+            AtomicInteger asked = new AtomicInteger();
+            builder.token(() -> tokens.get(Math.min(asked.getAndIncrement(), tokens.size() - 1)));
+        }
+        if (command.get("tls") instanceof Document tls) {
+            builder.tls(Arguments.tls(tls));
+        }
+        synchronized (this) {
+            client = builder.build();
+        }
+        return Map.of();
+    }
+
+    private Map<String, ?> open(Document command) {
+        Document options = command.get("options", new Document());
+        String format = options.get("format", "bson").toUpperCase(Locale.ROOT);
+        Seat seat = new Seat(Format.valueOf(format));
+        FeedmuxClient opener;
+        synchronized (this) {
+            seats.put(command.getString("session"), seat);
+            opener = client;
+        }
+        if (opener == null) {
+            throw new IllegalStateException("no client");
+        }
+        Consumer<SessionOptions.Builder> change = builder -> {
+            Arguments.options(builder, options);
+            builder.takeover(command.getBoolean("takeover", false));
+        };
+        seat.enter();
+        try {
+            seat.session = command.getString("subscription") != null
+                    ? opener.subscription(command.getString("subscription")).open(change)
+                    : opener.feed(Arguments.feed(command.get("feed", new Document())))
+                            .open(Arguments.start(command.get("start")), change);
+        } finally {
+            seat.leave();
+        }
+        return Map.of();
+    }
+
+    private Map<String, ?> take(Document command) {
+        Seat seat = seat(command);
+        Session session = session(command);
+        int count = command.get("count") == null ? Integer.MAX_VALUE : command.getInteger("count");
+        String untilNotice = command.getString("until_notice");
+        Object timeout = command.get("timeout_s");
+        long end = System.nanoTime() + (timeout == null ? Duration.ofDays(1) : Arguments.seconds(timeout)).toNanos();
+        List<String> report = command.getList("report", String.class, List.of("document"));
+        List<Object> items = new ArrayList<>();
+        Map<String, Object> result = new LinkedHashMap<>();
+        result.put("items", items);
+        String outcome = "enough";
+        int taken = 0;
+        seat.enter();
+        try {
+            while (taken < count) {
+                Optional<Item> item = session.pollItem(Duration.ofNanos(Math.max(0, end - System.nanoTime())));
+                if (item.isEmpty()) {
+                    outcome = "timeout";
+                    break;
+                }
+                if (item.get() instanceof Event event) {
+                    seat.events.add(event);
+                    items.add(Reports.event(event, report, seat.format));
+                    taken++;
+                } else if (item.get() instanceof Notice notice) {
+                    Map<String, Object> told = Reports.notice(notice);
+                    items.add(told);
+                    if (untilNotice != null
+                            && told.get("notice") instanceof Map<?, ?> it
+                            && untilNotice.equals(it.get("kind"))) {
+                        break;
+                    }
+                }
+            }
+        } catch (SessionClosedException closed) {
+            outcome = "closed";
+        } catch (InterruptedCallException interrupted) {
+            Thread.interrupted();
+            outcome = "cancelled";
+        } catch (FeedmuxException error) {
+            outcome = "error";
+            result.put("error", Reports.error(error));
+        } finally {
+            seat.leave();
+        }
+        result.put("outcome", outcome);
+        return result;
+    }
+
+    private Map<String, ?> ack(Document command) {
+        Integer number = command.getInteger("event");
+        if (number == null) {
+            session(command).ackAll();
+        } else {
+            session(command).ack(seat(command).events.get(number - 1));
+        }
+        return Map.of();
+    }
+
+    private Map<String, ?> close(Document command) {
+        Object timeout = command.get("timeout_s");
+        if (timeout == null) {
+            session(command).close();
+        } else {
+            session(command).close(Arguments.seconds(timeout));
+        }
+        return Map.of();
+    }
+
+    Map<String, ?> reset() {
+        List<Seat> left;
+        FeedmuxClient old;
+        synchronized (this) {
+            left = List.copyOf(seats.values());
+            old = client;
+            seats.clear();
+            client = null;
+        }
+        left.forEach(Commands::abandon);
+        if (old != null) {
+            old.close();
+        }
+        return Map.of();
+    }
+
+    private static Map<String, ?> abandon(Seat seat) {
+        seat.interrupt();
+        Session session = seat.session;
+        if (session != null) {
+            session.close(Duration.ZERO);
+        }
+        return Map.of();
+    }
+
+    private synchronized Seat seat(Document command) {
+        Seat seat = seats.get(command.getString("session"));
+        if (seat == null) {
+            throw new IllegalArgumentException("no session " + command.getString("session"));
+        }
+        return seat;
+    }
+
+    private Session session(Document command) {
+        Session session = seat(command).session;
+        if (session == null) {
+            throw new IllegalArgumentException("not open: " + command.getString("session"));
+        }
+        return session;
+    }
+}
