@@ -7,6 +7,7 @@
  */
 
 import type { Batch } from "./batches.js";
+import { Deferred } from "./deferred.js";
 import { FeedInvalidatedError, FeedmuxError, InternalError, ProtocolError, UnavailableError } from "./errors.js";
 import type { Feed } from "./gen/feedmux/v1/feed_pb.js";
 import { Inbox } from "./inbox.js";
@@ -20,9 +21,8 @@ import * as requests from "./requests.js";
 import type { StartInit } from "./requests.js";
 import { type Delivery, type Opened, Reader, type Response } from "./responses.js";
 import { type Call, listen } from "./stream.js";
+import { Watchdog } from "./watchdog.js";
 import { CreditWindow } from "./window.js";
-
-const SILENT_INTERVALS = 3;
 
 /** What to open: a durable subscription by name, or a feed with a start. */
 export type Opening = { readonly instanceId: string } & (
@@ -54,7 +54,7 @@ export class Runner {
   readonly #window: CreditWindow;
   readonly #reader: Reader;
   readonly #backoff: Backoff;
-  readonly #opened = deferred();
+  readonly #opened = new Deferred();
 
   /** The call of the present stream, between its first message up and its end. */
   #call: Call | undefined;
@@ -75,9 +75,8 @@ export class Runner {
   #sentSequence = 0;
   #ackStep = Infinity;
   #ackTimer: NodeJS.Timeout | undefined;
-  #watchdog: NodeJS.Timeout | undefined;
-  #silentMs = 0;
-  #heardMs = 0;
+  readonly #watchdog = new Watchdog();
+  #openedMs = 0;
   #rewound: Rewound | undefined;
 
   constructor(link: Link, opening: Opening, options: SessionOptions) {
@@ -175,6 +174,9 @@ export class Runner {
       if (wasLive) {
         this.#live = false;
         giveUpMs = now() + this.#options.reconnectTimeoutMs;
+        if (now() - this.#openedMs > this.#options.backoffMostMs) {
+          this.#backoff.reset();
+        }
       }
       const step = nextStep(error, wasLive && this.#link.renewsToken);
       if (step === "reopen at stored") {
@@ -222,9 +224,9 @@ export class Runner {
         }
       };
       this.#interrupt = end;
-      this.#silentMs = SILENT_INTERVALS * this.#options.heartbeatMs;
-      this.#heardMs = now();
-      this.#watch(this.#heardMs + this.#silentMs);
+      this.#watchdog.start(this.#options.heartbeatMs, (silentMs) => {
+        end(new UnavailableError(`nothing heard for ${String(silentMs / 1000)} s`));
+      });
       this.#link.subscribe(this.#route).then(
         (begun) => {
           call = begun;
@@ -242,7 +244,7 @@ export class Runner {
       );
     });
     this.#call = undefined;
-    clearTimeout(this.#watchdog);
+    this.#watchdog.stop();
     this.#stopAckTimer();
     call?.cancel();
     return ended;
@@ -288,7 +290,7 @@ export class Runner {
   }
 
   #read(message: Buffer): void {
-    this.#heardMs = now();
+    this.#watchdog.heard();
     if (message.length > this.#limitBytes) {
       throw new ProtocolError(
         `a message of ${String(message.length)} bytes, over the limit of ${String(this.#limitBytes)}`,
@@ -376,8 +378,7 @@ export class Runner {
       this.#limitBytes = Math.min(this.#options.messageBytesMax, opened.messageBytesMax);
     }
     if (opened.heartbeatMs > 0) {
-      this.#silentMs = SILENT_INTERVALS * opened.heartbeatMs;
-      this.#watch(this.#heardMs + this.#silentMs);
+      this.#watchdog.setInterval(opened.heartbeatMs);
     }
     this.#route = opened.routingKey || this.#route;
     this.#sentSequence = 0;
@@ -388,6 +389,7 @@ export class Runner {
     }
     this.#setLatest();
     this.#live = this.#everOpened = true;
+    this.#openedMs = now();
     if (this.isClosing()) {
       this.#sayClose();
     } else {
@@ -458,24 +460,6 @@ export class Runner {
     this.#rewound = rewound;
   }
 
-  /** Cuts the present stream when nothing is heard until then. */
-  #watch(dueMs: number): void {
-    clearTimeout(this.#watchdog);
-    const check = (): void => {
-      const nowMs = now();
-      const silentUntilMs = this.#heardMs + this.#silentMs;
-      if (nowMs < silentUntilMs) {
-        this.#watch(silentUntilMs);
-      } else if (nowMs - dueMs > this.#silentMs / SILENT_INTERVALS) {
-        // This process was stopped, not the server: what arrived meanwhile has not been read yet.
-        this.#watch(nowMs + this.#silentMs / SILENT_INTERVALS);
-      } else {
-        this.#interrupt(new UnavailableError(`nothing heard for ${String(this.#silentMs / 1000)} s`));
-      }
-    };
-    this.#watchdog = setTimeout(check, Math.max(0, dueMs - now()));
-  }
-
   #located(error: FeedmuxError): FeedmuxError {
     if (error instanceof FeedInvalidatedError) {
       error.position = this.#ledger.latest.position;
@@ -483,20 +467,6 @@ export class Runner {
     }
     return error;
   }
-}
-
-interface Deferred {
-  readonly promise: Promise<void>;
-  readonly resolve: () => void;
-  readonly reject: (error: unknown) => void;
-}
-
-function deferred(): Deferred {
-  let settle: Omit<Deferred, "promise"> | undefined;
-  const promise = new Promise<void>((resolve, reject) => {
-    settle = { resolve, reject };
-  });
-  return { promise, ...(settle as unknown as Omit<Deferred, "promise">) };
 }
 
 function now(): number {
