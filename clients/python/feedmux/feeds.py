@@ -128,6 +128,10 @@ class SubscriptionInfo:
     active: bool
     owner: str
     epoch: int
+    expire_time: datetime | None = None
+    """When the server deletes it unless it is used before; None: never, or not while it is open."""
+    routing_key: str = ""
+    """By which a proxy finds the replica that reads this feed."""
 
 
 @dataclass(frozen=True, slots=True)
