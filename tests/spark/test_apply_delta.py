@@ -1,4 +1,4 @@
-"""A mirror in a Delta table, where there is a Delta for this Spark. Its jars come from Maven Central, in a Java of their own."""
+"""A mirror in a Delta table, where there is a Delta for this Spark: its jars come from Maven Central."""
 
 import subprocess
 import sys
@@ -46,7 +46,8 @@ mirror.apply(first, 0)
 assert len(list(Path(sys.argv[2], "_delta_log").glob("*.json"))) == versions
 mirror.apply(frame(spark, [change(1, "update", 1, "old")]), 1)
 assert content(mirror) == {1: "updated", 3: "copied", 4: "new"}, content(mirror)
-mirror.apply(frame(spark, [change(7, "insert", 9, "lost"), change(8, "drop", None), change(9, "insert", 1, "after")]), 2)
+dropped = [change(7, "insert", 9, "lost"), change(8, "drop", None), change(9, "insert", 1, "after")]
+mirror.apply(frame(spark, dropped), 2)
 assert content(mirror) == {1: "after"}, content(mirror)
 print("passed", flush=True)
 """
