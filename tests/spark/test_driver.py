@@ -57,6 +57,22 @@ def test_the_start_is_the_same_until_something_was_processed(database: Documents
     assert Progress(parse_options(chosen)).begin().position == end.position
 
 
+def test_a_subscription_that_is_gone_is_made_anew(database: Documents, options: Options, site: Site) -> None:
+    """Where the checkpoint stands, whether Spark repeats a batch or asks for the next."""
+    chosen = options()
+    insert(database, range(10))
+    progress = Progress(parse_options(chosen))
+    start = progress.begin()
+    end = progress.advance(start, 5)
+    with feedmux.Client(site.endpoint) as client:
+        client.delete_subscription(chosen["consumerName"])
+        again = Progress(parse_options(chosen))
+        assert read(chosen, again.slices(start, end)) == list(range(5))
+        assert client.get_subscription(chosen["consumerName"]).position == start.position
+        client.delete_subscription(chosen["consumerName"])
+        assert read(chosen, again.slices(end, again.advance(end, MANY))) == list(range(5, 10))
+
+
 def test_large_events_come_whole(database: Documents, options: Options) -> None:
     progress = Progress(parse_options(options()))
     insert(database, range(3), pad=3_000_000)

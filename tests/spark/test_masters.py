@@ -47,6 +47,7 @@ def test_executors_of_their_own(database: Documents, options: Options, tmp_path:
 
 
 def test_spark_connect(java: None, database: Documents, options: Options, tmp_path: Path) -> None:
+    pytest.importorskip("zstandard", reason="Spark Connect's client needs it: pip install zstandard")
     insert(database, range(100))
     command = [sys.executable, "-c", CONNECT, repr(options()), str(tmp_path)]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=240, check=False)

@@ -183,7 +183,7 @@ class Ranges:
         self._kept.append(_Kept(account, key, found, found.count, timer))
 
     def _charge(self, account: Account, size: int) -> bool:
-        """Counts what a plan has read, at the cost of older ranges. False when it must end, for nothing older is left."""
+        """Counts what a plan has read, at the cost of older ranges. False when it must end: nothing older is left."""
         self.kept_bytes += size
         account.kept_bytes += size
         while account.keeps_too_much or self.kept_bytes > self.limits.kept_bytes_max:
