@@ -3,7 +3,9 @@
 `app` reads it and hands plain dataclasses down; no other module imports this one. Every tunable says what it trades.
 """
 
+import difflib
 import json
+import os
 import re
 import textwrap
 import tomllib
@@ -14,7 +16,18 @@ from typing import Any, Literal, Self, TypeVar
 from urllib.parse import urlsplit
 
 from bson import json_util
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from feedmux_server.core.errors import FeedmuxError
@@ -201,7 +214,7 @@ class LimitsSection(_Section):
         " keeps most is given up, and read from MongoDB again. Counts beside memory_bytes.",
     )
     sessions: int = Field(default=10_000, ge=1, description="Sessions of the process; about 60 KB each when idle.")
-    history_at_risk_s: tuple[float, ...] = Field(
+    history_at_risk_s: tuple[PositiveFloat, ...] = Field(
         default=(3_600.0, 600.0),
         description="A session is told when the time until its place leaves the oplog, by the oplog's present rate,"
         " falls below each of these. The largest is also what the metrics call at risk. Empty: nobody is told.",
@@ -221,12 +234,50 @@ class LimitsSection(_Section):
     drain_s: float = Field(
         default=5.0, ge=0.1, description="After SIGTERM clients have this long to acknowledge what they have."
     )
+    drain_delay_s: float = Field(
+        default=0.0,
+        ge=0,
+        description="After SIGTERM, health says NOT_SERVING for this long before clients are told to go, so that"
+        " balancers which look only now and then send nobody here any more. Counts beside drain_s.",
+    )
+    connection_age_s: float = Field(
+        default=3_600.0,
+        ge=0,
+        description="Connections older than this, by a tenth more or less, are replaced, and their sessions reconnect"
+        " a little later, each at its own time and without loss: so that new replicas get their share. 0: never.",
+    )
+    unused_subscription_days: float = Field(
+        default=0.0,
+        ge=0,
+        description="Subscriptions that nobody has opened, sought or changed for so many days are deleted, announced"
+        " in the log and the audit log a tenth of the time before (a week at most). 0: never.",
+    )
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        if self.ring_bytes > self.memory_bytes:
+            raise ValueError(f"ring_bytes ({self.ring_bytes}) is above memory_bytes ({self.memory_bytes}): lower it")
+        return self
 
 
 class RedisSection(_Section):
     """Where positions are kept."""
 
-    url: str = Field(default="redis://127.0.0.1:6379/0", description="redis://, rediss:// or unix:// URL.")
+    url: str = Field(
+        default="redis://127.0.0.1:6379/0",
+        description="redis://HOST:6379/0, redis+sentinel://HOST:26379,HOST:26379/SERVICE,"
+        " redis+cluster://HOST:6379,HOST:6379 or unix://PATH; with TLS rediss://, rediss+sentinel://,"
+        " rediss+cluster:// (docs/redis.md).",
+    )
+    username: str = Field(default="", description="User of Redis's ACL. Empty: the URL's, or `default`.")
+    password: SecretStr = Field(default=SecretStr(""), description="Its password. Empty: the URL's, or none.")
+    sentinel_username: str = Field(default="", description="User at the sentinels, where they want one.")
+    sentinel_password: SecretStr = Field(default=SecretStr(""), description="Password at the sentinels.")
+    ca_file: Path | None = Field(
+        default=None, description="Authorities of Redis's certificate, PEM. None: those of the system."
+    )
+    certificate_file: Path | None = Field(default=None, description="Client certificate for Redis, PEM.")
+    key_file: Path | None = Field(default=None, description="Its private key, PEM.")
     commit_interval_s: float = Field(
         default=0.5,
         ge=0.01,
@@ -238,6 +289,12 @@ class RedisSection(_Section):
         ge=2,
         description="A subscription whose owner has vanished is free after this long.",
     )
+
+    @model_validator(mode="after")
+    def _renews_in_time(self) -> Self:
+        if self.lease_s < 3 * self.commit_interval_s:
+            raise ValueError("lease_s must be at least three times commit_interval_s, or leases end between renewals")
+        return self
 
 
 class WideSection(_Section):
@@ -332,6 +389,11 @@ class Config(BaseSettings):
         le=10,
         description="How often the tenants file, the TLS files and the JWKS file are looked at, and open streams are"
         " compared with their credentials. A changed file is acted on when the next look finds the same.",
+    )
+    when_away: Literal["refuse", "wait"] = Field(
+        default="refuse",
+        description="When a source or Redis cannot be reached at the start: refuse to start, or wait: serve what is"
+        " there, say NOT_SERVING for the rest, and go on trying. What is unfit is refused in either case.",
     )
     operator_key_hashes: tuple[str, ...] = Field(
         default=(), description="SHA-256 hashes of the operators' keys, as `feedmux keys new` prints them."
@@ -523,10 +585,23 @@ class TenantsFile(_Section):
 
 def load_config(path: Path | None) -> Config:
     """Raises ConfigError."""
+    _check_environment()
     if path is None:
         return _build(Config, {}, "the environment")
     content, line = _read(path)
     return _build(Config, content, str(path), line)
+
+
+def _check_environment() -> None:
+    """A variable of a section that there is not would be ignored. Clients' variables have no `__`."""
+    strange = [
+        f"  {name}: there is no section {section.lower()!r}{_meant(section.lower())}"
+        for name in os.environ
+        if name.upper().startswith("FEEDMUX_") and "__" in name
+        if (section := name[len("FEEDMUX_") :].partition("__")[0]).lower() not in Config.model_fields
+    ]
+    if strange:
+        raise ConfigError(_cannot_be_used("the environment", strange))
 
 
 def load_tenants(path: Path) -> TenantsFile:
@@ -641,6 +716,7 @@ _SAMPLE_VALUES = {
     "certificate_file": "server.pem",
     "key_file": "server.key",
     "client_ca_file": "clients-ca.pem",
+    "ca_file": "redis-ca.pem",
     "issuer": "https://login.example.com/",
     "audience": "feedmux",
     "jwks_file": "jwks.json",
@@ -681,6 +757,8 @@ def _toml(value: object) -> str:
             return "none"
         case tuple():
             return json.dumps(list(value))
+        case SecretStr():
+            return '""'
         case bool() | str() | Path():
             return json.dumps(value if isinstance(value, bool) else str(value))
     return str(value)
@@ -705,8 +783,24 @@ def _build(kind: type[S], values: dict[str, Any], origin: str, line: Line = _no_
     try:
         return kind(**{str(name): value for name, value in values.items()})
     except ValidationError as error:
-        problems = [_told(each["loc"], each["msg"], line) for each in error.errors(include_input=False)]
+        problems = [_told(each["loc"], _problem(each), line) for each in error.errors(include_input=False)]
         raise ConfigError(_cannot_be_used(origin, problems)) from None
+
+
+def _problem(error: ErrorDetails) -> str:
+    """What is wrong, and where pydantic does not say it, what to do."""
+    match error["type"]:
+        case "extra_forbidden":
+            return f"there is no such option{_meant(str(error['loc'][-1]))}"
+        case "missing":
+            return "it is required: `feedmux serve --help` describes it"
+    return error["msg"]
+
+
+def _meant(name: str) -> str:
+    known = {option for _, kind in _SECTIONS for option in kind.model_fields} | set(Config.model_fields)
+    close = difflib.get_close_matches(name, known, 1)
+    return f"; is {close[0]} meant?" if close else "; `feedmux serve --help` lists those there are"
 
 
 def _told(place: Sequence[int | str], problem: str, line: Line) -> str:

@@ -95,7 +95,7 @@ async def test_the_client_hears_of_it(redis_server: RedisServer) -> None:
         async with feedmux.AsyncClient(address) as client:
             wanted = client.feed(feedmux.Feed(database="shop", collection="orders"))
             async with wanted.open(on_notice=told.append) as session, written_to(mongo, 600_000):
-                reading = asyncio.create_task(anext(aiter(session)))
+                reading = asyncio.ensure_future(anext(aiter(session)))
                 await until(lambda: any(isinstance(each, HistoryAtRisk) for each in told), 60)
                 reading.cancel()
                 await asyncio.wait([reading])

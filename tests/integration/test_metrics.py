@@ -264,6 +264,15 @@ async def test_a_port_that_is_taken(mongo: ReplicaSet, redis_server: RedisServer
         assert here.server.metrics_port == port
 
 
+@pytest.mark.parametrize("address", ["9117", "localhost:", "127.0.0.1:http", ":9117"])
+async def test_what_is_no_address_is_refused(mongo: ReplicaSet, redis_server: RedisServer, address: str) -> None:
+    configuration = settings(mongo.uri, redis_server.url)
+    configuration["listen"]["metrics"] = address
+    with pytest.raises(CannotStart, match=r"listen\.metrics .* is no address"):
+        async with running(make_config(configuration), insecure_no_auth=True):
+            pass
+
+
 async def test_without_a_page_nothing_listens(
     mongo: ReplicaSet, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,6 +113,8 @@ class Link:
 
     def __init__(self, target: Target) -> None:
         self._target = target
+        self.routes: dict[str, str] = {}
+        """By subscription, as far as the server has told."""
         self._channels: dict[tuple[int, int], tuple[asyncio.AbstractEventLoop, grpc.aio.Channel]] = {}
 
     @property

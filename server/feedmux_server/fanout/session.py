@@ -24,7 +24,11 @@ from feedmux_server.fanout.signal import Signal
 from feedmux_server.telemetry.observer import NO_SESSION, SessionObserver
 
 FLUSH_TIMEOUT_S = 5.0
+RECONNECT_S = 0.2
+"""A drained client's connection has been told to go; clients spread their reconnects themselves."""
 CONTINUE_PAUSE_S = 0.05
+SHUTTING_DOWN = "the server is shutting down; reconnect"
+AGED = "the session has reached its age (limits.connection_age_s of the server); reconnect"
 _NOT_HELD_S = float("inf")
 
 
@@ -112,6 +116,7 @@ class Session:
         self._end: FeedmuxError | None = None
         self._close_asked = False
         self._drain_deadline: float | None = None
+        self._drained_for = ""
         self._heard_s = time.monotonic()
         self._source_away = False
         self._history = HistoryAlarm(hub.limits.history_at_risk_s)
@@ -231,10 +236,11 @@ class Session:
             self._end = error
             self._signal.set()
 
-    def drain(self, deadline_s: float) -> None:
+    def drain(self, deadline_s: float, why: str = SHUTTING_DOWN) -> None:
         """Tells the client to go, and ends the session `deadline_s` from now at the latest."""
         if self._drain_deadline is None and self._subscriber is not None:
             self._drain_deadline = time.monotonic() + deadline_s
+            self._drained_for = why
             self._marks.append(DrainingMark(deadline_s, self.subscriber.at.place))
             self._signal.set()
 
@@ -267,7 +273,7 @@ class Session:
                     continue
                 if self._close_asked:
                     return None
-                raise FeedmuxError(ErrorReason.DRAINING, "the server is shutting down; reconnect", retry_after_s=1.0)
+                raise FeedmuxError(ErrorReason.DRAINING, self._drained_for, retry_after_s=RECONNECT_S)
             taken, held_s = await self._take() if self._drain_deadline is None else (None, _NOT_HELD_S)
             if isinstance(taken, Delivery):
                 self._heard_s = time.monotonic()

@@ -7,6 +7,7 @@ import asyncio
 import resource
 from bisect import bisect_left
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,7 +66,8 @@ class Look:
         survey.add(metrics.MEMORY_LIMIT, self.ranges.limits.kept_bytes_max, "kept")
         survey.add(metrics.COMMITS_WAITING, self.batcher.waiting)
         survey.add(metrics.REDIS_AVAILABLE, self.batcher.available)
-        survey.add(metrics.PROCESS_MEMORY, int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES)
+        with suppress(OSError):  # Linux has it
+            survey.add(metrics.PROCESS_MEMORY, int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES)
         used = resource.getrusage(resource.RUSAGE_SELF)
         survey.add(metrics.PROCESS_CPU, used.ru_utime + used.ru_stime)
 

@@ -20,13 +20,16 @@ from pymongo.uri_parser import parse_uri
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed import FeedSpec
+from feedmux_server.core.finding import Level, failures
 from feedmux_server.core.oplog_forecast import OplogState
+from feedmux_server.source.examine import judge_hello
 from feedmux_server.source.failures import as_error
 from feedmux_server.source.history_reads import HistoryReads
 from feedmux_server.source.raw_cursor import RawChangeStreamCursor
 from feedmux_server.telemetry.observer import NOBODY, Observer, Span
 
 RETRY_AFTER_S = 2.0
+_AUTHENTICATION_FAILED = 18
 _UNAUTHORIZED = 13
 
 T = TypeVar("T")
@@ -66,24 +69,34 @@ class Source:
             heartbeatFrequencyMS=2_000,
             connect=False,
         )
-        self.source_id = config.source_id
+        self._source_id = config.source_id
+        self.connected = False
+        """Whether it has once been found fit for change streams."""
         self.history_reads = HistoryReads(config.history_reads)
         self._oplog_measurable = True
         self._ping: asyncio.Task[int] | None = None
         self._next_ping: asyncio.Task[int] | None = None
 
-    async def connect(self) -> None:
-        """Checks that change streams can be had here. Raises FeedmuxError with what to do."""
+    @property
+    def source_id(self) -> str:
+        """Raises SOURCE_UNAVAILABLE while the deployment has not been reached since the start."""
+        if not self._source_id:
+            raise FeedmuxError(
+                ErrorReason.SOURCE_UNAVAILABLE,
+                f"MongoDB of source {self.name!r} has not been reached since this server started",
+                retry_after_s=RETRY_AFTER_S,
+            )
+        return self._source_id
+
+    async def connect(self) -> tuple[str, ...]:
+        """Checks that change streams can be had here; warnings. Raises FeedmuxError with what to do."""
         try:
             hello = await self._client.admin.command("hello")
-            if "setName" not in hello and hello.get("msg") != "isdbgrid":
-                raise FeedmuxError(
-                    ErrorReason.SOURCE_UNSUITABLE,
-                    f"source {self.name!r} is a standalone mongod, which has no change streams. Start it with --replSet"
-                    " and run rs.initiate() once (one node is enough), then name the set in the URI: ?replicaSet=rs0",
-                )
-            if not self.source_id:
-                self.source_id = await self._own_id(hello)
+            found = judge_hello(self.name, hello, await self._client.admin.command("buildInfo"))
+            if refused := failures(found):
+                raise FeedmuxError(ErrorReason.SOURCE_UNSUITABLE, "\n".join(str(each) for each in refused))
+            if not self._source_id:
+                self._source_id = await self._own_id(hello)
         except ConnectionFailure as error:
             raise FeedmuxError(
                 ErrorReason.SOURCE_UNAVAILABLE,
@@ -91,8 +104,18 @@ class Source:
                 f" {self._config.server_selection_timeout_ms / 1000:g} s. Check sources.{self.name}.uri (hosts,"
                 " replicaSet, TLS) and that it runs; sources.<name>.server_selection_timeout_ms allows it more time",
             ) from error
+        except OperationFailure as error:
+            if error.code != _AUTHENTICATION_FAILED:
+                raise self.unavailable(error) from error
+            raise FeedmuxError(
+                ErrorReason.SOURCE_UNAUTHORIZED,
+                f"MongoDB of source {self.name!r} refuses the user or password. Check sources.{self.name}.uri: user,"
+                " password (percent-encoded) and authSource",
+            ) from error
         except PyMongoError as error:
             raise self.unavailable(error) from error
+        self.connected = True
+        return tuple(str(each) for each in found if each.level is Level.WARNING)
 
     def _hosts(self) -> str:
         """For the operator's eyes: the URI without its credentials."""
@@ -125,10 +148,7 @@ class Source:
             return await self._asked(self._oldest())
 
     async def oplog(self) -> OplogState:
-        """A look at the oplog, without a span, for many are made.
-
-        Raises FeedmuxError: MongoDB is away, or SOURCE_UNAUTHORIZED, SOURCE_UNSUITABLE (mongos).
-        """
+        """A look at the oplog. Raises FeedmuxError: MongoDB is away, it is not permitted, or this is a mongos."""
         return await self._asked(self._look_at_oplog())
 
     async def databases(self) -> list[str]:
@@ -191,9 +211,8 @@ class Source:
             storage = (await cursor.next())["storageStats"]
             return int(storage["size"]), int(storage["maxSize"])
         except (OperationFailure, StopAsyncIteration, KeyError) as error:
-            if isinstance(error, OperationFailure) and error.code not in (None, _UNAUTHORIZED):
-                raise
-            self._oplog_measurable = False
+            # Other failures pass, or concern the oplog itself.
+            self._oplog_measurable = getattr(error, "code", None) != _UNAUTHORIZED
             return None, None
 
     def _span(self, operation: str, database: str, collection: str = "") -> Span:

@@ -191,9 +191,19 @@ class CommitBatcher:
         sent_s = self._clock()
         outcomes = await self._commit_many([handle.request() for handle, _ in sent])
         missing: list[CommitHandle] = []
+        answered = [handle for handle, _ in sent if handle.available]
         for (handle, waiting), outcome in zip(sent, outcomes, strict=True):
             if handle.attached and self._apply(handle, waiting, outcome, sent_s):
                 missing.append(handle)
+        refused = [handle.lease for handle in answered if not handle.available]
+        if refused:
+            first = refused[0]
+            _log.error(
+                "redis does not take the commits of %d keys now, tenant=%s subscription=%s among them",
+                len(refused),
+                first.tenant,
+                first.name,
+            )
         return missing
 
     async def _commit_many(self, requests: Sequence[CommitRequest]) -> Sequence[CommitOutcome]:
@@ -226,11 +236,10 @@ class CommitBatcher:
         return False
 
     def _put_off(self, handle: CommitHandle) -> None:
-        """Redis refuses this key alone: it waits, the others go on."""
+        """Redis refuses this key, or the cluster's node that has it is away: it waits, the others go on."""
         handle.not_before_s = self._clock() + BACKOFF_MAX_S
         self._due.add(handle)
         handle.tell_available(False)
-        _log.error("redis refuses a key: tenant=%s subscription=%s", handle.lease.tenant, handle.lease.name)
 
     def _fence(self, handle: CommitHandle, cause: FenceCause) -> None:
         self._forget(handle)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import bson
+from google.protobuf.json_format import MessageToDict
 
 from feedmux.v1 import feed_pb2
 from tests.client.scripted_server import Call
@@ -41,9 +42,11 @@ class ScriptSteps(Steps):
             if ended:
                 await call.ended.wait()
 
-    async def calls(self, count: int) -> None:
+    async def calls(self, count: int | None = None, *, at_most: int | None = None) -> None:
         """There were so many calls, and no more."""
-        assert len(self._stage.server.calls) == count, f"{len(self._stage.server.calls)} calls"
+        found = len(self._stage.server.calls)
+        assert count is None or found == count, f"{found} calls"
+        assert at_most is None or found <= at_most, f"{found} calls"
 
     async def acked(self, sequence: int, *, call: int = 1, exactly: bool = True) -> None:
         """Waits until the server of that call has got this ack; never a higher one."""
@@ -56,9 +59,8 @@ class ScriptSteps(Steps):
 
 _ASKED: dict[str, Callable[[Call], Any]] = {
     "subscription": lambda call: call.open.subscription,
-    "collection": lambda call: call.open.feed.collection,
-    "pipeline": lambda call: bool(call.open.feed.pipeline.WhichOneof("notation")),
-    "start": lambda call: call.open.start.WhichOneof("at"),
+    "feed": lambda call: MessageToDict(call.open.feed, preserving_proto_field_name=True),
+    "start": lambda call: MessageToDict(call.open.start, preserving_proto_field_name=True),
     "start_position": lambda call: call.open.start.position.decode(),
     "format": lambda call: feed_pb2.Format.Name(call.open.format),
     "last_acked": lambda call: _last_acked(call),

@@ -60,8 +60,8 @@ def _text(terminal: Terminal, answer: operator_pb2.ListSharedStreamsResponse, wi
         headers = ("ID", "FEED", "STATE", "SUBSCRIBERS", "RING", "WINDOW", "LAG", "CURSOR", "READ", "RESUMES")
         lines += ["", table(terminal, headers, [_stream_row(terminal, each) for each in answer.shared_streams])]
     if answer.wide_groups:
-        headers = ("FEEDS OF", "OPTIONS", "FEEDS", "VIEWS", "WIDE STREAM", "DECISION", "READ", "FOR VIEWS", "RING")
-        lines += ["", table(terminal, headers, [_group_row(each) for each in answer.wide_groups])]
+        wide = "FEEDS OF", "OPTIONS", "FEEDS", "VIEWS", "WIDE STREAM", "DECISION", "READ", "FOR VIEWS", "RING"
+        lines += ["", table(terminal, wide, [_group_row(each) for each in answer.wide_groups])]
     if with_subscribers and totals.subscribers:
         rows = [_subscriber_row(each.id, one) for each in answer.shared_streams for one in each.subscribers]
         rows += [_subscriber_row("-", one) for one in answer.detached_subscribers]

@@ -663,7 +663,7 @@ export type Notice = Message<"feedmux.v1.Notice"> & {
    */
   kind: {
     /**
-     * The server is going away.
+     * The server is going away, or the session has reached the age at which sessions move on.
      *
      * @generated from field: feedmux.v1.Notice.Draining draining = 1;
      */
