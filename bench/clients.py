@@ -43,6 +43,7 @@ LANGUAGES: Final = {
     "go": Language(
         ("go", "build", "-C", "clients/go", "-o", ".bin/bench", "./bench"), ("clients/go/.bin/bench",), ("go",)
     ),
+    "node": Language(("clients/node/compile",), ("node", "clients/node/build/bench/read.js"), ("node", "npm")),
 }
 
 
