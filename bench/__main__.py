@@ -22,6 +22,7 @@ NAMES = {
     "restart": "what MongoDB returns when 64 subscribers reconnect at once",
     "neighbours": "a quiet tenant's latency beside nine noisy ones",
     "commit": "Redis commands at 100,000 acked events/s, beside 1,000",
+    "clients": "one loop over a backlog in each language, beside the Python client",
 }
 
 

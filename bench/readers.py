@@ -207,6 +207,13 @@ class Contest:
         self._backlog = backlog
         self._readings = 0
 
+    async def subscription(self) -> str:
+        """A new durable subscription of the backlog, to be read by a program of another language."""
+        self._readings += 1
+        name = f"reader-{self._readings}"
+        await self._subscribe([name], f"reading {self._readings}")
+        return name
+
     async def by_feedmux(self, how: How, readers: int, comment: str = "") -> Reading:
         """`readers` subscribers, over as many processes as do best."""
         self._readings += 1

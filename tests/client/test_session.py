@@ -160,6 +160,24 @@ async def test_errors_come_out_of_the_loop() -> None:
         await using(server, work)
 
 
+async def test_a_batch_that_lies_ends_the_session() -> None:
+    lie = batch(2, [2, 3])
+    lie.batch.event_count = 3
+
+    def work(client: feedmux.Client) -> None:
+        with client.subscription("s").open() as session:
+            assert next(session).sequence == 1
+            for _ in range(2):
+                with pytest.raises(feedmux.ProtocolError):
+                    next(session)
+            assert session.closed
+
+    async with ScriptedServer(play(opened(), batch(1, [1]), lie, batch(5, [5]))) as server:
+        await using(server, work)
+        await server.calls[0].ended.wait()
+        assert len(server.calls) == 1
+
+
 async def test_a_session_dropped_without_close_ends_its_call() -> None:
     gone = asyncio.Event()
 

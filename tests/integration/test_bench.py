@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import NAMES
+from bench.clients import LANGUAGES
 
 REPOSITORY = Path(__file__).parents[2]
 TIMEOUT_S = 120.0
@@ -20,6 +21,8 @@ def bench(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_benchmark_ends_with_its_result(name: str) -> None:
+    if name == "clients" and all(language.missing for language in LANGUAGES.values()):
+        pytest.skip("none of the other languages' tools is installed")
     done = bench(name, "--tiny", "--runs", "1", "--json")
     assert done.returncode == 0, done.stderr
     *table, last = done.stdout.splitlines()

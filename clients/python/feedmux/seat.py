@@ -108,7 +108,7 @@ class Seat:
     @property
     def closed(self) -> bool:
         """Whether the session was closed or has ended by an error."""
-        return self._desk.closing or self._ended is not None
+        return self._desk.closing or self._ended is not None or self._desk.broken is not None
 
     def _handed(self) -> int:
         batch, last = self._batch, self._last

@@ -1,10 +1,11 @@
-"""Comparing what a runner reported with what it should have."""
+"""Comparing what a runner reported with what it should have. Raises AssertionError."""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 Json = dict[str, Any]
+NOTICES: Final = {"draining", "rewound", "history_at_risk", "gap", "degraded", "disconnected"}
 _NUMBERS: Final = ("$numberInt", "$numberLong", "$numberDouble")
 
 
@@ -57,8 +58,50 @@ def _number(value: Any) -> float | Any:
     if isinstance(value, int | float):
         return value
     if isinstance(value, Mapping) and len(value) == 1:
-        ((kind, text),) = value.items()
-        if kind in _NUMBERS:
-            number = float(text) if kind == "$numberDouble" else int(text)
+        ((tag, text),) = value.items()
+        if tag in _NUMBERS:
+            number = float(text) if tag == "$numberDouble" else int(text)
             return int(number) if isinstance(number, float) and number.is_integer() else number
     return None
+
+
+def kind(item: Mapping[str, Any]) -> str:
+    """The kind of a notice, as reported or as a scenario names it."""
+    notice = item["notice"]
+    return notice if isinstance(notice, str) else str(notice["kind"])
+
+
+def check_notices(found: Sequence[Json], wanted: Sequence[Any]) -> None:
+    """The notices of these kinds are these, in this order; none at all where none is wanted."""
+    expected = [{"kind": each} if isinstance(each, str) else each for each in wanted]
+    kinds = {each["kind"] for each in expected}
+    shown = [each for each in found if each["kind"] in kinds or not kinds]
+    assert len(shown) == len(expected), f"notices are {found}, not {expected}"
+    for notice, named in zip(shown, expected, strict=True):
+        for name, value in named.items():
+            if value is None:
+                continue
+            assert same_value(notice.get(name), value), f"{name} of {notice} is not {value!r}"
+
+
+def check_items(found: Sequence[Json], wanted: Sequence[Any]) -> None:
+    """The events, and the notices of the kinds named, are these, in this order."""
+    expected = [kind(each) if isinstance(each, Mapping) else each for each in wanted]
+    shown = [kind(item) if "notice" in item else label(item["event"]) for item in found]
+    shown = [each for each in shown if each in expected or each not in NOTICES]
+    assert shown == expected, f"{shown}, not {expected}"
+
+
+def check_error(error: Json, wanted: Json) -> None:
+    """What is wanted is so; of `metadata`, what is named in it; True: there is some."""
+    for name, value in wanted.items():
+        found = error.get(name)
+        if value is None:
+            continue
+        if name in ("position", "resume_token") and value is True:
+            assert found, f"the error has no {name}: {error}"
+        elif isinstance(value, Mapping):
+            assert isinstance(found, Mapping), f"{name} is {found!r}"
+            assert value.items() <= found.items(), f"{name} is {found!r}, not {value!r}"
+        else:
+            assert same_value(found, value), f"{name} is {found!r}, not {value!r}: {error}"

@@ -276,7 +276,7 @@ async def _reply(work: Awaitable[Json]) -> Json:
         return {"error": {"type": "BadCommand", "message": repr(error)}}
 
 
-async def _run() -> None:
+async def run() -> None:
     loop = asyncio.get_running_loop()
     lines = asyncio.StreamReader(limit=256 * 1024 * 1024)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
@@ -304,4 +304,4 @@ async def _run() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_run())
+    asyncio.run(run())

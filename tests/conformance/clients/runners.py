@@ -20,6 +20,7 @@ RUNNER_VERSION: Final = 1
 LINE_BYTES_MAX: Final = 256 * 1024 * 1024
 START_S: Final = 60.0
 BUILD_S: Final = 280.0
+END_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,19 +116,22 @@ class Runner:
         """An error that shows what was said before."""
         return RunnerFailed("\n".join((f"{self.language.name}: {what}", *self.spoken, "stderr:", *self.said)))
 
-    async def end(self) -> None:
-        """Closes its standard input, and kills it where that is not enough."""
+    async def end(self) -> bool:
+        """Closes its standard input, and kills it where that is not enough. Whether it was."""
+        by_itself = True
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(END_S):
                 await self._process.wait()
         except TimeoutError:
+            by_itself = False
             self._process.kill()
             await self._process.wait()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        return by_itself
 
     async def _read(self) -> None:
         assert self._process.stdout is not None

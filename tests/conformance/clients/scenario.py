@@ -72,23 +72,25 @@ def _scenario(group: str, name: str, entry: Mapping[str, Any]) -> Scenario:
     if stage not in STAGES or (stage == "scripted") != ("server" in entry):
         raise ValueError(f"{where}: stage {stage!r}")
     cases = []
-    for case, values in entry.get("cases", {"": {}}).items():
-        filled = _filled({key: entry.get(key) for key in ("steps", "client", "server")}, {"reason": case} | values)
+    for case, values in entry.get("cases", {"": None}).items():
+        given = None if values is None else {"reason": case} | values
+        filled = _filled({key: entry.get(key) for key in ("steps", "client", "server")}, given)
         cases.append(Case(case, filled["steps"], filled["client"] or {}, filled["server"] or []))
     return Scenario(group, name, " ".join(entry["shows"].split()), stage, cases)
 
 
-def _filled(node: Any, values: Mapping[str, Any]) -> Any:
-    """`$name` stands for the case's value of that name (null where it has none), `1..3` for [1, 2, 3].
+def _filled(node: Any, values: Mapping[str, Any] | None) -> Any:
+    """`1..3` stands for [1, 2, 3], `$name` for the case's value of that name (null where it has none).
 
-    `$reason` is the name of the case where it has no other value.
+    `$reason` is the name of the case where it has no other value. Where there are no cases (`values` is None) a `$name`
+    is a path of MongoDB's.
     """
     match node:
         case dict():
             return {key: _filled(value, values) for key, value in node.items()}
         case list():
             return [_filled(value, values) for value in node]
-        case str() if node.startswith("$"):
+        case str() if node.startswith("$") and values is not None:
             return _filled(values.get(node[1:]), values)
         case str() if found := _RANGE.fullmatch(node):
             return list(range(int(found[1]), int(found[2]) + 1))

@@ -1,0 +1,176 @@
+package feedmux
+
+import (
+	"encoding/binary"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+)
+
+// Event is one change event. It is a small value that points into its batch, whose bytes stay in memory as long as one
+// of its events does.
+type Event struct {
+	batch *Batch
+	index int
+}
+
+// Decode decodes the event into a pointer, as bson.Unmarshal does; with an extended JSON format, as
+// bson.UnmarshalExtJSON does.
+func (e Event) Decode(into any) error {
+	if e.batch.format == FormatBSON {
+		return bson.Unmarshal(e.batch.bytes(e.index), into)
+	}
+	return bson.UnmarshalExtJSON(e.batch.bytes(e.index), false, into)
+}
+
+// Document decodes the whole event, as Decode into a bson.D does, in a third of the time.
+func (e Event) Document() (bson.D, error) {
+	if e.batch.format == FormatBSON {
+		return decodeDocument(e.batch.bytes(e.index))
+	}
+	var document bson.D
+	err := e.Decode(&document)
+	return document, err
+}
+
+// Raw is the event as MongoDB sent it, not copied: it must not be changed. Nil with an extended JSON format.
+func (e Event) Raw() bson.Raw {
+	if e.batch.format != FormatBSON {
+		return nil
+	}
+	return e.batch.bytes(e.index)
+}
+
+// JSON is the event's text with an extended JSON format, not copied: it must not be changed. Nil with BSON.
+func (e Event) JSON() []byte {
+	if e.batch.format == FormatBSON {
+		return nil
+	}
+	return e.batch.bytes(e.index)
+}
+
+// ResumeToken is MongoDB's resume token: the event's `_id`. Nil where the pipeline removed it.
+func (e Event) ResumeToken() bson.Raw { return e.batch.token(e.index) }
+
+// Sequence is the number of this event within its session, from 1, without holes, also over reconnects.
+func (e Event) Sequence() int64 { return e.batch.first + int64(e.index) }
+
+// Batch is the batch that the event came in.
+func (e Event) Batch() *Batch { return e.batch }
+
+// Batch is a number of consecutive events, in MongoDB's order, for work in bulk.
+type Batch struct {
+	// Event i is data[offsets[i]:offsets[i+1]].
+	data    []byte
+	offsets []int
+	format  Format
+	// first is the ordinal of the first event: the client's own count over the life of a session.
+	first    int64
+	place    Place
+	readTime time.Time
+	// desk is the session that received it.
+	desk *desk
+}
+
+// Len is the number of events, at least 1.
+func (b *Batch) Len() int { return len(b.offsets) - 1 }
+
+// Event is the event at an index from 0.
+func (b *Batch) Event(index int) Event {
+	_ = b.offsets[index+1]
+	return Event{b, index}
+}
+
+// Raw is all events' BSON, one document behind the other, not copied: it must not be changed. Nil with extended JSON.
+func (b *Batch) Raw() []byte {
+	if b.format != FormatBSON {
+		return nil
+	}
+	return b.data[b.offsets[0]:b.offsets[b.Len()]]
+}
+
+// FirstSequence is the number of the first event within the session.
+func (b *Batch) FirstSequence() int64 { return b.first }
+
+// LastSequence is the number of the last event within the session.
+func (b *Batch) LastSequence() int64 { return b.first + int64(b.Len()) - 1 }
+
+// Place is the place behind the last event. For the front part of a batch it is empty.
+func (b *Batch) Place() Place { return b.place }
+
+// ReadTime is when the server read the first of these events from MongoDB; zero for an event that came in fragments.
+func (b *Batch) ReadTime() time.Time { return b.readTime }
+
+func (b *Batch) size() int64 { return int64(b.offsets[b.Len()] - b.offsets[0]) }
+
+func (b *Batch) bytes(index int) []byte {
+	start, end := b.offsets[index], b.offsets[index+1]
+	return b.data[start:end:end]
+}
+
+// token is the resume token of one event, nil where there is none.
+func (b *Batch) token(index int) bson.Raw {
+	if b.format == FormatBSON {
+		return eventToken(b.bytes(index))
+	}
+	var event struct {
+		ID bson.RawValue `bson:"_id"`
+	}
+	if bson.UnmarshalExtJSON(b.bytes(index), false, &event) != nil {
+		return nil
+	}
+	token, _ := event.ID.DocumentOK()
+	return token
+}
+
+// part is the events [first, end) as a batch of their own, on the same bytes.
+func (b *Batch) part(first, end int) *Batch {
+	part := *b
+	part.offsets = b.offsets[first : end+1]
+	part.first = b.first + int64(first)
+	if end < b.Len() {
+		part.place = Place{}
+	}
+	return &part
+}
+
+const smallestDocument = 5
+
+// bsonBatch lays a batch of count events over their documents.
+func bsonBatch(data []byte, count int, place Place, readTime time.Time) (*Batch, error) {
+	if count > len(data)/smallestDocument {
+		return nil, protocolError("a batch of %d bytes cannot hold %d events", len(data), count)
+	}
+	offsets := make([]int, count+1)
+	at := 0
+	for index := range count {
+		if at+smallestDocument > len(data) {
+			return nil, protocolError("the lengths of a batch do not add up")
+		}
+		size := int(int32(binary.LittleEndian.Uint32(data[at:])))
+		if size < smallestDocument || size > len(data)-at {
+			return nil, protocolError("the lengths of a batch do not add up")
+		}
+		at += size
+		offsets[index+1] = at
+	}
+	if at != len(data) {
+		return nil, protocolError("the lengths of a batch do not add up")
+	}
+	return &Batch{data: data, offsets: offsets, place: place, readTime: readTime}, nil
+}
+
+// jsonBatch makes a batch of texts, one for each event.
+func jsonBatch(texts []string, format Format, place Place, readTime time.Time) *Batch {
+	size := 0
+	for _, text := range texts {
+		size += len(text)
+	}
+	data := make([]byte, 0, size)
+	offsets := make([]int, 1, len(texts)+1)
+	for _, text := range texts {
+		data = append(data, text...)
+		offsets = append(offsets, len(data))
+	}
+	return &Batch{data: data, offsets: offsets, format: format, place: place, readTime: readTime}
+}

@@ -1,0 +1,216 @@
+package feedmux
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Error is what a server, the network or a violated protocol did. Every error of these causes is one:
+//
+//	if failed, ok := errors.AsType[*feedmux.Error](err); ok {
+//		log.Print(failed.Reason, failed.Metadata)
+//	}
+//
+// What kind of error it is, errors.Is tells by the Err… values of this package. Nothing is to be decided by Message.
+type Error struct {
+	// Code is the gRPC status.
+	Code codes.Code
+	// Reason is a name of the protocol's ErrorReason without its prefix, such as HISTORY_LOST. Empty where the error
+	// carried none.
+	Reason string
+	// Message is for people.
+	Message string
+	// Metadata holds the facts that the reason's documentation names.
+	Metadata map[string]string
+	// RetryAfter is how long the server asked to wait; 0 where it did not ask.
+	RetryAfter time.Duration
+	// Position is the last place of the session, with ErrFeedInvalidated only: AtPosition takes it to go on behind the
+	// invalidate.
+	Position []byte
+	// ResumeToken is MongoDB's token for the same place, as StartAfter takes it. Nil where none is known.
+	ResumeToken bson.Raw
+
+	kind error
+	// causes are gRPC's own error, and the context's where the call ended for it.
+	causes []error
+	// asksToWait tells a RetryInfo of 0 s from none.
+	asksToWait bool
+}
+
+func (e *Error) Error() string {
+	name := e.Reason
+	if name == "" {
+		name = e.Code.String()
+	}
+	return "feedmux: " + name + ": " + e.Message
+}
+
+// Unwrap gives the error's kind and what lies below it: gRPC's own error, so that status.Code(err) works, and that of a
+// context that ended the call.
+func (e *Error) Unwrap() []error {
+	if e.kind == nil {
+		return e.causes
+	}
+	return append([]error{e.kind}, e.causes...)
+}
+
+// Kinds of errors, for errors.Is. Where one says that it is a kind of another, errors.Is finds it under both.
+var (
+	// ErrInvalidArgument: the request is wrong in itself; Error.Reason says how.
+	ErrInvalidArgument = newKind("invalid argument", nil)
+	// ErrPositionInvalid: a position cannot be decoded, or belongs to another tenant, source or scope. A kind of
+	// ErrInvalidArgument.
+	ErrPositionInvalid = newKind("position invalid", ErrInvalidArgument)
+	// ErrOptionRefused: MongoDB refused the pipeline or an option. Metadata: code, code_name, labels. A kind of
+	// ErrInvalidArgument.
+	ErrOptionRefused = newKind("option refused", ErrInvalidArgument)
+	// ErrUnauthenticated: no credentials, or none that the server knows.
+	ErrUnauthenticated = newKind("unauthenticated", nil)
+	// ErrPermissionDenied: the credentials do not cover this namespace or method.
+	ErrPermissionDenied = newKind("permission denied", nil)
+	// ErrNotFound: there is no such thing.
+	ErrNotFound = newKind("not found", nil)
+	// ErrSubscriptionNotFound: there is no such subscription, or it was deleted during the session. A kind of
+	// ErrNotFound.
+	ErrSubscriptionNotFound = newKind("subscription not found", ErrNotFound)
+	// ErrSubscriptionExists: a subscription of this name with other content exists.
+	ErrSubscriptionExists = newKind("subscription exists", nil)
+	// ErrFailedPrecondition: the request does not fit the present state; Error.Reason says how.
+	ErrFailedPrecondition = newKind("failed precondition", nil)
+	// ErrSubscriptionBusy: another client holds the subscription. Open with Takeover to replace it. Metadata: owner. A
+	// kind of ErrFailedPrecondition.
+	ErrSubscriptionBusy = newKind("subscription busy", ErrFailedPrecondition)
+	// ErrFeedInvalidated: the feed ended with an invalidate (drop, rename, dropDatabase). Error.Position is the place
+	// to go on from. A kind of ErrFailedPrecondition.
+	ErrFeedInvalidated = newKind("feed invalidated", ErrFailedPrecondition)
+	// ErrOutOfRange: a place that cannot be read; Error.Reason says why.
+	ErrOutOfRange = newKind("out of range", nil)
+	// ErrHistoryLost: the position has left MongoDB's oplog. Metadata: oldest_time where it is known. A kind of
+	// ErrOutOfRange.
+	ErrHistoryLost = newKind("history lost", ErrOutOfRange)
+	// ErrAborted: the server ended the session.
+	ErrAborted = newKind("aborted", nil)
+	// ErrFenced: the session lost its subscription. Metadata: cause. A kind of ErrAborted.
+	ErrFenced = newKind("fenced", ErrAborted)
+	// ErrEndedByOperator: an operator ended the session. It may be opened again. A kind of ErrAborted.
+	ErrEndedByOperator = newKind("ended by operator", ErrAborted)
+	// ErrQuotaExceeded: a quota of the tenant or a limit of the server is reached.
+	ErrQuotaExceeded = newKind("quota exceeded", nil)
+	// ErrUnavailable: the server, or what it depends on, cannot be reached now.
+	ErrUnavailable = newKind("unavailable", nil)
+	// ErrInternal: a defect of the server. Metadata: correlation_id.
+	ErrInternal = newKind("internal", nil)
+	// ErrProtocol: the server broke the protocol: a gap in the sequence, more than the credit, a batch over the limit,
+	// fragments out of order, lengths that do not add up, or a message that cannot be decoded.
+	ErrProtocol = newKind("protocol violated", nil)
+)
+
+var (
+	// ErrClosed is what a session gives after Close. It is no Error.
+	ErrClosed = errors.New("feedmux: the session is closed")
+	// ErrAcksUnconfirmed is what Close gives where the server did not confirm the last acks: what follows the last
+	// confirmed one comes again in the next session. It wraps the reason.
+	ErrAcksUnconfirmed = errors.New("feedmux: closed before the last acks were confirmed")
+)
+
+// kind is a node of the tree of errors: Unwrap leads to the kind that it is a kind of.
+type kind struct {
+	text   string
+	parent error
+}
+
+func newKind(text string, parent error) error { return &kind{text, parent} }
+
+func (k *kind) Error() string { return k.text }
+func (k *kind) Unwrap() error { return k.parent }
+
+// kindByReason holds the reasons with a kind of their own. Any other, known or not, falls back to its status.
+var kindByReason = map[string]error{
+	"POSITION_INVALID":       ErrPositionInvalid,
+	"POSITION_FOREIGN":       ErrPositionInvalid,
+	"OPTION_REFUSED":         ErrOptionRefused,
+	"UNAUTHENTICATED":        ErrUnauthenticated,
+	"NAMESPACE_DENIED":       ErrPermissionDenied,
+	"SOURCE_UNAUTHORIZED":    ErrPermissionDenied,
+	"METHOD_DENIED":          ErrPermissionDenied,
+	"SUBSCRIPTION_NOT_FOUND": ErrSubscriptionNotFound,
+	"SUBSCRIPTION_EXISTS":    ErrSubscriptionExists,
+	"HISTORY_LOST":           ErrHistoryLost,
+	"FEED_INVALIDATED":       ErrFeedInvalidated,
+	"SUBSCRIPTION_BUSY":      ErrSubscriptionBusy,
+	reasonFenced:             ErrFenced,
+	"ENDED_BY_OPERATOR":      ErrEndedByOperator,
+	"QUOTA_EXCEEDED":         ErrQuotaExceeded,
+	"DRAINING":               ErrUnavailable,
+	"SOURCE_UNAVAILABLE":     ErrUnavailable,
+	"STATE_UNAVAILABLE":      ErrUnavailable,
+	"INTERNAL":               ErrInternal,
+}
+
+var kindByCode = map[codes.Code]error{
+	codes.InvalidArgument:    ErrInvalidArgument,
+	codes.Unauthenticated:    ErrUnauthenticated,
+	codes.PermissionDenied:   ErrPermissionDenied,
+	codes.NotFound:           ErrNotFound,
+	codes.AlreadyExists:      ErrSubscriptionExists,
+	codes.FailedPrecondition: ErrFailedPrecondition,
+	codes.OutOfRange:         ErrOutOfRange,
+	codes.Aborted:            ErrAborted,
+	codes.ResourceExhausted:  ErrQuotaExceeded,
+	codes.Unavailable:        ErrUnavailable,
+	codes.DeadlineExceeded:   ErrUnavailable,
+	codes.Internal:           ErrInternal,
+}
+
+const (
+	errorDomain   = "feedmux"
+	reasonPrefix  = "ERROR_REASON_"
+	reasonFenced  = "FENCED"
+	reasonChanged = "GRANTS_CHANGED"
+)
+
+// errorFromStatus makes the error of a call that failed. Details that cannot be read, or are another domain's, do not
+// count.
+func errorFromStatus(err error) *Error {
+	state := status.Convert(err)
+	made := &Error{Code: state.Code(), Message: state.Message(), causes: []error{err}}
+	for _, detail := range state.Details() {
+		switch detail := detail.(type) {
+		case *errdetails.ErrorInfo:
+			if detail.GetDomain() == errorDomain {
+				made.Reason = strings.TrimPrefix(detail.GetReason(), reasonPrefix)
+				made.Metadata = detail.GetMetadata()
+			}
+		case *errdetails.RetryInfo:
+			made.RetryAfter = max(0, detail.GetRetryDelay().AsDuration())
+			made.asksToWait = true
+		}
+	}
+	made.kind = kindByCode[made.Code]
+	if kind, known := kindByReason[made.Reason]; known {
+		made.kind = kind
+	}
+	if made.Reason == reasonFenced && made.Metadata["cause"] == "DELETE" {
+		made.kind = ErrSubscriptionNotFound
+	}
+	return made
+}
+
+func protocolError(format string, values ...any) *Error {
+	return &Error{Code: codes.Internal, Message: fmt.Sprintf(format, values...), kind: ErrProtocol}
+}
+
+func unavailable(cause error, format string, values ...any) *Error {
+	made := &Error{Code: codes.Unavailable, Message: fmt.Sprintf(format, values...), kind: ErrUnavailable}
+	if cause != nil {
+		made.causes = []error{cause}
+	}
+	return made
+}

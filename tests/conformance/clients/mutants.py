@@ -1,0 +1,119 @@
+"""Python clients that do one thing wrong each, to see that the scenarios notice. `python -m …mutants NAME` runs one."""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from feedmux import recovery, requests, runner, status
+from feedmux.errors import make_error
+from feedmux.ledger import Ledger
+from feedmux.recovery import Step
+from feedmux.responses import Reader
+from feedmux.runner import Runner
+from feedmux.window import CreditWindow, Grant
+from tests.conformance.clients import python_runner
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """`apply` breaks the client; the scenario `caught_by` fails with a message like `saying`."""
+
+    apply: Callable[[], None]
+    caught_by: str
+    saying: str
+
+
+def _repeat_after_reconnect() -> None:
+    begin = Ledger.begin
+
+    def forgetful(self: Ledger, *arguments: Any) -> None:
+        begin(self, *arguments)
+        self._repeats.clear()
+
+    Ledger.begin = forgetful  # type: ignore[method-assign, assignment]
+
+
+def _ack_with_old_sequences() -> None:
+    Ledger.acked_sequence = lambda self, acked: acked  # type: ignore[method-assign]
+
+
+def _never_refill() -> None:
+    CreditWindow.refill = lambda self, *_: None  # type: ignore[method-assign]
+
+
+def _refill_unasked() -> None:
+    CreditWindow.refill = lambda self, *_: Grant(1000, 1 << 30)  # type: ignore[method-assign]
+
+
+def _count_no_credit() -> None:
+    CreditWindow.receive = lambda self, *_: None  # type: ignore[method-assign]
+
+
+def _retry_everything() -> None:
+    _decide(lambda *_, **__: Step.REOPEN)
+
+
+def _retry_nothing() -> None:
+    _decide(lambda *_, **__: Step.RAISE)
+
+
+def _decide(how: Callable[..., Step]) -> None:
+    recovery.next_step = how
+    runner.next_step = how  # type: ignore[attr-defined]
+
+
+def _hurry() -> None:
+    runner.Backoff.next_s = lambda self, at_least_s=None: 0.0  # type: ignore[method-assign, attr-defined]
+
+
+def _never_watch() -> None:
+    Runner._watch = lambda *_: None  # type: ignore[method-assign]
+
+
+def _keep_fragments() -> None:
+    Reader.reset = lambda self: None  # type: ignore[method-assign]
+
+
+def _close_without_acks() -> None:
+    outgoing = Runner._outgoing
+
+    def without(self: Runner) -> list[bytes]:
+        closing = self._desk.closing
+        return [message for message in outgoing(self) if not closing or message == requests.CLOSE]
+
+    Runner._outgoing = without  # type: ignore[method-assign]
+
+
+def _forget_the_reason() -> None:
+    status.make_error = lambda code, message, *_: make_error(code, message)  # type: ignore[attr-defined]
+
+
+def _say_nothing() -> None:
+    Runner._say_rewound = lambda *_: None  # type: ignore[method-assign]
+
+
+MUTANTS = {
+    "hands out again after a reconnect": Mutant(
+        _repeat_after_reconnect, "reconnecting-acks-are-mapped-to-the-new-session", "events are"
+    ),
+    "acks with the old session's sequences": Mutant(
+        _ack_with_old_sequences, "reconnecting-acks-are-mapped-to-the-new-session", "acked"
+    ),
+    "grants nothing more": Mutant(_never_refill, "credit-a-window-of-events", "not enough"),
+    "grants what was not taken": Mutant(_refill_unasked, "credit-a-window-of-events", "granted"),
+    "takes more than it granted": Mutant(_count_no_credit, "protocol_violations-credit-exceeded", "step"),
+    "retries everything": Mutant(_retry_everything, "errors-final-while-open", "not error"),
+    "retries nothing": Mutant(_retry_nothing, "errors-tried-again-while-open", "not enough"),
+    "does not wait as long as it is told": Mutant(_hurry, "reconnecting-not-before-the-server-says", "took only"),
+    "waits for ever for a mute server": Mutant(_never_watch, "reconnecting-a-mute-server", "not enough"),
+    "puts fragments of two streams together": Mutant(_keep_fragments, "fragments-cut-between-fragments", "not enough"),
+    "closes without its acks": Mutant(_close_without_acks, "basics-close-flushes-acks", "events are"),
+    "forgets the reason": Mutant(_forget_the_reason, "errors-final-while-opening", "type is|reason is"),
+    "keeps a rewind to itself": Mutant(_say_nothing, "notices-rewound-and-not-told", "rewound|not enough"),
+}
+
+if __name__ == "__main__":
+    MUTANTS[sys.argv[1]].apply()
+    asyncio.run(python_runner.run())

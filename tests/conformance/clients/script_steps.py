@@ -1,0 +1,84 @@
+"""Steps that look at what the scripted server was sent."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import bson
+
+from feedmux.v1 import feed_pb2
+from tests.client.scripted_server import Call
+from tests.conformance.clients.compare import same_value
+from tests.conformance.clients.steps import Steps
+
+
+class ScriptSteps(Steps):
+    """Calls are numbered from 1."""
+
+    async def call(
+        self,
+        number: int,
+        *,
+        ended: bool | None = None,
+        granted_at_least: int | None = None,
+        same_instance: int | None = None,
+        **asked: Any,
+    ) -> None:
+        """Waits for the call of that number (from 1) and looks at its Open: what is named must be as said.
+
+        `same_instance`: the number of a call with the same instance id.
+        """
+        call = await self._stage.server.call(number - 1)
+        if same_instance is not None:
+            earlier = await self._stage.server.call(same_instance - 1)
+            assert call.open.instance_id == earlier.open.instance_id != "", "another instance id"
+        for name, wanted in asked.items():
+            found = _ASKED[name](call)
+            assert same_value(found, wanted), f"call {number}: {name} is {found!r}, not {wanted!r}"
+        async with asyncio.timeout(self._patience_s):
+            if granted_at_least is not None:
+                await call.until(lambda call: call.granted_events >= granted_at_least)
+            if ended:
+                await call.ended.wait()
+
+    async def calls(self, count: int) -> None:
+        """There were so many calls, and no more."""
+        assert len(self._stage.server.calls) == count, f"{len(self._stage.server.calls)} calls"
+
+    async def acked(self, sequence: int, *, call: int = 1, exactly: bool = True) -> None:
+        """Waits until the server of that call has got this ack; never a higher one."""
+        there = await self._stage.server.call(call - 1)
+        async with asyncio.timeout(self._patience_s):
+            await there.until_acked(sequence)
+        assert not exactly or there.acked == sequence, f"acked {there.acked}"
+        assert there.acks == sorted(set(there.acks)), f"acks that are no news: {there.acks}"
+
+
+_ASKED: dict[str, Callable[[Call], Any]] = {
+    "subscription": lambda call: call.open.subscription,
+    "collection": lambda call: call.open.feed.collection,
+    "pipeline": lambda call: bool(call.open.feed.pipeline.WhichOneof("notation")),
+    "start": lambda call: call.open.start.WhichOneof("at"),
+    "start_position": lambda call: call.open.start.position.decode(),
+    "format": lambda call: feed_pb2.Format.Name(call.open.format),
+    "last_acked": lambda call: _last_acked(call),
+    "last_acked_epoch": lambda call: call.open.last_acked.epoch,
+    "takeover": lambda call: call.open.takeover,
+    "credit_events": lambda call: call.open.credit.events,
+    "credit_bytes": lambda call: call.open.credit.bytes,
+    "message_bytes_max": lambda call: call.open.message_bytes_max,
+    "heartbeat_s": lambda call: call.open.heartbeat_interval.ToMilliseconds() / 1000,
+    "authorization": lambda call: call.metadata.get("authorization"),
+    "route": lambda call: call.metadata.get("x-feedmux-route"),
+    "closed": lambda call: call.closed,
+}
+
+
+def _last_acked(call: Call) -> int | None:
+    """The number of the event whose place it is."""
+    if not call.open.HasField("last_acked"):
+        return None
+    place = call.open.last_acked
+    if place.WhichOneof("place") == "position":
+        return int(place.position[1:])
+    return int(str(bson.decode(place.resume_token)["_data"])[2:10], 16) - 1000

@@ -1,0 +1,145 @@
+"""Steps that happen to MongoDB, the server and the network."""
+
+import base64
+from collections.abc import Sequence
+from typing import Any
+
+from bson import json_util
+from bson.timestamp import Timestamp
+
+from feedmux.v1 import feed_pb2, operator_pb2, subscriptions_pb2
+from tests.conformance.clients.steps import Steps
+from tests.integration.servers import until
+from tests.integration.wire import at, feed
+
+
+class ServerSteps(Steps):
+    """The server is asked directly, past the client and the proxy."""
+
+    async def subscription(
+        self,
+        name: str = "sub",
+        *,
+        start: str = "begin",
+        pipeline: Any = None,
+        batch_size: int = 0,
+        **policies: Any,
+    ) -> None:
+        content = {key: f"{key.upper()}_{value.upper()}" for key, value in policies.items()}
+        watched = self._feed_message(pipeline)
+        watched.batch_size = batch_size
+        await self._stage.api.create(self._stage.real_name(name), watched, self._marked(start), **content)
+
+    async def insert(
+        self,
+        numbers: Sequence[int] | int = (),
+        *,
+        collection: str = "c",
+        pad: int = 0,
+        documents: Sequence[Any] | None = None,
+    ) -> None:
+        chosen = [numbers] if isinstance(numbers, int) else numbers
+        made = [{"n": number, "pad": "x" * pad} for number in chosen]
+        given = [json_util.loads(json_util.dumps(each)) for each in documents or ()]
+        self._stage.documents[collection].insert_many([*made, *given])
+
+    async def drop(self, collection: str = "c") -> None:
+        self._stage.documents.drop_collection(collection)
+
+    async def seek(self, to: str, *, subscription: str = "sub") -> None:
+        await self._stage.api.seek(self._stage.real_name(subscription), self._marked(to))
+
+    async def update(self, subscription: str = "sub", *, pipeline: Any) -> None:
+        await self._stage.api.update(
+            name=self._stage.real_name(subscription), feed=self._feed_message(pipeline), paths=["feed"]
+        )
+
+    async def delete(self, subscription: str = "sub") -> None:
+        await self._stage.api.delete(self._stage.real_name(subscription))
+
+    async def end_by_operator(self, subscription: str = "sub") -> None:
+        found = await self._subscriber(subscription)
+        assert found is not None, "nobody to end"
+        await self._stage.api.operator.EndSubscriber(operator_pb2.EndSubscriberRequest(subscriber_id=found.id))
+
+    async def sent(
+        self, subscription: str = "sub", *, at_least: int = 0, at_most: int | None = None, unacked: int | None = None
+    ) -> None:
+        """How much the server has sent to the subscriber, once it is `at_least` so much."""
+        shown: list[Any] = []
+
+        async def enough() -> bool:
+            shown[:] = [await self._subscriber(subscription)]
+            return shown[0] is not None and shown[0].events_sent >= at_least
+
+        await until(enough, self._patience_s)
+        assert at_most is None or shown[0].events_sent <= at_most, f"{shown[0].events_sent} events were sent"
+        assert unacked is None or shown[0].events_unacked == unacked, f"{shown[0].events_unacked} are not acked"
+
+    async def stored(self, event: int, *, session: str = "s", subscription: str = "sub") -> None:
+        """Waits until the stored position is that behind the `event`th event handed out, or later with none between."""
+        reported = self._seats[session].events[event - 1]
+        wanted = json_util.loads(json_util.dumps(reported["document"]["clusterTime"]))
+        assert isinstance(wanted, Timestamp)
+
+        async def there() -> bool:
+            stored = (await self._stage.api.get(self._stage.real_name(subscription))).cluster_time
+            return bool((stored.seconds, stored.increment) >= (wanted.time, wanted.inc))
+
+        await until(there, self._patience_s)
+
+    async def active(self, wanted: bool, *, subscription: str = "sub") -> None:
+        """Waits until the server says that the subscription has a session, or none."""
+
+        async def right() -> bool:
+            found: subscriptions_pb2.Subscription = await self._stage.api.get(self._stage.real_name(subscription))
+            return found.active is wanted
+
+        await until(right, self._patience_s)
+
+    async def drain(self) -> None:
+        """The first server begins to drain; whoever connects from now on meets the second."""
+        first, second = self._stage.sites
+        self._stage.proxy.target = second.api.data_port
+        self._stage.sites = [second, first]
+        first.here.stop()
+
+    async def cut(self) -> None:
+        self._stage.proxy.cut()
+
+    async def cut_after(self, size: int) -> None:
+        """The connection that carries the next so many bytes to the client is cut in the middle of them."""
+        self._stage.proxy.cut_after_bytes = size
+
+    async def refuse(self, refusing: bool) -> None:
+        self._stage.proxy.refuse(refusing)
+
+    async def freeze(self) -> None:
+        self._stage.proxy.freeze()
+
+    async def thaw(self) -> None:
+        self._stage.proxy.thaw()
+
+    async def slow(self, *, bytes_per_s: int = 0, delay_s: float = 0.0) -> None:
+        self._stage.proxy.bytes_per_s, self._stage.proxy.delay_s = bytes_per_s, delay_s
+
+    async def _subscriber(self, name: str) -> operator_pb2.Subscriber | None:
+        response = await self._stage.api.operator.ListSharedStreams(operator_pb2.ListSharedStreamsRequest())
+        everyone = [
+            *response.detached_subscribers,
+            *(one for each in response.shared_streams for one in each.subscribers),
+        ]
+        found = [each for each in everyone if each.subscription == self._stage.real_name(name)]
+        return found[0] if found else None
+
+    def _feed_message(self, pipeline: Any) -> feed_pb2.Feed:
+        return feed(self._stage.documents.name, "c", json_util.dumps(pipeline) if pipeline else "")
+
+    def _marked(self, name: str) -> feed_pb2.Start:
+        """A mark for the server."""
+        match self._marks[name]:
+            case {"operation_time": [seconds, increment]}:
+                return at(start_at_operation_time=feed_pb2.ClusterTime(seconds=seconds, increment=increment))
+            case {"position": position}:
+                return at(position=base64.b64decode(position))
+        raise ValueError(f"no mark {name}")

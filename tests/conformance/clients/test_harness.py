@@ -1,0 +1,107 @@
+"""The harness itself: it catches clients that do wrong, and nothing is left out of the scenarios and the table."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from feedmux.v1 import errors_pb2
+from tests.client.scripted_server import ScriptedServer
+from tests.conformance.clients import table
+from tests.conformance.clients.conftest import Runners
+from tests.conformance.clients.mutants import MUTANTS
+from tests.conformance.clients.play import play
+from tests.conformance.clients.runners import LANGUAGES, Language, RunnerFailed, build, started
+from tests.conformance.clients.scenario import Scenario, scenarios
+from tests.conformance.clients.scripts import script
+from tests.conformance.clients.test_clients import PRESENT
+from tests.conformance.clients.worlds import World
+
+
+def scenario(wanted: str) -> Scenario:
+    (found,) = [each for each in scenarios() if each.id == wanted]
+    return found
+
+
+def test_the_table_is_that_of_the_scenarios() -> None:
+    assert not (wrong := table.check()), wrong
+
+
+def test_a_table_that_is_not_says_so(tmp_path: Path) -> None:
+    old = tmp_path / "old.md"
+    old.write_text(table.TABLE.read_text().replace("✓", "-"))
+    assert table.COMMAND in table.check(old)
+
+
+def test_every_reason_is_in_the_error_scenarios() -> None:
+    covered = {
+        reason
+        for name in ("errors-final-while-open", "errors-tried-again-while-open")
+        for case in scenario(name).cases
+        for reason in _reasons(case.scripts)
+    }
+    known = {name.removeprefix("ERROR_REASON_") for name in errors_pb2.ErrorReason.DESCRIPTOR.values_by_name}
+    assert known - covered == {"UNSPECIFIED"}
+
+
+def _reasons(node: Any) -> set[str]:
+    match node:
+        case dict():
+            return {str(node.get("reason"))}.union(*map(_reasons, node.values()))
+        case list():
+            return set[str]().union(*map(_reasons, node))
+    return set()
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+async def test_a_client_that_does_wrong_is_caught(world: World, name: str) -> None:
+    mutant = MUTANTS[name]
+    wanted = scenario(mutant.caught_by)
+    python = LANGUAGES["python"]
+    runner_of = Language(python.name, name, (python.command[0], "-m", "tests.conformance.clients.mutants", name))
+    async with started(runner_of) as runner:
+        with pytest.raises(AssertionError, match=mutant.saying):
+            await play(world, runner, wanted, patience_s=2.0)
+
+
+@pytest.mark.parametrize("language", PRESENT)
+async def test_a_runner_ends_with_its_standard_input(runners: Runners, language: str) -> None:
+    # Else it would outlive a test run that was killed.
+    await runners.get(language)
+    async with started(LANGUAGES[language]) as runner, ScriptedServer(script(["opened", "mute"])) as server:
+        await runner.ask("new", 30.0, target=server.address)
+        await runner.ask("open", 30.0, session="s", subscription="s", options={})
+        waiting = runner.send("take", session="s", count=1)
+        assert await runner.end()
+    assert waiting.done()
+    waiting.exception()
+
+
+@pytest.mark.parametrize(
+    ("program", "saying"),
+    [
+        ("exit 3", "exit code 3"),
+        ("echo nonsense", "no reply"),
+        ("""read -r line; echo '{"id": 1, "ok": {"client": "other", "runner": 1}}'; read -r line""", "is no runner"),
+        ("""read -r line; echo '{"id": 1, "error": {"type": "BadCommand", "message": "what?"}}'""", "what?"),
+    ],
+)
+async def test_a_runner_that_does_not_start_fails(program: str, saying: str) -> None:
+    with pytest.raises(RunnerFailed, match=saying):
+        async with started(Language("python", "broken", ("/bin/sh", "-c", program))):
+            pass
+
+
+async def test_a_runner_that_is_not_built_fails() -> None:
+    with pytest.raises(RunnerFailed, match="no compiler"):
+        await build(Language("x", "X", (), ("/bin/sh", "-c", "echo no compiler; exit 1")))
+
+
+def test_no_scenario_is_named_like_a_client() -> None:
+    # So that `-k go` is the scenarios of Go.
+    assert not [each.id for each in scenarios() if any(name in each.id for name in LANGUAGES)]
+
+
+def test_missing_tools_are_named() -> None:
+    language = Language("x", "X", (), (), ("sh", "a-tool-that-nobody-has"))
+    assert language.missing == ["a-tool-that-nobody-has"]
