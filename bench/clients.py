@@ -43,6 +43,17 @@ LANGUAGES: Final = {
     "go": Language(
         ("go", "build", "-C", "clients/go", "-o", ".bin/bench", "./bench"), ("clients/go/.bin/bench",), ("go",)
     ),
+    "java": Language(
+        ("clients/java/conformance/run", "--build"),
+        (
+            "java",
+            "-cp",
+            "clients/java/target/test-classes:clients/java/target/classes:clients/java/target/lib/*",
+            "dev.feedmux.bench.ReadBacklog",
+            "--warm",
+        ),
+        ("java", "mvn"),
+    ),
 }
 
 

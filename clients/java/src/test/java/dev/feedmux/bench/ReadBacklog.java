@@ -13,9 +13,9 @@ import java.util.List;
 import org.bson.BsonValue;
 
 /**
- * Reads a backlog for {@code bench/clients.py}: {@code --endpoint HOST:PORT --subscription NAME --count N [--raw]}. Writes
- * {@code ready}, waits for a line, reads N events, decoding and acking each (with {@code --raw} by batches, undecoded),
- * and writes what it took as JSON.
+ * Reads a backlog for {@code bench/clients.py}: {@code --endpoint HOST:PORT --subscription NAME --count N}. Writes
+ * {@code ready}, waits for a line, reads N events, decoding and acking each, and writes what it took as JSON. With
+ * {@code --raw} it reads by batches, undecoded; with {@code --warm} in a virtual machine that has compiled its code.
  */
 public final class ReadBacklog {
     private ReadBacklog() {}
@@ -29,6 +29,9 @@ public final class ReadBacklog {
                 FeedmuxClient.builder(value(given, "--endpoint")).build()) {
             Subscription subscription = client.subscription(value(given, "--subscription"));
             subscription.get();
+            if (given.contains("--warm")) {
+                WarmUp.run();
+            }
             System.out.println("ready");
             if (System.in.read() < 0) {
                 return;
