@@ -54,13 +54,15 @@ class Tenant:
 class Stage:
     """`async with Stage() as stage`."""
 
-    def __init__(self, limits: dict[str, Any] | None = None, tenants: Sequence[Tenant] = ()) -> None:
+    def __init__(
+        self, limits: dict[str, Any] | None = None, tenants: Sequence[Tenant] = (), oplog_mb: int = OPLOG_MB
+    ) -> None:
         """`limits` are those of the server's configuration, where a benchmark is not about the defaults.
 
         Without `tenants` there is no authentication, and so no quotas.
         """
         self._tenants = tenants
-        self.mongo = ReplicaSet(oplog_mb=OPLOG_MB)
+        self.mongo = ReplicaSet(oplog_mb=oplog_mb)
         self.redis = RedisServer()
         self.ports = free_ports(4)
         self._limits = limits or {}

@@ -244,7 +244,7 @@ func at(number int) Place {
 	return Place{position(number), token(number), timestamp(clusterTime(number))}
 }
 
-func document(number, pad int) bson.Raw {
+func documentOf(number, pad int) bson.Raw {
 	return marshal(bson.D{
 		{Key: "_id", Value: token(number)},
 		{Key: "operationType", Value: "insert"},
@@ -255,7 +255,7 @@ func document(number, pad int) bson.Raw {
 
 func documents(pad int, numbers ...int) (all []byte) {
 	for _, number := range numbers {
-		all = append(all, document(number, pad)...)
+		all = append(all, documentOf(number, pad)...)
 	}
 	return all
 }

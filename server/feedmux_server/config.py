@@ -21,6 +21,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    PositiveFloat,
     SecretStr,
     ValidationError,
     field_validator,
@@ -213,7 +214,7 @@ class LimitsSection(_Section):
         " keeps most is given up, and read from MongoDB again. Counts beside memory_bytes.",
     )
     sessions: int = Field(default=10_000, ge=1, description="Sessions of the process; about 60 KB each when idle.")
-    history_at_risk_s: tuple[float, ...] = Field(
+    history_at_risk_s: tuple[PositiveFloat, ...] = Field(
         default=(3_600.0, 600.0),
         description="A session is told when the time until its place leaves the oplog, by the oplog's present rate,"
         " falls below each of these. The largest is also what the metrics call at risk. Empty: nobody is told.",
@@ -704,6 +705,7 @@ _SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("tls", TlsSection),
     ("jwt", JwtSection),
     ("limits", LimitsSection),
+    ("wide", WideSection),
     ("log", LogSection),
     ("telemetry", TelemetrySection),
     ("audit", AuditSection),

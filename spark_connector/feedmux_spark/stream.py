@@ -137,6 +137,7 @@ class Progress:
                     self._remember(start, end, ())
                     return end
                 if plan.caught_up or not self._pinned:
+                    self._latest = start.time if plan.caught_up else plan.latest
                     return start
                 reached = end
 
@@ -148,15 +149,10 @@ class Progress:
         if planned is not None:
             return planned
         with self._connection.explaining():
-            after = start
-            while True:
-                try:
-                    return self._planner.through(after.place, end.position, self._options.max_bytes_per_trigger)
-                except HistoryLost as error:
-                    after = self._behind_the_gap(after, error)
+            return self._through(start, end.position)[0]
 
     def report(self) -> dict[str, Any] | None:
-        """What MongoDB has committed, for the query's progress."""
+        """How far the feed reaches, for the query's progress; where nothing more matches, as far as was read."""
         return None if self._latest is None else {"clusterTime": shown_time(self._latest)}
 
     def stop(self) -> None:
@@ -170,12 +166,25 @@ class Progress:
             try:
                 ahead = self._take_ahead(wanted)
                 return ahead or self._planner.plan(wanted, reached.position), reached
-            except SubscriptionNotFound:
-                # The checkpoint knows better than a Redis that lost its data.
-                log.warning("the subscription %s is gone; it is made anew", self._options.consumer_name)
-                self._planner.create(Start.position(reached.position))
-            except HistoryLost as error:
-                reached = self._behind_the_gap(reached, error)
+            except (SubscriptionNotFound, HistoryLost) as error:
+                reached = self._mended(reached, error)
+
+    def _through(self, after: Offset, until: bytes) -> tuple[Sequence[Slice], Offset]:
+        """Slices of all up to `until`, and where they begin. Raises FeedmuxError."""
+        while True:
+            try:
+                return self._planner.through(after.place, until, self._options.max_bytes_per_trigger), after
+            except (SubscriptionNotFound, HistoryLost) as error:
+                after = self._mended(after, error)
+
+    def _mended(self, after: Offset, error: SubscriptionNotFound | HistoryLost) -> Offset:
+        """From where to ask again. Raises the error where a gap is not allowed."""
+        if isinstance(error, HistoryLost):
+            return self._behind_the_gap(after, error)
+        # The checkpoint knows better than a Redis that lost its data.
+        log.warning("the subscription %s is gone; it is made anew", self._options.consumer_name)
+        self._planner.create(Start.position(after.position), self._options.retry_timeout_ms / 1000)
+        return after
 
     def _wanted(self, after: Offset, events_max: int) -> Wanted:
         wait_s = PINNED_WAIT_S if self._pinned else self._options.poll_timeout_ms / 1000
@@ -185,14 +194,7 @@ class Progress:
     def _advance_to_latest(self, start: Offset, reached: Offset) -> Offset:
         """A trigger that sets no limit, such as once: up to what there is now, planned by and by."""
         until = self._pinned or self._connection.resolve(self._options, Start.latest())
-        while True:
-            try:
-                slices = self._planner.through(reached.place, until.position, self._options.max_bytes_per_trigger)
-                break
-            except SubscriptionNotFound:
-                self._planner.create(Start.position(reached.position))
-            except HistoryLost as error:
-                reached = self._behind_the_gap(reached, error)
+        slices, reached = self._through(reached, until.position)
         if not slices and reached.gaps == start.gaps:
             return start
         end = Offset.at(until, reached.gaps)

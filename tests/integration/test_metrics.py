@@ -176,6 +176,11 @@ async def test_redis_away(mongo: ReplicaSet, redis_factory: RedisFactory, databa
         page = await seen(here)
         assert page.value("feedmux_redis_errors_total", error_type="CONNECTION") > 0
         assert page.value("feedmux_commit_results_total", outcome="unavailable") > 0
+
+        async def unready() -> bool:
+            return (await seen(here)).value("feedmux_ready") == 0
+
+        await until(unready, 60, 0.2)
         session.cancel()
 
 
@@ -262,6 +267,15 @@ async def test_a_port_that_is_taken(mongo: ReplicaSet, redis_server: RedisServer
     # The port is free again as soon as the server is gone.
     async with serving(configuration) as here:
         assert here.server.metrics_port == port
+
+
+@pytest.mark.parametrize("address", ["9117", "localhost:", "127.0.0.1:http", ":9117"])
+async def test_what_is_no_address_is_refused(mongo: ReplicaSet, redis_server: RedisServer, address: str) -> None:
+    configuration = settings(mongo.uri, redis_server.url)
+    configuration["listen"]["metrics"] = address
+    with pytest.raises(CannotStart, match=r"listen\.metrics .* is no address"):
+        async with running(make_config(configuration), insecure_no_auth=True):
+            pass
 
 
 async def test_without_a_page_nothing_listens(

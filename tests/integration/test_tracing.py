@@ -77,7 +77,8 @@ async def test_a_trace_goes_from_the_client_to_mongodb_and_back(
         assert asked.parent_span_id == opened.span_id
         assert asked.kind == asked.SPAN_KIND_CLIENT
         assert plain(asked.attributes)["db.system.name"] == "mongodb"
-        # Messages are linked to the stream that has read them.
+        # Call and messages are linked to the stream that has read for them.
+        assert [link.span_id for link in call.links] == [opened.span_id]
         await until(lambda: collector.named("feedmux deliver"))
         [delivered, *more] = collector.named("feedmux deliver")
         assert not more  # one a second at most
@@ -190,6 +191,7 @@ async def test_metrics_logs_and_the_resource(
 
         await until(delivered)
         assert collector.metrics["feedmux.delivered.events"].sum.is_monotonic
+        await until(lambda: "feedmux.event_loop.lag" in collector.metrics)
         assert collector.metrics["feedmux.event_loop.lag"].unit == "s"
         for resource in collector.resources:
             assert resource["service.name"] == "feeds"

@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 from pymongo import MongoClient
 from pymongo.database import Database
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import feedmux_spark
@@ -45,6 +46,12 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+    # The JVM goes when its standard input is closed; pyspark leaves that to the end of the process.
+    gateway: Any = SparkContext._gateway
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(30)
+    SparkContext._gateway = SparkContext._jvm = None
 
 
 @pytest_asyncio.fixture(scope="session")

@@ -6,6 +6,7 @@ stop in batch `batch`, "before" or "after" it is written, for ever; `ms_per_row`
 """
 
 import json
+import os
 import sys
 import threading
 from pathlib import Path
@@ -20,6 +21,8 @@ from tests.spark.support import Sink, slowed, start
 def main(path: Path) -> None:
     job: dict[str, Any] = json.loads(path.read_text())
     feedmux_spark.java_home()
+    # Else the workers of a local cluster write into Spark's installation.
+    os.environ["SPARK_WORKER_DIR"] = str(path.parent / "workers")
     builder = SparkSession.builder.master(job["master"]).config("spark.ui.enabled", "false")
     builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
     for name, value in job.get("conf", {}).items():

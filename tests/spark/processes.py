@@ -37,6 +37,15 @@ class Driver:
         return (self._folder / "jvm").exists()
 
     @property
+    def done(self) -> bool:
+        return (self._folder / "done").exists()
+
+    def check(self) -> None:
+        """Raises EmbeddedError with its last words when it ended before it was done."""
+        if not self.done:
+            self._process.check_running()
+
+    @property
     def jvm(self) -> int:
         return int((self._folder / "jvm").read_text())
 
@@ -57,10 +66,10 @@ class Driver:
 
     def _wait(self, name: str) -> None:
         def there() -> bool:
-            self._process.check_running()
+            self.check()
             return (self._folder / name).exists()
 
-        wait_until(lambda: (self._folder / name).exists() or there())
+        wait_until(there)
 
 
 def alive(pid: int) -> bool:
@@ -69,6 +78,14 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def rss_bytes(pid: int) -> int:
+    """Resident memory; 0 when it is gone."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
 
 
 def descendants(pid: int) -> list[int]:

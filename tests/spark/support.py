@@ -14,7 +14,7 @@ from pymongo import MongoClient
 from pymongo.database import Database
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 import feedmux
 from tests.integration.servers import ServerProcess
@@ -22,7 +22,7 @@ from tests.integration.servers import ServerProcess
 Document = dict[str, Any]
 Documents = Database[Document]
 Write = Callable[[DataFrame, int], None]
-PATIENCE_S = 120.0
+PATIENCE_S = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +112,12 @@ def is_subscribed(options: dict[str, str]) -> bool:
     """Whether the query has stored its start."""
     with feedmux.Client(options["endpoint"]) as client:
         return any(each.name == options["consumerName"] for each in client.list_subscriptions())
+
+
+def shown(query: StreamingQuery, name: str) -> Any:
+    """A field of the query's last progress; None before there is any."""
+    progress: Any = query.lastProgress
+    return None if progress is None else progress[name]
 
 
 @contextmanager

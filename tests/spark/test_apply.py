@@ -15,7 +15,7 @@ from tests.spark.events import event, stream, token
 
 KEY = StructType([StructField("_id", LongType())])
 DOCUMENT = StructType([StructField("_id", LongType()), StructField("state", StringType())])
-SCHEMA = mirror_schema(DOCUMENT, KEY)
+SCHEMA = mirror_schema(DOCUMENT)
 SECONDS = 1_700_000_000
 
 

@@ -33,7 +33,7 @@ def test_a_range_of_offsets(spark: SparkSession, database: Documents, options: O
     assert read(spark, options(startingOffsets=ends[0])) == list(range(100, 310))
     assert read(spark, options(startingOffsets=ends[1], endingOffsets=ends[1])) == []
     rows = spark.read.format("feedmux").options(**options(schemaMode="json", **some)).load()
-    assert json.loads(rows.orderBy("sort_key").first()["event"])["fullDocument"]["n"] == 0
+    assert json.loads(rows.orderBy("sort_key").take(1)[0]["event"])["fullDocument"]["n"] == 0
 
 
 def failure(spark: SparkSession, options: dict[str, str], tmp_path: Path) -> str:
@@ -95,13 +95,15 @@ async def test_secrets_are_not_seen(
     told = failure(spark, options(endpoint=guarded.endpoint, token=wrong), tmp_path / "wrong")
     assert "refused the credentials" in told
     assert wrong not in told
-    file = tmp_path / "token"
+    file = tmp_path / "credential"
     file.write_text(KEY_A + "\n")
     caplog.set_level(logging.DEBUG)
     spark.sparkContext.setLogLevel("INFO")
     try:
         for credential in ({"token": KEY_A}, {"tokenFile": str(file)}):
-            folder, chosen = tmp_path / next(iter(credential)), options(endpoint=guarded.endpoint, **credential)
+            [by] = credential
+            folder = tmp_path / by
+            chosen = options(endpoint=guarded.endpoint, consumerName=f"{database.name}-{by}", **credential)
             sink = Sink(folder / "out")
             query = start(spark, chosen, sink, folder / "check", availableNow=True)
             assert query.awaitTermination(120)

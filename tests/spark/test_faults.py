@@ -27,6 +27,7 @@ from tests.spark.support import (
     is_subscribed,
     offset,
     running,
+    shown,
     slowed,
     start,
     wait_until,
@@ -147,7 +148,7 @@ async def test_server_killed_in_the_middle_of_reads_and_plans(spark: SparkSessio
             await site.server.start()
             await in_time(lambda: len(sink.numbers()) == 8000)
             # Now it is waiting at the server for more.
-            await in_time(lambda: query.lastProgress is not None and query.lastProgress["numInputRows"] == 0)
+            await in_time(lambda: shown(query, "numInputRows") == 0)
             await site.server.kill9()
             insert(database, range(8000, 8100))
             await site.server.start()

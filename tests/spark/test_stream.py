@@ -8,9 +8,24 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 import feedmux
-from tests.spark.support import Documents, Sink, Site, drain, insert, offset, running, start, stream, wait_until
+from feedmux_spark.offsets import Offset
+from tests.spark.support import (
+    Documents,
+    Sink,
+    Site,
+    drain,
+    insert,
+    is_subscribed,
+    offset,
+    running,
+    shown,
+    start,
+    stream,
+    wait_until,
+)
 
 Options = Callable[..., dict[str, str]]
 
@@ -50,22 +65,31 @@ def test_live_with_the_default_trigger(
     sink = Sink(tmp_path / "out")
     query = start(spark, options(startingOffsets="latest"), sink, tmp_path / "check")
     with running(query):
-        wait_until(lambda: query.lastProgress is not None, query)
+        wait_until(lambda: is_subscribed(options()), query)
         for first in range(0, 300, 100):
             insert(database, range(first, first + 100))
-            wait_until(lambda last=first + 100: len(sink.numbers()) == last, query)
+            wait_for_rows(sink, first + 100, query)
         assert sink.numbers() == list(range(300))
-        # The last batch is committed though Spark never says so: the server heard it with the next question.
-        consumer, client = options()["consumerName"], feedmux.Client(options()["endpoint"])
-        end = query.lastProgress["sources"][0]["endOffset"]
-        wait_until(lambda: client.get_subscription(consumer).position >= b"" and lag(query) <= 1, query)
-        assert end
-        client.close()
+        wait_until(lambda: lag(query) <= 1, query)
+        # Spark never commits a last batch; the server hears of it by the next question.
+        end = Offset.from_json(offset(shown(query, "sources")[0]["endOffset"]))
+        with feedmux.Client(options()["endpoint"]) as client:
+            wait_until(lambda: stored_time(client, options()["consumerName"]) >= end.time, query)
+
+
+def stored_time(client: feedmux.Client, name: str) -> tuple[int, int]:
+    """The cluster time of a subscription's place."""
+    time = client.get_subscription(name).cluster_time
+    return (time.time, time.inc) if time else (0, 0)
+
+
+def wait_for_rows(sink: Sink, count: int, query: StreamingQuery) -> None:
+    wait_until(lambda: len(sink.numbers()) == count, query)
 
 
 def lag(query: Any) -> float:
     """Seconds between what MongoDB has and what was read, as the progress shows it."""
-    source = query.lastProgress["sources"][0]
+    source = shown(query, "sources")[0]
     ends = [offset(source[name]) for name in ("endOffset", "latestOffset")]
     read, there = (datetime.fromisoformat(end["clusterTime"].partition("/")[0]) for end in ends)
     return (there - read).total_seconds()
@@ -145,12 +169,11 @@ def test_an_idle_feed_makes_no_batches(
     query = start(spark, options(pollTimeoutMs=100), sink, tmp_path / "check")
     with running(query):
         wait_until(lambda: len(sink.numbers()) == 5, query)
-        wait_until(lambda: query.lastProgress is not None and query.lastProgress["numInputRows"] == 0, query)
-        batches = query.lastProgress["batchId"]
-        polls = query.lastProgress["timestamp"]
+        wait_until(lambda: shown(query, "numInputRows") == 0, query)
+        batches, then = shown(query, "batchId"), shown(query, "timestamp")
         database.other.insert_many([{} for _ in range(100)])  # the place moves on, the feed does not
-        wait_until(lambda: query.lastProgress["timestamp"] > polls, query)
-        assert query.lastProgress["batchId"] <= batches + 1
+        wait_until(lambda: shown(query, "timestamp") > then, query)
+        assert shown(query, "batchId") <= batches + 1
     assert sink.sizes() == [5]
 
 

@@ -48,7 +48,7 @@ def plain(attributes: Any, dot: str = ".") -> dict[str, Any]:
     return {each.key.replace(".", dot): getattr(each.value, each.value.WhichOneof("value")) for each in attributes}
 
 
-class _Traces(trace_service_pb2_grpc.TraceServiceServicer):  # type: ignore[misc]
+class _Traces(trace_service_pb2_grpc.TraceServiceServicer):
     def __init__(self, collector: Collector) -> None:
         self._collector = collector
 
@@ -57,7 +57,7 @@ class _Traces(trace_service_pb2_grpc.TraceServiceServicer):  # type: ignore[misc
         return trace_service_pb2.ExportTraceServiceResponse()
 
 
-class _Logs(logs_service_pb2_grpc.LogsServiceServicer):  # type: ignore[misc]
+class _Logs(logs_service_pb2_grpc.LogsServiceServicer):
     def __init__(self, collector: Collector) -> None:
         self._collector = collector
 
@@ -66,7 +66,7 @@ class _Logs(logs_service_pb2_grpc.LogsServiceServicer):  # type: ignore[misc]
         return logs_service_pb2.ExportLogsServiceResponse()
 
 
-class _Metrics(metrics_service_pb2_grpc.MetricsServiceServicer):  # type: ignore[misc]
+class _Metrics(metrics_service_pb2_grpc.MetricsServiceServicer):
     def __init__(self, collector: Collector) -> None:
         self._collector = collector
 
@@ -79,9 +79,13 @@ class _Metrics(metrics_service_pb2_grpc.MetricsServiceServicer):  # type: ignore
 async def collecting() -> AsyncIterator[Collector]:
     """A collector on a port of its own."""
     collector, server = Collector(), grpc.aio.server()
-    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(_Traces(collector), server)
-    logs_service_pb2_grpc.add_LogsServiceServicer_to_server(_Logs(collector), server)
-    metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(_Metrics(collector), server)
+    services: tuple[tuple[Any, Any], ...] = (
+        (trace_service_pb2_grpc.add_TraceServiceServicer_to_server, _Traces(collector)),
+        (logs_service_pb2_grpc.add_LogsServiceServicer_to_server, _Logs(collector)),
+        (metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server, _Metrics(collector)),
+    )
+    for add, service in services:
+        add(service, server)
     collector.endpoint = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
     try:

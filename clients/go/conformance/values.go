@@ -59,8 +59,8 @@ func pair(at bson.Timestamp) [2]uint32 { return [2]uint32{at.T, at.I} }
 func describeEvent(event feedmux.Event, report []string) (map[string]any, error) {
 	shown := map[string]any{}
 	if slices.Contains(report, "document") {
-		var decoded bson.D
-		if err := event.Decode(&decoded); err != nil {
+		decoded, err := event.Document()
+		if err != nil {
 			return nil, err
 		}
 		text, err := bson.MarshalExtJSON(decoded, true, false)

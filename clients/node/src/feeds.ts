@@ -91,6 +91,8 @@ export interface Explanation {
   /** From the oldest entry of the oplog to the start; undefined where it is not known. */
   readonly oplogHeadroomMs: number | undefined;
   readonly withheld: readonly Withheld[];
+  /** Whether it may be served from one stream that reads its database or the deployment for many feeds. */
+  readonly mayBeView: boolean;
 }
 
 /** How opening would end. */

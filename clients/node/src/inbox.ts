@@ -39,6 +39,7 @@ export class Inbox {
 
   /** Resolves when something has come or the end. Rejects with the signal's reason; nothing is lost then. */
   async arrival(signal: AbortSignal | undefined): Promise<void> {
+    signal?.throwIfAborted();
     await new Promise<void>((resolve, reject) => {
       const leave = (): void => {
         this.#waiting.delete(wake);

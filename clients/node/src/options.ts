@@ -57,18 +57,21 @@ const DEFAULTS: SessionOptions = {
   bson: {},
 };
 
+/** What a timer of JavaScript can wait at most. */
+const LONGEST_TIMER_MS = 2 ** 31 - 1;
+
 /** The first of `chosen` that says something decides, then the defaults. Throws RangeError. */
 export function sessionOptions(...chosen: readonly (SomeSessionOptions | undefined)[]): SessionOptions {
   const options = { ...DEFAULTS };
   for (const some of chosen.toReversed()) {
     Object.assign(options, Object.fromEntries(Object.entries(some ?? {}).filter(isGiven)));
   }
-  check(options.windowEvents, 1, 2 ** 31 - 1, "windowEvents");
-  check(options.windowBytes, 1, 2 ** 40, "windowBytes");
-  check(options.messageBytesMax, 64 * 1024, 64 * 1024 * 1024, "messageBytesMax");
-  if (!(options.heartbeatMs >= 1000 && options.heartbeatMs <= 60_000)) {
-    throw new RangeError("heartbeatMs is 1,000 to 60,000");
-  }
+  checkInteger(options.windowEvents, 1, 2 ** 31 - 1, "windowEvents");
+  checkInteger(options.windowBytes, 1, 2 ** 40, "windowBytes");
+  checkInteger(options.messageBytesMax, 64 * 1024, 64 * 1024 * 1024, "messageBytesMax");
+  check(options.heartbeatMs, 1000, 60_000, "heartbeatMs");
+  check(options.ackIntervalMs, 0, LONGEST_TIMER_MS, "ackIntervalMs");
+  check(options.closeTimeoutMs, 0, LONGEST_TIMER_MS, "closeTimeoutMs");
   return options;
 }
 
@@ -76,8 +79,15 @@ function isGiven([, value]: [string, unknown]): boolean {
   return value !== undefined;
 }
 
+function checkInteger(value: number, least: number, most: number, name: string): void {
+  check(value, least, most, name);
+  if (!Number.isInteger(value)) {
+    throw new RangeError(`${name} is an integer`);
+  }
+}
+
 function check(value: number, least: number, most: number, name: string): void {
-  if (!Number.isInteger(value) || value < least || value > most) {
-    throw new RangeError(`${name} is an integer from ${String(least)} to ${String(most)}`);
+  if (!(value >= least && value <= most)) {
+    throw new RangeError(`${name} is ${String(least)} to ${String(most)}`);
   }
 }

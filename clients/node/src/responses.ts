@@ -51,9 +51,10 @@ export interface Progress {
   readonly place: Place;
 }
 
-/** Acks are durable; `position` is stored. */
+/** Acks up to `sequence` are durable; `position` is stored. */
 export interface Committed {
   readonly kind: "committed";
+  readonly sequence: bigint;
   readonly position: Buffer;
 }
 
@@ -103,7 +104,11 @@ export class Reader {
       case "progress":
         return { kind: "progress", place: place(message.value) };
       case "committed":
-        return { kind: "committed", position: Buffer.from(message.value.position) };
+        return {
+          kind: "committed",
+          sequence: message.value.deliverySequence,
+          position: Buffer.from(message.value.position),
+        };
       case "opened":
         return opened(message.value);
       case "notice": {

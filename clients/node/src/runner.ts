@@ -7,6 +7,7 @@
  */
 
 import type { Batch } from "./batches.js";
+import { Deferred } from "./deferred.js";
 import { FeedInvalidatedError, FeedmuxError, InternalError, ProtocolError, UnavailableError } from "./errors.js";
 import type { Feed } from "./gen/feedmux/v1/feed_pb.js";
 import { Inbox } from "./inbox.js";
@@ -20,9 +21,8 @@ import * as requests from "./requests.js";
 import type { StartInit } from "./requests.js";
 import { type Delivery, type Opened, Reader, type Response } from "./responses.js";
 import { type Call, listen } from "./stream.js";
+import { Watchdog } from "./watchdog.js";
 import { CreditWindow } from "./window.js";
-
-const SILENT_INTERVALS = 3;
 
 /** What to open: a durable subscription by name, or a feed with a start. */
 export type Opening = { readonly instanceId: string } & (
@@ -54,12 +54,14 @@ export class Runner {
   readonly #window: CreditWindow;
   readonly #reader: Reader;
   readonly #backoff: Backoff;
-  readonly #opened = deferred();
+  readonly #opened = new Deferred();
 
   /** The call of the present stream, between its first message up and its end. */
   #call: Call | undefined;
-  /** Ends what is being waited for: the present stream, or the pause before the next. */
+  /** Ends the present stream. */
   #interrupt: (error: FeedmuxError) => void = () => undefined;
+  /** Ends the pause before the next one. */
+  #endPause: () => void = () => undefined;
   #live = false;
   #everOpened = false;
   #closing = false;
@@ -69,12 +71,12 @@ export class Runner {
   #acked = 0;
   #openAcked = 0;
   #flushed = 0;
+  #confirmed = 0;
   #sentSequence = 0;
   #ackStep = Infinity;
   #ackTimer: NodeJS.Timeout | undefined;
-  #watchdog: NodeJS.Timeout | undefined;
-  #silentMs = 0;
-  #heardMs = 0;
+  readonly #watchdog = new Watchdog();
+  #openedMs = 0;
   #rewound: Rewound | undefined;
 
   constructor(link: Link, opening: Opening, options: SessionOptions) {
@@ -121,17 +123,20 @@ export class Runner {
     this.#grant();
   }
 
-  /** Hands out nothing more, sends the acks and asks the server to confirm them and end the stream. */
+  /**
+   * Hands out nothing more, sends the acks and asks the server to confirm them and end the stream. Where there is no
+   * stream, one more is tried at once if acks are unconfirmed.
+   */
   close(): void {
     if (this.#closing) {
       return;
     }
     this.#closing = true;
     this.inbox.end(undefined);
+    this.#endPause();
     if (this.#live) {
-      this.#flushAcks();
-      this.#call?.write(requests.CLOSE);
-    } else {
+      this.#sayClose();
+    } else if (!this.#owesAcks()) {
       this.#interrupt(new UnavailableError("closed while connecting"));
     }
   }
@@ -141,6 +146,7 @@ export class Runner {
     this.#cancelled ??= { reason };
     this.#closing = true;
     this.inbox.end(reason);
+    this.#endPause();
     this.#interrupt(new UnavailableError("cancelled"));
   }
 
@@ -168,6 +174,9 @@ export class Runner {
       if (wasLive) {
         this.#live = false;
         giveUpMs = now() + this.#options.reconnectTimeoutMs;
+        if (now() - this.#openedMs > this.#options.backoffMostMs) {
+          this.#backoff.reset();
+        }
       }
       const step = nextStep(error, wasLive && this.#link.renewsToken);
       if (step === "reopen at stored") {
@@ -181,7 +190,7 @@ export class Runner {
         this.#say({ kind: "disconnected", error, retryInMs: delayMs });
       }
       await this.#pause(delayMs);
-      if (this.isClosing()) {
+      if (this.isClosing() && !this.#owesAcks()) {
         return;
       }
     }
@@ -190,7 +199,7 @@ export class Runner {
   async #pause(delayMs: number): Promise<void> {
     await new Promise<void>((resolve) => {
       const timer = setTimeout(resolve, delayMs);
-      this.#interrupt = () => {
+      this.#endPause = () => {
         clearTimeout(timer);
         resolve();
       };
@@ -215,9 +224,9 @@ export class Runner {
         }
       };
       this.#interrupt = end;
-      this.#silentMs = SILENT_INTERVALS * this.#options.heartbeatMs;
-      this.#heardMs = now();
-      this.#watch(this.#heardMs + this.#silentMs);
+      this.#watchdog.start(this.#options.heartbeatMs, (silentMs) => {
+        end(new UnavailableError(`nothing heard for ${String(silentMs / 1000)} s`));
+      });
       this.#link.subscribe(this.#route).then(
         (begun) => {
           call = begun;
@@ -235,7 +244,7 @@ export class Runner {
       );
     });
     this.#call = undefined;
-    clearTimeout(this.#watchdog);
+    this.#watchdog.stop();
     this.#stopAckTimer();
     call?.cancel();
     return ended;
@@ -281,7 +290,7 @@ export class Runner {
   }
 
   #read(message: Buffer): void {
-    this.#heardMs = now();
+    this.#watchdog.heard();
     if (message.length > this.#limitBytes) {
       throw new ProtocolError(
         `a message of ${String(message.length)} bytes, over the limit of ${String(this.#limitBytes)}`,
@@ -308,6 +317,9 @@ export class Runner {
         break;
       case "committed":
         this.committed = response.position;
+        if (response.sequence >= BigInt(this.#sentSequence)) {
+          this.#confirmed = this.#flushed;
+        }
         break;
       case "opened":
         this.#onOpened(response);
@@ -366,8 +378,7 @@ export class Runner {
       this.#limitBytes = Math.min(this.#options.messageBytesMax, opened.messageBytesMax);
     }
     if (opened.heartbeatMs > 0) {
-      this.#silentMs = SILENT_INTERVALS * opened.heartbeatMs;
-      this.#watch(this.#heardMs + this.#silentMs);
+      this.#watchdog.setInterval(opened.heartbeatMs);
     }
     this.#route = opened.routingKey || this.#route;
     this.#sentSequence = 0;
@@ -378,8 +389,13 @@ export class Runner {
     }
     this.#setLatest();
     this.#live = this.#everOpened = true;
-    this.#grant();
-    this.#flushAcks();
+    this.#openedMs = now();
+    if (this.isClosing()) {
+      this.#sayClose();
+    } else {
+      this.#grant();
+      this.#flushAcks();
+    }
     this.#opened.resolve();
   }
 
@@ -410,6 +426,16 @@ export class Runner {
     }
   }
 
+  #sayClose(): void {
+    this.#flushAcks();
+    this.#call?.write(requests.CLOSE);
+  }
+
+  /** Whether the server may not know of all acks. */
+  #owesAcks(): boolean {
+    return this.#durable && this.#acked > this.#confirmed && this.#cancelled === undefined;
+  }
+
   #stopAckTimer(): void {
     clearTimeout(this.#ackTimer);
     this.#ackTimer = undefined;
@@ -434,24 +460,6 @@ export class Runner {
     this.#rewound = rewound;
   }
 
-  /** Cuts the present stream when nothing is heard until then. */
-  #watch(dueMs: number): void {
-    clearTimeout(this.#watchdog);
-    const check = (): void => {
-      const nowMs = now();
-      const silentUntilMs = this.#heardMs + this.#silentMs;
-      if (nowMs < silentUntilMs) {
-        this.#watch(silentUntilMs);
-      } else if (nowMs - dueMs > this.#silentMs / SILENT_INTERVALS) {
-        // This process was stopped, not the server: what arrived meanwhile has not been read yet.
-        this.#watch(nowMs + this.#silentMs / SILENT_INTERVALS);
-      } else {
-        this.#interrupt(new UnavailableError(`nothing heard for ${String(this.#silentMs / 1000)} s`));
-      }
-    };
-    this.#watchdog = setTimeout(check, Math.max(0, dueMs - now()));
-  }
-
   #located(error: FeedmuxError): FeedmuxError {
     if (error instanceof FeedInvalidatedError) {
       error.position = this.#ledger.latest.position;
@@ -459,20 +467,6 @@ export class Runner {
     }
     return error;
   }
-}
-
-interface Deferred {
-  readonly promise: Promise<void>;
-  readonly resolve: () => void;
-  readonly reject: (error: unknown) => void;
-}
-
-function deferred(): Deferred {
-  let settle: Omit<Deferred, "promise"> | undefined;
-  const promise = new Promise<void>((resolve, reject) => {
-    settle = { resolve, reject };
-  });
-  return { promise, ...(settle as unknown as Omit<Deferred, "promise">) };
 }
 
 function now(): number {

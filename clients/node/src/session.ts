@@ -78,7 +78,7 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
     });
     await runner.opened;
     const session = new Session<T>(runner, options, onNotice);
-    abandoned.register(session, runner);
+    abandoned.register(session, runner, session);
     return session;
   }
 
@@ -86,7 +86,7 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
   [Symbol.asyncIterator](): AsyncIterator<ChangeEvent<T>, undefined> {
     return {
       next: () => {
-        const event = this.#isOverdue() ? undefined : this.#take();
+        const event = this.#isOverdue() || this.#runner.isClosing() ? undefined : this.#take();
         return event !== undefined
           ? Promise.resolve({ done: false, value: event })
           : this.#next(undefined).then((value) =>
@@ -105,29 +105,27 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
   /** The next event if it is here already, else undefined. Throws as `next` does. */
   async tryNext(): Promise<ChangeEvent<T> | undefined> {
     await this.#turn();
-    for (;;) {
+    while (!this.#isOver()) {
       const event = this.#take();
       if (event !== undefined || !this.#receive()) {
         return event;
       }
     }
+    return undefined;
   }
 
   /** Batches as they arrive, for bulk work: `for await (const batch of session.batches()) { …; session.ack(batch); }`. */
   async *batches({ signal }: WaitOptions = {}): AsyncGenerator<Batch<T>, undefined> {
-    while (!this.#runner.isClosing()) {
+    while (!this.#isOver()) {
       const rest = this.#rest();
       if (rest !== undefined) {
         yield rest;
+        await this.#turn();
       } else if (!this.#receive()) {
-        if (this.#runner.isClosing()) {
-          return;
-        }
-        await this.#arrival(signal);
+        await this.#inbox.arrival(signal);
       }
-      await this.#turn();
     }
-    this.#throwIfCancelled();
+    return undefined;
   }
 
   /**
@@ -207,29 +205,33 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
   }
 
   async #next(signal: AbortSignal | undefined): Promise<ChangeEvent<T> | undefined> {
-    signal?.throwIfAborted();
     if (this.#isOverdue()) {
       await this.#turn();
     }
-    for (;;) {
+    while (!this.#isOver()) {
       const event = this.#take();
       if (event !== undefined) {
         return event;
       }
       if (!this.#receive()) {
-        if (this.#runner.isClosing()) {
-          this.#throwIfCancelled();
-          return undefined;
-        }
-        await this.#arrival(signal);
+        await this.#inbox.arrival(signal);
       }
     }
+    return undefined;
+  }
+
+  /** Whether the session was closed. Throws the reason for which it was cancelled. */
+  #isOver(): boolean {
+    if (this.#runner.isClosing() && this.#inbox.ended?.error) {
+      throw this.#inbox.ended.error;
+    }
+    return this.#runner.isClosing();
   }
 
   /** An event of the current batch. */
   #take(): ChangeEvent<T> | undefined {
     const batch = this.#batch;
-    if (batch === undefined || this.#index >= batch.length || this.#runner.isClosing()) {
+    if (batch === undefined || this.#index >= batch.length) {
       return undefined;
     }
     const event = new ChangeEvent(batch, this.#index++);
@@ -250,11 +252,8 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
     return rest;
   }
 
-  /** Makes the next item that has arrived the current one. False when there is none; throws the end's error. */
+  /** Takes the next item that has arrived: a batch becomes the current one. False when there is none; throws the end's error. */
   #receive(): boolean {
-    if (this.#runner.isClosing()) {
-      return false;
-    }
     const item: Item | undefined = this.#inbox.get();
     if (item === undefined) {
       const ended = this.#inbox.ended;
@@ -275,18 +274,6 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
     this.#handed = batch.firstSequence - 1;
     this.#runner.taken(batch);
     return true;
-  }
-
-  async #arrival(signal: AbortSignal | undefined): Promise<void> {
-    signal?.throwIfAborted();
-    await this.#inbox.arrival(signal);
-  }
-
-  #throwIfCancelled(): void {
-    const error = this.#inbox.ended?.error;
-    if (error !== undefined) {
-      throw error;
-    }
   }
 
   #place(): Place {

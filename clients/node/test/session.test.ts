@@ -495,6 +495,35 @@ test("a close while reconnecting does not wait", LIMIT, async () => {
   });
 });
 
+test("a close while reconnecting brings the acks home", LIMIT, async () => {
+  const first: Script = (call) => {
+    call.send(opened(), batch(1, [1, 2]));
+    call.end({ status: "UNAVAILABLE", reason: "DRAINING", retryAfterMs: 900 });
+    return Promise.resolve();
+  };
+  const second: Script = async (call) => {
+    call.send(opened({ epoch: 2n }), batch(1, [1, 2]));
+    await call.untilClosed();
+    call.end();
+  };
+  let disconnected: () => void = () => undefined;
+  const away = new Promise<void>((resolve) => {
+    disconnected = resolve;
+  });
+  await serving([first, second], async (client, server) => {
+    const session = await open(client, { onNotice: disconnected });
+    await take(session, 2);
+    void session.next(); // Hears of the disconnect.
+    await away;
+    session.ack();
+    await session.close();
+    const { open: again, isClosed } = await server.call(1);
+    assert.ok(isClosed);
+    assert.ok(again.lastAcked?.place.case === "position");
+    assert.equal(Buffer.from(again.lastAcked.place.value).toString(), "P2");
+  });
+});
+
 test("reconnecting gives up when told to", LIMIT, async () => {
   const away = playThenEnd({ status: "UNAVAILABLE", reason: "STATE_UNAVAILABLE", retryAfterMs: 50 });
   await serving([playThenEnd({ status: "UNAVAILABLE" }, opened()), away], async (client) => {

@@ -14,7 +14,8 @@ from feedmux_server.source.mongo import Source
 
 log = logging.getLogger(__name__)
 
-_UNREADABLE = frozenset({ErrorReason.SOURCE_UNAUTHORIZED, ErrorReason.SOURCE_UNSUITABLE})
+_UNREADABLE = frozenset({ErrorReason.SOURCE_UNAUTHORIZED, ErrorReason.SOURCE_UNSUITABLE, ErrorReason.OPTION_REFUSED})
+"""What MongoDB will say again: not permitted, no oplog, or (a mongos) no such thing here."""
 _SLICE = 500
 """Sessions that are looked at before others get a turn at the event loop."""
 
@@ -52,7 +53,8 @@ class HistoryWatch:
                         extra={"source": source.name},
                     )
                     continue
-                self._hub.sources_away.add(source.name)
+                if error.reason is ErrorReason.SOURCE_UNAVAILABLE:
+                    self._hub.sources_away.add(source.name)
             await asyncio.sleep(self._every_s)
 
     async def _tell_sessions(self, source: str) -> None:

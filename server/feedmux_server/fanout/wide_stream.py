@@ -22,6 +22,7 @@ from feedmux_server.core.replay_buffer import ReplayBuffer, RingLimits
 from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.core.stream_key import StreamKey
 from feedmux_server.source.reader import ChangeStreamReader, Failed
+from feedmux_server.telemetry.observer import NOBODY, Observer, Trace
 
 _AHEAD_S = 10
 """A view may be this far ahead, in cluster time."""
@@ -60,7 +61,12 @@ class WideStream:
     """See the module."""
 
     def __init__(
-        self, key: StreamKey, reader: ChangeStreamReader, start: ResumeToken, limits: WideStreamLimits
+        self,
+        key: StreamKey,
+        reader: ChangeStreamReader,
+        start: ResumeToken,
+        limits: WideStreamLimits,
+        observer: Observer = NOBODY,
     ) -> None:
         self.key = key
         self.ring = ReplayBuffer(start, limits.ring)
@@ -73,6 +79,8 @@ class WideStream:
         """Of those read, the ones that went to a view when they came."""
         self._limits = limits
         self._reader = reader
+        self._observer = observer
+        self._trace: Trace = None
         self._indexes: dict[int, NamespaceIndex] = {}
         self._ahead: dict[View, ResumeToken] = {}
         """Views whose place this stream has not reached yet: what comes before it is not for them."""
@@ -145,10 +153,12 @@ class WideStream:
         try:
             while True:
                 try:
-                    await self._reader.open()
+                    if not self._reader.is_open:
+                        await self._open()
                     batch = await self._reader.read()
                 except Failed as failure:
                     self.failure = failure
+                    self._observer.resumed(self.scope.source, failure.kind)
                     if self.away_since_s is None:
                         self.away_since_s = time.monotonic()
                         if failure.at_once:
@@ -169,6 +179,15 @@ class WideStream:
             self._views.clear()
             self._ahead.clear()
             await self._reader.close()
+
+    async def _open(self) -> None:
+        name = "feedmux stream open" if self.failure is None else "feedmux stream resume"
+        attributes: dict[str, str | bool] = {"feedmux.source": self.scope.source, "feedmux.stream.wide": True}
+        if self.failure is not None:
+            attributes["error.type"] = self.failure.kind
+        with self._observer.span(name, attributes, root=True, links=(self._trace,)) as span:
+            self._trace = span.trace
+            await self._reader.open()
 
     def _publish(self, chunks: list[Chunk], post_batch: ResumeToken | None) -> None:
         ring = self.ring

@@ -6,6 +6,7 @@ step over at their place.
 """
 
 import asyncio
+import contextvars
 import logging
 import time
 from collections.abc import Iterator
@@ -68,7 +69,7 @@ class WideStreams:
         self.plan.enter(key, time.monotonic())
         self._follow(group_of(key))
         if self._watching is None:
-            self._watching = self._tasks.create_task(self._watch(), name="wide-plan")
+            self._watching = self._tasks.create_task(self._watch(), name="wide-plan", context=contextvars.Context())
 
     def leave(self, key: StreamKey) -> None:
         """It is not any more."""
@@ -117,7 +118,12 @@ class WideStreams:
             group.retired.append(run)
         group.run = None
         if wanted is not None:
-            task = self._tasks.create_task(self._read(name, wanted), name=f"wide-{wanted.source}-{wanted.namespace}")
+            # In a context of its own: it is no part of the trace of the feed for which it was begun.
+            task = self._tasks.create_task(
+                self._read(name, wanted),
+                name=f"wide-{wanted.source}-{wanted.namespace}",
+                context=contextvars.Context(),
+            )
             group.run = _Run(wanted, task)
         elif not group.retired:
             del self._groups[name]
@@ -131,7 +137,7 @@ class WideStreams:
             if run is None or run.task is not asyncio.current_task():
                 return
             reader = ChangeStreamReader(source, key, JoinPoint(start), self._read_limits)
-            run.stream = WideStream(key, reader, start, self._stream_limits)
+            run.stream = WideStream(key, reader, start, self._stream_limits, source.observer)
             run.seen = (time.monotonic(), 0, 0)
             await run.stream.run()
         except FeedmuxError as error:

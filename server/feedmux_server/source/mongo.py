@@ -148,10 +148,7 @@ class Source:
             return await self._asked(self._oldest())
 
     async def oplog(self) -> OplogState:
-        """A look at the oplog, without a span, for many are made.
-
-        Raises FeedmuxError: MongoDB is away, or SOURCE_UNAUTHORIZED, SOURCE_UNSUITABLE (mongos).
-        """
+        """A look at the oplog. Raises FeedmuxError: MongoDB is away, it is not permitted, or this is a mongos."""
         return await self._asked(self._look_at_oplog())
 
     async def databases(self) -> list[str]:
@@ -214,9 +211,8 @@ class Source:
             storage = (await cursor.next())["storageStats"]
             return int(storage["size"]), int(storage["maxSize"])
         except (OperationFailure, StopAsyncIteration, KeyError) as error:
-            if isinstance(error, OperationFailure) and error.code not in (None, _UNAUTHORIZED):
-                raise
-            self._oplog_measurable = False
+            # Other failures pass, or concern the oplog itself.
+            self._oplog_measurable = getattr(error, "code", None) != _UNAUTHORIZED
             return None, None
 
     def _span(self, operation: str, database: str, collection: str = "") -> Span:

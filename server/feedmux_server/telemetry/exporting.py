@@ -27,7 +27,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from prometheus_client import CollectorRegistry, start_http_server
 
 from feedmux_server.telemetry import metrics
-from feedmux_server.telemetry.exporters import disabled, exporters
+from feedmux_server.telemetry.exporters import TelemetryMisconfigured, disabled, exporters
 from feedmux_server.telemetry.labels import Labels
 from feedmux_server.telemetry.metrics import Kind, Metric
 from feedmux_server.telemetry.observer import NOBODY, Observer
@@ -186,9 +186,13 @@ async def _probe_loop(observer: Observer) -> None:
 def _page(options: TelemetryOptions, telemetry: Telemetry) -> list[MetricReader]:
     registry = CollectorRegistry()
     host, _, port = options.listen.rpartition(":")
+    if not host or not port.isdecimal():
+        raise TelemetryMisconfigured(
+            f"listen.metrics {options.listen!r} is no address: write host:port, such as 0.0.0.0:9117"
+        )
     try:
-        server, thread = start_http_server(int(port), host.strip("[]") or "0.0.0.0", registry)
-    except OSError as error:
+        server, thread = start_http_server(int(port), host.strip("[]"), registry)
+    except (OSError, OverflowError) as error:
         problem = (
             f"cannot listen on {options.listen} (metrics): the port is in use or the address is not this machine's."
             " Set listen.metrics (or FEEDMUX_LISTEN__METRICS) to another, or to nothing for no metrics page"

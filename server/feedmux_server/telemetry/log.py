@@ -8,6 +8,7 @@ import logging
 import secrets
 import sys
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from opentelemetry import trace
@@ -72,8 +73,9 @@ def configure(level: str, style: str) -> None:
 class ComplaintFilter(logging.Filter):
     """Lets one line a minute through of each logger of those who export; the next one says how many there were."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
+        self._clock = clock
         self._next_s: dict[str, float] = {}
         self._kept_back: dict[str, int] = {}
 
@@ -81,7 +83,7 @@ class ComplaintFilter(logging.Filter):
         name = record.name
         if not name.startswith(EXPORTERS) or record.levelno < logging.WARNING:
             return True
-        now_s = time.monotonic()
+        now_s = self._clock()
         if now_s < self._next_s.get(name, 0.0):
             self._kept_back[name] = self._kept_back.get(name, 0) + 1
             return False

@@ -143,8 +143,9 @@ DELIVERED_IO: Final = Metric("feedmux.delivered.io", _C, "By", "Bytes of events 
 STAGES: Final = Metric(
     "feedmux.stage.duration", _H, "s",
     "Time of each stage of an event's way: read (MongoDB's clock to read here; by source), ring (read to in the ring;"
-    " by source), sent (read to given to gRPC; by tenant), acked (sent to acknowledged; by tenant). Of messages and"
-    " acks a random sixteenth is measured.", (STAGE, SOURCE, TENANT), buckets=_DURATIONS,
+    " by source), sent (read to given to gRPC; by tenant), acked (sent to acknowledged; by tenant). What is read or"
+    " sent late counts with its age. Of messages and acks a random sixteenth is measured.",
+    (STAGE, SOURCE, TENANT), buckets=_DURATIONS,
 )  # fmt: skip
 
 OPLOG_WINDOW: Final = Metric(

@@ -105,7 +105,8 @@ class Observer:
         self, name: str, attributes: Attributes | None = None, *, client: bool = False, root: bool = False,
         links: Iterable[Trace] = (),
     ) -> Span:  # fmt: skip
-        """Work begins. `client`: it waits for another server. `root`: it is nobody's part, whoever began it."""
+        """Work begins. `client`: it waits for another server, and only as a part of other work is it told of; regular
+        looks are not. `root`: it is nobody's part, whoever began it."""
         return NO_SPAN
 
     @property

@@ -73,8 +73,8 @@ class Observing(Observer):
 
     def session(self, tenant: str) -> SessionObserver:
         self.counted.add(metrics.SESSIONS_OPENED, 1, tenant)
-        here = trace.get_current_span() if self._tracer is not None else None
-        traced = self._tracer if here is not None and here.is_recording() else None
+        call = trace.get_current_span() if self._tracer is not None else None
+        traced = _TracedSession(self._tracer, call) if self._tracer and call and call.is_recording() else None
         return _Session(self._stages, self._tenants.of(tenant), traced)
 
     def session_ended(self, tenant: str, outcome: str) -> None:
@@ -113,7 +113,7 @@ class Observing(Observer):
         self, name: str, attributes: Attributes | None = None, *, client: bool = False, root: bool = False,
         links: Iterable[Trace] = (),
     ) -> Span:  # fmt: skip
-        if self._tracer is None:
+        if self._tracer is None or (client and self.here is None):
             return NO_SPAN
         started = self._tracer.start_span(
             name,
@@ -228,19 +228,18 @@ _SERVER_FAULTS: Final = frozenset(
 
 
 class _Session(SessionObserver):
-    __slots__ = ("_acked", "_duration", "_next_span_s", "_pending", "_sent", "_tracer")
+    __slots__ = ("_acked", "_duration", "_pending", "_sent", "_traced")
 
-    def __init__(self, duration: Histogram, tenant: str, tracer: Tracer | None) -> None:
+    def __init__(self, duration: Histogram, tenant: str, traced: "_TracedSession | None") -> None:
         self._duration = duration
         self._sent = {metrics.STAGE: "sent", metrics.TENANT: tenant}
         self._acked = {metrics.STAGE: "acked", metrics.TENANT: tenant}
-        self._tracer = tracer
+        self._traced = traced
         self._pending: tuple[int, float] | None = None
-        self._next_span_s = 0.0
 
     def sent(self, last_sequence: int, count: int, size: int, read_time_s: float, stream: Trace) -> None:
-        if self._tracer is not None:
-            self._trace(count, size, read_time_s, stream)
+        if self._traced is not None:
+            self._traced.sent(count, size, read_time_s, stream)
         if random() >= MEASURED_SHARE:
             return
         now_s = time.time()
@@ -254,9 +253,24 @@ class _Session(SessionObserver):
             self._pending = None
             self._duration.record(max(0.0, time.time() - pending[1]), self._acked)
 
-    def _trace(self, count: int, size: int, read_time_s: float, stream: Trace) -> None:
+
+class _TracedSession:
+    """A session whose call is sampled: the call is linked to the streams that read for it, and so are some messages."""
+
+    __slots__ = ("_call", "_next_span_s", "_stream", "_tracer")
+
+    def __init__(self, tracer: Tracer, call: trace.Span) -> None:
+        self._tracer = tracer
+        self._call = call
+        self._stream: Trace = None
+        self._next_span_s = 0.0
+
+    def sent(self, count: int, size: int, read_time_s: float, stream: Trace) -> None:
+        if stream is not self._stream and isinstance(stream, SpanContext):
+            self._stream = stream
+            self._call.add_link(stream)
         now_s = time.time()
-        if self._tracer is None or now_s < self._next_span_s:
+        if now_s < self._next_span_s:
             return
         self._next_span_s = now_s + DELIVERY_SPAN_EVERY_S
         span = self._tracer.start_span(

@@ -6,6 +6,7 @@ none of its changes is later than the row it meets; the batch ids in the table's
 
 from typing import Final
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
@@ -22,6 +23,15 @@ class DeltaMirror(Mirror):
     def create(self, documents: DataFrame) -> None:
         """Raises AnalysisException where there is a table."""
         as_copy(documents).write.format("delta").mode("error").save(self.path)
+
+    def exists(self) -> bool:
+        try:
+            self._spark.sql(f"DESCRIBE DETAIL {self._table}")
+        except AnalysisException as error:
+            if "DELTA_MISSING_DELTA_TABLE" in str(error) or "DELTA_TABLE_NOT_FOUND" in str(error):
+                return False
+            raise
+        return True
 
     def read(self) -> DataFrame:
         return self._spark.read.format("delta").load(self.path)

@@ -22,9 +22,10 @@ class CannotApply(FeedmuxSparkError):
     """The changes do not say what the table should hold; the message says what to do."""
 
 
-def mirror_schema(document: StructType, document_key: StructType | None = None) -> StructType:
-    """The schema of a stream whose changes a mirror takes. `document_key` is BSON unless its fields are given."""
-    return typed_schema(document, document_key=document_key).add("has_document", BooleanType(), nullable=False)
+def mirror_schema(document: StructType) -> StructType:
+    """The schema of a stream whose changes a mirror takes. `document` holds `_id`, which the rows are known by."""
+    key = StructType([document["_id"]])
+    return typed_schema(document, document_key=key).add("has_document", BooleanType(), nullable=False)
 
 
 def latest_changes(changes: DataFrame, key: str = "document_key") -> DataFrame:
@@ -48,6 +49,10 @@ class Mirror(ABC):
     @abstractmethod
     def create(self, documents: DataFrame) -> None:
         """Makes the table of a copy: rows of `document_key` and `document`. Raises CannotApply where there is one."""
+
+    @abstractmethod
+    def exists(self) -> bool:
+        """Whether there is a table."""
 
     @abstractmethod
     def read(self) -> DataFrame:

@@ -41,9 +41,12 @@ class ParquetMirror(Mirror):
     """`path` is a folder of a file system that Spark knows. Not for two queries at once, nor for Spark Connect."""
 
     def create(self, documents: DataFrame) -> None:
-        if self._states():
+        if self.exists():
             raise CannotApply(f"{self.path} holds a mirror already")
         self._write(as_copy(documents), _State(0, _COPY, 0))
+
+    def exists(self) -> bool:
+        return bool(self._states())
 
     def read(self) -> DataFrame:
         states = self._states()

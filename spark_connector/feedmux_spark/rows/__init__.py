@@ -8,11 +8,11 @@ from pyspark.sql.types import StructType
 
 from feedmux_spark.rows.columns import default_schema, typed_schema
 from feedmux_spark.rows.errors import InvalidEvents, RowsError, SchemaRefused, TypeMismatch
-from feedmux_spark.rows.maker import RowMaker
+from feedmux_spark.rows.maker import RowMaker, documents_batch
 
 __all__ = [
     "InvalidEvents", "RowMaker", "RowsError", "SchemaRefused", "TypeMismatch",
-    "default_schema", "row_maker", "typed_schema",
+    "default_schema", "documents_batch", "row_maker", "typed_schema",
 ]  # fmt: skip
 
 

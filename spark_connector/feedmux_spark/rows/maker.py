@@ -6,7 +6,7 @@ import bson
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from feedmux_spark.rows import bson_walk, columns, json_text
 from feedmux_spark.rows.bson_walk import Buffer, Ints, Values
@@ -68,6 +68,19 @@ class RowMaker:
         path = self._paths[field.name]
         policy = self._policy if pa.types.is_struct(field.type) else _LENIENT
         return column(found.values[path], field, field.name, policy)
+
+
+def documents_batch(documents: bytes, document: StructType, on_type_mismatch: str = FAIL) -> pa.RecordBatch:
+    """A collection's own documents, BSON one behind the other, as the rows of a copy: `document_key` (the `_id`) and
+    `document`, with the types and rules of typed rows. Raises SchemaRefused, InvalidEvents, TypeMismatch."""
+    schema = StructType([StructField("document_key", StructType([document["_id"]])), StructField("document", document)])
+    columns.check(columns.TYPED, schema)
+    places = bson_walk.split(documents)
+    whole = Values(Buffer(documents), np.full(len(places) - 1, bson_walk.DOCUMENT, np.uint8), places[:-1], places[1:])
+    policy = Policy(fail=on_type_mismatch == FAIL)
+    arrow_schema = to_arrow_schema(schema, timezone="UTC")
+    arrays = [column(whole, field, field.name, policy) for field in arrow_schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema)
 
 
 def _path(name: str) -> tuple[str, ...]:
