@@ -21,7 +21,11 @@ NAMES = {
     "slow": "the others' latency while one of 16 subscribers is stopped",
     "restart": "what MongoDB returns when 64 subscribers reconnect at once",
     "neighbours": "a quiet tenant's latency beside nine noisy ones",
+    "backpressure": "what a slow Spark sink makes of MongoDB's reading and of memory, beside a fast one",
+    "wide": "a thousand collections with a subscriber each, beside a watch() for each",
+    "spark": "a backlog through PySpark, beside MongoDB's Spark connector",
     "commit": "Redis commands at 100,000 acked events/s, beside 1,000",
+    "telemetry": "the server's CPU for an event with metrics on, beside off",
     "clients": "one loop over a backlog in each language, beside the Python client",
 }
 
@@ -36,7 +40,7 @@ def main() -> int:
     args = _arguments()
     if args.name == "list":
         for name, what in NAMES.items():
-            print(f"{name:10} {what}")
+            print(f"{name:12} {what}")
         return 0
     settings = Settings(args.events, args.runs, args.quick or args.tiny, args.tiny)
     results: list[dict[str, Any]] = []

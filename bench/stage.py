@@ -54,18 +54,22 @@ class Tenant:
 class Stage:
     """`async with Stage() as stage`."""
 
-    def __init__(self, limits: dict[str, Any] | None = None, tenants: Sequence[Tenant] = ()) -> None:
+    def __init__(
+        self, limits: dict[str, Any] | None = None, tenants: Sequence[Tenant] = (), oplog_mb: int = OPLOG_MB
+    ) -> None:
         """`limits` are those of the server's configuration, where a benchmark is not about the defaults.
 
         Without `tenants` there is no authentication, and so no quotas.
         """
         self._tenants = tenants
-        self.mongo = ReplicaSet(oplog_mb=OPLOG_MB)
+        self.mongo = ReplicaSet(oplog_mb=oplog_mb)
         self.redis = RedisServer()
-        self.ports = free_ports(3)
+        self.ports = free_ports(4)
         self._limits = limits or {}
         self._stack = AsyncExitStack()
         self._server: Process | None = None
+        self._config = Path()
+        self._content: dict[str, Any] = {}
 
     @property
     def endpoint(self) -> str:
@@ -91,9 +95,15 @@ class Stage:
             response: wire.ListSharedStreamsResponse = await stub.ListSharedStreams(wire.ListSharedStreamsRequest())
             return response
 
-    async def restart_server(self) -> None:
-        """Killed and started again on the same ports, with empty rings."""
+    @property
+    def metrics_url(self) -> str:
+        return f"http://127.0.0.1:{self.ports[3]}/metrics"
+
+    async def restart_server(self, *, metrics: bool = True) -> None:
+        """Killed and started again on the same ports, with empty rings; without `metrics` there is no telemetry."""
         await self.server.kill9()
+        listen = self._content["listen"] | ({} if metrics else {"metrics": ""})
+        self._config.write_text(json.dumps(self._content | {"listen": listen}))
         await self._start_server(self.server)
 
     async def __aenter__(self) -> Self:
@@ -107,16 +117,16 @@ class Stage:
             content: dict[str, Any] = {
                 "sources": {"main": {"uri": self.mongo.uri}},
                 "redis": {"url": self.redis.url},
-                "listen": dict(zip(("data", "operator", "health"), addresses, strict=True)),
+                "listen": dict(zip(("data", "operator", "health", "metrics"), addresses, strict=True)),
                 "limits": self._limits,
             }
             if self._tenants:
                 tenants = folder.path / "tenants.json"
                 tenants.write_text(json.dumps({"tenants": [each.entry() for each in self._tenants]}))
                 content["tenants_file"] = str(tenants)
-            config = folder.path / "server.json"
-            config.write_text(json.dumps(content))
-            command = [sys.executable, "-m", "bench.server", str(config)]
+            self._config, self._content = folder.path / "server.json", content
+            self._config.write_text(json.dumps(content))
+            command = [sys.executable, "-m", "bench.server", str(self._config)]
             self._server = Process("the feedmux server", command, folder.path / "server.log", cwd=_ROOT)
             stack.push_async_callback(self._server.kill9)
             await self._start_server(self._server)

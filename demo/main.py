@@ -68,6 +68,7 @@ async def _demo(args: argparse.Namespace, terminal: Terminal) -> int:
     what = f"{args.seconds:g} seconds of {args.rate:,.0f} changes per second"
     print(f"{terminal.paint('feedmux demo', 'bold')}: {what}. Starting", file=terminal.stream, flush=True)
     async with started(terminal) as world:
+        _tell_metrics(terminal, world.metrics_url)
         play = Play(world, args.seconds, args.rate)
         try:
             with terminal.step(f"{len(ROLES) - 1} subscribers, a process each"):
@@ -89,6 +90,17 @@ async def _demo(args: argparse.Namespace, terminal: Terminal) -> int:
         finally:
             await play.stop()
     return _finish(args, terminal, play, written, len(truth), results)
+
+
+def _tell_metrics(terminal: Terminal, url: str) -> None:
+    """How to look at what the server says of itself, while the demo runs."""
+    wanted = "feedmux_(delivered_events|subscriber_active|subscriber_lag|stream_active|oplog_headroom)"
+    lines = (
+        f"  metrics, while this runs: {terminal.paint(url, 'bold')}",
+        f"  in another terminal:      curl -s {url} | grep -E '^{wanted}'",
+        "  what each says: docs/metrics.md; a dashboard for Grafana: helm/feedmux/dashboards/feedmux.json",
+    )
+    print("\n".join(lines), file=terminal.stream, flush=True)
 
 
 def _finish(

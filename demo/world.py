@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +41,7 @@ class World:
     mongodb_uri: str
     mongo: AsyncMongoClient[dict[str, Any]]
     client: feedmux.AsyncClient
+    metrics_url: str
     operator: Any
     operator_metadata: tuple[tuple[str, str], ...]
 
@@ -89,9 +90,10 @@ async def started(terminal: Terminal) -> AsyncIterator[World]:
         with terminal.step("Redis, where positions are kept"):
             redis = await stack.enter_async_context(RedisServer())
         key, operator = new_key(), new_key()
-        data, operator_port, health = free_ports(3)
+        data, operator_port, health, metrics = free_ports(4)
         with terminal.step("the feedmux server"):
-            config = _write_config(folder.path, mongo_set.uri, redis.url, (data, operator_port, health), key, operator)
+            ports = {"data": data, "operator": operator_port, "health": health, "metrics": metrics}
+            config = _write_config(folder.path, mongo_set.uri, redis.url, ports, key, operator)
             command = [sys.executable, "-m", "feedmux.cli", "serve", "--config", str(config)]
             server = Process("the feedmux server", command, folder.path / "server.log", cwd=ROOT)
             stack.push_async_callback(server.kill9)
@@ -109,6 +111,7 @@ async def started(terminal: Terminal) -> AsyncIterator[World]:
             mongo_set.uri,
             mongo,
             client,
+            f"http://127.0.0.1:{metrics}/metrics",
             operator_pb2_grpc.OperatorStub(channel),
             (("authorization", f"Bearer {operator.key}"),),
         )
@@ -122,11 +125,11 @@ def _forget_settings() -> None:
 
 
 def _write_config(
-    folder: Path, mongodb: str, redis: str, ports: tuple[int, int, int], key: NewKey, operator: NewKey
+    folder: Path, mongodb: str, redis: str, ports: Mapping[str, int], key: NewKey, operator: NewKey
 ) -> Path:
     tenants = folder / "tenants.yaml"
     tenants.write_text(json.dumps({"tenants": [{"name": "demo", "api_key_hashes": [key.sha256]}]}))
-    listen = dict(zip(("data", "operator", "health"), (f"127.0.0.1:{port}" for port in ports), strict=True))
+    listen = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
     config = {
         "sources": {"main": {"uri": mongodb}},
         "redis": {"url": redis},

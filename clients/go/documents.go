@@ -79,7 +79,7 @@ func (w *walker) each(at, end int, found func(key string, value any)) bool {
 
 // value decodes the value at an offset; false where it is not a usual one or does not end before end.
 func (w *walker) value(kind bson.Type, at, end int) (decoded any, size int, ok bool) {
-	if fixed, known := fixedSizes[kind]; known && at+fixed > end {
+	if at+fixedSizes[kind] > end {
 		return nil, 0, false
 	}
 	switch kind {
@@ -138,7 +138,8 @@ func (w *walker) size(at, end int) (int, bool) {
 	return size, size >= 0 && size <= end-at
 }
 
-var fixedSizes = map[bson.Type]int{
+// fixedSizes by type; 0 for those that say their own.
+var fixedSizes = [256]int{
 	bson.TypeBoolean: 1, bson.TypeInt32: 4, bson.TypeInt64: 8, bson.TypeDouble: 8, bson.TypeDateTime: 8,
 	bson.TypeTimestamp: 8, bson.TypeObjectID: 12, bson.TypeDecimal128: 16,
 }

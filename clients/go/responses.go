@@ -57,9 +57,14 @@ func (r *responseReader) read(message []byte) (response, error) {
 	if part := outer.GetEventFragment(); part != nil {
 		return r.join(part)
 	}
-	if len(r.fragments) > 0 && outer.GetMessage() != nil {
+	said, err := r.parse(&outer)
+	if said != nil && len(r.fragments) > 0 {
 		return nil, protocolError("a message came between the fragments of an event")
 	}
+	return said, err
+}
+
+func (r *responseReader) parse(outer *feedmuxpb.SubscribeResponse) (response, error) {
 	switch kind := outer.GetMessage().(type) {
 	case *feedmuxpb.SubscribeResponse_Batch:
 		return r.delivery(kind.Batch)

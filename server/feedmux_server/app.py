@@ -11,26 +11,39 @@ from dataclasses import dataclass
 
 import uvloop
 
-from feedmux_server.config import Config, ConfigError, LimitsSection
+from feedmux_server.config import Config, ConfigError, LimitsSection, WideSection
 from feedmux_server.core.credit import CreditLimits
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.feed_streams import StreamLimits
 from feedmux_server.core.quota import Accounts
 from feedmux_server.core.replay_buffer import RingLimits
+from feedmux_server.core.wide_plan import WideLimits
 from feedmux_server.credentials import Credentials
+from feedmux_server.dependencies import Dependencies
+from feedmux_server.fanout.history import HistoryWatch
 from feedmux_server.fanout.hub import Hub, HubLimits
 from feedmux_server.fanout.pump import PumpLimits
 from feedmux_server.fanout.ranges import RangeLimits, Ranges
+from feedmux_server.fanout.survey import Look
+from feedmux_server.fanout.wide_stream import WideStreamLimits
+from feedmux_server.rpc.health import Health
+from feedmux_server.rpc.readiness import Readiness
 from feedmux_server.rpc.server import Listeners, PortInUse, Ports, Servers
 from feedmux_server.rpc.service import Service
-from feedmux_server.source.mongo import Source, SourceConfig
+from feedmux_server.rpc.stored_history import StoredHistory
+from feedmux_server.rpc.unused import sweep
 from feedmux_server.source.reader import ReadLimits
 from feedmux_server.state.batcher import CommitBatcher
-from feedmux_server.state.connection import StartupError, check_redis, connect
+from feedmux_server.state.connection import StartupError
 from feedmux_server.state.store import SubscriptionStore
 from feedmux_server.telemetry.audit import AuditLog
+from feedmux_server.telemetry.exporters import TelemetryMisconfigured
+from feedmux_server.telemetry.exporting import MetricsPortInUse, Telemetry, TelemetryOptions, start_telemetry
 
 log = logging.getLogger(__name__)
+
+READINESS_EVERY_S = 2.0
+READINESS_TIMEOUT_S = 3.0
 
 
 class CannotStart(Exception):
@@ -43,6 +56,8 @@ class Running:
 
     ports: Ports
     service: Service
+    metrics_port: int | None = None
+    """Of the metrics page, where there is one."""
 
 
 def serve(config: Config, *, insecure_no_auth: bool, ready: Callable[[Ports], None] | None = None) -> None:
@@ -85,24 +100,27 @@ async def running(
 
     Raises CannotStart.
     """
+    stop = stop or asyncio.Event()
     async with AsyncExitStack() as stack:
+        health = Health()
+        health_port = await _start_health(health, config.listen.health)
+        stack.push_async_callback(health.stop)
         try:
-            sources = await _connect_sources(config, stack)
-            redis = connect(config.redis.url)
-            stack.push_async_callback(redis.aclose)
-            for warning in await check_redis(redis, config.redis.url):
-                log.warning(warning)
+            telemetry = _telemetry(config)
+            stack.push_async_callback(telemetry.close)
+            observer = telemetry.observer
             credentials = Credentials(config, insecure_no_auth=insecure_no_auth)
             audit = _audit_log(config)
             stack.callback(audit.close)
+            dependencies = await Dependencies.connect(config, stack, observer)
         except (FeedmuxError, StartupError, ConfigError) as error:
             raise CannotStart(str(error)) from None
-        store = SubscriptionStore(redis, lease_s=config.redis.lease_s)
+        store = SubscriptionStore(dependencies.redis, lease_s=config.redis.lease_s, observer=observer)
         batcher = CommitBatcher(store, interval_s=config.redis.commit_interval_s)
         refusal: CannotStart | None = None
         async with asyncio.TaskGroup() as tasks:
             accounts = Accounts(credentials.quotas_of, time.monotonic)
-            hub = Hub(sources, hub_limits(config.limits), tasks, accounts)
+            hub = Hub(dependencies.sources, hub_limits(config.limits, config.wide), tasks, accounts, observer)
             ranges = Ranges(hub, RangeLimits(config.limits.kept_bytes))
             service = Service(
                 hub,
@@ -113,17 +131,21 @@ async def running(
                 config.limits.sessions,
                 ranges,
                 audit,
-                stop or asyncio.Event(),
+                stop,
                 config.limits.drain_s,
                 credentials.grants(),
+                config.limits.connection_age_s,
+                config.limits.unused_subscription_days,
             )
             listen = config.listen
-            servers = Servers(
-                service, Listeners(listen.data, listen.operator, listen.health, credentials.tls, listen.data_mtls)
+            listeners = Listeners(
+                listen.data, listen.operator, credentials.tls, listen.data_mtls, config.limits.connection_age_s
             )
+            servers = Servers(service, health, listeners)
+            readiness = dependencies.readiness(health)
             committing = tasks.create_task(batcher.run(), name="commit-batcher")
             try:
-                ports = await servers.start()
+                ports = await servers.start(health_port)
             except PortInUse as error:
                 # Raised behind the group, which would wrap it.
                 refusal = CannotStart(str(error))
@@ -132,26 +154,79 @@ async def running(
             else:
                 log.info("serving", extra={"address": _address(config.listen.data, ports.data)})
                 _tune_gc()
-                keeping = credentials.start(service, tasks)
+                unfit = _Unfit(stop)
+                stored = StoredHistory(service, config.limits.stored_look_s)
+                look = Look(hub, ranges, batcher, config.limits.sessions, lambda: health.ready)
+                keeping = [
+                    *credentials.start(service, tasks),
+                    *HistoryWatch(hub, config.limits.history_look_s).start(tasks),
+                    *telemetry.watch(look, tasks),
+                    tasks.create_task(stored.run(), name="stored-history"),
+                    tasks.create_task(unfit.watch(readiness), name="readiness"),
+                    tasks.create_task(sweep(service), name="unused-subscriptions"),
+                ]
                 try:
-                    yield Running(ports, service)
+                    await health.show(readiness.there)
+                    await health.started()
+                    yield Running(ports, service, telemetry.port)
                 finally:
-                    await servers.drain(config.limits.drain_s)
+                    await servers.drain(config.limits.drain_s, config.limits.drain_delay_s)
                     await batcher.flush_all(2.0)
                     for task in (committing, *keeping):
                         task.cancel()
                     ranges.close()
                     hub.stop()
                     await hub.renderer.close()
+                refusal = unfit.found
         if refusal is not None:
             raise refusal
+
+
+class _Unfit:
+    """What was away at the start and turned out not to be usable ends the server, as it would have at the start."""
+
+    def __init__(self, stop: asyncio.Event) -> None:
+        self.found: CannotStart | None = None
+        self._stop = stop
+
+    async def watch(self, readiness: Readiness) -> None:
+        try:
+            await readiness.run(READINESS_EVERY_S, READINESS_TIMEOUT_S)
+        except (FeedmuxError, StartupError) as error:
+            log.error("a dependency that came back cannot be used: %s", error)
+            self.found = CannotStart(str(error))
+            self._stop.set()
+
+
+async def _start_health(health: Health, address: str) -> int:
+    try:
+        return await health.start(address)
+    except RuntimeError:
+        await health.stop()
+        raise CannotStart(str(PortInUse(address, "health"))) from None
+
+
+def _telemetry(config: Config) -> Telemetry:
+    options = TelemetryOptions(
+        config.listen.metrics,
+        "metrics" in config.listen.model_fields_set,
+        config.telemetry.tenants,
+        config.telemetry.shutdown_s,
+    )
+    try:
+        return start_telemetry(options)
+    except (TelemetryMisconfigured, MetricsPortInUse) as error:
+        raise CannotStart(str(error)) from None
 
 
 def _audit_log(config: Config) -> AuditLog:
     try:
         return AuditLog(config.audit.file, config.audit.lines_per_minute)
     except OSError as error:
-        raise ConfigError(f"audit.file {config.audit.file} cannot be written: {error.strerror}") from None
+        raise ConfigError(
+            f"audit.file {config.audit.file} cannot be written: {error.strerror}. Name a file in a folder that this"
+            " user may write to, or leave it out: then the lines go to standard error"
+        ) from None
 
 
 def _tune_gc() -> None:
@@ -165,7 +240,7 @@ def _address(listen: str, port: int) -> str:
     return f"{listen.rpartition(':')[0]}:{port}"
 
 
-def hub_limits(limits: LimitsSection) -> HubLimits:
+def hub_limits(limits: LimitsSection, wide: WideSection) -> HubLimits:
     return HubLimits(
         streams=StreamLimits(
             RingLimits(limits.ring_events, limits.ring_bytes),
@@ -178,17 +253,8 @@ def hub_limits(limits: LimitsSection) -> HubLimits:
         memory_bytes_max=limits.memory_bytes,
         trailing_max=limits.trailing_streams,
         unacked_events_max=limits.unacked_events,
+        wide=WideLimits(wide.enabled, wide.feeds_min, wide.events_per_s_max),
+        wide_stream=WideStreamLimits(RingLimits(limits.ring_events, wide.ring_bytes)),
+        view_inbox_bytes=wide.inbox_bytes,
+        history_at_risk_s=limits.history_at_risk_s,
     )
-
-
-async def _connect_sources(config: Config, stack: AsyncExitStack) -> dict[str, Source]:
-    sources: dict[str, Source] = {}
-    for name, section in config.sources.items():
-        try:
-            source = Source(SourceConfig(name, section.uri, section.id, section.server_selection_timeout_ms))
-        except Exception as error:  # noqa: BLE001 pymongo raises several kinds for a URI it cannot read
-            raise CannotStart(f"source {name!r}: the MongoDB URI cannot be used ({type(error).__name__})") from None
-        stack.push_async_callback(source.close)
-        await source.connect()
-        sources[name] = source
-    return sources

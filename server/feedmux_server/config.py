@@ -3,7 +3,9 @@
 `app` reads it and hands plain dataclasses down; no other module imports this one. Every tunable says what it trades.
 """
 
+import difflib
 import json
+import os
 import re
 import textwrap
 import tomllib
@@ -14,7 +16,18 @@ from typing import Any, Literal, Self, TypeVar
 from urllib.parse import urlsplit
 
 from bson import json_util
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from feedmux_server.core.errors import FeedmuxError
@@ -46,6 +59,12 @@ class SourceSection(_Section):
     server_selection_timeout_ms: int = Field(
         default=10_000, ge=100, description="How long a request waits for a MongoDB that is away, in milliseconds."
     )
+    history_reads: int = Field(
+        2,
+        ge=1,
+        description="Reads of history from MongoDB at a time. Each takes one of its cores while it lasts; streams that"
+        " are at the head never wait for one. More lets feeds of different tenants catch up side by side.",
+    )
 
 
 class ListenSection(_Section):
@@ -61,6 +80,11 @@ class ListenSection(_Section):
     )
     operator: str = Field(default="127.0.0.1:7118", description="Operator.")
     health: str = Field(default="127.0.0.1:7119", description="grpc.health.v1 without TLS, for probes.")
+    metrics: str = Field(
+        default="127.0.0.1:9117",
+        description="The metrics page for Prometheus, http without TLS; empty for none. Where this is not set and the"
+        " default port is taken, the server goes on without it.",
+    )
 
 
 class TlsSection(_Section):
@@ -138,10 +162,10 @@ class LimitsSection(_Section):
     )
     ring_events: int = Field(default=500_000, ge=1_000, description="Events in one ring.")
     read_ahead_bytes: int = Field(
-        default=24 << 20,
+        default=4 << 20,
         ge=1 << 20,
-        description="The pump reads on while a subscriber with credit is nearer to the head than this. Keep it under"
-        " half of ring_bytes, or the fastest subscriber pushes the others out.",
+        description="The pump reads on while a subscriber with credit is nearer to the head than this. More is read in"
+        " bursts that MongoDB feels; keep it under half of ring_bytes, or the fastest subscriber pushes others out.",
     )
     join_distance_s: int = Field(
         default=30,
@@ -186,19 +210,74 @@ class LimitsSection(_Section):
     kept_bytes: int = Field(
         default=256 << 20,
         ge=1 << 20,
-        description="Events that PlanRange has read and ReadRange has not. Over it the oldest range is given up, and"
-        " read from MongoDB again. Counts beside memory_bytes.",
+        description="Events that PlanRange has read and ReadRange has not. Over it the oldest range of the tenant that"
+        " keeps most is given up, and read from MongoDB again. Counts beside memory_bytes.",
     )
     sessions: int = Field(default=10_000, ge=1, description="Sessions of the process; about 60 KB each when idle.")
+    history_at_risk_s: tuple[PositiveFloat, ...] = Field(
+        default=(3_600.0, 600.0),
+        description="A session is told when the time until its place leaves the oplog, by the oplog's present rate,"
+        " falls below each of these. The largest is also what the metrics call at risk. Empty: nobody is told.",
+    )
+    history_look_s: float = Field(
+        default=10.0,
+        ge=0.1,
+        description="How often the oplog of each source is looked at: three small commands. Less often: warnings and"
+        " lags are older.",
+    )
+    stored_look_s: float = Field(
+        default=60.0,
+        ge=1,
+        description="How often the stored positions of all subscriptions are looked at, so that one whose consumer is"
+        " away is warned of as well: a Redis command for each.",
+    )
     drain_s: float = Field(
         default=5.0, ge=0.1, description="After SIGTERM clients have this long to acknowledge what they have."
     )
+    drain_delay_s: float = Field(
+        default=0.0,
+        ge=0,
+        description="After SIGTERM, health says NOT_SERVING for this long before clients are told to go, so that"
+        " balancers which look only now and then send nobody here any more. Counts beside drain_s.",
+    )
+    connection_age_s: float = Field(
+        default=3_600.0,
+        ge=0,
+        description="Connections older than this, by a tenth more or less, are replaced, and their sessions reconnect"
+        " a little later, each at its own time and without loss: so that new replicas get their share. 0: never.",
+    )
+    unused_subscription_days: float = Field(
+        default=0.0,
+        ge=0,
+        description="Subscriptions that nobody has opened, sought or changed for so many days are deleted, announced"
+        " in the log and the audit log a tenth of the time before (a week at most). 0: never.",
+    )
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        if self.ring_bytes > self.memory_bytes:
+            raise ValueError(f"ring_bytes ({self.ring_bytes}) is above memory_bytes ({self.memory_bytes}): lower it")
+        return self
 
 
 class RedisSection(_Section):
     """Where positions are kept."""
 
-    url: str = Field(default="redis://127.0.0.1:6379/0", description="redis://, rediss:// or unix:// URL.")
+    url: str = Field(
+        default="redis://127.0.0.1:6379/0",
+        description="redis://HOST:6379/0, redis+sentinel://HOST:26379,HOST:26379/SERVICE,"
+        " redis+cluster://HOST:6379,HOST:6379 or unix://PATH; with TLS rediss://, rediss+sentinel://,"
+        " rediss+cluster:// (docs/redis.md).",
+    )
+    username: str = Field(default="", description="User of Redis's ACL. Empty: the URL's, or `default`.")
+    password: SecretStr = Field(default=SecretStr(""), description="Its password. Empty: the URL's, or none.")
+    sentinel_username: str = Field(default="", description="User at the sentinels, where they want one.")
+    sentinel_password: SecretStr = Field(default=SecretStr(""), description="Password at the sentinels.")
+    ca_file: Path | None = Field(
+        default=None, description="Authorities of Redis's certificate, PEM. None: those of the system."
+    )
+    certificate_file: Path | None = Field(default=None, description="Client certificate for Redis, PEM.")
+    key_file: Path | None = Field(default=None, description="Its private key, PEM.")
     commit_interval_s: float = Field(
         default=0.5,
         ge=0.01,
@@ -211,6 +290,39 @@ class RedisSection(_Section):
         description="A subscription whose owner has vanished is free after this long.",
     )
 
+    @model_validator(mode="after")
+    def _renews_in_time(self) -> Self:
+        if self.lease_s < 3 * self.commit_interval_s:
+            raise ValueError("lease_s must be at least three times commit_interval_s, or leases end between renewals")
+        return self
+
+
+class WideSection(_Section):
+    """Wide streams: many narrow feeds read as one stream of their database or deployment. What is delivered stays the
+    same."""
+
+    enabled: bool = Field(default=True, description="Off: every feed is read by a change stream of its own.")
+    feeds_min: int = Field(
+        default=8,
+        ge=2,
+        description="Feeds of collections or databases with the same options from which on they share one stream; with"
+        " less than half of that it is given up.",
+    )
+    events_per_s_max: float = Field(
+        default=20_000,
+        gt=0,
+        description="Events per second of the wide stream above which it is given up, unless half of them are for its"
+        " feeds. More spares MongoDB scans, and costs this process the events of others.",
+    )
+    ring_bytes: int = Field(
+        default=32 << 20, ge=1 << 20, description="What a feed may be behind, in bytes of the wide stream, to join it."
+    )
+    inbox_bytes: int = Field(
+        default=4 << 20,
+        ge=64 << 10,
+        description="Events of one feed that wait for its subscribers; with more it reads MongoDB on its own.",
+    )
+
 
 class LogSection(_Section):
     """Logs go to standard error."""
@@ -220,6 +332,23 @@ class LogSection(_Section):
     )
     format: Literal["auto", "json", "text"] = Field(
         default="auto", description="auto: text on a terminal, else JSON lines."
+    )
+
+
+class TelemetrySection(_Section):
+    """Metrics, traces and logs by OpenTelemetry, which has its own variables for the rest: OTEL_EXPORTER_OTLP_ENDPOINT
+    (without it nothing is sent), OTEL_TRACES_SAMPLER, OTEL_SERVICE_NAME, OTEL_SDK_DISABLED … (docs/telemetry.md)."""
+
+    tenants: int = Field(
+        default=50,
+        ge=0,
+        description="Tenants that stand by name in the metrics, as they come; all further ones are `other`. More cost"
+        " whoever stores the metrics about 40 series each.",
+    )
+    shutdown_s: float = Field(
+        default=2.0,
+        ge=0,
+        description="At the end, how long to wait for what was not sent to a collector yet; what is left is dropped.",
     )
 
 
@@ -261,11 +390,18 @@ class Config(BaseSettings):
         description="How often the tenants file, the TLS files and the JWKS file are looked at, and open streams are"
         " compared with their credentials. A changed file is acted on when the next look finds the same.",
     )
+    when_away: Literal["refuse", "wait"] = Field(
+        default="refuse",
+        description="When a source or Redis cannot be reached at the start: refuse to start, or wait: serve what is"
+        " there, say NOT_SERVING for the rest, and go on trying. What is unfit is refused in either case.",
+    )
     operator_key_hashes: tuple[str, ...] = Field(
         default=(), description="SHA-256 hashes of the operators' keys, as `feedmux keys new` prints them."
     )
     limits: LimitsSection = LimitsSection()
+    wide: WideSection = WideSection()
     log: LogSection = LogSection()
+    telemetry: TelemetrySection = TelemetrySection()
     audit: AuditSection = AuditSection()
 
     @model_validator(mode="after")
@@ -324,9 +460,17 @@ class QuotaSection(_Section):
         ge=1,
         description="Delivered to its durable subscriptions and not acknowledged; at it delivery pauses.",
     )
+    kept_bytes: int = Field(
+        default=160 << 20,
+        ge=1 << 20,
+        description="Read for PlanRange and not yet by ReadRange; at it a plan ends with what it has.",
+    )
     pipeline_bytes: int = Field(default=64 << 10, ge=0, description="Size of a feed's pipeline as BSON.")
     requests_per_s: int = Field(
-        default=50, ge=1, description="Calls of any kind; five seconds' worth may come at once."
+        default=50,
+        ge=1,
+        description="Calls of any kind; five seconds' worth may come at once. Above it a call waits up to a second; one"
+        " that would wait longer is refused.",
     )
 
 
@@ -441,10 +585,23 @@ class TenantsFile(_Section):
 
 def load_config(path: Path | None) -> Config:
     """Raises ConfigError."""
+    _check_environment()
     if path is None:
         return _build(Config, {}, "the environment")
     content, line = _read(path)
     return _build(Config, content, str(path), line)
+
+
+def _check_environment() -> None:
+    """A variable of a section that there is not would be ignored. Clients' variables have no `__`."""
+    strange = [
+        f"  {name}: there is no section {section.lower()!r}{_meant(section.lower())}"
+        for name in os.environ
+        if name.upper().startswith("FEEDMUX_") and "__" in name
+        if (section := name[len("FEEDMUX_") :].partition("__")[0]).lower() not in Config.model_fields
+    ]
+    if strange:
+        raise ConfigError(_cannot_be_used("the environment", strange))
 
 
 def load_tenants(path: Path) -> TenantsFile:
@@ -548,7 +705,9 @@ _SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("tls", TlsSection),
     ("jwt", JwtSection),
     ("limits", LimitsSection),
+    ("wide", WideSection),
     ("log", LogSection),
+    ("telemetry", TelemetrySection),
     ("audit", AuditSection),
 )
 _OPTIONAL_SECTIONS = frozenset({"tls", "jwt"})
@@ -558,6 +717,7 @@ _SAMPLE_VALUES = {
     "certificate_file": "server.pem",
     "key_file": "server.key",
     "client_ca_file": "clients-ca.pem",
+    "ca_file": "redis-ca.pem",
     "issuer": "https://login.example.com/",
     "audience": "feedmux",
     "jwks_file": "jwks.json",
@@ -567,7 +727,7 @@ _SAMPLE_VALUES = {
 
 
 def _purpose(kind: type[BaseModel]) -> str:
-    return (kind.__doc__ or "").strip()
+    return " ".join((kind.__doc__ or "").split())
 
 
 def _described(kind: type[BaseModel], indent: str, skip: Collection[str] = ()) -> list[str]:
@@ -598,6 +758,8 @@ def _toml(value: object) -> str:
             return "none"
         case tuple():
             return json.dumps(list(value))
+        case SecretStr():
+            return '""'
         case bool() | str() | Path():
             return json.dumps(value if isinstance(value, bool) else str(value))
     return str(value)
@@ -622,8 +784,24 @@ def _build(kind: type[S], values: dict[str, Any], origin: str, line: Line = _no_
     try:
         return kind(**{str(name): value for name, value in values.items()})
     except ValidationError as error:
-        problems = [_told(each["loc"], each["msg"], line) for each in error.errors(include_input=False)]
+        problems = [_told(each["loc"], _problem(each), line) for each in error.errors(include_input=False)]
         raise ConfigError(_cannot_be_used(origin, problems)) from None
+
+
+def _problem(error: ErrorDetails) -> str:
+    """What is wrong, and where pydantic does not say it, what to do."""
+    match error["type"]:
+        case "extra_forbidden":
+            return f"there is no such option{_meant(str(error['loc'][-1]))}"
+        case "missing":
+            return "it is required: `feedmux serve --help` describes it"
+    return error["msg"]
+
+
+def _meant(name: str) -> str:
+    known = {option for _, kind in _SECTIONS for option in kind.model_fields} | set(Config.model_fields)
+    close = difflib.get_close_matches(name, known, 1)
+    return f"; is {close[0]} meant?" if close else "; `feedmux serve --help` lists those there are"
 
 
 def _told(place: Sequence[int | str], problem: str, line: Line) -> str:

@@ -50,7 +50,12 @@ class Credentials:
                 " --insecure-no-auth to let everybody in"
             )
         self._tenants_watch = WatchedFiles([config.tenants_file])
-        self._registry = Registry(tenant_records(load_tenants(config.tenants_file)))
+        try:
+            self._registry = Registry(tenant_records(load_tenants(config.tenants_file)))
+        except ConfigError as error:
+            raise ConfigError(
+                f"tenants_file: {error}. `feedmux tenants check FILE` looks at it without a server"
+            ) from None
         verifier: JwtVerifier | None = None
         if config.jwt is not None:
             self._jwks_watch = WatchedFiles([config.jwt.jwks_file] if config.jwt.jwks_file else [])

@@ -14,9 +14,9 @@ def tls_paths(section: TlsSection) -> list[Path]:
 def load_tls(section: TlsSection) -> TlsMaterial:
     """Raises ConfigError."""
     material = TlsMaterial(
-        _read(section.certificate_file),
-        _read(section.key_file),
-        _read(section.client_ca_file) if section.client_ca_file else None,
+        _read("certificate_file", section.certificate_file),
+        _read("key_file", section.key_file),
+        _read("client_ca_file", section.client_ca_file) if section.client_ca_file else None,
     )
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
@@ -24,14 +24,18 @@ def load_tls(section: TlsSection) -> TlsMaterial:
         )
     except (ssl.SSLError, ValueError, OSError):
         raise ConfigError(
-            f"tls: {section.certificate_file} and {section.key_file} are no certificate chain and its private key"
-            " in PEM, without a passphrase"
+            f"tls.certificate_file and tls.key_file: {section.certificate_file} and {section.key_file} are no"
+            " certificate chain and its private key in PEM, without a passphrase. `openssl x509 -pubkey` and"
+            " `openssl pkey -pubout` say whether they belong together"
         ) from None
     if material.client_authorities is not None:
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=material.client_authorities.decode())
         except (ssl.SSLError, ValueError):
-            raise ConfigError(f"tls: {section.client_ca_file} holds no certificate in PEM") from None
+            raise ConfigError(
+                f"tls.client_ca_file: {section.client_ca_file} holds no certificate in PEM. Name the file of the"
+                " authorities that sign the clients' certificates"
+            ) from None
     return material
 
 
@@ -39,8 +43,10 @@ def _no_password() -> str:
     raise ValueError("encrypted keys are not supported")
 
 
-def _read(path: Path) -> bytes:
+def _read(field: str, path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"tls: {path} cannot be read: {error.strerror}") from None
+        raise ConfigError(
+            f"tls.{field}: {path} cannot be read: {error.strerror}. Name a PEM file that this user may read"
+        ) from None

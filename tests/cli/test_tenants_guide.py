@@ -1,11 +1,5 @@
 """docs/tenants.md: its commands are run as they stand there, in their order."""
 
-import os
-import re
-import signal
-import subprocess
-import sys
-import textwrap
 import tomllib
 from pathlib import Path
 
@@ -14,24 +8,19 @@ import pytest
 from feedmux_server.config import load_tenants, make_config
 from feedmux_server.embedded import RedisServer, ReplicaSet
 from feedmux_server.embedded.ports import free_ports
-from tests.cli.conftest import clean_environment
-from tests.started import Started
+from tests.cli.guides import blocks, run_commands
 
-GUIDE = Path(__file__).parents[2] / "docs" / "tenants.md"
-
-
-def blocks(kind: str) -> list[str]:
-    return re.findall(rf"^```{kind}\n(.*?)^```$", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+GUIDE = "tenants.md"
 
 
 def test_the_example_is_a_tenants_file(tmp_path: Path) -> None:
-    (text,) = blocks("yaml")
+    (text,) = blocks(GUIDE, "yaml")
     (tmp_path / "tenants.yaml").write_text(text)
     assert [tenant.name for tenant in load_tenants(tmp_path / "tenants.yaml").tenants] == ["shop", "search"]
 
 
 def test_the_jwt_section_is_a_configuration() -> None:
-    (text,) = blocks("toml")
+    (text,) = blocks(GUIDE, "toml")
     config = make_config({"sources": {"main": {"uri": "mongodb://x"}}, **tomllib.loads(text)})
     assert config.jwt is not None
 
@@ -39,8 +28,7 @@ def test_the_jwt_section_is_a_configuration() -> None:
 @pytest.mark.slow
 def test_the_commands_do_what_it_says(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> None:
     data, operator, health = free_ports(3)
-    environment = clean_environment() | {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    environment = {
         "FEEDMUX_SOURCES__MAIN__URI": mongo.uri,
         "FEEDMUX_REDIS__URL": redis_server.url,
         "FEEDMUX_LISTEN__DATA": f"127.0.0.1:{data}",
@@ -50,25 +38,8 @@ def test_the_commands_do_what_it_says(mongo: ReplicaSet, redis_server: RedisServ
         "FEEDMUX_ENDPOINT": f"localhost:{data}",
         "FEEDMUX_OPERATOR_ENDPOINT": f"localhost:{operator}",
     }
-    steps = [f"echo == {number}\n{textwrap.dedent(block)}" for number, block in enumerate(blocks("sh"))]
-    script = "set -euo pipefail\n" + "\n".join(steps)
-    with Started(
-        ["bash", "-c", script],
-        cwd=tmp_path,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    ) as guide:
-        try:
-            output, _ = guide.communicate(timeout=150)
-        finally:
-            if guide.poll() is None:
-                os.killpg(guide.pid, signal.SIGKILL)
-    assert guide.returncode == 0, output
-    said = re.split(r"^== \d+\n", output, flags=re.MULTILINE)[1:]
+    steps = blocks(GUIDE, "sh")
+    said = run_commands(GUIDE, tmp_path, environment)
 
     def says(command: str) -> str:
         return said[next(number for number, step in enumerate(steps) if command in step)]

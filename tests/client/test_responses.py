@@ -7,9 +7,10 @@ from bson.codec_options import CodecOptions
 from feedmux.batches import BsonBatch
 from feedmux.errors import ProtocolError
 from feedmux.notices import Degraded, Gap, HistoryAtRisk, Rewound
+from feedmux.requests import subscription_value
 from feedmux.responses import Delivery, Reader
 from feedmux.v1 import change_feed_pb2 as pb
-from feedmux.v1 import feed_pb2
+from feedmux.v1 import feed_pb2, subscriptions_pb2
 from tests.client.scripted_server import batch, event, fragments, opened, place, progress, token
 
 
@@ -175,3 +176,11 @@ def test_the_id_need_not_be_first() -> None:
         batch=pb.Batch(first_delivery_sequence=1, event_count=1, bson=without, **place(3))
     ).SerializeToString()
     assert next(delivered(message).events()).resume_token is None
+
+
+def test_policies_of_a_newer_server_read_as_their_defaults() -> None:
+    # on_invalidate and on_history_lost, fields 3 and 4: 99 is a value that nobody knows.
+    stored = subscriptions_pb2.Subscription.FromString(b"\x0a\x01s\x18\x63\x20\x63")
+    info = subscription_value(stored)
+    assert (int(stored.on_invalidate), info.name) == (99, "s")
+    assert (info.on_invalidate, info.on_history_lost) == ("stop", "fail")

@@ -32,17 +32,20 @@ def test_streams_and_feeds_are_counted_and_given_back() -> None:
     assert (account.streams, set(account.feeds)) == (3, {"two", "three"})
 
 
-def test_requests_are_refused_until_the_rate_allows_them() -> None:
+def test_calls_in_a_loop_are_slowed_down_and_calls_in_a_flood_refused() -> None:
     account = Account("t", Quotas(requests_per_s=2), 0.0)
-    for _ in range(10):  # five seconds' worth at once
-        account.request(0.0)
-    error = refused(lambda: account.request(0.0))
+    assert [account.request(0.0) for _ in range(10)] == [0.0] * 10  # five seconds' worth at once
+    waits = [account.request(0.0) for _ in range(2)]
+    assert waits == pytest.approx([0.0, 0.5], abs=0.01)
+    error = refused(lambda: (account.request(0.0), account.request(0.0)))
     assert error.metadata["quota"] == "requests_per_s"
-    assert error.retry_after_s
-    account.request(0.6)
-    account.request(0.6)  # overdrawn, as by any taking
-    refused(lambda: account.request(0.7))
-    account.request(1.2)
+    assert error.retry_after_s == pytest.approx(1.5, abs=0.5)
+    # A caller that waits as long as it is told to keeps to the rate, and is never refused.
+    now_s, calls = 10.0, 0
+    while now_s < 110.0:
+        now_s += account.request(now_s)
+        calls += 1
+    assert calls == pytest.approx(200, rel=0.1)
 
 
 def test_one_delivery_may_overdraw_a_rate_and_its_debt_is_waited_for() -> None:

@@ -4,7 +4,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +19,10 @@ from feedmux_server.embedded.ports import free_ports
 from feedmux_server.tenants.registry import hash_key
 from tests.integration.wire import Api
 
-QUICK = {"max_await_ms": 200, "linger_s": 1.0, "idle_close_s": 60.0, "drain_s": 2.0}
+QUICK: dict[str, Any] = {"max_await_ms": 200, "linger_s": 1.0, "idle_close_s": 60.0, "drain_s": 2.0}
 """Limits that let tests end soon."""
+UNWATCHED: dict[str, Any] = {"history_at_risk_s": [], "history_look_s": 3600, "stored_look_s": 3600}
+"""Small oplogs put everybody at risk, and a look at one could meet a fail point that is meant for a stream."""
 KEY_A, KEY_B, OPERATOR_KEY = "key-of-tenant-a-canary", "key-of-tenant-b-canary", "key-of-operator-canary"
 REPOSITORY = Path(__file__).parents[2]
 
@@ -33,8 +35,8 @@ def settings(mongo_uri: str, redis_url: str, **limits: Any) -> dict[str, Any]:
             "other": {"uri": mongo_uri, "id": "another deployment", "server_selection_timeout_ms": 2000},
         },
         "redis": {"url": redis_url, "commit_interval_s": 0.05, "lease_s": 4.0},
-        "listen": {"data": "127.0.0.1:0", "operator": "127.0.0.1:0", "health": "127.0.0.1:0"},
-        "limits": {**QUICK, **limits},
+        "listen": dict.fromkeys(("data", "operator", "health", "metrics"), "127.0.0.1:0"),
+        "limits": {**QUICK, **UNWATCHED, **limits},
     }
 
 
@@ -79,15 +81,17 @@ async def serving(configuration: dict[str, Any], *, key: str = "") -> AsyncItera
 class ServerProcess:
     """A server that can be killed; its ports stay the same over restarts."""
 
-    def __init__(self, configuration: dict[str, Any], folder: Path) -> None:
-        self.ports = free_ports(3)
+    def __init__(
+        self, configuration: dict[str, Any], folder: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.ports = free_ports(4)
         addresses = [f"127.0.0.1:{port}" for port in self.ports]
-        listen = dict(zip(("data", "operator", "health"), addresses, strict=True))
+        listen = dict(zip(("data", "operator", "health", "metrics"), addresses, strict=True))
         path = folder / "server.json"
         path.write_text(json.dumps({**configuration, "listen": listen}))
         self.log = folder / "server.log"
         command = [sys.executable, "-m", "tests.integration.serve_process", str(path)]
-        self.process = Process("the server under test", command, self.log, cwd=REPOSITORY)
+        self.process = Process("the server under test", command, self.log, cwd=REPOSITORY, env=environment)
 
     async def start(self) -> None:
         self.process.start()
@@ -98,14 +102,16 @@ class ServerProcess:
         await self.process.kill9()
 
     def api(self, key: str = "") -> Api:
-        data, operator, health = self.ports
+        data, operator, health, _ = self.ports
         return Api(data, operator, health, key)
 
 
 @asynccontextmanager
-async def server_process(configuration: dict[str, Any], folder: Path) -> AsyncIterator[ServerProcess]:
+async def server_process(
+    configuration: dict[str, Any], folder: Path, environment: Mapping[str, str] | None = None
+) -> AsyncIterator[ServerProcess]:
     async with AsyncExitStack() as stack:
-        server = ServerProcess(configuration, folder)
+        server = ServerProcess(configuration, folder, environment)
         stack.push_async_callback(server.kill9)
         await server.start()
         yield server

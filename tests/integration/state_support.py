@@ -86,6 +86,7 @@ async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
 @asynccontextmanager
 async def client(url: str) -> AsyncIterator[Redis]:
     redis = connect(url)
+    assert isinstance(redis, Redis)
     try:
         yield redis
     finally:

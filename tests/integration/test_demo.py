@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +69,16 @@ def test_the_check_sees_each_broken_promise(
 def test_every_promise_is_kept() -> None:
     mark = f"whole-{os.getpid()}"
     with start(mark, "--seconds", "8", "--rate", "1000", "--json") as demo:
+        assert demo.stderr is not None
+        said = ""
+        while (url := re.search(r"http://127\.0\.0\.1:\d+/metrics", said)) is None:
+            line = demo.stderr.readline()
+            assert line, said
+            said += line
+        with urllib.request.urlopen(url.group(), timeout=20) as page:
+            assert b"feedmux_ready 1.0" in page.read()
         out, err = demo.communicate(timeout=180)
-    assert demo.returncode == 0, err
+    assert demo.returncode == 0, said + err
     report = json.loads(out.splitlines()[-1])
     assert report["written"] == report["read_from_mongodb"] > 100
     assert {each["name"] for each in report["subscribers"]} == NAMES

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc.aio
 import pytest
 from pymongo.database import Database
 
@@ -17,7 +18,7 @@ from feedmux_server.config import QuotaSection
 from feedmux_server.embedded import RedisServer, ReplicaSet
 from feedmux_server.tenants.registry import hash_key
 from tests.integration.servers import KEY_A, KEY_B, OPERATOR_KEY, Here, serving, settings, tenants_file, until
-from tests.integration.wire import EARLIEST, Refused, feed, refused
+from tests.integration.wire import EARLIEST, Refused, feed, refusal, refused
 
 Documents = Database[dict[str, Any]]
 Limited = Callable[..., AbstractAsyncContextManager[Here]]
@@ -114,20 +115,16 @@ async def test_pipelines(limited: Limited, database: Documents, name: str) -> No
 
 
 async def test_requests(limited: Limited, database: Documents) -> None:
-    async with limited(requests_per_s=1) as here, here.api.with_key(KEY_B) as other:
-        refusals = []
-        for _ in range(8):
-            try:
-                await here.api.page()
-            except Exception as error:  # noqa: BLE001 which one is looked at below
-                refusals.append(error)
-        assert 1 <= len(refusals) <= 3
-        refusal = await here.api.watch(feed(database.name, "c")).end()
-        assert is_quota(refusal, "requests_per_s")
-        assert refusal.retry_s
-        await asyncio.sleep(refusal.retry_s + 0.05)
-        await here.api.page()
-        for _ in range(8):
+    async with limited(requests_per_s=2) as here, here.api.with_key(KEY_B) as other:
+        began_s = time.monotonic()
+        for _ in range(14):  # ten at once, and then they come as fast as they may
+            await here.api.page()
+        assert time.monotonic() - began_s > 1.0
+        flood = await asyncio.gather(*(here.api.page() for _ in range(20)), return_exceptions=True)
+        refusals = [refusal(each) for each in flood if isinstance(each, grpc.aio.AioRpcError)]
+        assert 10 <= len(refusals) < 20
+        assert all(is_quota(each, "requests_per_s") and each.retry_s for each in refusals)
+        for _ in range(12):
             await other.page()
 
 
@@ -273,3 +270,37 @@ async def test_an_operator_sees_use_against_quota(limited: Limited, database: Do
         assert usage.held_back.ToMilliseconds() > 100
         session.cancel()
         await here.api.delete(name)
+
+
+async def test_what_plans_keep(limited: Limited, database: Documents) -> None:
+    """A plan ends at the quota, an older range makes room for a newer one, and nothing is lost by either."""
+    async with limited(kept_bytes=1 << 20) as here, here.api.with_key(KEY_B) as other:
+        wanted = feed(database.name, "c")
+        after = (await here.api.resolve(wanted, EARLIEST)).position
+        database.c.insert_many([{"n": n, "pad": "x" * 4_000} for n in range(1000)])
+        account = here.server.service.hub.accounts.of("a")
+        plans: list[wire.PlanRangeResponse] = []
+        while not plans or not plans[-1].caught_up:
+            plans.append(await here.api.plan(feed=wanted, after=after))
+            after = plans[-1].end
+            # The piece that reaches it still counts.
+            assert account.kept_bytes <= 2 << 20
+        assert len(plans) >= 3
+        assert all(plan.size_bytes <= 2 << 20 for plan in plans)
+        whole = await other.plan(feed=wanted, after=(await other.resolve(wanted, EARLIEST)).position)
+        assert whole.event_count == 1000
+        parts = [here.api.read_range(feed=wanted, after=plan.after, until=plan.end) for plan in plans]
+        assert [event.n for part in parts for event in await part.rest()] == list(range(1000))
+        assert account.kept_bytes == 0
+
+
+async def test_a_range_given_up_while_it_is_read(limited: Limited, database: Documents) -> None:
+    async with limited(kept_bytes=2 << 20) as here:
+        wanted = feed(database.name, "c")
+        after = (await here.api.resolve(wanted, EARLIEST)).position
+        database.c.insert_many([{"n": n, "pad": "x" * 4_000} for n in range(1000)])
+        plan = await here.api.plan(feed=wanted, after=after, bytes_max=2 << 20)
+        reading = here.api.read_range(feed=wanted, after=plan.after, until=plan.end, message_bytes_max=64 * 1024)
+        await reading.take(1)
+        await here.api.plan(feed=wanted, after=plan.end, bytes_max=2 << 20)  # needs the room
+        assert [event.n for event in await reading.rest()] == list(range(1, plan.event_count))

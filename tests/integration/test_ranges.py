@@ -89,9 +89,10 @@ async def test_a_pinned_end_stays_where_it_is(api: Api, database: Documents) -> 
 async def test_bytes_bound_a_range_by_one_event(api: Api, database: Documents) -> None:
     wanted, after = feed(database.name, "c"), await start(api, database)
     insert(database, range(10), pad=10_000)
-    plan = await api.plan(feed=wanted, after=after, bytes_max=25_000)
-    assert plan.event_count == 3
-    assert of(await read(api, plan, feed=wanted)) == [0, 1, 2]
+    for first in (0, 3, 6):  # each by itself, whatever the one before overdrew
+        plan = await api.plan(feed=wanted, after=after, bytes_max=25_000)
+        assert of(await read(api, plan, feed=wanted)) == [first, first + 1, first + 2]
+        after = plan.end
 
 
 async def test_slices_share_one_pass_over_mongodb(api: Api, database: Documents, mongo_client: Client) -> None:
@@ -142,6 +143,24 @@ async def test_what_is_kept_is_bounded(mongo: ReplicaSet, redis_server: RedisSer
             after = plans[-1].end
             assert here.server.service.ranges.kept_bytes <= 1 << 20
         assert of([part for plan in plans for part in await read(here.api, plan, feed=wanted)]) == list(range(600))
+
+
+async def test_what_a_reader_does_not_take_is_not_sent(here: Here, api: Api, database: Documents) -> None:
+    """Flow by HTTP/2: behind a reader that has stopped at most 8 MiB wait, kept or from MongoDB."""
+    wanted, after = feed(database.name, "c"), await start(api, database)
+    insert(database, range(4000), pad=10_000)
+    plan = await api.plan(feed=wanted, after=after)
+    assert plan.size_bytes > 32 << 20
+    account = here.server.service.hub.accounts.of("default")
+    for _ in range(2):  # kept, then from MongoDB
+        before, reading = account.bytes_sent, api.read_range(feed=wanted, after=plan.after, until=plan.end)
+        await reading.take(1)
+        last = -1
+        while account.bytes_sent != last:  # it has stopped
+            last = account.bytes_sent
+            await asyncio.sleep(0.5)
+        assert account.bytes_sent - before <= 8 << 20
+        assert [event.n for event in await reading.rest()] == list(range(1, 4000))
 
 
 async def test_a_subscription_stores_what_was_processed(api: Api, database: Documents, name: str) -> None:

@@ -10,7 +10,8 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.embedded import RedisServer
 from feedmux_server.embedded.ports import free_ports
 from feedmux_server.state.batcher import CommitBatcher
-from feedmux_server.state.connection import StartupError, check_redis, connect, without_password
+from feedmux_server.state.connection import StartupError, connect
+from feedmux_server.state.examine import check_redis
 from feedmux_server.state.model import StoredSubscription
 from feedmux_server.state.store import SubscriptionStore
 from tests.integration.state_support import Recorder, client, create, place, running, submit, until
@@ -237,9 +238,3 @@ async def test_unreachable_or_wrong_password_at_start(redis_factory: RedisFactor
             await check_redis(redis, server.url)
     with pytest.raises(StartupError, match="redis://HOST"):
         connect("http://localhost:1")
-
-
-def test_urls_for_people_hold_no_secrets() -> None:
-    assert without_password("redis://u:p@h:6379/2?password=p") == "redis://h:6379/2"
-    assert without_password("unix:///run/redis.sock?password=p") == "unix:///run/redis.sock"
-    assert "secret" not in without_password("redis://:secret@[bad:1/0")

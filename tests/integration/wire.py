@@ -109,6 +109,7 @@ class Receiver:
         """Behind everything received so far."""
         self.resume_token = b""
         self.received = 0
+        self.taken = 0
         self._message_bytes_max = message_bytes_max
         self._pending: list[Event] = []
         self._parts: list[wire.EventFragment] = []
@@ -159,6 +160,7 @@ class Receiver:
         """The next `count` events."""
         await self.until(lambda: len(self._pending) >= count, timeout_s)
         taken, self._pending = self._pending[:count], self._pending[count:]
+        self.taken += count
         return taken
 
     async def numbers(self, count: int, timeout_s: float = PATIENCE_S) -> list[int]:
@@ -333,6 +335,9 @@ class Api:
     async def resolve(self, feed: feed_pb2.Feed, start: feed_pb2.Start) -> wire.ResolvePositionResponse:
         request = wire.ResolvePositionRequest(feed=feed, start=start)
         return await self._unary(self.feeds.ResolvePosition, request, wire.ResolvePositionResponse)
+
+    async def explain(self, **fields: Any) -> wire.ExplainResponse:
+        return await self._unary(self.feeds.Explain, wire.ExplainRequest(**fields), wire.ExplainResponse)
 
     async def plan(self, **fields: Any) -> wire.PlanRangeResponse:
         """PlanRange; `wait` in seconds."""

@@ -1309,7 +1309,7 @@ type isNotice_Kind interface {
 }
 
 type Notice_Draining_ struct {
-	// The server is going away.
+	// The server is going away, or the session has reached the age at which sessions move on.
 	Draining *Notice_Draining `protobuf:"bytes,1,opt,name=draining,proto3,oneof"`
 }
 
@@ -2308,7 +2308,10 @@ type ExplainResponse struct {
 	// length. Unset where the oplog may not be read.
 	OplogHeadroom *durationpb.Duration `protobuf:"bytes,6,opt,name=oplog_headroom,json=oplogHeadroom,proto3" json:"oplog_headroom,omitempty"`
 	// What of the feed's scope does not come, and why. Empty: everything comes.
-	Withheld      []*ExplainResponse_Withheld `protobuf:"bytes,7,rep,name=withheld,proto3" json:"withheld,omitempty"`
+	Withheld []*ExplainResponse_Withheld `protobuf:"bytes,7,rep,name=withheld,proto3" json:"withheld,omitempty"`
+	// Whether the feed may be served as a view of one stream that reads its database or the whole deployment for many
+	// feeds, which costs MongoDB less. What is delivered is the same either way.
+	MayBeView     bool `protobuf:"varint,8,opt,name=may_be_view,json=mayBeView,proto3" json:"may_be_view,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2390,6 +2393,13 @@ func (x *ExplainResponse) GetWithheld() []*ExplainResponse_Withheld {
 		return x.Withheld
 	}
 	return nil
+}
+
+func (x *ExplainResponse) GetMayBeView() bool {
+	if x != nil {
+		return x.MayBeView
+	}
+	return false
 }
 
 // Finish what you have, ack it and reconnect. The stream ends by itself.
@@ -3038,7 +3048,7 @@ const file_feedmux_v1_change_feed_proto_rawDesc = "" +
 	"\amessage\"_\n" +
 	"\x0eExplainRequest\x12$\n" +
 	"\x04feed\x18\x01 \x01(\v2\x10.feedmux.v1.FeedR\x04feed\x12'\n" +
-	"\x05start\x18\x02 \x01(\v2\x11.feedmux.v1.StartR\x05start\"\x87\x05\n" +
+	"\x05start\x18\x02 \x01(\v2\x11.feedmux.v1.StartR\x05start\"\xa7\x05\n" +
 	"\x0fExplainResponse\x12=\n" +
 	"\arefusal\x18\x01 \x01(\v2#.feedmux.v1.ExplainResponse.RefusalR\arefusal\x12\x1a\n" +
 	"\bpipeline\x18\x02 \x01(\tR\bpipeline\x12\x1d\n" +
@@ -3048,7 +3058,8 @@ const file_feedmux_v1_change_feed_proto_rawDesc = "" +
 	"streamOpen\x12D\n" +
 	"\x06images\x18\x05 \x03(\v2,.feedmux.v1.ExplainResponse.CollectionImagesR\x06images\x12@\n" +
 	"\x0eoplog_headroom\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\roplogHeadroom\x12@\n" +
-	"\bwithheld\x18\a \x03(\v2$.feedmux.v1.ExplainResponse.WithheldR\bwithheld\x1aS\n" +
+	"\bwithheld\x18\a \x03(\v2$.feedmux.v1.ExplainResponse.WithheldR\bwithheld\x12\x1e\n" +
+	"\vmay_be_view\x18\b \x01(\bR\tmayBeView\x1aS\n" +
 	"\aRefusal\x12\x16\n" +
 	"\x06status\x18\x01 \x01(\tR\x06status\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +

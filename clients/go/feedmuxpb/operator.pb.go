@@ -155,7 +155,9 @@ type ListSharedStreamsResponse struct {
 	// Subscribers that have left every stream's ring and wait for credit.
 	DetachedSubscribers []*Subscriber `protobuf:"bytes,2,rep,name=detached_subscribers,json=detachedSubscribers,proto3" json:"detached_subscribers,omitempty"`
 	// What the process holds.
-	Totals        *Totals `protobuf:"bytes,3,opt,name=totals,proto3" json:"totals,omitempty"`
+	Totals *Totals `protobuf:"bytes,3,opt,name=totals,proto3" json:"totals,omitempty"`
+	// Feeds that are, or could be, views of wide streams.
+	WideGroups    []*WideGroup `protobuf:"bytes,4,rep,name=wide_groups,json=wideGroups,proto3" json:"wide_groups,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -211,6 +213,13 @@ func (x *ListSharedStreamsResponse) GetTotals() *Totals {
 	return nil
 }
 
+func (x *ListSharedStreamsResponse) GetWideGroups() []*WideGroup {
+	if x != nil {
+		return x.WideGroups
+	}
+	return nil
+}
+
 // One read of MongoDB, shared by its subscribers.
 type SharedStream struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -250,8 +259,10 @@ type SharedStream struct {
 	Subscribers []*Subscriber `protobuf:"bytes,17,rep,name=subscribers,proto3" json:"subscribers,omitempty"`
 	// How many it serves.
 	SubscriberCount int32 `protobuf:"varint,18,opt,name=subscriber_count,json=subscriberCount,proto3" json:"subscriber_count,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Scope of the wide stream that it is a view of now; empty while it reads MongoDB with a cursor of its own.
+	ViewOf        string `protobuf:"bytes,19,opt,name=view_of,json=viewOf,proto3" json:"view_of,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SharedStream) Reset() {
@@ -410,6 +421,132 @@ func (x *SharedStream) GetSubscriberCount() int32 {
 	return 0
 }
 
+func (x *SharedStream) GetViewOf() string {
+	if x != nil {
+		return x.ViewOf
+	}
+	return ""
+}
+
+// Feeds that could be served as views of one stream of their database or deployment, and what was decided.
+type WideGroup struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The source's name.
+	Source string `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
+	// What the feeds have in common beside it, as `option: value` in words; empty for MongoDB's defaults.
+	Options string `protobuf:"bytes,2,opt,name=options,proto3" json:"options,omitempty"`
+	// Feeds that are read now.
+	Feeds int32 `protobuf:"varint,3,opt,name=feeds,proto3" json:"feeds,omitempty"`
+	// Those that are views now.
+	Views int32 `protobuf:"varint,4,opt,name=views,proto3" json:"views,omitempty"`
+	// What was decided and why: `shared`, `too few feeds`, `too many events of other namespaces`,
+	// `MongoDB refused the wide stream` or `switched off`.
+	Decision string `protobuf:"bytes,5,opt,name=decision,proto3" json:"decision,omitempty"`
+	// Scope of the wide stream, `*` or a database; empty where there is none.
+	Scope string `protobuf:"bytes,6,opt,name=scope,proto3" json:"scope,omitempty"`
+	// Events that it has read.
+	EventsRead int64 `protobuf:"varint,7,opt,name=events_read,json=eventsRead,proto3" json:"events_read,omitempty"`
+	// Those of them that went to views.
+	EventsTaken int64 `protobuf:"varint,8,opt,name=events_taken,json=eventsTaken,proto3" json:"events_taken,omitempty"`
+	// Bytes in its ring.
+	RingBytes     int64 `protobuf:"varint,9,opt,name=ring_bytes,json=ringBytes,proto3" json:"ring_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WideGroup) Reset() {
+	*x = WideGroup{}
+	mi := &file_feedmux_v1_operator_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WideGroup) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WideGroup) ProtoMessage() {}
+
+func (x *WideGroup) ProtoReflect() protoreflect.Message {
+	mi := &file_feedmux_v1_operator_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WideGroup.ProtoReflect.Descriptor instead.
+func (*WideGroup) Descriptor() ([]byte, []int) {
+	return file_feedmux_v1_operator_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *WideGroup) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *WideGroup) GetOptions() string {
+	if x != nil {
+		return x.Options
+	}
+	return ""
+}
+
+func (x *WideGroup) GetFeeds() int32 {
+	if x != nil {
+		return x.Feeds
+	}
+	return 0
+}
+
+func (x *WideGroup) GetViews() int32 {
+	if x != nil {
+		return x.Views
+	}
+	return 0
+}
+
+func (x *WideGroup) GetDecision() string {
+	if x != nil {
+		return x.Decision
+	}
+	return ""
+}
+
+func (x *WideGroup) GetScope() string {
+	if x != nil {
+		return x.Scope
+	}
+	return ""
+}
+
+func (x *WideGroup) GetEventsRead() int64 {
+	if x != nil {
+		return x.EventsRead
+	}
+	return 0
+}
+
+func (x *WideGroup) GetEventsTaken() int64 {
+	if x != nil {
+		return x.EventsTaken
+	}
+	return 0
+}
+
+func (x *WideGroup) GetRingBytes() int64 {
+	if x != nil {
+		return x.RingBytes
+	}
+	return 0
+}
+
 // One live session served by a stream.
 type Subscriber struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -445,7 +582,7 @@ type Subscriber struct {
 
 func (x *Subscriber) Reset() {
 	*x = Subscriber{}
-	mi := &file_feedmux_v1_operator_proto_msgTypes[3]
+	mi := &file_feedmux_v1_operator_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -457,7 +594,7 @@ func (x *Subscriber) String() string {
 func (*Subscriber) ProtoMessage() {}
 
 func (x *Subscriber) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_operator_proto_msgTypes[3]
+	mi := &file_feedmux_v1_operator_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -470,7 +607,7 @@ func (x *Subscriber) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Subscriber.ProtoReflect.Descriptor instead.
 func (*Subscriber) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_operator_proto_rawDescGZIP(), []int{3}
+	return file_feedmux_v1_operator_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Subscriber) GetId() string {
@@ -583,7 +720,7 @@ type Totals struct {
 
 func (x *Totals) Reset() {
 	*x = Totals{}
-	mi := &file_feedmux_v1_operator_proto_msgTypes[4]
+	mi := &file_feedmux_v1_operator_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -595,7 +732,7 @@ func (x *Totals) String() string {
 func (*Totals) ProtoMessage() {}
 
 func (x *Totals) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_operator_proto_msgTypes[4]
+	mi := &file_feedmux_v1_operator_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -608,7 +745,7 @@ func (x *Totals) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Totals.ProtoReflect.Descriptor instead.
 func (*Totals) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_operator_proto_rawDescGZIP(), []int{4}
+	return file_feedmux_v1_operator_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Totals) GetSharedStreams() int32 {
@@ -657,7 +794,7 @@ type ListTenantsRequest struct {
 
 func (x *ListTenantsRequest) Reset() {
 	*x = ListTenantsRequest{}
-	mi := &file_feedmux_v1_operator_proto_msgTypes[5]
+	mi := &file_feedmux_v1_operator_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -669,7 +806,7 @@ func (x *ListTenantsRequest) String() string {
 func (*ListTenantsRequest) ProtoMessage() {}
 
 func (x *ListTenantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_operator_proto_msgTypes[5]
+	mi := &file_feedmux_v1_operator_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -682,7 +819,7 @@ func (x *ListTenantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTenantsRequest.ProtoReflect.Descriptor instead.
 func (*ListTenantsRequest) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_operator_proto_rawDescGZIP(), []int{5}
+	return file_feedmux_v1_operator_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ListTenantsRequest) GetTenant() string {
@@ -705,7 +842,7 @@ type ListTenantsResponse struct {
 
 func (x *ListTenantsResponse) Reset() {
 	*x = ListTenantsResponse{}
-	mi := &file_feedmux_v1_operator_proto_msgTypes[6]
+	mi := &file_feedmux_v1_operator_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -717,7 +854,7 @@ func (x *ListTenantsResponse) String() string {
 func (*ListTenantsResponse) ProtoMessage() {}
 
 func (x *ListTenantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_operator_proto_msgTypes[6]
+	mi := &file_feedmux_v1_operator_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -730,7 +867,7 @@ func (x *ListTenantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTenantsResponse.ProtoReflect.Descriptor instead.
 func (*ListTenantsResponse) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_operator_proto_rawDescGZIP(), []int{6}
+	return file_feedmux_v1_operator_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListTenantsResponse) GetTenants() []*TenantUsage {
@@ -782,7 +919,7 @@ type TenantUsage struct {
 
 func (x *TenantUsage) Reset() {
 	*x = TenantUsage{}
-	mi := &file_feedmux_v1_operator_proto_msgTypes[7]
+	mi := &file_feedmux_v1_operator_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -794,7 +931,7 @@ func (x *TenantUsage) String() string {
 func (*TenantUsage) ProtoMessage() {}
 
 func (x *TenantUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_operator_proto_msgTypes[7]
+	mi := &file_feedmux_v1_operator_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -807,7 +944,7 @@ func (x *TenantUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TenantUsage.ProtoReflect.Descriptor instead.
 func (*TenantUsage) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_operator_proto_rawDescGZIP(), []int{7}
+	return file_feedmux_v1_operator_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *TenantUsage) GetTenant() string {
@@ -916,7 +1053,7 @@ type QuotaUse struct {
 
 func (x *QuotaUse) Reset() {
 	*x = QuotaUse{}
-	mi := &file_feedmux_v1_operator_proto_msgTypes[8]
+	mi := &file_feedmux_v1_operator_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -928,7 +1065,7 @@ func (x *QuotaUse) String() string {
 func (*QuotaUse) ProtoMessage() {}
 
 func (x *QuotaUse) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_operator_proto_msgTypes[8]
+	mi := &file_feedmux_v1_operator_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -941,7 +1078,7 @@ func (x *QuotaUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotaUse.ProtoReflect.Descriptor instead.
 func (*QuotaUse) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_operator_proto_rawDescGZIP(), []int{8}
+	return file_feedmux_v1_operator_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *QuotaUse) GetQuota() string {
@@ -976,7 +1113,7 @@ type EndSubscriberRequest struct {
 
 func (x *EndSubscriberRequest) Reset() {
 	*x = EndSubscriberRequest{}
-	mi := &file_feedmux_v1_operator_proto_msgTypes[9]
+	mi := &file_feedmux_v1_operator_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -988,7 +1125,7 @@ func (x *EndSubscriberRequest) String() string {
 func (*EndSubscriberRequest) ProtoMessage() {}
 
 func (x *EndSubscriberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_operator_proto_msgTypes[9]
+	mi := &file_feedmux_v1_operator_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1001,7 +1138,7 @@ func (x *EndSubscriberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndSubscriberRequest.ProtoReflect.Descriptor instead.
 func (*EndSubscriberRequest) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_operator_proto_rawDescGZIP(), []int{9}
+	return file_feedmux_v1_operator_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *EndSubscriberRequest) GetSubscriberId() string {
@@ -1024,7 +1161,7 @@ type EndSubscriberResponse struct {
 
 func (x *EndSubscriberResponse) Reset() {
 	*x = EndSubscriberResponse{}
-	mi := &file_feedmux_v1_operator_proto_msgTypes[10]
+	mi := &file_feedmux_v1_operator_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1036,7 +1173,7 @@ func (x *EndSubscriberResponse) String() string {
 func (*EndSubscriberResponse) ProtoMessage() {}
 
 func (x *EndSubscriberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_operator_proto_msgTypes[10]
+	mi := &file_feedmux_v1_operator_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1049,7 +1186,7 @@ func (x *EndSubscriberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndSubscriberResponse.ProtoReflect.Descriptor instead.
 func (*EndSubscriberResponse) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_operator_proto_rawDescGZIP(), []int{10}
+	return file_feedmux_v1_operator_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *EndSubscriberResponse) GetTenant() string {
@@ -1075,7 +1212,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_feedmux_v1_operator_proto_msgTypes[11]
+	mi := &file_feedmux_v1_operator_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1087,7 +1224,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_operator_proto_msgTypes[11]
+	mi := &file_feedmux_v1_operator_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1100,7 +1237,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_operator_proto_rawDescGZIP(), []int{11}
+	return file_feedmux_v1_operator_proto_rawDescGZIP(), []int{12}
 }
 
 // The drain has begun.
@@ -1116,7 +1253,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_feedmux_v1_operator_proto_msgTypes[12]
+	mi := &file_feedmux_v1_operator_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1128,7 +1265,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_operator_proto_msgTypes[12]
+	mi := &file_feedmux_v1_operator_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1141,7 +1278,7 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_operator_proto_rawDescGZIP(), []int{12}
+	return file_feedmux_v1_operator_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DrainResponse) GetSessions() int32 {
@@ -1166,11 +1303,13 @@ const file_feedmux_v1_operator_proto_rawDesc = "" +
 	"feedmux.v1\x1a\x15feedmux/v1/feed.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"]\n" +
 	"\x18ListSharedStreamsRequest\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12)\n" +
-	"\x10omit_subscribers\x18\x02 \x01(\bR\x0fomitSubscribers\"\xd3\x01\n" +
+	"\x10omit_subscribers\x18\x02 \x01(\bR\x0fomitSubscribers\"\x8b\x02\n" +
 	"\x19ListSharedStreamsResponse\x12?\n" +
 	"\x0eshared_streams\x18\x01 \x03(\v2\x18.feedmux.v1.SharedStreamR\rsharedStreams\x12I\n" +
 	"\x14detached_subscribers\x18\x02 \x03(\v2\x16.feedmux.v1.SubscriberR\x13detachedSubscribers\x12*\n" +
-	"\x06totals\x18\x03 \x01(\v2\x12.feedmux.v1.TotalsR\x06totals\"\x9c\x06\n" +
+	"\x06totals\x18\x03 \x01(\v2\x12.feedmux.v1.TotalsR\x06totals\x126\n" +
+	"\vwide_groups\x18\x04 \x03(\v2\x15.feedmux.v1.WideGroupR\n" +
+	"wideGroups\"\xb5\x06\n" +
 	"\fSharedStream\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1d\n" +
 	"\n" +
@@ -1195,7 +1334,8 @@ const file_feedmux_v1_operator_proto_rawDesc = "" +
 	"\vcursor_open\x18\x10 \x01(\bR\n" +
 	"cursorOpen\x128\n" +
 	"\vsubscribers\x18\x11 \x03(\v2\x16.feedmux.v1.SubscriberR\vsubscribers\x12)\n" +
-	"\x10subscriber_count\x18\x12 \x01(\x05R\x0fsubscriberCount\"\x8d\x01\n" +
+	"\x10subscriber_count\x18\x12 \x01(\x05R\x0fsubscriberCount\x12\x17\n" +
+	"\aview_of\x18\x13 \x01(\tR\x06viewOf\"\x8d\x01\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSTATE_OPENING\x10\x01\x12\x11\n" +
@@ -1204,7 +1344,19 @@ const file_feedmux_v1_operator_proto_rawDesc = "" +
 	"\n" +
 	"STATE_IDLE\x10\x04\x12\x14\n" +
 	"\x10STATE_RECOVERING\x10\x05\x12\x0f\n" +
-	"\vSTATE_ENDED\x10\x06\"\xb4\x03\n" +
+	"\vSTATE_ENDED\x10\x06\"\xfe\x01\n" +
+	"\tWideGroup\x12\x16\n" +
+	"\x06source\x18\x01 \x01(\tR\x06source\x12\x18\n" +
+	"\aoptions\x18\x02 \x01(\tR\aoptions\x12\x14\n" +
+	"\x05feeds\x18\x03 \x01(\x05R\x05feeds\x12\x14\n" +
+	"\x05views\x18\x04 \x01(\x05R\x05views\x12\x1a\n" +
+	"\bdecision\x18\x05 \x01(\tR\bdecision\x12\x14\n" +
+	"\x05scope\x18\x06 \x01(\tR\x05scope\x12\x1f\n" +
+	"\vevents_read\x18\a \x01(\x03R\n" +
+	"eventsRead\x12!\n" +
+	"\fevents_taken\x18\b \x01(\x03R\veventsTaken\x12\x1d\n" +
+	"\n" +
+	"ring_bytes\x18\t \x01(\x03R\tringBytes\"\xb4\x03\n" +
 	"\n" +
 	"Subscriber\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
@@ -1290,55 +1442,57 @@ func file_feedmux_v1_operator_proto_rawDescGZIP() []byte {
 }
 
 var file_feedmux_v1_operator_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_feedmux_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_feedmux_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_feedmux_v1_operator_proto_goTypes = []any{
 	(SharedStream_State)(0),           // 0: feedmux.v1.SharedStream.State
 	(*ListSharedStreamsRequest)(nil),  // 1: feedmux.v1.ListSharedStreamsRequest
 	(*ListSharedStreamsResponse)(nil), // 2: feedmux.v1.ListSharedStreamsResponse
 	(*SharedStream)(nil),              // 3: feedmux.v1.SharedStream
-	(*Subscriber)(nil),                // 4: feedmux.v1.Subscriber
-	(*Totals)(nil),                    // 5: feedmux.v1.Totals
-	(*ListTenantsRequest)(nil),        // 6: feedmux.v1.ListTenantsRequest
-	(*ListTenantsResponse)(nil),       // 7: feedmux.v1.ListTenantsResponse
-	(*TenantUsage)(nil),               // 8: feedmux.v1.TenantUsage
-	(*QuotaUse)(nil),                  // 9: feedmux.v1.QuotaUse
-	(*EndSubscriberRequest)(nil),      // 10: feedmux.v1.EndSubscriberRequest
-	(*EndSubscriberResponse)(nil),     // 11: feedmux.v1.EndSubscriberResponse
-	(*DrainRequest)(nil),              // 12: feedmux.v1.DrainRequest
-	(*DrainResponse)(nil),             // 13: feedmux.v1.DrainResponse
-	(*ClusterTime)(nil),               // 14: feedmux.v1.ClusterTime
-	(*durationpb.Duration)(nil),       // 15: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),     // 16: google.protobuf.Timestamp
+	(*WideGroup)(nil),                 // 4: feedmux.v1.WideGroup
+	(*Subscriber)(nil),                // 5: feedmux.v1.Subscriber
+	(*Totals)(nil),                    // 6: feedmux.v1.Totals
+	(*ListTenantsRequest)(nil),        // 7: feedmux.v1.ListTenantsRequest
+	(*ListTenantsResponse)(nil),       // 8: feedmux.v1.ListTenantsResponse
+	(*TenantUsage)(nil),               // 9: feedmux.v1.TenantUsage
+	(*QuotaUse)(nil),                  // 10: feedmux.v1.QuotaUse
+	(*EndSubscriberRequest)(nil),      // 11: feedmux.v1.EndSubscriberRequest
+	(*EndSubscriberResponse)(nil),     // 12: feedmux.v1.EndSubscriberResponse
+	(*DrainRequest)(nil),              // 13: feedmux.v1.DrainRequest
+	(*DrainResponse)(nil),             // 14: feedmux.v1.DrainResponse
+	(*ClusterTime)(nil),               // 15: feedmux.v1.ClusterTime
+	(*durationpb.Duration)(nil),       // 16: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),     // 17: google.protobuf.Timestamp
 }
 var file_feedmux_v1_operator_proto_depIdxs = []int32{
 	3,  // 0: feedmux.v1.ListSharedStreamsResponse.shared_streams:type_name -> feedmux.v1.SharedStream
-	4,  // 1: feedmux.v1.ListSharedStreamsResponse.detached_subscribers:type_name -> feedmux.v1.Subscriber
-	5,  // 2: feedmux.v1.ListSharedStreamsResponse.totals:type_name -> feedmux.v1.Totals
-	0,  // 3: feedmux.v1.SharedStream.state:type_name -> feedmux.v1.SharedStream.State
-	14, // 4: feedmux.v1.SharedStream.oldest:type_name -> feedmux.v1.ClusterTime
-	14, // 5: feedmux.v1.SharedStream.newest:type_name -> feedmux.v1.ClusterTime
-	15, // 6: feedmux.v1.SharedStream.lag:type_name -> google.protobuf.Duration
-	4,  // 7: feedmux.v1.SharedStream.subscribers:type_name -> feedmux.v1.Subscriber
-	14, // 8: feedmux.v1.Subscriber.position:type_name -> feedmux.v1.ClusterTime
-	15, // 9: feedmux.v1.Subscriber.lag:type_name -> google.protobuf.Duration
-	8,  // 10: feedmux.v1.ListTenantsResponse.tenants:type_name -> feedmux.v1.TenantUsage
-	16, // 11: feedmux.v1.ListTenantsResponse.since:type_name -> google.protobuf.Timestamp
-	9,  // 12: feedmux.v1.TenantUsage.quotas:type_name -> feedmux.v1.QuotaUse
-	15, // 13: feedmux.v1.TenantUsage.held_back:type_name -> google.protobuf.Duration
-	15, // 14: feedmux.v1.DrainResponse.deadline:type_name -> google.protobuf.Duration
-	1,  // 15: feedmux.v1.Operator.ListSharedStreams:input_type -> feedmux.v1.ListSharedStreamsRequest
-	6,  // 16: feedmux.v1.Operator.ListTenants:input_type -> feedmux.v1.ListTenantsRequest
-	10, // 17: feedmux.v1.Operator.EndSubscriber:input_type -> feedmux.v1.EndSubscriberRequest
-	12, // 18: feedmux.v1.Operator.Drain:input_type -> feedmux.v1.DrainRequest
-	2,  // 19: feedmux.v1.Operator.ListSharedStreams:output_type -> feedmux.v1.ListSharedStreamsResponse
-	7,  // 20: feedmux.v1.Operator.ListTenants:output_type -> feedmux.v1.ListTenantsResponse
-	11, // 21: feedmux.v1.Operator.EndSubscriber:output_type -> feedmux.v1.EndSubscriberResponse
-	13, // 22: feedmux.v1.Operator.Drain:output_type -> feedmux.v1.DrainResponse
-	19, // [19:23] is the sub-list for method output_type
-	15, // [15:19] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	5,  // 1: feedmux.v1.ListSharedStreamsResponse.detached_subscribers:type_name -> feedmux.v1.Subscriber
+	6,  // 2: feedmux.v1.ListSharedStreamsResponse.totals:type_name -> feedmux.v1.Totals
+	4,  // 3: feedmux.v1.ListSharedStreamsResponse.wide_groups:type_name -> feedmux.v1.WideGroup
+	0,  // 4: feedmux.v1.SharedStream.state:type_name -> feedmux.v1.SharedStream.State
+	15, // 5: feedmux.v1.SharedStream.oldest:type_name -> feedmux.v1.ClusterTime
+	15, // 6: feedmux.v1.SharedStream.newest:type_name -> feedmux.v1.ClusterTime
+	16, // 7: feedmux.v1.SharedStream.lag:type_name -> google.protobuf.Duration
+	5,  // 8: feedmux.v1.SharedStream.subscribers:type_name -> feedmux.v1.Subscriber
+	15, // 9: feedmux.v1.Subscriber.position:type_name -> feedmux.v1.ClusterTime
+	16, // 10: feedmux.v1.Subscriber.lag:type_name -> google.protobuf.Duration
+	9,  // 11: feedmux.v1.ListTenantsResponse.tenants:type_name -> feedmux.v1.TenantUsage
+	17, // 12: feedmux.v1.ListTenantsResponse.since:type_name -> google.protobuf.Timestamp
+	10, // 13: feedmux.v1.TenantUsage.quotas:type_name -> feedmux.v1.QuotaUse
+	16, // 14: feedmux.v1.TenantUsage.held_back:type_name -> google.protobuf.Duration
+	16, // 15: feedmux.v1.DrainResponse.deadline:type_name -> google.protobuf.Duration
+	1,  // 16: feedmux.v1.Operator.ListSharedStreams:input_type -> feedmux.v1.ListSharedStreamsRequest
+	7,  // 17: feedmux.v1.Operator.ListTenants:input_type -> feedmux.v1.ListTenantsRequest
+	11, // 18: feedmux.v1.Operator.EndSubscriber:input_type -> feedmux.v1.EndSubscriberRequest
+	13, // 19: feedmux.v1.Operator.Drain:input_type -> feedmux.v1.DrainRequest
+	2,  // 20: feedmux.v1.Operator.ListSharedStreams:output_type -> feedmux.v1.ListSharedStreamsResponse
+	8,  // 21: feedmux.v1.Operator.ListTenants:output_type -> feedmux.v1.ListTenantsResponse
+	12, // 22: feedmux.v1.Operator.EndSubscriber:output_type -> feedmux.v1.EndSubscriberResponse
+	14, // 23: feedmux.v1.Operator.Drain:output_type -> feedmux.v1.DrainResponse
+	20, // [20:24] is the sub-list for method output_type
+	16, // [16:20] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_feedmux_v1_operator_proto_init() }
@@ -1347,14 +1501,14 @@ func file_feedmux_v1_operator_proto_init() {
 		return
 	}
 	file_feedmux_v1_feed_proto_init()
-	file_feedmux_v1_operator_proto_msgTypes[8].OneofWrappers = []any{}
+	file_feedmux_v1_operator_proto_msgTypes[9].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_feedmux_v1_operator_proto_rawDesc), len(file_feedmux_v1_operator_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   13,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -50,7 +50,12 @@ type Subscription struct {
 	// Output only. The instance id of the open session.
 	Owner string `protobuf:"bytes,11,opt,name=owner,proto3" json:"owner,omitempty"`
 	// Output only. The epoch of the newest session.
-	Epoch         int64 `protobuf:"varint,12,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Epoch int64 `protobuf:"varint,12,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Output only. When it will be deleted because nobody has used it, unless it is opened, sought or changed before.
+	// Unset while a session is open, and where the server deletes none.
+	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
+	// Output only. Serves as metadata `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
+	RoutingKey    string `protobuf:"bytes,14,opt,name=routing_key,json=routingKey,proto3" json:"routing_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -167,6 +172,20 @@ func (x *Subscription) GetEpoch() int64 {
 		return x.Epoch
 	}
 	return 0
+}
+
+func (x *Subscription) GetExpireTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpireTime
+	}
+	return nil
+}
+
+func (x *Subscription) GetRoutingKey() string {
+	if x != nil {
+		return x.RoutingKey
+	}
+	return ""
 }
 
 // Creates.
@@ -559,7 +578,7 @@ var File_feedmux_v1_subscriptions_proto protoreflect.FileDescriptor
 const file_feedmux_v1_subscriptions_proto_rawDesc = "" +
 	"\n" +
 	"\x1efeedmux/v1/subscriptions.proto\x12\n" +
-	"feedmux.v1\x1a\x15feedmux/v1/feed.proto\x1a\x1bgoogle/protobuf/empty.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf4\x03\n" +
+	"feedmux.v1\x1a\x15feedmux/v1/feed.proto\x1a\x1bgoogle/protobuf/empty.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd2\x04\n" +
 	"\fSubscription\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12$\n" +
 	"\x04feed\x18\x02 \x01(\v2\x10.feedmux.v1.FeedR\x04feed\x12=\n" +
@@ -575,7 +594,11 @@ const file_feedmux_v1_subscriptions_proto_rawDesc = "" +
 	"\x06active\x18\n" +
 	" \x01(\bR\x06active\x12\x14\n" +
 	"\x05owner\x18\v \x01(\tR\x05owner\x12\x14\n" +
-	"\x05epoch\x18\f \x01(\x03R\x05epoch\"\x82\x01\n" +
+	"\x05epoch\x18\f \x01(\x03R\x05epoch\x12;\n" +
+	"\vexpire_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"expireTime\x12\x1f\n" +
+	"\vrouting_key\x18\x0e \x01(\tR\n" +
+	"routingKey\"\x82\x01\n" +
 	"\x19CreateSubscriptionRequest\x12<\n" +
 	"\fsubscription\x18\x01 \x01(\v2\x18.feedmux.v1.SubscriptionR\fsubscription\x12'\n" +
 	"\x05start\x18\x02 \x01(\v2\x11.feedmux.v1.StartR\x05start\",\n" +
@@ -648,29 +671,30 @@ var file_feedmux_v1_subscriptions_proto_depIdxs = []int32{
 	11, // 3: feedmux.v1.Subscription.cluster_time:type_name -> feedmux.v1.ClusterTime
 	12, // 4: feedmux.v1.Subscription.create_time:type_name -> google.protobuf.Timestamp
 	12, // 5: feedmux.v1.Subscription.update_time:type_name -> google.protobuf.Timestamp
-	0,  // 6: feedmux.v1.CreateSubscriptionRequest.subscription:type_name -> feedmux.v1.Subscription
-	13, // 7: feedmux.v1.CreateSubscriptionRequest.start:type_name -> feedmux.v1.Start
-	0,  // 8: feedmux.v1.ListSubscriptionsResponse.subscriptions:type_name -> feedmux.v1.Subscription
-	0,  // 9: feedmux.v1.UpdateSubscriptionRequest.subscription:type_name -> feedmux.v1.Subscription
-	14, // 10: feedmux.v1.UpdateSubscriptionRequest.update_mask:type_name -> google.protobuf.FieldMask
-	13, // 11: feedmux.v1.SeekSubscriptionRequest.to:type_name -> feedmux.v1.Start
-	1,  // 12: feedmux.v1.Subscriptions.CreateSubscription:input_type -> feedmux.v1.CreateSubscriptionRequest
-	2,  // 13: feedmux.v1.Subscriptions.GetSubscription:input_type -> feedmux.v1.GetSubscriptionRequest
-	3,  // 14: feedmux.v1.Subscriptions.ListSubscriptions:input_type -> feedmux.v1.ListSubscriptionsRequest
-	5,  // 15: feedmux.v1.Subscriptions.UpdateSubscription:input_type -> feedmux.v1.UpdateSubscriptionRequest
-	6,  // 16: feedmux.v1.Subscriptions.DeleteSubscription:input_type -> feedmux.v1.DeleteSubscriptionRequest
-	7,  // 17: feedmux.v1.Subscriptions.SeekSubscription:input_type -> feedmux.v1.SeekSubscriptionRequest
-	0,  // 18: feedmux.v1.Subscriptions.CreateSubscription:output_type -> feedmux.v1.Subscription
-	0,  // 19: feedmux.v1.Subscriptions.GetSubscription:output_type -> feedmux.v1.Subscription
-	4,  // 20: feedmux.v1.Subscriptions.ListSubscriptions:output_type -> feedmux.v1.ListSubscriptionsResponse
-	0,  // 21: feedmux.v1.Subscriptions.UpdateSubscription:output_type -> feedmux.v1.Subscription
-	15, // 22: feedmux.v1.Subscriptions.DeleteSubscription:output_type -> google.protobuf.Empty
-	0,  // 23: feedmux.v1.Subscriptions.SeekSubscription:output_type -> feedmux.v1.Subscription
-	18, // [18:24] is the sub-list for method output_type
-	12, // [12:18] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	12, // 6: feedmux.v1.Subscription.expire_time:type_name -> google.protobuf.Timestamp
+	0,  // 7: feedmux.v1.CreateSubscriptionRequest.subscription:type_name -> feedmux.v1.Subscription
+	13, // 8: feedmux.v1.CreateSubscriptionRequest.start:type_name -> feedmux.v1.Start
+	0,  // 9: feedmux.v1.ListSubscriptionsResponse.subscriptions:type_name -> feedmux.v1.Subscription
+	0,  // 10: feedmux.v1.UpdateSubscriptionRequest.subscription:type_name -> feedmux.v1.Subscription
+	14, // 11: feedmux.v1.UpdateSubscriptionRequest.update_mask:type_name -> google.protobuf.FieldMask
+	13, // 12: feedmux.v1.SeekSubscriptionRequest.to:type_name -> feedmux.v1.Start
+	1,  // 13: feedmux.v1.Subscriptions.CreateSubscription:input_type -> feedmux.v1.CreateSubscriptionRequest
+	2,  // 14: feedmux.v1.Subscriptions.GetSubscription:input_type -> feedmux.v1.GetSubscriptionRequest
+	3,  // 15: feedmux.v1.Subscriptions.ListSubscriptions:input_type -> feedmux.v1.ListSubscriptionsRequest
+	5,  // 16: feedmux.v1.Subscriptions.UpdateSubscription:input_type -> feedmux.v1.UpdateSubscriptionRequest
+	6,  // 17: feedmux.v1.Subscriptions.DeleteSubscription:input_type -> feedmux.v1.DeleteSubscriptionRequest
+	7,  // 18: feedmux.v1.Subscriptions.SeekSubscription:input_type -> feedmux.v1.SeekSubscriptionRequest
+	0,  // 19: feedmux.v1.Subscriptions.CreateSubscription:output_type -> feedmux.v1.Subscription
+	0,  // 20: feedmux.v1.Subscriptions.GetSubscription:output_type -> feedmux.v1.Subscription
+	4,  // 21: feedmux.v1.Subscriptions.ListSubscriptions:output_type -> feedmux.v1.ListSubscriptionsResponse
+	0,  // 22: feedmux.v1.Subscriptions.UpdateSubscription:output_type -> feedmux.v1.Subscription
+	15, // 23: feedmux.v1.Subscriptions.DeleteSubscription:output_type -> google.protobuf.Empty
+	0,  // 24: feedmux.v1.Subscriptions.SeekSubscription:output_type -> feedmux.v1.Subscription
+	19, // [19:25] is the sub-list for method output_type
+	13, // [13:19] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_feedmux_v1_subscriptions_proto_init() }

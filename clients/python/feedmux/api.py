@@ -79,7 +79,13 @@ class Api:
     def feed_opening(self, feed: Feed, start: StartLike | None) -> Opening:
         """What `open()` of a feed opens."""
         message = requests.feed_message(feed, self.settings.source)
-        return Opening(feed=message, start=as_start(start), instance_id=instance_id())
+        return Opening(feed=message, start=as_start(start), instance_id=instance_id(), route=requests.route_of(message))
+
+    def _subscription(self, message: subscriptions_pb2.Subscription) -> SubscriptionInfo:
+        info = requests.subscription_value(message)
+        if info.routing_key:
+            self.link.routes[info.name] = info.routing_key
+        return info
 
     async def explain(self, feed: Feed, start: StartLike | None) -> Explanation:
         request = change_feed_pb2.ExplainRequest(feed=requests.feed_message(feed, self.settings.source))
@@ -114,7 +120,7 @@ class Api:
         on_history_lost: OnHistoryLost,
     ) -> SubscriptionInfo:
         chosen = as_start(start)
-        return requests.subscription_value(
+        return self._subscription(
             await self._call(
                 "Subscriptions",
                 "CreateSubscription",
@@ -132,7 +138,7 @@ class Api:
         )
 
     async def get(self, name: str) -> SubscriptionInfo:
-        return requests.subscription_value(
+        return self._subscription(
             await self._call(
                 "Subscriptions",
                 "GetSubscription",
@@ -148,7 +154,7 @@ class Api:
             subscriptions_pb2.ListSubscriptionsRequest(page_size=page_size, page_token=page_token),
             subscriptions_pb2.ListSubscriptionsResponse,
         )
-        return [requests.subscription_value(each) for each in answer.subscriptions], answer.next_page_token
+        return [self._subscription(each) for each in answer.subscriptions], answer.next_page_token
 
     async def every(self, page_size: int) -> AsyncIterator[SubscriptionInfo]:
         token = ""
@@ -178,7 +184,7 @@ class Api:
         paths = [path for path, value in given.items() if value is not None]
         if not paths:
             raise ValueError("nothing to update")
-        return requests.subscription_value(
+        return self._subscription(
             await self._call(
                 "Subscriptions",
                 "UpdateSubscription",
@@ -191,7 +197,7 @@ class Api:
 
     async def seek(self, name: str, to: StartLike) -> SubscriptionInfo:
         chosen = as_start(to) or Start.latest()
-        return requests.subscription_value(
+        return self._subscription(
             await self._call(
                 "Subscriptions",
                 "SeekSubscription",

@@ -128,6 +128,10 @@ class SubscriptionInfo:
     active: bool
     owner: str
     epoch: int
+    expire_time: datetime | None = None
+    """When the server deletes it unless it is used before; None: never, or not while it is open."""
+    routing_key: str = ""
+    """By which a proxy finds the replica that reads this feed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +149,8 @@ class Explanation:
     oplog_headroom_s: float | None
     """From the oldest entry of the oplog to the start; None where it is not known."""
     withheld: tuple["Withheld", ...]
+    may_be_view: bool
+    """Whether it may be served from one stream that reads its database or the deployment for many feeds."""
 
 
 @dataclass(frozen=True, slots=True)

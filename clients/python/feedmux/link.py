@@ -13,8 +13,10 @@ from typing import Any, Protocol
 
 import grpc
 import grpc.aio
+import grpc.experimental
 
 from feedmux.status import error_from_call
+from feedmux.tracing import trace_context
 
 _CHANNEL_OPTIONS: tuple[tuple[str, int | str], ...] = (
     ("grpc.max_receive_message_length", 72 * 1024 * 1024),
@@ -66,22 +68,34 @@ class Target:
 
     def channel(self) -> grpc.aio.Channel:
         """A new channel for the running event loop."""
-        chosen = [*_CHANNEL_OPTIONS, *self.channel_options]
         if self.tls is None:
-            return grpc.aio.insecure_channel(self.address, options=chosen)
-        if self.tls.server_name:
+            return grpc.aio.insecure_channel(self.address, options=self._options())
+        return grpc.aio.secure_channel(self.address, self.tls.credentials(), options=self._options())
+
+    def blocking_channel(self) -> grpc.Channel:
+        """A new channel for a process without an event loop. Not before a fork: gRPC's threads do not survive it."""
+        # The thread that asks for a message of a stream also fetches it: no hand-over for each.
+        options = [*self._options(), (grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1)]
+        if self.tls is None:
+            return grpc.insecure_channel(self.address, options=options)
+        return grpc.secure_channel(self.address, self.tls.credentials(), options=options)
+
+    def _options(self) -> list[tuple[str, int | str]]:
+        chosen = [*_CHANNEL_OPTIONS, *self.channel_options]
+        if self.tls is not None and self.tls.server_name:
             chosen.append(("grpc.ssl_target_name_override", self.tls.server_name))
-        return grpc.aio.secure_channel(self.address, self.tls.credentials(), options=chosen)
+        return chosen
 
     def metadata(self, route: str = "") -> Metadata:
-        """The metadata of every call: credentials, asked for anew each time, and the route where one is known."""
+        """The metadata of every call: credentials, asked for anew each time, the route where one is known, and the
+        caller's trace."""
         pairs: list[tuple[str, str]] = []
         if self.token is not None:
             token = self.token if isinstance(self.token, str) else self.token()
             pairs.append(("authorization", f"Bearer {token}"))
         if route:
             pairs.append((_ROUTE_KEY, route))
-        return tuple(pairs)
+        return (*pairs, *trace_context())
 
 
 class Stream(Protocol):
@@ -99,6 +113,8 @@ class Link:
 
     def __init__(self, target: Target) -> None:
         self._target = target
+        self.routes: dict[str, str] = {}
+        """By subscription, as far as the server has told."""
         self._channels: dict[tuple[int, int], tuple[asyncio.AbstractEventLoop, grpc.aio.Channel]] = {}
 
     @property

@@ -3,6 +3,7 @@
 With `responses` the only modules that touch generated messages.
 """
 
+import hashlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -67,6 +68,12 @@ def feed_message(feed: Feed, default_source: str) -> feed_pb2.Feed:
     if feed.comment is not None:
         message.comment = bson.encode({"comment": feed.comment})
     return message
+
+
+def route_of(message: feed_pb2.Feed) -> str:
+    """Metadata `x-feedmux-route` of a feed: what the server tells in `Opened.routing_key`, known beforehand."""
+    namespace = f"{message.database}.{message.collection}" if message.collection else message.database or "*"
+    return hashlib.sha256(f"{message.source}/{namespace}".encode()).hexdigest()[:16]
 
 
 def feed_value(message: feed_pb2.Feed) -> Feed:
@@ -149,6 +156,8 @@ def subscription_value(message: subscriptions_pb2.Subscription) -> SubscriptionI
         active=message.active,
         owner=message.owner,
         epoch=message.epoch,
+        expire_time=time_value(message.expire_time) if message.HasField("expire_time") else None,
+        routing_key=message.routing_key,
     )
 
 
@@ -204,4 +213,5 @@ def explanation_value(message: change_feed_pb2.ExplainResponse) -> Explanation:
         tuple(CollectionImages(one.database, one.collection, one.enabled, one.for_grants) for one in message.images),
         headroom.seconds + headroom.nanos / 1e9 if message.HasField("oplog_headroom") else None,
         tuple(Withheld(one.what, one.why) for one in message.withheld),
+        message.may_be_view,
     )

@@ -39,6 +39,8 @@ class Opening:
     start: Start | None = None
     takeover: bool = False
     instance_id: str = ""
+    route: str = ""
+    """Of a feed; a subscription's is what the server told of it."""
 
     @property
     def durable(self) -> bool:
@@ -61,7 +63,7 @@ class Runner:
         self.opened: asyncio.Future[FeedmuxError | None] = self._loop.create_future()
         """Done when the session was open for the first time, or with the error for which it never will be."""
         self._work = asyncio.Event()
-        self._route = ""
+        self._route = opening.route or link.routes.get(opening.subscription, "")
         self._live = False
         self._ever_opened = False
         self._close_sent = False
@@ -326,6 +328,8 @@ class Runner:
             self._silent_s = _SILENT_INTERVALS * opened.heartbeat_s
             self._watch_anew()
         self._route = opened.routing_key or self._route
+        if self._opening.durable:
+            self._link.routes[self._opening.subscription] = self._route
         self._sent_sequence = 0
         desk.epoch = opened.epoch
         if not self._ever_opened:

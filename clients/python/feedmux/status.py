@@ -34,7 +34,7 @@ def error_from_status(code: grpc.StatusCode, message: str, trailing: Iterable[An
     return make_error(code.name, message, reason, metadata, retry_after_s)
 
 
-def error_from_call(error: grpc.aio.AioRpcError) -> FeedmuxError:
+def error_from_call(error: Any) -> FeedmuxError:
     """The error for a call that failed."""
     return error_from_status(error.code(), error.details() or "", error.trailing_metadata())
 

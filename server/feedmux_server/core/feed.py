@@ -4,6 +4,7 @@
 `$changeStream` aggregate from it. Values that only MongoDB can judge stay as the user gave them.
 """
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,14 @@ class Scope:
         if not self.database:
             return "*"
         return f"{self.database}.{self.collection}" if self.collection else self.database
+
+
+def route_of(scope: Scope) -> str:
+    """The header by which a proxy sends the readers of one scope to one replica: ASCII, whatever the names hold.
+
+    Clients compute it too (docs/replicas.md).
+    """
+    return hashlib.sha256(f"{scope.source}/{scope.namespace}".encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)

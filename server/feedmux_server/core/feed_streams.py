@@ -20,7 +20,7 @@ class StreamLimits:
     """How the streams of a key behave."""
 
     ring: RingLimits = field(default_factory=RingLimits)
-    read_ahead_bytes: int = 24 * 1024 * 1024
+    read_ahead_bytes: int = 4 * 1024 * 1024
     """The pump reads on while a subscriber with credit is nearer to the head than this. At most half the ring,
     or the fastest subscriber pushes the others out."""
     join_distance_s: int = 30

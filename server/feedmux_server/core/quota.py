@@ -14,6 +14,7 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 UNLIMITED: Final = 1 << 62
 _BURST_S: Final = 1.0
 _REQUEST_BURST_S: Final = 5.0
+_REQUEST_WAIT_MAX_S: Final = 1.0
 _RETRY_AFTER_S: Final = 5.0
 
 
@@ -34,6 +35,8 @@ class Quotas:
     """Delivered to all its streams together; above it they are slowed down."""
     outstanding_bytes: int = UNLIMITED
     """Delivered to durable subscriptions and not acknowledged; at it delivery pauses."""
+    kept_bytes: int = UNLIMITED
+    """Read for plans of ranges and not yet by those who read the ranges; at it a plan ends with what it has."""
     pipeline_bytes: int = UNLIMITED
     requests_per_s: int = UNLIMITED
     """Calls of any kind, opening a stream is one."""
@@ -75,6 +78,7 @@ class Account:
         self.streams = 0
         self.feeds: Counter[Hashable] = Counter()
         self.outstanding_bytes = 0
+        self.kept_bytes = 0
         self.events_sent = 0
         self.bytes_sent = 0
         self.held_back_s = 0.0
@@ -90,12 +94,14 @@ class Account:
         self._requests = TokenBucket(quotas.requests_per_s, _REQUEST_BURST_S, now_s)
         self._wake()
 
-    def request(self, now_s: float) -> None:
-        """Raises QUOTA_EXCEEDED when calls come too fast."""
+    def request(self, now_s: float) -> float:
+        """How long the call is to wait before it is served, in seconds: callers in a loop are slowed down rather than
+        refused again and again. Raises QUOTA_EXCEEDED when calls come so fast that it would wait longer than that."""
         wait_s = self._requests.wait_s(now_s)
-        if wait_s > 0:
-            raise exceeded("requests_per_s", self.quotas.requests_per_s, retry_after_s=max(wait_s, 0.1))
+        if wait_s > _REQUEST_WAIT_MAX_S:
+            raise exceeded("requests_per_s", self.quotas.requests_per_s, retry_after_s=wait_s)
         self._requests.take(1, now_s)
+        return wait_s
 
     def open_stream(self, feed: Hashable) -> None:
         """Raises QUOTA_EXCEEDED. To be undone by `close_stream`."""
@@ -132,7 +138,7 @@ class Account:
         self._events.take(events, now_s)
         self._bytes.take(size, now_s)
 
-    def usage(self, subscriptions: int, trailing_streams: int) -> dict[str, tuple[int, int | None]]:
+    def usage(self, subscriptions: int | None, trailing_streams: int) -> dict[str, tuple[int, int | None]]:
         """Each quota's limit, and what is used of it; None for rates and sizes."""
         used = {
             "subscriptions": subscriptions,
@@ -140,6 +146,7 @@ class Account:
             "shared_streams": len(self.feeds),
             "trailing_streams": trailing_streams,
             "outstanding_bytes": self.outstanding_bytes,
+            "kept_bytes": self.kept_bytes,
         }
         limits = ((each.name, getattr(self.quotas, each.name)) for each in fields(Quotas))
         return {name: (limit, used.get(name)) for name, limit in limits if limit != UNLIMITED}
@@ -158,6 +165,11 @@ class Account:
         self.outstanding_bytes -= size
         if self._waiting and self.has_room:
             self._wake()
+
+    @property
+    def keeps_too_much(self) -> bool:
+        """Whether what plans have read exceeds the quota."""
+        return self.kept_bytes > self.quotas.kept_bytes
 
     def when_room(self, wake: Callable[[], None]) -> None:
         """Calls `wake` once, as soon as there may be room."""

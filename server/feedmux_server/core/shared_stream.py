@@ -48,7 +48,7 @@ class SharedStream:
 
     __slots__ = (
         "account", "away", "batches_read", "demand_changed", "end_error", "events_read", "id", "opened", "origin",
-        "read_ahead_bytes", "resumes", "ring", "state", "subscribers",
+        "read_ahead_bytes", "resumes", "ring", "state", "subscribers", "trace",
     )  # fmt: skip
 
     def __init__(
@@ -77,6 +77,8 @@ class SharedStream:
         self.events_read = 0
         self.batches_read = 0
         self.resumes = 0
+        self.trace: object = None
+        """Names the work of opening it, for those who look into it; see `telemetry.observer`."""
 
     @property
     def joinable(self) -> bool:
@@ -140,11 +142,12 @@ class SharedStream:
         if post_batch is not None:
             self.ring.advance(post_batch)
 
-    def wake_takers(self) -> None:
-        """Wakes those who can take; the others look when they get credit."""
-        for subscriber in self.subscribers.values():
-            if subscriber.can_receive:
-                subscriber.wake()
+    def wake_takers(self) -> int:
+        """Wakes those who can take, and says how many they are; the others look when they get credit."""
+        takers = [subscriber for subscriber in self.subscribers.values() if subscriber.can_receive]
+        for subscriber in takers:
+            subscriber.wake()
+        return len(takers)
 
     def wake_all(self) -> None:
         """Wakes everyone: the state of the stream is news also to those without credit."""

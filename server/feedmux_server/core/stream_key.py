@@ -51,6 +51,11 @@ def stream_key(spec: FeedSpec, policy: bytes = b"") -> StreamKey:
     return StreamKey(digest.digest(), spec, policy)
 
 
+def has_stages(spec: FeedSpec) -> bool:
+    """Whether the user gave a pipeline."""
+    return bool(_no_empty(spec.pipeline))
+
+
 def effective_stages(key: StreamKey) -> list[RawBSONDocument]:
     """The stages after `$changeStream`: the policy's first, then the user's."""
     return [*_stages(key.policy), *_stages(key.spec.pipeline)]

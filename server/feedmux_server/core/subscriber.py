@@ -211,6 +211,16 @@ class Subscriber:
             self._advance(self.stream.ring)
         return self.at.place
 
+    @property
+    def safe_place(self) -> ResumeToken:
+        """Where a session that ended now would go on: behind what was acknowledged, or passed with nothing to send."""
+        if self.acks is not None and self.acks.outstanding:
+            return self.acks.place
+        if self.stream is not None and self.at_head and self.can_receive:
+            newest = self.stream.ring.newest
+            return newest if newest.is_after(self.at.place) else self.at.place
+        return self.at.place
+
     def lag_events(self) -> int:
         return self.stream.ring.events_behind(self.seq, self.index) if self.stream is not None else 0
 

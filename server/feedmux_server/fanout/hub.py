@@ -5,26 +5,35 @@ of the hub's TaskGroup.
 """
 
 import asyncio
+import contextvars
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from feedmux_server.core.ack_tracker import AckTracker
 from feedmux_server.core.credit import CreditLimits, CreditWindow
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed_streams import FeedStreams, StreamLimits
+from feedmux_server.core.oplog_forecast import OplogForecast
 from feedmux_server.core.quota import UNLIMITED_QUOTAS, Accounts
+from feedmux_server.core.replay_buffer import ReplayBuffer
 from feedmux_server.core.shared_stream import SharedStream
 from feedmux_server.core.stream_key import StreamKey
 from feedmux_server.core.subscriber import JoinPoint, Subscriber
 from feedmux_server.core.usage import Ledger
-from feedmux_server.fanout.pump import Pump, PumpLimits
+from feedmux_server.core.wide_plan import WideLimits, may_be_view
+from feedmux_server.fanout.pump import Pump, PumpLimits, Reader
 from feedmux_server.fanout.rendering import Renderer
 from feedmux_server.fanout.turns import Turns
+from feedmux_server.fanout.view_reader import ViewReader
+from feedmux_server.fanout.wide_stream import WideStreamLimits
+from feedmux_server.fanout.wide_streams import WideStreams
 from feedmux_server.source.mongo import Source
 from feedmux_server.source.reader import ChangeStreamReader, ReadLimits
+from feedmux_server.telemetry.observer import NOBODY, Observer
 
 _BUDGET_CHECK_BYTES = 1024 * 1024
 
@@ -41,8 +50,27 @@ class HubLimits:
     """For all rings together. Over it, the oldest chunks of the largest rings go; who was there reads MongoDB again."""
     trailing_max: int = 32
     """Streams that read history beside the leading one of their key. Each costs MongoDB an oplog scan."""
+    wide: WideLimits = field(default_factory=WideLimits)
+    wide_stream: WideStreamLimits = field(default_factory=WideStreamLimits)
+    view_inbox_bytes: int = 4 * 1024 * 1024
+    """Events that wait for the reader of one view; with more it reads MongoDB on its own."""
     unacked_events_max: int = 50_000
     """Delivery to a durable subscription pauses at this many unacknowledged events."""
+    history_at_risk_s: tuple[float, ...] = (3_600.0, 600.0)
+    """A session is told when the time until its place leaves the oplog falls below each of these."""
+
+
+class OpenSession(Protocol):
+    """A session for those who look at all of them."""
+
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def subscriber(self) -> Subscriber: ...
+
+    def has_headroom(self, headroom_s: float) -> None:
+        """Its place will have left the oplog after so long."""
 
 
 class KeyStreams:
@@ -58,9 +86,13 @@ class KeyStreams:
         self._limits = limits
 
     def start(self, stream: SharedStream) -> None:
-        pump = Pump(stream, self.streams, self._reader_at, self._limits.pump, self._hub)
+        hub = self._hub
+        pump = Pump(stream, self.streams, self._reader_at, self._limits.pump, hub, self.source.name, hub.observer.here)
         self.pumps[stream.id] = pump
-        task = self._hub.tasks.create_task(pump.run(), name=f"pump-{stream.id}-{self.key.spec.scope.namespace}")
+        # In a context of its own: it outlives the call that asked for it first, and is no part of its trace.
+        task = hub.tasks.create_task(
+            pump.run(), name=f"pump-{stream.id}-{self.key.spec.scope.namespace}", context=contextvars.Context()
+        )
         self.tasks.add(task)
         task.add_done_callback(lambda done: self._pump_done(stream, done))
 
@@ -75,8 +107,14 @@ class KeyStreams:
     def next_stream_id(self) -> int:
         return self._hub.next_id()
 
-    def _reader_at(self, stream: SharedStream) -> ChangeStreamReader:
-        return ChangeStreamReader(self.source, self.key, stream.origin, self._limits.read)
+    def _reader_at(self, stream: SharedStream) -> Reader:
+        limits = self._limits
+        reader = ChangeStreamReader(
+            self.source, self.key, stream.origin, limits.read, lambda: next(iter(stream.account.tenants), "")
+        )
+        if not limits.wide.enabled or not may_be_view(self.key):
+            return reader
+        return ViewReader(self.key, reader, limits.read, limits.view_inbox_bytes, self._hub.wide)
 
     def _pump_done(self, stream: SharedStream, task: asyncio.Task[None]) -> None:
         self.tasks.discard(task)
@@ -93,8 +131,17 @@ class Hub:
         limits: HubLimits,
         tasks: asyncio.TaskGroup,
         accounts: Accounts | None = None,
+        observer: Observer = NOBODY,
     ) -> None:
         """Without `accounts` nobody has quotas."""
+        self.observer = observer
+        self.sessions: set[OpenSession] = set()
+        """Those that have begun."""
+        self.forecasts = {name: OplogForecast() for name in sources}
+        """By source; `fanout.history` keeps them up to date."""
+        self.sources_away: set[str] = set()
+        self.stored_places: dict[tuple[str, str], Sequence[int]] = {}
+        """By source and tenant: the cluster times (seconds) of stored positions, the oldest first."""
         self.accounts = accounts or Accounts(lambda _: UNLIMITED_QUOTAS, time.monotonic)
         self.turns = Turns()
         self.sources = sources
@@ -105,6 +152,7 @@ class Hub:
         self._ids = itertools.count(1)
         self._unchecked_bytes = 0
         self.renderer = Renderer()
+        self.wide = WideStreams(sources, tasks, limits.wide, limits.wide_stream, limits.read)
 
     def source(self, name: str) -> Source:
         try:
@@ -167,9 +215,10 @@ class Hub:
 
     def trailing_of(self, tenant: str) -> int:
         """Trailing streams that serve a tenant."""
-        return self._trailing_by_tenant()[tenant]
+        return self.trailing_by_tenant()[tenant]
 
-    def _trailing_by_tenant(self) -> Counter[str]:
+    def trailing_by_tenant(self) -> Counter[str]:
+        """The same for all."""
         used: Counter[str] = Counter()
         for each in self._keys.values():
             for stream in each.streams.streams:
@@ -179,7 +228,7 @@ class Hub:
 
     def may_trail(self, tenant: str) -> bool:
         """Whether a tenant may have another trailing stream: while there are slots, up to a fair share of them."""
-        used = self._trailing_by_tenant()
+        used = self.trailing_by_tenant()
         waiting: set[str] = {tenant}
         for each in self._keys.values():
             waiting.update(each.streams.waiting_tenants)
@@ -190,7 +239,8 @@ class Hub:
         return len(waiting) == 1 or used[tenant] < max(1, self.limits.trailing_max // len(waiting | set(used)))
 
     def stop(self) -> None:
-        """Ends every pump; their cursors are killed."""
+        """Ends every pump and wide stream; their cursors are killed."""
+        self.wide.stop()
         for each in self._keys.values():
             for task in each.tasks:
                 task.cancel()
@@ -201,7 +251,21 @@ class Hub:
 
     @property
     def memory_bytes(self) -> int:
-        return sum(stream.ring.bytes for each in self._keys.values() for stream in each.streams.streams)
+        return sum(ring.bytes for ring in self._rings())
+
+    @property
+    def cursors(self) -> int:
+        """Open in MongoDB now."""
+        readers = (pump.reader for each in self._keys.values() for pump in each.pumps.values())
+        own = sum(reader is not None and reader.has_cursor for reader in readers)
+        return own + sum(stream.has_cursor for stream in self.wide.streams())
+
+    def _rings(self) -> Iterator[ReplayBuffer]:
+        for each in self._keys.values():
+            for stream in each.streams.streams:
+                yield stream.ring
+        for wide in self.wide.streams():
+            yield wide.ring
 
     def filled(self, size: int) -> None:
         self._unchecked_bytes += size
@@ -210,8 +274,7 @@ class Hub:
         self._unchecked_bytes = 0
         over = self.memory_bytes - self.limits.memory_bytes_max
         while over > 0:
-            rings = [stream.ring for each in self._keys.values() for stream in each.streams.streams]
-            largest = max((ring for ring in rings if len(ring) > 1), key=lambda ring: ring.bytes, default=None)
+            largest = max((ring for ring in self._rings() if len(ring) > 1), key=lambda ring: ring.bytes, default=None)
             if largest is None:
                 return
             over -= largest.drop_oldest()

@@ -16,12 +16,15 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed_streams import FeedStreams
 from feedmux_server.core.shared_stream import SharedStream, StreamState
 from feedmux_server.fanout.signal import Signal
-from feedmux_server.source.reader import Batch, ChangeStreamReader, Failed
+from feedmux_server.source.reader import Batch, Failed
 from feedmux_server.telemetry.log import correlation_id
+from feedmux_server.telemetry.observer import Observer, Trace
 
 log = logging.getLogger(__name__)
 
 SMALL_BATCH_BYTES = 64 * 1024
+_MESSAGE_MAX_S = 250e-6
+"""More than one message to one subscriber takes."""
 _TURNS_TO_WRITE = 2
 """Turns of the event loop in which those who were woken have taken and written."""
 
@@ -46,6 +49,26 @@ class PumpLimits:
     retry_max_s: float = 10.0
 
 
+class Reader(Protocol):
+    """What a pump reads from: `source.reader`, or a view of a wide stream."""
+
+    @property
+    def is_open(self) -> bool: ...
+
+    @property
+    def has_cursor(self) -> bool:
+        """It holds a cursor in MongoDB of its own."""
+
+    async def open(self) -> None:
+        """Raises `Failed`, or FeedmuxError when trying again is of no use."""
+
+    async def read(self) -> Batch:
+        """Waits for events for a while. Raises as `open` does."""
+
+    async def close(self) -> None:
+        """Never raises for a MongoDB that is away."""
+
+
 class PumpHost(Protocol):
     """What the pump asks of the hub."""
 
@@ -56,6 +79,9 @@ class PumpHost(Protocol):
     def slots_wanted(self) -> bool:
         """Somebody waits for a trailing stream's slot."""
 
+    @property
+    def observer(self) -> Observer: ...
+
 
 class Pump:
     """Runs one SharedStream."""
@@ -64,25 +90,32 @@ class Pump:
         self,
         stream: SharedStream,
         streams: FeedStreams,
-        reader_at: Callable[[SharedStream], ChangeStreamReader],
+        reader_at: Callable[[SharedStream], Reader],
         limits: PumpLimits,
         host: PumpHost,
+        source: str,
+        cause: Trace,
     ) -> None:
+        """`cause` is the work for which the stream was opened."""
         self._stream = stream
         self._streams = streams
         self._reader_at = reader_at
         self._limits = limits
         self._host = host
+        self._source = source
+        self._cause = cause
+        self._failed_by = ""
         self._demand = Signal()
         self._backoff = Backoff(limits.retry_initial_s, limits.retry_max_s, 2.0, 0.5)
-        self._reader: ChangeStreamReader | None = None
+        self._reader: Reader | None = None
         self._failures = 0
         self._not_before_s = 0.0
         stream.demand_changed = self._demand.set
 
     @property
-    def cursor_open(self) -> bool:
-        return self._reader is not None and self._reader.is_open
+    def reader(self) -> Reader | None:
+        """None before the first look at MongoDB."""
+        return self._reader
 
     async def run(self) -> None:
         stream = self._stream
@@ -121,7 +154,7 @@ class Pump:
         try:
             if not reader.is_open:
                 stream.move_to(StreamState.OPENING)
-                await reader.open()
+                await self._open(reader)
                 stream.opened = True
                 stream.wake_all()
             if stream.state is not StreamState.READING:
@@ -132,6 +165,7 @@ class Pump:
             await self._recover(failure)
             return
         self._failures = 0
+        self._failed_by = ""
         stream.away = False
         self._backoff.reset()
         await self._publish(batch)
@@ -141,6 +175,18 @@ class Pump:
                 "the feed ended with an invalidate event (drop, rename or dropDatabase). Its last position works as"
                 " start_after; a subscription goes on by itself with on_invalidate CONTINUE",
             )
+
+    async def _open(self, reader: Reader) -> None:
+        """Traced on its own, for a stream outlives who asked for it first; resumes are linked to what they resume."""
+        stream = self._stream
+        attributes: dict[str, str | int] = {"feedmux.source": self._source, "feedmux.stream.id": stream.id}
+        if self._failed_by:
+            attributes["error.type"] = self._failed_by
+        name = "feedmux stream resume" if self._failed_by else "feedmux stream open"
+        cause = self._cause if stream.trace is None else stream.trace
+        with self._host.observer.span(name, attributes, root=True, links=(cause,)) as span:
+            stream.trace = span.trace
+            await reader.open()
 
     async def _pace(self) -> None:
         left_s = self._not_before_s - asyncio.get_running_loop().time()
@@ -153,22 +199,27 @@ class Pump:
         if batch.chunks:
             size = stream.ring.cum_bytes - before
             self._host.filled(size)
-            stream.wake_takers()
+            self._host.observer.batch_in_ring(self._source, batch.chunks[0].read_time_s)
+            takers = stream.wake_takers()
             if size < SMALL_BATCH_BYTES:
-                await self._measure_fan_out()
+                await self._measure_fan_out(takers)
 
-    async def _measure_fan_out(self) -> None:
+    async def _measure_fan_out(self, takers: int) -> None:
         loop, limits = asyncio.get_running_loop(), self._limits
         began_s = loop.time()
         for _ in range(_TURNS_TO_WRITE):
             await asyncio.sleep(0)
         now_s = loop.time()
-        self._not_before_s = now_s + min(limits.pace_max_s, limits.pace_factor * (now_s - began_s))
+        # What others did in those turns is not this stream's to wait for.
+        took_s = min(now_s - began_s, takers * _MESSAGE_MAX_S)
+        self._not_before_s = now_s + min(limits.pace_max_s, limits.pace_factor * took_s)
 
     async def _recover(self, failure: Failed) -> None:
         """The driver specification: one attempt at once, then with backoff; here for as long as somebody waits."""
         stream = self._stream
         stream.resumes += 1
+        self._failed_by = failure.kind
+        self._host.observer.resumed(self._source, failure.kind)
         stream.move_to(StreamState.RECOVERING)
         stream.wake_all()
         self._failures += 1
@@ -203,7 +254,7 @@ class Pump:
             return True
         if not stream.subscribers:
             return False
-        if self.cursor_open and self._reader is not None:
+        if self._reader is not None and self._reader.is_open:
             await self._reader.close()
             stream.move_to(StreamState.IDLE)
         return True

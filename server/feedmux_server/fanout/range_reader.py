@@ -42,9 +42,9 @@ class RangeReader:
         self._subscriber.grant(events, size)
 
     def revoke(self) -> None:
-        """Takes back what was not used: nothing is read ahead for nobody."""
+        """Takes back what was not used: nothing is read ahead for nobody. The next range has no debt to pay."""
         credit = self._subscriber.credit
-        credit.events, credit.bytes = 0, min(0, credit.bytes)
+        credit.events = credit.bytes = 0
 
     async def next(
         self, deadline_s: float, *, until: ResumeToken | None = None, target: ResumeToken | None = None

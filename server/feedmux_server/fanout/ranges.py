@@ -2,16 +2,18 @@
 
 A range holds the ring's own bytes, so several readers of its slices cost MongoDB one pass. The reader that planned it
 stays where it stopped, without credit, for the next plan to go on: so the stream stays too, and MongoDB is asked for
-nothing meanwhile. What is kept is bounded in bytes and time; what was given up is read from MongoDB again.
+nothing meanwhile. What is kept, and what plans are reading now, counts against the tenant's quota and a bound of the
+process; it is bounded in time too. What was given up is read from MongoDB again.
 """
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.pinned_range import PinnedRange
+from feedmux_server.core.quota import Account
 from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.core.stream_key import StreamKey
 from feedmux_server.core.subscriber import Delivery, JoinPoint
@@ -23,12 +25,16 @@ READ_TIME_MAX_S = 10.0
 """A plan ends with what it has after so long, though more lies ahead."""
 
 
+class GivenUp(Exception):
+    """A range is kept no more; what was not read of it yet is to be had from MongoDB."""
+
+
 @dataclass(frozen=True, slots=True)
 class RangeLimits:
     """What is kept between planning and reading."""
 
     kept_bytes_max: int = 256 * 1024 * 1024
-    """For all tenants together; over it the oldest range goes."""
+    """For all tenants together; over it the oldest range of the tenant that keeps most goes."""
     kept_s: float = 120.0
     reader_s: float = 30.0
     """How long a planning reader waits for the next plan."""
@@ -58,12 +64,13 @@ class Plan:
 
 @dataclass(slots=True, eq=False)
 class _Kept:
-    tenant: str
+    account: Account
     key: StreamKey
     range: PinnedRange
     unread: int
     """Events not yet read once."""
     timer: asyncio.TimerHandle
+    given_up: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -81,24 +88,28 @@ class Ranges:
     limits: RangeLimits = field(default_factory=RangeLimits)
     _kept: list[_Kept] = field(default_factory=list)
     _waiting: dict[tuple[str, StreamKey], _Waiting] = field(default_factory=dict)
-
-    @property
-    def kept_bytes(self) -> int:
-        return sum(each.range.size for each in self._kept)
+    kept_bytes: int = 0
+    """Kept, and being read by plans."""
 
     async def plan(self, key: StreamKey, tenant: str, at: JoinPoint, wanted: Wanted) -> Plan:
         """Reads what comes next and keeps it. Raises FeedmuxError: what ended the feed at this place."""
         if wanted.until is not None and not wanted.until.is_after(at.place):
             return Plan(PinnedRange(at.place, at.place, ()), caught_up=True)
-        reader = self._reader(key, tenant, at)
+        reader, account, charged = self._reader(key, tenant, at), self.hub.accounts.of(tenant), 0
+
+        def charge(size: int) -> bool:
+            nonlocal charged
+            charged += size
+            return self._charge(account, size)
+
         try:
-            deliveries, error = await _read(reader, wanted)
+            deliveries, error = await _read(reader, wanted, charge)
+            if error is not None and not deliveries:
+                raise error
         except BaseException:
+            self._release(account, charged)
             reader.close()
             raise
-        if error is not None and not deliveries:
-            reader.close()
-            raise error
         end = deliveries[-1].end if deliveries else at.place
         if error is None and wanted.until is not None and (reader.passed or not wanted.until.is_after(reader.place)):
             end = wanted.until
@@ -110,16 +121,16 @@ class Ranges:
             reader.close()
         found = PinnedRange(at.place, end, tuple(deliveries))
         if deliveries:
-            self._keep(key, tenant, found)
+            self._keep(key, account, found)
         return Plan(found, not (wanted.until or wanted.target).is_after(end))
 
     def read(
         self, key: StreamKey, tenant: str, after: ResumeToken, until: ResumeToken, payload_max: int
     ) -> Iterator[Delivery] | None:
         """The events in (after, until] from what is kept, in pieces of at most `payload_max` bytes where events allow;
-        None when it is not kept."""
+        None when it is not kept. Raises GivenUp between two of them."""
         for kept in self._kept:
-            if kept.tenant == tenant and kept.key == key and kept.range.covers(after, until):
+            if kept.account.tenant == tenant and kept.key == key and kept.range.covers(after, until):
                 return self._reading(kept, after, until, payload_max)
         return None
 
@@ -137,6 +148,8 @@ class Ranges:
         for delivery in kept.range.read(after, until, payload_max):
             count += delivery.count
             yield delivery
+            if kept.given_up:
+                raise GivenUp
         kept.unread -= count
         if kept.unread <= 0:
             self._give_up(kept)
@@ -164,11 +177,26 @@ class Ranges:
     def _leave(self, name: tuple[str, StreamKey]) -> None:
         self._waiting.pop(name).reader.close()
 
-    def _keep(self, key: StreamKey, tenant: str, found: PinnedRange) -> None:
+    def _keep(self, key: StreamKey, account: Account, found: PinnedRange) -> None:
+        """What is kept was charged while it was read."""
         timer = asyncio.get_running_loop().call_later(self.limits.kept_s, self._expire, found)
-        self._kept.append(_Kept(tenant, key, found, found.count, timer))
-        while self.kept_bytes > self.limits.kept_bytes_max and len(self._kept) > 1:
-            self._give_up(self._kept[0])
+        self._kept.append(_Kept(account, key, found, found.count, timer))
+
+    def _charge(self, account: Account, size: int) -> bool:
+        """Counts what a plan has read, at the cost of older ranges. False when it must end: nothing older is left."""
+        self.kept_bytes += size
+        account.kept_bytes += size
+        while account.keeps_too_much or self.kept_bytes > self.limits.kept_bytes_max:
+            holders = [each for each in self._kept if each.account is account or not account.keeps_too_much]
+            if not holders:
+                return False
+            most = max(each.account.kept_bytes for each in holders)
+            self._give_up(next(each for each in holders if each.account.kept_bytes == most))
+        return True
+
+    def _release(self, account: Account, size: int) -> None:
+        self.kept_bytes -= size
+        account.kept_bytes -= size
 
     def _expire(self, found: PinnedRange) -> None:
         for kept in self._kept:
@@ -177,13 +205,18 @@ class Ranges:
                 return
 
     def _give_up(self, kept: _Kept) -> None:
+        if kept.given_up:
+            return
+        kept.given_up = True
         kept.timer.cancel()
-        if kept in self._kept:
-            self._kept.remove(kept)
+        self._kept.remove(kept)
+        self._release(kept.account, kept.range.size)
 
 
-async def _read(reader: RangeReader, wanted: Wanted) -> tuple[list[Delivery], FeedmuxError | None]:
-    """What comes, up to the limits; with what ended the feed behind it."""
+async def _read(
+    reader: RangeReader, wanted: Wanted, charge: Callable[[int], bool]
+) -> tuple[list[Delivery], FeedmuxError | None]:
+    """What comes, up to the limits; with what ended the feed behind it. `charge` says whether more may be read."""
     began_s = time.monotonic()
     wait_until_s, last_s = began_s + wanted.wait_s, began_s + max(wanted.wait_s, READ_TIME_MAX_S)
     reader.grant(wanted.events_max, wanted.bytes_max)
@@ -198,6 +231,8 @@ async def _read(reader: RangeReader, wanted: Wanted) -> tuple[list[Delivery], Fe
             return found, error
         if delivery is not None:
             found.append(delivery)
+            if not charge(delivery.size):
+                break
         elif reached or (wanted.until is not None and not wanted.until.is_after(reader.place)):
             break
     return found, None

@@ -8,6 +8,7 @@ Request: length of the data (8 bytes, little endian), canonical (1 byte), concat
 Answer: length of the data and number of offsets (8 bytes each), data, offsets; a length of -1 for what is not BSON.
 """
 
+import os
 import sys
 from array import array
 from struct import Struct
@@ -49,6 +50,8 @@ def varint(value: int) -> bytes:
 
 
 def main() -> None:
+    # Texts are made in bulk, and the event loop beside it has everybody's deliveries to make.
+    os.nice(5)
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
     while len(head := requests.read(REQUEST.size)) == REQUEST.size:
         size, canonical = REQUEST.unpack(head)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.history_alarm import HistoryAlarm
 from feedmux_server.core.position import PositionEncoder
 from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.core.shared_stream import SharedStream, StreamState
@@ -20,9 +21,14 @@ from feedmux_server.core.subscriber import Delivery, Ended, JoinPoint, NeedsRend
 from feedmux_server.fanout.allowance import Allowance
 from feedmux_server.fanout.hub import Hub
 from feedmux_server.fanout.signal import Signal
+from feedmux_server.telemetry.observer import NO_SESSION, SessionObserver
 
 FLUSH_TIMEOUT_S = 5.0
+RECONNECT_S = 0.2
+"""A drained client's connection has been told to go; clients spread their reconnects themselves."""
 CONTINUE_PAUSE_S = 0.05
+SHUTTING_DOWN = "the server is shutting down; reconnect"
+AGED = "the session has reached its age (limits.connection_age_s of the server); reconnect"
 _NOT_HELD_S = float("inf")
 
 
@@ -65,7 +71,16 @@ class GapMark:
     reason: str
 
 
-Output = Delivery | ProgressMark | CommittedMark | DrainingMark | DegradedMark | RewoundMark | GapMark
+@dataclass(frozen=True, slots=True)
+class HistoryAtRiskMark:
+    """The place will have left the oplog."""
+
+    remaining_s: float
+
+
+Output = (
+    Delivery | ProgressMark | CommittedMark | DrainingMark | DegradedMark | RewoundMark | GapMark | HistoryAtRiskMark
+)
 
 
 class Commits(Protocol):
@@ -101,8 +116,15 @@ class Session:
         self._end: FeedmuxError | None = None
         self._close_asked = False
         self._drain_deadline: float | None = None
+        self._drained_for = ""
         self._heard_s = time.monotonic()
         self._source_away = False
+        self._history = HistoryAlarm(hub.limits.history_at_risk_s)
+        self._observer: SessionObserver = NO_SESSION
+
+    @property
+    def source(self) -> str:
+        return self._key.spec.scope.source
 
     @property
     def subscriber(self) -> Subscriber:
@@ -142,6 +164,8 @@ class Session:
             wire_format=wire_format,
             batch_events_max=self._policy.batch_events_max,
         )
+        self._observer = self._hub.observer.session(tenant)
+        self._hub.sessions.add(self)
 
     async def opened(self) -> None:
         """Waits until MongoDB has accepted the feed, for a heartbeat's time at most; raises what it refused."""
@@ -164,6 +188,7 @@ class Session:
     def close(self) -> None:
         """Leaves the feed."""
         if self._subscriber is not None:
+            self._hub.sessions.discard(self)
             self._hub.release(self._key, self._subscriber)
             self._subscriber = None
         if self._allowance is not None:
@@ -179,8 +204,26 @@ class Session:
             self._submit()
         if self._allowance is not None:
             self._allowance.acked(sequence)
+        self._observer.acked(sequence)
         if self._drain_deadline is not None:
             self._signal.set()
+
+    def written(self, delivery: Delivery) -> None:
+        """A delivery was given to gRPC."""
+        stream = self._subscriber.stream if self._subscriber is not None else None
+        self._observer.sent(
+            delivery.first_sequence + delivery.count - 1,
+            delivery.count,
+            delivery.size,
+            delivery.read_time_s,
+            stream.trace if isinstance(stream, SharedStream) else None,
+        )
+
+    def has_headroom(self, headroom_s: float) -> None:
+        """Tells the client, when that is news."""
+        if self._history.falls_to(headroom_s):
+            self.notice(HistoryAtRiskMark(headroom_s))
+            self._hub.observer.history_notice(self.subscriber.tenant)
 
     def ask_close(self) -> None:
         """The client wants its acks flushed and the stream ended with OK."""
@@ -193,10 +236,11 @@ class Session:
             self._end = error
             self._signal.set()
 
-    def drain(self, deadline_s: float) -> None:
+    def drain(self, deadline_s: float, why: str = SHUTTING_DOWN) -> None:
         """Tells the client to go, and ends the session `deadline_s` from now at the latest."""
         if self._drain_deadline is None and self._subscriber is not None:
             self._drain_deadline = time.monotonic() + deadline_s
+            self._drained_for = why
             self._marks.append(DrainingMark(deadline_s, self.subscriber.at.place))
             self._signal.set()
 
@@ -229,7 +273,7 @@ class Session:
                     continue
                 if self._close_asked:
                     return None
-                raise FeedmuxError(ErrorReason.DRAINING, "the server is shutting down; reconnect", retry_after_s=1.0)
+                raise FeedmuxError(ErrorReason.DRAINING, self._drained_for, retry_after_s=RECONNECT_S)
             taken, held_s = await self._take() if self._drain_deadline is None else (None, _NOT_HELD_S)
             if isinstance(taken, Delivery):
                 self._heard_s = time.monotonic()

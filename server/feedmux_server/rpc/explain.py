@@ -7,6 +7,7 @@ from feedmux_server.core.feed import FeedSpec, change_stream_options
 from feedmux_server.core.grant_report import withheld
 from feedmux_server.core.stream_key import StreamKey, user_stages
 from feedmux_server.core.subscriber import JoinPoint
+from feedmux_server.core.wide_plan import may_be_view
 from feedmux_server.fanout.explaining import collection_images, headroom_s, try_to_open
 from feedmux_server.fanout.starting import resolve_start
 from feedmux_server.rpc import convert
@@ -64,5 +65,6 @@ class Explain:
         response.pipeline = stages_as_json([{"$changeStream": change_stream_options(key.spec)}, *user_stages(key)])
         response.stream_key = str(key)
         response.stream_open = self._service.hub.is_read(key)
+        response.may_be_view = self._service.hub.limits.wide.enabled and may_be_view(key)
         for what, why in withheld(self._service.grants_of(tenant), feed):
             response.withheld.append(wire.ExplainResponse.Withheld(what=what, why=why))

@@ -16,6 +16,7 @@ from feedmux_server.fanout.session import (
     DegradedMark,
     DrainingMark,
     GapMark,
+    HistoryAtRiskMark,
     Output,
     ProgressMark,
     RewoundMark,
@@ -116,6 +117,9 @@ class Framer:
                 gap = wire.Notice.Gap(to=cluster_time(ends.cluster_time), reason=reason)
                 getattr(gap, "from").CopyFrom(cluster_time(begins.cluster_time))
                 return wire.SubscribeResponse(notice=wire.Notice(gap=gap))
+            case HistoryAtRiskMark(remaining_s):
+                at_risk = wire.Notice.HistoryAtRisk(remaining=duration(remaining_s))
+                return wire.SubscribeResponse(notice=wire.Notice(history_at_risk=at_risk))
         raise TypeError(f"no frame for {type(output).__name__}")
 
     def opened(self, message: wire.Opened) -> bytes:

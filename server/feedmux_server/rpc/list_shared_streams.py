@@ -3,11 +3,14 @@
 from feedmux.v1 import operator_pb2 as wire
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.extended_json import stages_as_json
+from feedmux_server.core.feed import change_stream_options
 from feedmux_server.core.feed_streams import FeedStreams
 from feedmux_server.core.shared_stream import SharedStream, StreamState
-from feedmux_server.core.stream_key import effective_stages
+from feedmux_server.core.stream_key import StreamKey, effective_stages
 from feedmux_server.core.subscriber import Subscriber
 from feedmux_server.fanout.hub import KeyStreams
+from feedmux_server.fanout.view_reader import ViewReader
+from feedmux_server.fanout.wide_streams import WideStreams
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.service import LiveSession, Service
 from feedmux_server.rpc.status import Context
@@ -52,16 +55,44 @@ class ListSharedStreams:
                 response.detached_subscribers.extend(
                     _subscriber(each.streams, subscriber, sessions) for subscriber in each.streams.detached.values()
                 )
+        response.wide_groups.extend(
+            _wide_group(service.hub.wide, name, feeds)
+            for name, feeds in service.hub.wide.plan.groups()
+            if request.source in ("", name.spec.scope.source)
+        )
         response.totals.CopyFrom(
             wire.Totals(
                 shared_streams=sum(len(each.streams.streams) for each in service.hub.keyed()),
-                cursors=sum(pump.cursor_open for each in service.hub.keyed() for pump in each.pumps.values()),
+                cursors=service.hub.cursors,
                 subscribers=len(service.live),
                 memory_bytes=service.hub.memory_bytes,
                 memory_bytes_max=service.hub.limits.memory_bytes_max,
             )
         )
         return response.SerializeToString()
+
+
+def _wide_group(wide_streams: WideStreams, name: StreamKey, feeds: int) -> wire.WideGroup:
+    options = {**change_stream_options(name.spec), "readPreference": name.spec.read_preference}
+    del options["allChangesForCluster"]
+    message = wire.WideGroup(
+        source=name.spec.scope.source,
+        options=", ".join(f"{option}: {value}" for option, value in options.items() if value),
+        feeds=feeds,
+        decision=wide_streams.plan.state(name).value,
+    )
+    stream = wide_streams.stream_of(name)
+    if stream is not None and not stream.ended:
+        message.MergeFrom(
+            wire.WideGroup(
+                views=stream.view_count,
+                scope=stream.scope.namespace,
+                events_read=stream.events_read,
+                events_taken=stream.events_taken,
+                ring_bytes=stream.ring.bytes,
+            )
+        )
+    return message
 
 
 async def _now(each: KeyStreams) -> int:
@@ -78,7 +109,7 @@ def _lag_s(newest: int, now: int) -> float:
 
 def _stream(each: KeyStreams, stream: SharedStream, now: int) -> wire.SharedStream:
     pump = each.pumps.get(stream.id)
-    ring = stream.ring
+    ring, reader = stream.ring, pump.reader if pump is not None else None
     return wire.SharedStream(
         id=str(stream.id),
         stream_key=each.key.digest.hex(),
@@ -95,7 +126,8 @@ def _stream(each: KeyStreams, stream: SharedStream, now: int) -> wire.SharedStre
         events_read=stream.events_read,
         batches_read=stream.batches_read,
         resumes=stream.resumes,
-        cursor_open=pump is not None and pump.cursor_open,
+        cursor_open=reader is not None and reader.has_cursor,
+        view_of=reader.view_of.scope.namespace if isinstance(reader, ViewReader) and reader.view_of else "",
         subscriber_count=len(stream.subscribers),
     )
 

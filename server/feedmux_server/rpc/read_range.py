@@ -3,6 +3,7 @@
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import subscriptions_pb2
@@ -15,6 +16,7 @@ from feedmux_server.core.stream_key import StreamKey
 from feedmux_server.core.subscriber import BSON, Delivery, JoinPoint
 from feedmux_server.fanout.allowance import Allowance
 from feedmux_server.fanout.range_reader import RangeReader
+from feedmux_server.fanout.ranges import GivenUp
 from feedmux_server.fanout.signal import Signal
 from feedmux_server.fanout.starting import fingerprint_of, join_point
 from feedmux_server.rpc import convert
@@ -92,17 +94,23 @@ class ReadRange:
         self, key: StreamKey, tenant: str, after: JoinPoint, until: ResumeToken, payload_max: int
     ) -> AsyncGenerator[Delivery, None]:
         kept = self._service.ranges.read(key, tenant, after.place, until, payload_max)
+        sent = 0
         if kept is not None:
-            for delivery in kept:
-                yield delivery
-            return
+            try:
+                for delivery in kept:
+                    sent += delivery.count
+                    after = JoinPoint(delivery.end, exact=True)
+                    yield delivery
+                return
+            except GivenUp:
+                pass  # the rest from MongoDB
         reader = RangeReader(self._service.hub, key, tenant, after, payload_max)
         try:
             reader.grant(WINDOW_EVENTS, WINDOW_BYTES)
             while until.is_after(reader.place) and not reader.passed:
                 found = await reader.next(time.monotonic() + _LOOK_EVERY_S, until=until)
                 if found is not None:
-                    yield found
+                    yield replace(found, first_sequence=sent + found.first_sequence)
                     reader.grant(found.count, found.size)
         finally:
             reader.close()

@@ -10,13 +10,11 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
-from feedmux.v1 import change_feed_pb2, operator_pb2, subscriptions_pb2
 from feedmux_server.rpc.convert import REQUEST_BYTES_MAX
 from feedmux_server.rpc.explain import Explain
+from feedmux_server.rpc.health import CHANGE_FEED, HEALTH, OPERATOR, SUBSCRIPTIONS, Health
 from feedmux_server.rpc.list_shared_streams import ListSharedStreams
 from feedmux_server.rpc.operator import Operator
 from feedmux_server.rpc.plan_range import PlanRange
@@ -31,10 +29,6 @@ from feedmux_server.rpc.watch import Watch
 
 log = logging.getLogger(__name__)
 
-CHANGE_FEED = change_feed_pb2.DESCRIPTOR.services_by_name["ChangeFeed"].full_name
-SUBSCRIPTIONS = subscriptions_pb2.DESCRIPTOR.services_by_name["Subscriptions"].full_name
-OPERATOR = operator_pb2.DESCRIPTOR.services_by_name["Operator"].full_name
-
 # More than handlers take, so that a request somewhat too large gets an ErrorInfo; beyond, gRPC refuses it unread.
 RECEIVE_BYTES_MAX = 4 * REQUEST_BYTES_MAX
 
@@ -45,10 +39,11 @@ class Listeners:
 
     data: str
     operator: str
-    health: str
     tls: Tls | None = None
     data_mtls: str = ""
     """A second address for data, where a client certificate is required; then `data` wants none."""
+    connection_age_s: float = 0.0
+    """A connection this old is told to make another one; 0: never. What runs on it goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,52 +62,55 @@ Unary = Callable[[bytes, Context], Awaitable[bytes]]
 class PortInUse(Exception):
     """An address cannot be listened on; the message says what to do."""
 
+    def __init__(self, address: str, name: str) -> None:
+        super().__init__(
+            f"cannot listen on {address} ({name}): the port is in use or the address is not this machine's."
+            f" Set listen.{name} (or FEEDMUX_LISTEN__{name.upper()}) to another"
+        )
+
 
 class Servers:
-    """The three servers of a process."""
+    """The data and the operator server of a process. `health` has one of its own."""
 
-    def __init__(self, service: Service, listeners: Listeners) -> None:
+    def __init__(self, service: Service, health: Health, listeners: Listeners) -> None:
         self._service = service
         self._listeners = listeners
-        self._health = HealthServicer()
+        self._health = health
         self._servers: list[grpc.aio.Server] = []
         self._data = self._server(_data_handlers(service), (CHANGE_FEED, SUBSCRIPTIONS))
         self._operator = self._server(_operator_handlers(service), (OPERATOR,))
-        self._probe = self._server((), ())
 
-    async def start(self) -> Ports:
+    async def start(self, health_port: int) -> Ports:
         """Raises PortInUse."""
         at = self._listeners
         authorities = at.tls is not None and at.tls.material.client_authorities is not None
         ports = Ports(
             _listen(self._data, at.data, at.tls, "data", client_certificate=authorities and not at.data_mtls),
             _listen(self._operator, at.operator, at.tls, "operator"),
-            _listen(self._probe, at.health, None, "health"),
+            health_port,
             _listen(self._data, at.data_mtls, at.tls, "data_mtls", client_certificate=True) if at.data_mtls else None,
         )
         for server in self._servers:
             await server.start()
-        await self._serving(True)
         return ports
 
-    async def drain(self, deadline_s: float) -> None:
-        """Not serving, notices, acks flushed, streams ended; then stops within the deadline and a second."""
+    async def drain(self, deadline_s: float, delay_s: float) -> None:
+        """Not serving; after the delay notices, acks flushed, streams ended; stops within the deadline and a second."""
+        await self._health.drain()
+        await asyncio.sleep(delay_s)
         self._service.draining = True
-        await self._serving(False)
         for live in self._service.sessions():
             live.session.drain(deadline_s)
+        # Connections are told to go at once: who reconnects must not meet this server again. Streams go on.
+        going = asyncio.gather(*(server.stop(deadline_s + 1.0) for server in self._servers))
         with suppress(TimeoutError):
             async with asyncio.timeout(deadline_s + 1.0):
                 await self._service.all_left()
         await self.stop(0.5)
+        await going
 
     async def stop(self, grace_s: float) -> None:
         await asyncio.gather(*(server.stop(grace_s) for server in self._servers))
-
-    async def _serving(self, serving: bool) -> None:
-        status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
-        for name in ("", CHANGE_FEED, SUBSCRIPTIONS, OPERATOR):
-            await self._health.set(name, status)
 
     def _server(self, handlers: tuple[grpc.GenericRpcHandler, ...], names: tuple[str, ...]) -> grpc.aio.Server:
         server = grpc.aio.server(
@@ -126,19 +124,23 @@ class Servers:
                 ("grpc.keepalive_timeout_ms", 10_000),
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+                *_age_options(self._listeners.connection_age_s),
             )
         )
         server.add_generic_rpc_handlers(handlers)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        reflection.enable_server_reflection(
-            (*names, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME), server
-        )
+        self._health.add_to(server)
+        reflection.enable_server_reflection((*names, HEALTH, reflection.SERVICE_NAME), server)
         self._servers.append(server)
         return server
 
 
+def _age_options(age_s: float) -> tuple[tuple[str, int], ...]:
+    # gRPC varies it by a tenth, and leaves what runs on the connection alone: `rpc.serving` ends sessions, later.
+    return (("grpc.max_connection_age_ms", int(age_s * 1000)),) if age_s else ()
+
+
 def _data_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
-    guard = partial(guarded, refused=service.refused)
+    guard = partial(guarded, refused=service.refused, observer=service.hub.observer, service=CHANGE_FEED)
     subscriptions = Subscriptions(service)
     feed: dict[str, Any] = {
         "Subscribe": grpc.stream_stream_rpc_method_handler(guard("Subscribe", Subscribe(service))),
@@ -157,7 +159,8 @@ def _data_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
         "SeekSubscription": subscriptions.seek,
     }
     unary: dict[str, Any] = {
-        name: grpc.unary_unary_rpc_method_handler(guard(name, method)) for name, method in control.items()
+        name: grpc.unary_unary_rpc_method_handler(guard(name, method, service=SUBSCRIPTIONS))
+        for name, method in control.items()
     }
     return (
         grpc.method_handlers_generic_handler(CHANGE_FEED, feed),
@@ -166,7 +169,7 @@ def _data_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
 
 
 def _operator_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
-    guard = partial(guarded, refused=service.refused)
+    guard = partial(guarded, refused=service.refused, observer=service.hub.observer, service=OPERATOR)
     operator = Operator(service)
     methods: dict[str, Unary] = {
         "ListSharedStreams": ListSharedStreams(service),
@@ -188,7 +191,4 @@ def _listen(
             return server.add_secure_port(address, tls.credentials(client_certificate=client_certificate))
         return server.add_insecure_port(address)
     except RuntimeError:
-        raise PortInUse(
-            f"cannot listen on {address} ({name}): the port is in use or the address is not this machine's."
-            f" Set listen.{name} (or FEEDMUX_LISTEN__{name.upper()}) to another"
-        ) from None
+        raise PortInUse(address, name) from None

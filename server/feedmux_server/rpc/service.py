@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.feed import FeedSpec
+from feedmux_server.core.feed import FeedSpec, route_of
 from feedmux_server.core.grant import Grants
 from feedmux_server.core.grant_stages import apply_grants
 from feedmux_server.core.position import PositionEncoder
@@ -84,6 +84,10 @@ class Service:
     drain_s: float
     grants: Mapping[str, Grants] = field(default_factory=dict)
     """By tenant, for every tenant there is: one that is missing here sees nothing. Replaced by `change_grants`."""
+    connection_age_s: float = 0.0
+    """A session older than this is told to reconnect, so that new replicas get their share; 0: never."""
+    unused_days: float = 0.0
+    """Subscriptions that nobody has used for so long are deleted; 0: never."""
     live: dict[int, LiveSession] = field(default_factory=dict)
     draining: bool = False
     _left: asyncio.Event = field(default_factory=asyncio.Event)
@@ -149,10 +153,13 @@ class Service:
         )
 
     async def identify(self, context: Context) -> Identity:
-        """Who calls. Raises UNAUTHENTICATED, and QUOTA_EXCEEDED when the tenant's calls come too fast."""
+        """Who calls. Waits when the tenant's calls come too fast. Raises UNAUTHENTICATED, and QUOTA_EXCEEDED when they
+        come faster than waiting helps."""
         identity = await self.auth.identify(context)
         _caller.set(identity)
-        self.hub.accounts.of(identity.tenant).request(time.monotonic())
+        wait_s = self.hub.accounts.of(identity.tenant).request(time.monotonic())
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
         return identity
 
     def did(
@@ -171,7 +178,10 @@ class Service:
         )
 
     def refused(self, method: str, context: Context, error: FeedmuxError) -> None:
-        """For the audit log: a call ended with `error`."""
+        """For the audit log and the metrics: a call ended with `error`."""
+        if error.reason is ErrorReason.QUOTA_EXCEEDED:
+            identity = _caller.get()
+            self.hub.observer.refused(identity.tenant if identity else "", error.metadata.get("quota", ""))
         if isinstance(error, Unauthenticated):
             known = _caller.get() is not None
             event = AuditEvent.SESSION_REVOKED if known else AuditEvent.AUTHENTICATION_FAILED
@@ -195,7 +205,7 @@ class Service:
 
     def routing_key(self, key: StreamKey) -> str:
         """Value of `x-feedmux-route`: subscribers of one scope hash to one replica."""
-        return f"{key.spec.scope.source}/{key.spec.scope.namespace}"
+        return route_of(key.spec.scope)
 
     def admit(self) -> None:
         """Raises DRAINING or QUOTA_EXCEEDED when no further session is taken."""

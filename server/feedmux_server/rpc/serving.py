@@ -2,19 +2,25 @@
 
 import asyncio
 import itertools
+import random
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 from feedmux.v1 import change_feed_pb2 as wire
+from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.position import PositionEncoder
 from feedmux_server.core.stream_key import StreamKey
 from feedmux_server.core.subscriber import Delivery, JoinPoint
-from feedmux_server.fanout.session import Session
+from feedmux_server.fanout.session import AGED, Session
 from feedmux_server.rpc.convert import cluster_time, duration
 from feedmux_server.rpc.frames import Framer
 from feedmux_server.rpc.service import LiveSession, Service
 
 _ids = itertools.count(1)
+
+AGE_SPREAD = (1.15, 1.5)
+"""Sessions end at their connection's age times this: behind the connection, which gRPC ends up to a tenth late, so that
+the next one is made on another; and not all at the same time."""
 
 Write = Callable[[bytes], Awaitable[None]]
 
@@ -31,14 +37,27 @@ def listed(service: Service, live: LiveSession) -> Iterator[None]:
     account.open_stream(live.key)
     name = next(_ids)
     service.enter(name, live)
+    aging: asyncio.TimerHandle | None = None
+    if service.connection_age_s:
+        age_s = service.connection_age_s * random.uniform(*AGE_SPREAD)
+        aging = asyncio.get_running_loop().call_later(age_s, live.session.drain, service.drain_s, AGED)
+    outcome = "CANCELLED"
     try:
         yield
+        outcome = "OK"
+    except FeedmuxError as error:
+        outcome = error.reason.value
+        raise
     except asyncio.CancelledError:
         if not live.cut_off or live.session.end_error is None or live.task is None:
             raise
         live.task.uncancel()
+        outcome = live.session.end_error.reason.value
         raise live.session.end_error from None
     finally:
+        if aging is not None:
+            aging.cancel()
+        service.hub.observer.session_ended(live.tenant, outcome)
         live.session.close()
         service.leave(name)
         account.close_stream(live.key)
@@ -81,5 +100,7 @@ async def serve(session: Session, framer: Framer, write: Write, *, regrant: bool
     while (output := await session.next_output()) is not None:
         for frame in framer.frames(output):
             await write(frame)
-        if regrant and isinstance(output, Delivery):
-            session.grant(output.count, output.size)
+        if isinstance(output, Delivery):
+            session.written(output)
+            if regrant:
+                session.grant(output.count, output.size)

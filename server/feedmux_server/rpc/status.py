@@ -12,6 +12,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.telemetry.log import correlation_id
+from feedmux_server.telemetry.observer import Observer
 
 log = logging.getLogger(__name__)
 
@@ -77,19 +78,26 @@ def guarded(
     method: str,
     handler: Callable[[Any, Context], Awaitable[bytes | None]],
     refused: Callable[[str, Context, FeedmuxError], None],
+    observer: Observer,
+    service: str,
 ) -> Callable[[Any, Context], Awaitable[bytes | None]]:
-    """A handler whose every failure leaves as a documented status; `refused` hears of each."""
+    """A handler whose every failure leaves as a documented status; `refused` hears of each, `observer` of all calls."""
+    full_name = f"{service}/{method}"
 
     async def call(request: Any, context: Context) -> bytes | None:
-        try:
-            return await handler(request, context)
-        except FeedmuxError as error:
-            failure = error
-        except grpc.aio.AbortError:
-            raise
-        except Exception:  # noqa: BLE001 the last line: no text of ours leaves the process
-            failure = internal_error(method)
-        refused(method, context, failure)
-        return await abort(context, failure)
+        with observer.call(full_name, context.invocation_metadata) as seen:
+            try:
+                answer = await handler(request, context)
+                seen.answered("OK")
+                return answer
+            except FeedmuxError as error:
+                failure = error
+            except grpc.aio.AbortError:
+                raise
+            except Exception:  # noqa: BLE001 the last line: no text of ours leaves the process
+                failure = internal_error(method)
+            seen.answered(failure.status, failure.reason.value)
+            refused(method, context, failure)
+            return await abort(context, failure)
 
     return call

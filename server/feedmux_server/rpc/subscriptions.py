@@ -6,6 +6,7 @@ from google.protobuf import empty_pb2
 
 from feedmux.v1 import feed_pb2, subscriptions_pb2
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.feed import Scope, route_of
 from feedmux_server.core.names import check_name
 from feedmux_server.core.start import Start, StartKind
 from feedmux_server.core.stream_key import StreamKey
@@ -15,6 +16,7 @@ from feedmux_server.fanout.starting import resolve_start
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import Context
+from feedmux_server.rpc.unused import expires_ms
 from feedmux_server.state.model import StoredSubscription
 from feedmux_server.telemetry.audit import AuditEvent
 
@@ -48,13 +50,13 @@ class Subscriptions:
             cluster_time=at.place.cluster_time,
             order=order_bytes(at.place),
         )
-        return _message(stored).SerializeToString()
+        return self._message(stored).SerializeToString()
 
     async def get(self, data: bytes, context: Context) -> bytes:
         tenant = await self._tenant(context)
         request = convert.parse(subscriptions_pb2.GetSubscriptionRequest, data)
         check_name("name", request.name)
-        return _message(await self._service.store.get(tenant, request.name)).SerializeToString()
+        return self._message(await self._service.store.get(tenant, request.name)).SerializeToString()
 
     async def list_(self, data: bytes, context: Context) -> bytes:
         tenant = await self._tenant(context)
@@ -66,7 +68,7 @@ class Subscriptions:
         page_size = min(request.page_size or PAGE_DEFAULT, PAGE_MAX)
         page, after = await self._service.store.list(tenant, page_size=page_size, after=request.page_token)
         response = subscriptions_pb2.ListSubscriptionsResponse(
-            subscriptions=[_message(stored) for stored in page], next_page_token=after
+            subscriptions=[self._message(stored) for stored in page], next_page_token=after
         )
         return response.SerializeToString()
 
@@ -104,7 +106,7 @@ class Subscriptions:
             expected_etag=wanted.etag or stored.etag,
         )
         self._service.batcher.recheck(tenant, wanted.name)
-        return _message(updated).SerializeToString()
+        return self._message(updated).SerializeToString()
 
     async def delete(self, data: bytes, context: Context) -> bytes:
         tenant = await self._tenant(context)
@@ -138,7 +140,10 @@ class Subscriptions:
         )
         self._service.batcher.recheck(tenant, request.name)
         self._service.did(AuditEvent.SEEK, "SeekSubscription", context, subscription=request.name)
-        return _message(sought).SerializeToString()
+        return self._message(sought).SerializeToString()
+
+    def _message(self, stored: StoredSubscription) -> subscriptions_pb2.Subscription:
+        return _message(stored, self._service.unused_days)
 
     async def _tenant(self, context: Context) -> str:
         return (await self._service.identify(context)).tenant
@@ -190,7 +195,7 @@ def _etag(definition: bytes) -> str:
     return hashlib.blake2b(definition, digest_size=8).hexdigest()
 
 
-def _message(stored: StoredSubscription) -> subscriptions_pb2.Subscription:
+def _message(stored: StoredSubscription, unused_days: float) -> subscriptions_pb2.Subscription:
     message = subscriptions_pb2.Subscription.FromString(stored.definition)
     message.name = stored.name
     message.position = stored.position
@@ -201,4 +206,8 @@ def _message(stored: StoredSubscription) -> subscriptions_pb2.Subscription:
     message.active = stored.active
     message.owner = stored.owner
     message.epoch = stored.epoch
+    message.routing_key = route_of(Scope(message.feed.source, message.feed.database, message.feed.collection))
+    expires = expires_ms(stored, unused_days)
+    if expires is not None:
+        message.expire_time.FromMilliseconds(expires)
     return message

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pymongo.errors import ConnectionFailure, OperationFailure, PyMongoError, WaitQueueTimeoutError
+from pymongo.errors import AutoReconnect, ConnectionFailure, OperationFailure, PyMongoError, WaitQueueTimeoutError
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.resume_policy import MongoFailure, Verdict, classify
@@ -23,6 +23,13 @@ def as_error(error: PyMongoError, who: str, retry_after_s: float) -> FeedmuxErro
     return FeedmuxError(
         ErrorReason.SOURCE_UNAVAILABLE, f"MongoDB of {who} cannot be reached now", retry_after_s=retry_after_s
     )
+
+
+def kind_of(error: PyMongoError) -> str:
+    """A short name for statistics: MongoDB's own, or the driver's class."""
+    details = error.details if isinstance(error, OperationFailure | AutoReconnect) else None
+    name = details.get("codeName") if isinstance(details, dict) else None
+    return str(name or type(error).__name__)
 
 
 def _facts(error: PyMongoError, during: Literal["aggregate", "getMore"]) -> MongoFailure:

@@ -20,10 +20,17 @@ from pymongo.uri_parser import parse_uri
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed import FeedSpec
+from feedmux_server.core.finding import Level, failures
+from feedmux_server.core.oplog_forecast import OplogState
+from feedmux_server.source.examine import judge_hello
 from feedmux_server.source.failures import as_error
+from feedmux_server.source.history_reads import HistoryReads
 from feedmux_server.source.raw_cursor import RawChangeStreamCursor
+from feedmux_server.telemetry.observer import NOBODY, Observer, Span
 
 RETRY_AFTER_S = 2.0
+_AUTHENTICATION_FAILED = 18
+_UNAUTHORIZED = 13
 
 T = TypeVar("T")
 
@@ -41,13 +48,16 @@ class SourceConfig:
     """Goes into positions. Empty: the replica set's own id, or its name where that may not be read."""
     server_selection_timeout_ms: int = 10_000
     connect_timeout_ms: int = 5_000
+    history_reads: int = 2
+    """Reads of history that are under way at a time."""
 
 
 class Source:
     """A connected MongoDB deployment."""
 
-    def __init__(self, config: SourceConfig) -> None:
+    def __init__(self, config: SourceConfig, observer: Observer = NOBODY) -> None:
         self.name = config.name
+        self.observer = observer
         self._config = config
         self._client: AsyncMongoClient[Mapping[str, Any]] = AsyncMongoClient(
             config.uri,
@@ -59,22 +69,34 @@ class Source:
             heartbeatFrequencyMS=2_000,
             connect=False,
         )
-        self.source_id = config.source_id
+        self._source_id = config.source_id
+        self.connected = False
+        """Whether it has once been found fit for change streams."""
+        self.history_reads = HistoryReads(config.history_reads)
+        self._oplog_measurable = True
         self._ping: asyncio.Task[int] | None = None
         self._next_ping: asyncio.Task[int] | None = None
 
-    async def connect(self) -> None:
-        """Checks that change streams can be had here. Raises FeedmuxError with what to do."""
+    @property
+    def source_id(self) -> str:
+        """Raises SOURCE_UNAVAILABLE while the deployment has not been reached since the start."""
+        if not self._source_id:
+            raise FeedmuxError(
+                ErrorReason.SOURCE_UNAVAILABLE,
+                f"MongoDB of source {self.name!r} has not been reached since this server started",
+                retry_after_s=RETRY_AFTER_S,
+            )
+        return self._source_id
+
+    async def connect(self) -> tuple[str, ...]:
+        """Checks that change streams can be had here; warnings. Raises FeedmuxError with what to do."""
         try:
             hello = await self._client.admin.command("hello")
-            if "setName" not in hello and hello.get("msg") != "isdbgrid":
-                raise FeedmuxError(
-                    ErrorReason.SOURCE_UNSUITABLE,
-                    f"source {self.name!r} is a standalone mongod, which has no change streams. Start it with --replSet"
-                    " and run rs.initiate() once (one node is enough), then name the set in the URI: ?replicaSet=rs0",
-                )
-            if not self.source_id:
-                self.source_id = await self._own_id(hello)
+            found = judge_hello(self.name, hello, await self._client.admin.command("buildInfo"))
+            if refused := failures(found):
+                raise FeedmuxError(ErrorReason.SOURCE_UNSUITABLE, "\n".join(str(each) for each in refused))
+            if not self._source_id:
+                self._source_id = await self._own_id(hello)
         except ConnectionFailure as error:
             raise FeedmuxError(
                 ErrorReason.SOURCE_UNAVAILABLE,
@@ -82,8 +104,18 @@ class Source:
                 f" {self._config.server_selection_timeout_ms / 1000:g} s. Check sources.{self.name}.uri (hosts,"
                 " replicaSet, TLS) and that it runs; sources.<name>.server_selection_timeout_ms allows it more time",
             ) from error
+        except OperationFailure as error:
+            if error.code != _AUTHENTICATION_FAILED:
+                raise self.unavailable(error) from error
+            raise FeedmuxError(
+                ErrorReason.SOURCE_UNAUTHORIZED,
+                f"MongoDB of source {self.name!r} refuses the user or password. Check sources.{self.name}.uri: user,"
+                " password (percent-encoded) and authSource",
+            ) from error
         except PyMongoError as error:
             raise self.unavailable(error) from error
+        self.connected = True
+        return tuple(str(each) for each in found if each.level is Level.WARNING)
 
     def _hosts(self) -> str:
         """For the operator's eyes: the URI without its credentials."""
@@ -112,22 +144,22 @@ class Source:
 
     async def oldest_time(self) -> int:
         """Cluster time of the oldest entry in the oplog. Raises FeedmuxError where it may not be read."""
-        oplog = self._client.local["oplog.rs"]
-        entry = await self._asked(oplog.find_one({}, {"ts": 1}, sort=[("$natural", 1)]))
-        if entry is None:
-            raise FeedmuxError(
-                ErrorReason.SOURCE_UNSUITABLE,
-                f"source {self.name!r} has no oplog to read the earliest time from (mongos); start at a time instead",
-            )
-        return _as_int(entry["ts"])
+        with self._span("find", "local", "oplog.rs"):
+            return await self._asked(self._oldest())
+
+    async def oplog(self) -> OplogState:
+        """A look at the oplog. Raises FeedmuxError: MongoDB is away, it is not permitted, or this is a mongos."""
+        return await self._asked(self._look_at_oplog())
 
     async def databases(self) -> list[str]:
         """Names of all databases. Raises FeedmuxError where they may not be listed."""
-        return await self._asked(self._client.list_database_names())
+        with self._span("listDatabases", "admin"):
+            return await self._asked(self._client.list_database_names())
 
     async def collections(self, database: str) -> dict[str, bool]:
         """The collections of a database, and whether pre- and post-images are stored. Raises as `databases` does."""
-        return await self._asked(self._list(database))
+        with self._span("listCollections", database):
+            return await self._asked(self._list(database))
 
     async def _list(self, database: str) -> dict[str, bool]:
         listed = await self._client[database].list_collections(filter={"type": "collection"})
@@ -153,7 +185,44 @@ class Source:
             options["collation"] = dict(bson.decode(spec.collation, _AS_GIVEN))
         if spec.comment:
             options["comment"] = bson.decode(spec.comment, _AS_GIVEN).get("comment")
-        return await RawChangeStreamCursor.open(database, spec.scope.collection, stages, options)
+        with self._span("aggregate", database.name, spec.scope.collection):
+            return await RawChangeStreamCursor.open(database, spec.scope.collection, stages, options)
+
+    async def _oldest(self) -> int:
+        entry = await self._client.local["oplog.rs"].find_one({}, {"ts": 1}, sort=[("$natural", 1)])
+        if entry is None:
+            raise FeedmuxError(
+                ErrorReason.SOURCE_UNSUITABLE,
+                f"source {self.name!r} has no oplog to read the earliest time from (mongos); start at a time instead",
+            )
+        return _as_int(entry["ts"])
+
+    async def _look_at_oplog(self) -> OplogState:
+        newest = _as_int((await self._client.admin.command("ping"))["operationTime"])
+        size, size_max = await self._oplog_sizes()
+        return OplogState(await self._oldest() >> 32, newest >> 32, size, size_max)
+
+    async def _oplog_sizes(self) -> tuple[int, int] | tuple[None, None]:
+        """Of its entries and what it may grow to. None where the account may read the oplog but not its statistics."""
+        if not self._oplog_measurable:
+            return None, None
+        try:
+            cursor = await self._client.local["oplog.rs"].aggregate([{"$collStats": {"storageStats": {}}}])
+            storage = (await cursor.next())["storageStats"]
+            return int(storage["size"]), int(storage["maxSize"])
+        except (OperationFailure, StopAsyncIteration, KeyError) as error:
+            # Other failures pass, or concern the oplog itself.
+            self._oplog_measurable = getattr(error, "code", None) != _UNAUTHORIZED
+            return None, None
+
+    def _span(self, operation: str, database: str, collection: str = "") -> Span:
+        """A command's, by the conventions for databases. The getMores of streams have none: there are too many."""
+        attributes = {"db.system.name": "mongodb", "db.operation.name": operation, "db.namespace": database}
+        if collection:
+            attributes["db.collection.name"] = collection
+        attributes["feedmux.source"] = self.name
+        name = f"{operation} {database}.{collection}" if collection else f"{operation} {database}"
+        return self.observer.span(name, attributes, client=True)
 
     def _pinging(self, asking: Coroutine[Any, Any, int]) -> asyncio.Task[int]:
         task = asyncio.create_task(asking, name=f"operation-time-{self.name}")
@@ -188,7 +257,8 @@ class Source:
 
     async def _ask_time(self) -> int:
         try:
-            reply = await self._asked(self._client.admin.command("ping"))
+            with self._span("ping", "admin"):
+                reply = await self._asked(self._client.admin.command("ping"))
         finally:
             self._ping, self._next_ping = self._next_ping, None
         return _as_int(reply["operationTime"])

@@ -6,6 +6,7 @@ read to, and reopens there; when to try again is the pump's decision. Down the p
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,19 +20,21 @@ from pymongo.errors import PyMongoError
 
 from feedmux_server.core.chunk import Chunk, cut_batch, read_token
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.event_time import event_time_s
 from feedmux_server.core.feed import change_stream_options
 from feedmux_server.core.resume_policy import Action, without_words
 from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.core.stream_key import StreamKey, effective_stages
 from feedmux_server.core.subscriber import JoinPoint
-from feedmux_server.source.failures import judge
+from feedmux_server.source.failures import judge, kind_of
 from feedmux_server.source.mongo import Source
 from feedmux_server.source.raw_cursor import RawBatch, RawChangeStreamCursor
 
 _RAW = CodecOptions(document_class=RawBSONDocument)
 
 _BACKLOG_BYTES = 256 * 1024
-"""A batch of this size means that MongoDB has more: it is asked for the next one before this one is looked at."""
+"""A batch of this size means that MongoDB has more: the next one is asked for in a turn of `HistoryReads`, and before
+this one is looked at if a turn is free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,7 @@ class Failed(Exception):
 
     def __init__(self, cause: PyMongoError, *, at_once: bool) -> None:
         super().__init__(type(cause).__name__)
+        self.kind = kind_of(cause)
         self.at_once = at_once
         """The driver specification allows one attempt without waiting."""
 
@@ -68,19 +72,45 @@ class Failed(Exception):
 class ChangeStreamReader:
     """A change stream of one key, from `origin` on."""
 
-    def __init__(self, source: Source, key: StreamKey, origin: JoinPoint, limits: ReadLimits) -> None:
+    def __init__(
+        self, source: Source, key: StreamKey, origin: JoinPoint, limits: ReadLimits, reads_for: Callable[[], str] = str
+    ) -> None:
+        """`reads_for` says whose turn a read of history takes: a tenant that the stream serves now; none by default."""
         self._source = source
+        self._reads_for = reads_for
         self._key = key
         self._limits = limits
         self._at = origin
         self._drop_until: ResumeToken | None = None
         self._cursor: RawChangeStreamCursor | None = None
+        self._behind = False
+        """The last batch was a large one: there is more, and it is read in turns."""
         self._ahead: asyncio.Future[RawBatch] | None = None
         self._split = any("$changeStreamSplitLargeEvent" in stage for stage in effective_stages(key))
 
     @property
     def is_open(self) -> bool:
         return self._cursor is not None
+
+    @property
+    def has_cursor(self) -> bool:
+        return self.is_open
+
+    @property
+    def is_behind(self) -> bool:
+        """MongoDB has more: the last batch was a large one."""
+        return self._behind
+
+    @property
+    def at(self) -> JoinPoint:
+        """The place read to, where it opens next."""
+        return self._at
+
+    def go_on_from(self, place: ResumeToken) -> None:
+        """Opens at `place` next: what lies before it was read elsewhere."""
+        if self._cursor is not None:
+            raise RuntimeError("the reader is open")
+        self._at = JoinPoint(place, exact=True)
 
     async def open(self) -> None:
         """Runs the aggregate at the present place. Raises `Failed`, or FeedmuxError when trying again is of no use."""
@@ -101,20 +131,24 @@ class ChangeStreamReader:
         except PyMongoError as error:
             await self._fail(error, "getMore")
             return Batch([], None, False)
-        if len(raw.data) >= _BACKLOG_BYTES and not raw.exhausted:
+        self._behind = len(raw.data) >= _BACKLOG_BYTES and not raw.exhausted
+        if self._behind and (turn := self._source.history_reads.try_begin()) is not None:
             # MongoDB works on the next batch while this one is cut and sent.
             self._ahead = asyncio.ensure_future(self._cursor.next_batch())
+            self._ahead.add_done_callback(lambda _: turn.end())
         place = self._at.place
         post_batch = read_token(raw.post_batch) if raw.post_batch is not None else None
         if post_batch is not None and self._key.policy:
             post_batch = self._shown(post_batch, raw.data)
+        read_time_s = time.time()
         chunks = (
             cut_batch(
-                raw.data, place, post_batch, time.time(), bytes_max=self._limits.chunk_bytes_max, split=self._split
+                raw.data, place, post_batch, read_time_s, bytes_max=self._limits.chunk_bytes_max, split=self._split
             )
             if raw.data
             else []
         )
+        self._tell(chunks, read_time_s)
         if self._drop_until is not None:
             chunks = self._drop_passed(chunks, self._drop_until)
         newest = chunks[-1].end if chunks else post_batch
@@ -123,6 +157,16 @@ class ChangeStreamReader:
             # specification ("Resume Process") startAfter is kept until then, with the newest token.
             self._at = JoinPoint(newest, exact=True, native=None if chunks else self._at.native)
         return Batch(chunks, post_batch, raw.exhausted)
+
+    def _tell(self, chunks: list[Chunk], read_time_s: float) -> None:
+        events = size = 0
+        happened_s = 0.0
+        for chunk in chunks:
+            if chunk.bson is not None:
+                events += chunk.count
+                size += len(chunk.bson.data)
+                happened_s = event_time_s(chunk.bson.data, chunk.bson.offsets[-2], chunk.bson.offsets[-1])
+        self._source.observer.batch_read(self._source.name, events, size, happened_s, read_time_s)
 
     def _shown(self, post_batch: ResumeToken, data: bytes) -> ResumeToken:
         """A place that says nothing of an event which the policy withheld: a token holds the document's key, and may
@@ -135,11 +179,20 @@ class ChangeStreamReader:
 
     async def _next(self, cursor: RawChangeStreamCursor) -> RawBatch:
         ahead, self._ahead = self._ahead, None
-        return await (ahead if ahead is not None else cursor.next_batch())
+        if ahead is not None:
+            return await ahead
+        if not self._behind:
+            return await cursor.next_batch()
+        turn = await self._source.history_reads.begin(self._reads_for())
+        try:
+            return await cursor.next_batch()
+        finally:
+            turn.end()
 
     async def close(self) -> None:
         """Kills the cursor. Never raises for a MongoDB that is away."""
         cursor, self._cursor = self._cursor, None
+        self._behind = False
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             ahead.cancel()

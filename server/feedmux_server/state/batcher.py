@@ -11,6 +11,7 @@ import asyncio
 import logging
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final
@@ -18,7 +19,7 @@ from typing import Final
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.state.failure import RETRY_AFTER_S
 from feedmux_server.state.handle import CommitHandle, CommitListener, Waiting
-from feedmux_server.state.model import CommitOutcome, CommitStatus, FenceCause, Lease, StoredSubscription
+from feedmux_server.state.model import CommitOutcome, CommitRequest, CommitStatus, FenceCause, Lease, StoredSubscription
 from feedmux_server.state.store import SubscriptionStore
 
 _log = logging.getLogger(__name__)
@@ -51,6 +52,11 @@ class CommitBatcher:
     def available(self) -> bool:
         """False while commits wait for Redis."""
         return self._backoff_s == 0.0
+
+    @property
+    def waiting(self) -> int:
+        """Sessions with acks that are not stored yet."""
+        return len(self._with_acks())
 
     def attach(self, lease: Lease, stored: StoredSubscription, listener: CommitListener) -> CommitHandle:
         """Call at once after `open`. An older session of the subscription in this process is fenced now."""
@@ -183,12 +189,35 @@ class CommitBatcher:
         """Returns those whose state Redis lost and that may restore it."""
         sent: list[tuple[CommitHandle, Waiting | None]] = [(h, h.waiting) for h in handles if h.attached]
         sent_s = self._clock()
-        outcomes = await self._store.commit_many([handle.request() for handle, _ in sent])
+        outcomes = await self._commit_many([handle.request() for handle, _ in sent])
         missing: list[CommitHandle] = []
+        answered = [handle for handle, _ in sent if handle.available]
         for (handle, waiting), outcome in zip(sent, outcomes, strict=True):
             if handle.attached and self._apply(handle, waiting, outcome, sent_s):
                 missing.append(handle)
+        refused = [handle.lease for handle in answered if not handle.available]
+        if refused:
+            first = refused[0]
+            _log.error(
+                "redis does not take the commits of %d keys now, tenant=%s subscription=%s among them",
+                len(refused),
+                first.tenant,
+                first.name,
+            )
         return missing
+
+    async def _commit_many(self, requests: Sequence[CommitRequest]) -> Sequence[CommitOutcome]:
+        observer, began_s = self._store.observer, time.perf_counter()
+        try:
+            with observer.span("feedmux commit", {"feedmux.commit.count": len(requests)}):
+                outcomes = await self._store.commit_many(requests)
+        except FeedmuxError:
+            observer.committed("unavailable", len(requests))
+            raise
+        observer.commit_took(time.perf_counter() - began_s)
+        for status, count in Counter(outcome.status for outcome in outcomes).items():
+            observer.committed(status.value.lower(), count)
+        return outcomes
 
     def _apply(self, handle: CommitHandle, sent: Waiting | None, outcome: CommitOutcome, sent_s: float) -> bool:
         match outcome.status:
@@ -207,11 +236,10 @@ class CommitBatcher:
         return False
 
     def _put_off(self, handle: CommitHandle) -> None:
-        """Redis refuses this key alone: it waits, the others go on."""
+        """Redis refuses this key, or the cluster's node that has it is away: it waits, the others go on."""
         handle.not_before_s = self._clock() + BACKOFF_MAX_S
         self._due.add(handle)
         handle.tell_available(False)
-        _log.error("redis refuses a key: tenant=%s subscription=%s", handle.lease.tenant, handle.lease.name)
 
     def _fence(self, handle: CommitHandle, cause: FenceCause) -> None:
         self._forget(handle)

@@ -1,105 +1,192 @@
-"""Makes the Redis client, and judges at start whether this Redis may hold positions.
+"""Makes the Redis client: one server, the primary that sentinels name, or a cluster.
 
-Invariant: no password leaves this module. Neighbours: `app` calls both functions, `store` takes the client.
+Invariant: no password leaves this module. Neighbours: `dependencies` calls it, `commands` takes the client,
+`redis_url` says what a URL means.
 """
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from redis import exceptions as redis_errors
-from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio import BlockingConnectionPool, Redis, RedisCluster, SSLConnection, UnixDomainSocketConnection
+from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 
-from feedmux_server.state.failure import state_unavailable
+from feedmux_server.state.redis_url import Kind, RedisUrl, parse_redis_url
+
+Client = Redis | RedisCluster
+
+CONNECTIONS_MAX = 16
+"""To one server. A frozen Redis does not gather one connection per waiting request."""
+SENTINEL_TIMEOUT_S = 1.0
 
 
 class StartupError(Exception):
     """The server must not start like this; the message says what to do."""
 
 
-def connect(
-    url: str, *, connect_timeout_s: float = 2.0, pool_timeout_s: float = 2.0, connections_max: int = 16
-) -> Redis:
-    """A client for `redis://`, `rediss://` or `unix://`, connecting at the first command. Raises StartupError.
+@dataclass(frozen=True, slots=True)
+class RedisAccess:
+    """What the URL does not say. Empty: as the URL says, or not used."""
+
+    username: str = ""
+    password: str = field(default="", repr=False)
+    sentinel_username: str = ""
+    sentinel_password: str = field(default="", repr=False)
+    ca_file: Path | None = None
+    certificate_file: Path | None = None
+    key_file: Path | None = None
+
+
+def connect(url: str, access: RedisAccess | None = None, *, connect_timeout_s: float = 2.0) -> Client:
+    """A client that connects at the first command. Raises StartupError.
 
     Nothing is retried down here: the scripts are not all idempotent, and the batcher has a backoff of its own.
-    A connection that died in the pool is replaced before use. The pool is bounded, so that a frozen Redis does
-    not gather one connection per waiting request.
+    A connection that died in the pool is replaced before use.
 
-    The time limit of a call is set by its caller (`scripts`, `check_redis`), not by `socket_timeout`: with that,
+    The time limit of a call is set by its caller (`commands`, `examine`), not by `socket_timeout`: with that,
     redis-py writes under `asyncio.wait_for`, which in Python 3.11 swallows a cancellation that comes as the
     write completes (measured: one cancelled task in four went on).
     """
     try:
-        pool: Any = BlockingConnectionPool.from_url(
-            url,
-            max_connections=connections_max,
-            timeout=pool_timeout_s,
-            socket_timeout=None,
-            socket_connect_timeout=connect_timeout_s,
-            socket_keepalive=True,
-            retry=Retry(NoBackoff(), 0),
-            protocol=2,
-            decode_responses=False,
+        where = parse_redis_url(url)
+    except ValueError as error:
+        raise StartupError(f"redis.url: {error}") from None
+    access = access or RedisAccess()
+    if where.tls:
+        _check_files(access)
+    elif access.ca_file or access.certificate_file or access.key_file:
+        raise StartupError(f"redis: TLS files are named and redis.url ({where}) is without TLS: begin it with rediss")
+    common: dict[str, Any] = {
+        "socket_timeout": None,
+        "socket_connect_timeout": connect_timeout_s,
+        "socket_keepalive": True,
+        "protocol": 2,
+    }
+    login = _login(access.username or where.username, access.password or where.password)
+    tls = _tls(access) if where.tls else {}
+    match where.kind:
+        case Kind.SERVER:
+            return Redis.from_pool(_pool(where, {**common, **login, **tls}))
+        case Kind.SENTINEL:
+            sentinel_login = _login(access.sentinel_username, access.sentinel_password)
+            return WatchedPrimary(where, {**common, **login, **tls}, {**common, **sentinel_login, **tls})
+        case Kind.CLUSTER:
+            return RedisCluster(
+                startup_nodes=[ClusterNode(host, port) for host, port in where.hosts],
+                max_connections=2 * CONNECTIONS_MAX,  # `commands` bounds the calls; redirections take a second one
+                retry=_no_retry(),
+                ssl=where.tls,
+                **common,
+                **login,
+                **tls,
+            )
+
+
+def _pool(where: RedisUrl, options: dict[str, Any]) -> Any:
+    if where.path:
+        del options["socket_keepalive"]
+        options |= {"connection_class": UnixDomainSocketConnection, "path": where.path}
+    else:
+        [(host, port)] = where.hosts
+        options |= {"host": host, "port": port}
+        if where.tls:
+            options["connection_class"] = SSLConnection
+    return BlockingConnectionPool(
+        max_connections=CONNECTIONS_MAX, timeout=2.0, retry=_no_retry(), db=where.database, **options
+    )
+
+
+class WatchedPrimary(Redis):
+    """The primary that the sentinels name. After a failover, the next connection is made to the new one."""
+
+    def __init__(self, where: RedisUrl, options: dict[str, Any], sentinel_options: dict[str, Any]) -> None:
+        self._sentinels = _Sentinels(where, sentinel_options)
+        pool: Any = SentinelConnectionPool(  # type: ignore[no-untyped-call]
+            where.service,
+            self._sentinels,
+            ssl=where.tls,
+            max_connections=2 * CONNECTIONS_MAX,
+            retry=_no_retry(),
+            db=where.database,
+            **options,
         )
-    except ValueError:
-        raise StartupError(
-            f"{without_password(url)} is no Redis URL: write redis://HOST:PORT/DB, rediss:// or unix://PATH"
-        ) from None
-    return Redis.from_pool(pool)
+        super().__init__(connection_pool=pool)
+        self.auto_close_connection_pool = True
+
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:
+        await super().aclose(close_connection_pool)
+        await self._sentinels.aclose()
+
+    async def findings_of_sentinels(self) -> Sequence[tuple[str, str]]:
+        """Each sentinel with the primary it names, `HOST:PORT`, or with why it does not, beginning with `!`."""
+        return [(name, await self._sentinels.says(name)) for name in self._sentinels.by_name]
 
 
-def without_password(url: str) -> str:
-    """The URL for people: user name, password and query are left out."""
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname or "", f":{parts.port}" if parts.port else ""
-    except ValueError:
-        return "(unreadable)"
-    return f"{parts.scheme}://{host}{port}{parts.path}"
+class _Sentinels(Sentinel):
+    """Asks one after the other, each within a time limit: one that is frozen does not hide the others."""
+
+    def __init__(self, where: RedisUrl, options: dict[str, Any]) -> None:
+        super().__init__((), sentinel_kwargs=options)  # type: ignore[no-untyped-call]
+        self.service = where.service
+        self.by_name = {
+            f"{host}:{port}": Redis(
+                host=host, port=port, ssl=where.tls, max_connections=CONNECTIONS_MAX, retry=_no_retry(), **options
+            )
+            for host, port in where.hosts
+        }
+        self.sentinels = list(self.by_name.values())
+
+    async def discover_master(self, service_name: str) -> tuple[str, int]:
+        for sentinel in tuple(self.sentinels):
+            try:
+                async with asyncio.timeout(SENTINEL_TIMEOUT_S):
+                    known: Any = await sentinel.sentinel_masters()
+            except (redis_errors.RedisError, OSError):
+                continue
+            state = known.get(service_name)
+            if state and self.check_master_state(state, service_name):
+                # The one that answered is asked first from now on.
+                self.sentinels.remove(sentinel)
+                self.sentinels.insert(0, sentinel)
+                return str(state["ip"]), int(state["port"])
+        raise MasterNotFoundError(f"no sentinel knows a primary {service_name!r}")
+
+    async def says(self, name: str) -> str:
+        try:
+            async with asyncio.timeout(SENTINEL_TIMEOUT_S):
+                known: Any = await self.by_name[name].sentinel_masters()
+        except (redis_errors.RedisError, OSError) as error:
+            return f"!{type(error).__name__}"
+        state = known.get(self.service)
+        return f"{state['ip']}:{state['port']}" if state else "!it knows no primary of that name"
 
 
-async def check_redis(redis: Redis, url: str, *, timeout_s: float = 5.0) -> tuple[str, ...]:
-    """Raises StartupError where positions could get lost or Redis is out of reach; returns warnings."""
-    place = without_password(url)
-    try:
-        async with asyncio.timeout(timeout_s):
-            info = await _info(redis)
-    except (redis_errors.RedisError, OSError) as error:
-        raise StartupError(f"Redis at {place} cannot be used. {state_unavailable(error).message}.") from None
-    if info is None:
-        unchecked = (
-            f"Redis at {place} does not let feedmux read INFO, so its maxmemory-policy is unchecked: "
-            "it must be noeviction, or positions can vanish"
-        )
-        return (unchecked,)
-    policy = str(info.get("maxmemory_policy", "noeviction"))
-    if policy != "noeviction":
-        raise StartupError(
-            f"Redis at {place} has maxmemory-policy {policy}, by which it may throw stored positions away. "
-            "Set it to noeviction (redis-cli CONFIG SET maxmemory-policy noeviction, and in redis.conf), "
-            "or give feedmux a Redis of its own."
-        )
-    if info.get("role") == "slave":
-        raise StartupError(f"Redis at {place} is a read-only replica: give feedmux the URL of the primary.")
-    if not info.get("aof_enabled", 1):
-        volatile = (
-            f"Redis at {place} keeps no append-only file: after a restart of Redis, positions are as old as "
-            "its last snapshot, and events are delivered again; appendonly yes avoids that"
-        )
-        return (volatile,)
-    return ()
+def _no_retry() -> Retry:
+    return Retry(NoBackoff(), 0)
 
 
-async def _info(redis: Redis) -> dict[str, Any] | None:
-    try:
-        info: dict[str, Any] = await redis.info()
-    except redis_errors.NoPermissionError:
-        return None
-    except redis_errors.ResponseError as error:
-        if "unknown command" in str(error).lower():
-            return None
-        raise
-    return info
+def _login(username: str, password: str) -> dict[str, Any]:
+    return {"username": username or None, "password": password or None}
+
+
+def _tls(access: RedisAccess) -> dict[str, Any]:
+    named = {"ssl_ca_certs": access.ca_file, "ssl_certfile": access.certificate_file, "ssl_keyfile": access.key_file}
+    return {name: str(path) for name, path in named.items() if path is not None}
+
+
+def _check_files(access: RedisAccess) -> None:
+    if (access.certificate_file is None) != (access.key_file is None):
+        raise StartupError("redis.certificate_file and redis.key_file go together: name both, or none")
+    for name in ("ca_file", "certificate_file", "key_file"):
+        path: Path | None = getattr(access, name)
+        try:
+            if path is not None:
+                path.read_bytes()
+        except OSError as error:
+            raise StartupError(f"redis.{name}: {path} cannot be read ({error.strerror}); name a PEM file") from None

@@ -7,6 +7,7 @@ caller.
 from typing import Final
 
 from redis import exceptions as redis_errors
+from redis.asyncio.sentinel import MasterNotFoundError
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 
@@ -20,13 +21,17 @@ _BY_CODE: Final = {
     "NOREPLICAS": "Redis has too few replicas in reach and refuses writes: see min-replicas-to-write",
     "MASTERDOWN": "Redis is a replica without its primary: restore the primary, or point feedmux at it",
     "CLUSTERDOWN": "The Redis cluster is down: see `redis-cli cluster info`",
-    "MOVED": "This Redis is one node of a cluster, which feedmux does not follow: use a single primary",
+    "MOVED": "This Redis is one node of a cluster: name it as redis+cluster:// in redis.url",
+    "CROSSSLOT": "This Redis is one node of a cluster: name it as redis+cluster:// in redis.url",
     "NOAUTH": "Redis wants a password: set it in the Redis URL of feedmux",
     "WRONGPASS": "Redis refuses the user or password in the Redis URL of feedmux",
     "NOPERM": "Redis denies feedmux's user a command or key: see `ACL LOG`, and allow it on keys feedmux:*",
     "BUSY": "Redis is busy with another client's script",
     "TIMEOUT": "Redis does not answer in time: check that it is running, not overloaded, and near",
     "CONNECTION": "Redis cannot be reached: check that it is running and that feedmux may connect to it",
+    "NOPRIMARY": "No sentinel in reach knows a primary of that name: see `redis-cli -p 26379 SENTINEL MASTERS`",
+    "CERTIFICATE": "The certificate of Redis is not trusted: name its authority in redis.ca_file, and check its names",
+    "LAYOUT": "No node of the Redis cluster answers with its layout: check redis.url, and `redis-cli cluster info`",
 }
 """Conditions of the whole Redis, not of one key."""
 
@@ -35,6 +40,13 @@ def code_of(error: Exception) -> str:
     """The code that Redis gave, or TIMEOUT, CONNECTION or ERR."""
     if isinstance(error, (redis_errors.TimeoutError, TimeoutError)):
         return "TIMEOUT"
+    if isinstance(error, MasterNotFoundError):
+        return "NOPRIMARY"
+    if isinstance(error, redis_errors.RedisClusterException):
+        cause = code_of(error.__cause__) if isinstance(error.__cause__, Exception) else "ERR"
+        return "LAYOUT" if cause in ("ERR", "CONNECTION") else cause
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return "CERTIFICATE"
     status = getattr(error, "status_code", None)
     if isinstance(status, str) and status.isupper():
         return status

@@ -120,6 +120,11 @@ class CommitHandle:
         await self._batcher.detach(self, timeout_s)
 
     @property
+    def available(self) -> bool:
+        """False while Redis does not take this session's commits."""
+        return self._available
+
+    @property
     def position(self) -> bytes:
         """What is stored, as far as this session knows."""
         return self._stored.position

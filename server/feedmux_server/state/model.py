@@ -35,6 +35,8 @@ class StoredSubscription:
     active: bool
     create_ms: int
     update_ms: int
+    used_ms: int
+    """When it was last open, sought or changed; later than now while it is open."""
 
     @property
     def place(self) -> Place:

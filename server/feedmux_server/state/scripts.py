@@ -1,12 +1,10 @@
 """Runs the Lua scripts: by EVALSHA, many in one round trip, each call with a time limit of its own.
 
-Invariant: nothing of redis-py's exceptions escapes but `ResponseError` values about a single key. Scripts
-that Redis does not know (a restart, SCRIPT FLUSH) are loaded and their calls repeated; a NOSCRIPT call has
-had no effect.
-Neighbours: `store` above, Redis below.
+Invariant: nothing of redis-py's exceptions escapes but values about a single key. Scripts that Redis does not know (a
+restart, SCRIPT FLUSH, a failover) are sent whole; a NOSCRIPT call has had no effect.
+Neighbours: `store` above, `commands` below.
 """
 
-import asyncio
 import hashlib
 import logging
 from collections.abc import Sequence
@@ -15,13 +13,14 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 from redis import exceptions as redis_errors
-from redis.asyncio import Redis
 
-from feedmux_server.state.failure import code_of, is_of_one_key, state_unavailable
+from feedmux_server.state.commands import Argument, Command, Commands
+from feedmux_server.state.connection import Client
+from feedmux_server.state.failure import code_of, state_unavailable
+from feedmux_server.telemetry.observer import NOBODY, Observer
 
 _log = logging.getLogger(__name__)
 
-Argument = str | bytes | int
 Answer = list[Any]
 
 
@@ -45,9 +44,8 @@ def _sha_of(script: str) -> str:
 
 
 class ScriptRunner:
-    def __init__(self, redis: Redis, *, timeout_s: float) -> None:
-        self._redis = redis
-        self._timeout_s = timeout_s
+    def __init__(self, client: Client, *, timeout_s: float, observer: Observer = NOBODY) -> None:
+        self._commands = Commands(client, timeout_s=timeout_s, observer=observer)
 
     async def run(self, call: ScriptCall) -> Answer:
         """The script's answer. Raises STATE_UNAVAILABLE."""
@@ -59,13 +57,12 @@ class ScriptRunner:
 
     async def run_many(self, calls: Sequence[ScriptCall]) -> list[Answer | Exception]:
         """The answers in order; an exception among them concerns that key alone. Raises STATE_UNAVAILABLE."""
-        answers = await self._pipeline([_command(call) for call in calls])
+        answers = await self._commands.run([_command(call) for call in calls])
         unknown = [i for i, answer in enumerate(answers) if isinstance(answer, redis_errors.NoScriptError)]
         if unknown:
-            scripts = sorted({calls[i].script for i in unknown})
-            again: list[tuple[Argument, ...]] = [("SCRIPT", "LOAD", source_of(script)) for script in scripts]
-            again += [_command(calls[i]) for i in unknown]
-            for i, answer in zip(unknown, (await self._pipeline(again))[len(scripts) :], strict=True):
+            # EVAL stores the script as SCRIPT LOAD would, on the very node of a cluster that has the key.
+            again = await self._commands.run([_command(calls[i], with_source=True) for i in unknown])
+            for i, answer in zip(unknown, again, strict=True):
                 answers[i] = answer
         return answers
 
@@ -76,28 +73,13 @@ class ScriptRunner:
 
     async def commands(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
         """Plain commands in one round trip. Raises STATE_UNAVAILABLE."""
-        answers = await self._pipeline(commands)
+        answers = await self._commands.run(commands)
         for answer in answers:
             if isinstance(answer, Exception):
                 raise state_unavailable(answer)
         return answers
 
-    async def _pipeline(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
-        try:
-            # The one limit of the call: for the pool, a new connection and all reads together; see `connect`.
-            async with asyncio.timeout(self._timeout_s), self._redis.pipeline(transaction=False) as pipeline:
-                for command in commands:
-                    pipeline.execute_command(*command)
-                answers: list[Any] = await pipeline.execute(raise_on_error=False)
-        except (redis_errors.RedisError, OSError) as error:
-            raise state_unavailable(error) from error
-        for answer in answers:
-            if isinstance(answer, Exception) and not (
-                isinstance(answer, redis_errors.NoScriptError) or is_of_one_key(answer)
-            ):
-                raise state_unavailable(answer) from answer
-        return answers
 
-
-def _command(call: ScriptCall) -> tuple[Argument, ...]:
-    return ("EVALSHA", _sha_of(call.script), 1, call.key, *call.arguments)
+def _command(call: ScriptCall, *, with_source: bool = False) -> Command:
+    script = ("EVAL", source_of(call.script)) if with_source else ("EVALSHA", _sha_of(call.script))
+    return (*script, 1, call.key, *call.arguments)

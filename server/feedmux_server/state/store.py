@@ -10,10 +10,11 @@ import secrets
 from collections.abc import Sequence
 from typing import Final
 
-from redis.asyncio import Redis
-
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.lease import LeaseRules
+from feedmux_server.state.commands import Argument
+from feedmux_server.state.connection import Client
+from feedmux_server.state.failure import is_of_one_key, state_unavailable
 from feedmux_server.state.model import (
     CommitOutcome,
     CommitRequest,
@@ -23,7 +24,8 @@ from feedmux_server.state.model import (
     RestoreRequest,
     StoredSubscription,
 )
-from feedmux_server.state.scripts import Answer, Argument, ScriptCall, ScriptRunner
+from feedmux_server.state.scripts import Answer, ScriptCall, ScriptRunner
+from feedmux_server.telemetry.observer import NOBODY, Observer
 
 TOMBSTONE_S: Final = 24 * 3600.0
 
@@ -33,16 +35,18 @@ class SubscriptionStore:
 
     def __init__(
         self,
-        redis: Redis,
+        redis: Client,
         *,
         lease_s: float,
         key_prefix: str = "feedmux:1",
         timeout_s: float = 3.0,
         tombstone_s: float = TOMBSTONE_S,
+        observer: Observer = NOBODY,
     ) -> None:
+        self.observer = observer
         self.rules = LeaseRules(lease_s=lease_s, tombstone_s=tombstone_s)
         self._prefix = key_prefix
-        self._scripts = ScriptRunner(redis, timeout_s=timeout_s)
+        self._scripts = ScriptRunner(redis, timeout_s=timeout_s, observer=observer)
 
     def _key(self, tenant: str, name: str) -> str:
         return f"{self._prefix}:{{{tenant}/{name}}}"
@@ -91,6 +95,8 @@ class SubscriptionStore:
             answers = await self._scripts.run_many([ScriptCall("get", self._key(tenant, n)) for n in names])
             for name, answer in zip(names, answers, strict=True):
                 if isinstance(answer, Exception):
+                    if not is_of_one_key(answer):
+                        raise state_unavailable(answer)
                     continue
                 if _status(answer) == "OK":
                     found.append(_subscription(name, answer))
@@ -130,6 +136,21 @@ class SubscriptionStore:
         tombstone_ms = round(self.rules.tombstone_s * 1000)
         _check(name, await self._run("delete", tenant, name, expected_etag, tombstone_ms))
         await self._scripts.command("ZREM", self._names_key(tenant), name)
+
+    async def expire(self, tenant: str, name: str, unused_s: float) -> bool:
+        """Deletes it if nobody has used it for so long; whether it did."""
+        tombstone_ms = round(self.rules.tombstone_s * 1000)
+        answer = await self._run("expire", tenant, name, round(unused_s * 1000), tombstone_ms)
+        if _status(answer) != "OK":
+            return False
+        await self._scripts.command("ZREM", self._names_key(tenant), name)
+        return True
+
+    async def claim_sweep(self, for_s: float) -> bool:
+        """Whether this replica is the one to look for unused subscriptions now."""
+        return (
+            await self._scripts.command("SET", f"{self._prefix}:sweep", 1, "NX", "PX", round(for_s * 1000)) is not None
+        )
 
     async def open(
         self, tenant: str, name: str, *, instance_id: str, takeover: bool = False
@@ -239,6 +260,7 @@ def _subscription(name: str, answer: Answer) -> StoredSubscription:
         active=active,
         create_ms=int(fields[b"create_ms"]),
         update_ms=int(fields[b"update_ms"]),
+        used_ms=max(int(fields.get(name, 0)) for name in (b"used_ms", b"lease_until_ms", b"update_ms")),
     )
 
 

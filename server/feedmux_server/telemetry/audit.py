@@ -40,6 +40,8 @@ class AuditEvent(StrEnum):
     TENANTS_CHANGED = "tenants_changed"
     TENANTS_REFUSED = "tenants_refused"
     OPERATOR = "operator"
+    SUBSCRIPTION_EXPIRING = "subscription_expiring"
+    SUBSCRIPTION_EXPIRED = "subscription_expired"
     SUPPRESSED = "suppressed"
 
 

@@ -7,12 +7,21 @@ import json
 import logging
 import secrets
 import sys
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime
+
+from opentelemetry import trace
 
 _FIELDS = (
     "address", "code", "correlation_id", "epoch", "error", "method", "peer", "reason", "scope", "source", "stream",
     "subscriber", "subscription", "tenant", "dependency", "away", "count", "seconds",
 )  # fmt: skip
+
+
+EXPORTERS = ("opentelemetry", "urllib3")
+"""Loggers of those who export telemetry. While a collector is away they complain at every attempt."""
+_COMPLAINTS_EVERY_S = 60.0
 
 
 def correlation_id() -> str:
@@ -30,7 +39,8 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        line.update(_fields(record))
+        line.update(facts_of(record))
+        line.update(_trace_ids())
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
@@ -40,7 +50,7 @@ class LineFormatter(logging.Formatter):
     """For people."""
 
     def format(self, record: logging.LogRecord) -> str:
-        facts = " ".join(f"{name}={value}" for name, value in _fields(record).items())
+        facts = " ".join(f"{name}={value}" for name, value in facts_of(record).items())
         time = datetime.fromtimestamp(record.created, UTC).astimezone().strftime("%H:%M:%S")
         text = f"{time} {record.levelname.lower():7} {record.getMessage()}{'  ' + facts if facts else ''}"
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
@@ -51,6 +61,7 @@ def configure(level: str, style: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     text = style == "text" or (style == "auto" and sys.stderr.isatty())
     handler.setFormatter(LineFormatter() if text else JsonFormatter())
+    handler.addFilter(ComplaintFilter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
@@ -59,5 +70,38 @@ def configure(level: str, style: str) -> None:
     logging.getLogger("pymongo.client").setLevel(logging.CRITICAL)
 
 
-def _fields(record: logging.LogRecord) -> dict[str, object]:
+class ComplaintFilter(logging.Filter):
+    """Lets one line a minute through of each logger of those who export; the next one says how many there were."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._next_s: dict[str, float] = {}
+        self._kept_back: dict[str, int] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        name = record.name
+        if not name.startswith(EXPORTERS) or record.levelno < logging.WARNING:
+            return True
+        now_s = self._clock()
+        if now_s < self._next_s.get(name, 0.0):
+            self._kept_back[name] = self._kept_back.get(name, 0) + 1
+            return False
+        self._next_s[name] = now_s + _COMPLAINTS_EVERY_S
+        kept_back = self._kept_back.pop(name, 0)
+        if kept_back:
+            record.count = kept_back + 1
+        return True
+
+
+def facts_of(record: logging.LogRecord) -> dict[str, object]:
+    """What a record was given to say beside its text."""
     return {name: record.__dict__[name] for name in _FIELDS if record.__dict__.get(name) is not None}
+
+
+def _trace_ids() -> dict[str, str]:
+    """Of the span in which a line is written, by the names of OpenTelemetry's log data model."""
+    here = trace.get_current_span().get_span_context()
+    if not here.is_valid:
+        return {}
+    return {"trace_id": trace.format_trace_id(here.trace_id), "span_id": trace.format_span_id(here.span_id)}

@@ -12,7 +12,7 @@ import yaml
 FOLDER: Final = Path(__file__).parent / "scenarios"
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 _KEYS: Final = {"shows", "stage", "server", "client", "steps", "cases"}
-STAGES: Final = ("server", "own", "guarded", "scripted")
+STAGES: Final = ("server", "own", "guarded", "certified", "scripted")
 
 Step = tuple[str, Any]
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import bson
+from google.protobuf.json_format import MessageToDict
 
 from feedmux.v1 import feed_pb2
 from tests.client.scripted_server import Call
@@ -22,16 +23,27 @@ class ScriptSteps(Steps):
         ended: bool | None = None,
         granted_at_least: int | None = None,
         same_instance: int | None = None,
+        after_begin_s: float | None = None,
+        after_end_s: float | None = None,
         **asked: Any,
     ) -> None:
         """Waits for the call of that number (from 1) and looks at its Open: what is named must be as said.
 
-        `same_instance`: the number of a call with the same instance id.
+        `same_instance`: the number of a call with the same instance id. `after_begin_s`, `after_end_s`: it came no
+        earlier than so long after the call before it began, or had ended.
         """
         call = await self._stage.server.call(number - 1)
         if same_instance is not None:
             earlier = await self._stage.server.call(same_instance - 1)
             assert call.open.instance_id == earlier.open.instance_id != "", "another instance id"
+        before = self._stage.server.calls[number - 2]
+        if after_begin_s is not None:
+            passed_s = call.began_s - before.began_s
+            assert passed_s >= after_begin_s, f"{passed_s:.2f} s after the one before began"
+        if after_end_s is not None:
+            passed_s = call.began_s - before.ended_s
+            assert before.ended_s, "the call before has not ended"
+            assert passed_s >= after_end_s, f"only {passed_s:.2f} s after the one before ended"
         for name, wanted in asked.items():
             found = _ASKED[name](call)
             assert same_value(found, wanted), f"call {number}: {name} is {found!r}, not {wanted!r}"
@@ -41,9 +53,11 @@ class ScriptSteps(Steps):
             if ended:
                 await call.ended.wait()
 
-    async def calls(self, count: int) -> None:
+    async def calls(self, count: int | None = None, *, at_most: int | None = None) -> None:
         """There were so many calls, and no more."""
-        assert len(self._stage.server.calls) == count, f"{len(self._stage.server.calls)} calls"
+        found = len(self._stage.server.calls)
+        assert count is None or found == count, f"{found} calls"
+        assert at_most is None or found <= at_most, f"{found} calls"
 
     async def acked(self, sequence: int, *, call: int = 1, exactly: bool = True) -> None:
         """Waits until the server of that call has got this ack; never a higher one."""
@@ -56,9 +70,8 @@ class ScriptSteps(Steps):
 
 _ASKED: dict[str, Callable[[Call], Any]] = {
     "subscription": lambda call: call.open.subscription,
-    "collection": lambda call: call.open.feed.collection,
-    "pipeline": lambda call: bool(call.open.feed.pipeline.WhichOneof("notation")),
-    "start": lambda call: call.open.start.WhichOneof("at"),
+    "feed": lambda call: MessageToDict(call.open.feed, preserving_proto_field_name=True),
+    "start": lambda call: MessageToDict(call.open.start, preserving_proto_field_name=True),
     "start_position": lambda call: call.open.start.position.decode(),
     "format": lambda call: feed_pb2.Format.Name(call.open.format),
     "last_acked": lambda call: _last_acked(call),

@@ -29,6 +29,8 @@ from tests.integration.wire import Api
 
 Document = dict[str, Any]
 KEY = "key-of-the-conformance-tenant-canary"
+CERTIFIED = {"tls": {"root": "@root", "certificate": "@certificate", "key": "@private_key", "server_name": "localhost"}}
+"""What a client is made with that shows a certificate and no key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +79,15 @@ class World:
         (folder / "stranger").mkdir()
         authority, stranger = Authority(folder), Authority(folder / "stranger")
         tls = authority.sign("server", x509.DNSName("localhost"))
-        configured = configuration(self._mongo, self._redis, folder, entry("a", KEY), entry("b", "unused-key-canary"))
-        configured["tls"] = {"certificate_file": str(tls.certificate), "key_file": str(tls.key)}
+        tenants = entry("a", KEY, certificates=[{"common_name": "client"}]), entry("b", "unused-key-canary")
+        configured = configuration(self._mongo, self._redis, folder, *tenants)
+        configured["tls"] = {
+            "certificate_file": str(tls.certificate),
+            "key_file": str(tls.key),
+            "client_ca_file": str(authority.path),
+        }
+        configured["listen"]["data_mtls"] = "127.0.0.1:0"
+        own = authority.sign("client")
         (folder / "jwks.json").write_text(jwks(pair))
         configured["jwt"] = {"issuer": ISSUER, "audience": AUDIENCE, "jwks_file": str(folder / "jwks.json")}
         here = await self._stack.enter_async_context(serving(configured, key=KEY))
@@ -88,12 +97,12 @@ class World:
             "key": lambda: KEY,
             "token": pair.token,
             "expired": lambda: pair.token(exp=int(time.time()) - 3600),
-            "soon_expired": lambda: pair.token(exp=int(time.time()) - 59),
             "root": lambda: str(authority.path),
+            "certificate": lambda: str(own.certificate),
+            "private_key": lambda: str(own.key),
             "other_root": lambda: str(stranger.path),
         }
-        client = {"api_key": "@key", "tls": {"root": "@root", "server_name": "localhost"}}
-        return Site(here, api, client)
+        return Site(here, api, {"api_key": "@key", "tls": {"root": "@root", "server_name": "localhost"}})
 
 
 @dataclass(slots=True)
@@ -145,11 +154,14 @@ async def staged(world: World, stage: str, case: Case) -> AsyncIterator[Stage]:
             proxy = await stack.enter_async_context(proxied(int(server.address.rpartition(":")[2])))
             made = Stage(world, proxy, {}, scripted=server)
         else:
-            site = await (world.guarded() if stage == "guarded" else world.plain())
+            site = await (world.guarded() if stage in ("guarded", "certified") else world.plain())
             sites = [await world.another(stack) for _ in range(2)] if stage == "own" else [site]
-            proxy = await stack.enter_async_context(proxied(sites[0].api.data_port))
+            certified = stage == "certified"
+            port = site.here.server.ports.data_mtls if certified else sites[0].api.data_port
+            assert port is not None
+            proxy = await stack.enter_async_context(proxied(port))
             database = world.mongo[f"conformance_{uuid.uuid4().hex[:12]}"]
             stack.callback(world.mongo.drop_database, database.name)
-            made = Stage(world, proxy, sites[0].client, sites, database=database)
+            made = Stage(world, proxy, CERTIFIED if certified else site.client, sites, database=database)
         made.client = {"target": f"127.0.0.1:{proxy.port}", **made.client, **case.client}
         yield made

@@ -31,6 +31,7 @@ COMMANDS = {
     "explain": Command("explain", "what opening a feed would do, what is withheld, why it would be refused"),
     "subscriptions": Command("subscriptions", "list, create, change, move and delete durable subscriptions"),
     "streams": Command("streams", "what the server reads from MongoDB, and for whom"),
+    "doctor": Command("doctor", "look at a deployment, and say what to do"),
     "drain": Command("drain", "have a server tell its clients to go elsewhere, and end"),
     "token": Command("token", "what a resume token or position says"),
     "keys": Command("keys", "make API keys"),

@@ -22,11 +22,10 @@ from feedmux.cli.failure import CliError
 from feedmux.cli.keys import new_key
 from feedmux.cli.sample_workload import write_sample
 from feedmux.cli.terminal import Terminal, print_json
-from feedmux_server.app import CannotStart, running
+from feedmux_server.app import CannotStart, Running, running
 from feedmux_server.config import Config, ConfigError, make_config
 from feedmux_server.embedded import EmbeddedError, RedisServer, ReplicaSet
 from feedmux_server.embedded.ports import free_ports
-from feedmux_server.rpc.server import Ports
 from feedmux_server.telemetry import log
 
 TENANT = "dev"
@@ -91,7 +90,7 @@ async def _dev(args: argparse.Namespace) -> None:
             with told.step("feedmux"):
                 config = _config(args.port, home, folder, mongo.uri, redis.url)
                 server = await stack.enter_async_context(running(config))
-            _tell(args, home, server.ports, mongo.uri, redis.url)
+            _tell(args, home, server, mongo.uri, redis.url)
             try:
                 if args.workload:
                     await write_sample(mongo.uri, args.rate)
@@ -149,14 +148,18 @@ def _config(port: int, home: _Home, folder: Path, mongodb_uri: str, redis_url: s
         {
             "sources": {"main": {"uri": mongodb_uri}},
             "redis": {"url": redis_url},
-            "listen": {"data": data, "operator": operator, "health": health},
+            # Not a port that the user chose, so one that is taken is done without (listen.metrics).
+            "listen": {"data": data, "operator": operator, "health": health}
+            | ({} if port else {"metrics": "127.0.0.1:0"}),
             "tenants_file": str(tenants),
             "operator_key_hashes": [home.operator_hash],
         }
     )
 
 
-def _tell(args: argparse.Namespace, home: _Home, ports: Ports, mongodb_uri: str, redis_url: str) -> None:
+def _tell(args: argparse.Namespace, home: _Home, server: Running, mongodb_uri: str, redis_url: str) -> None:
+    ports = server.ports
+    metrics = f"http://localhost:{server.metrics_port}/metrics" if server.metrics_port else ""
     endpoint, operator_endpoint = f"localhost:{ports.data}", f"localhost:{ports.operator}"
     if args.json:
         print_json(
@@ -167,6 +170,7 @@ def _tell(args: argparse.Namespace, home: _Home, ports: Ports, mongodb_uri: str,
                 "operator_key": home.operator_key,
                 "mongodb": mongodb_uri,
                 "redis": redis_url,
+                "metrics": metrics,
             }
         )
         sys.stdout.flush()
@@ -192,6 +196,7 @@ def _tell(args: argparse.Namespace, home: _Home, ports: Ports, mongodb_uri: str,
         fact("operator key", home.operator_key),
         fact("MongoDB", mongodb_uri),
         fact("Redis", redis_url),
+        *([fact("metrics", metrics)] if metrics else []),
         "",
         title("In another terminal:"),
         f"  export FEEDMUX_API_KEY={home.key}{at}",

@@ -36,6 +36,8 @@ def _text(terminal: Terminal, found: Explanation) -> str:
             f"pipeline   {found.pipeline}",
             f"stream     {found.stream_key} ({'read now; shared' if found.stream_open else 'not read now'})",
         ]
+    if found.may_be_view:
+        lines += ["           may be a view: read together with other feeds of its database or deployment"]
     if found.oplog_headroom_s is not None:
         lines += [f"oplog      reaches back {duration(found.oplog_headroom_s)} before the start"]
     if found.withheld:

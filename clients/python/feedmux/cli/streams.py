@@ -59,6 +59,9 @@ def _text(terminal: Terminal, answer: operator_pb2.ListSharedStreamsResponse, wi
     if answer.shared_streams:
         headers = ("ID", "FEED", "STATE", "SUBSCRIBERS", "RING", "WINDOW", "LAG", "CURSOR", "READ", "RESUMES")
         lines += ["", table(terminal, headers, [_stream_row(terminal, each) for each in answer.shared_streams])]
+    if answer.wide_groups:
+        wide = "FEEDS OF", "OPTIONS", "FEEDS", "VIEWS", "WIDE STREAM", "DECISION", "READ", "FOR VIEWS", "RING"
+        lines += ["", table(terminal, wide, [_group_row(each) for each in answer.wide_groups])]
     if with_subscribers and totals.subscribers:
         rows = [_subscriber_row(each.id, one) for each in answer.shared_streams for one in each.subscribers]
         rows += [_subscriber_row("-", one) for one in answer.detached_subscribers]
@@ -83,9 +86,23 @@ def _stream_row(terminal: Terminal, stream: operator_pb2.SharedStream) -> tuple[
         f"{stream.ring_events} events, {size(stream.ring_bytes)}",
         f"{local_time(stream.oldest.seconds)} - {local_time(stream.newest.seconds)}",
         duration(stream.lag.ToTimedelta().total_seconds()),
-        "open" if stream.cursor_open else "none",
+        "open" if stream.cursor_open else f"view of {stream.view_of}" if stream.view_of else "none",
         stream.events_read,
         stream.resumes,
+    )
+
+
+def _group_row(group: operator_pb2.WideGroup) -> tuple[object, ...]:
+    return (
+        group.source,
+        group.options or "-",
+        group.feeds,
+        group.views,
+        group.scope or "none",
+        group.decision,
+        group.events_read,
+        group.events_taken,
+        size(group.ring_bytes),
     )
 
 
@@ -111,6 +128,20 @@ def as_json(answer: operator_pb2.ListSharedStreamsResponse) -> dict[str, Any]:
     return {
         "shared_streams": [_stream_json(each) for each in answer.shared_streams],
         "detached_subscribers": [_subscriber_json(one) for one in answer.detached_subscribers],
+        "wide_groups": [
+            {
+                "source": each.source,
+                "options": each.options,
+                "feeds": each.feeds,
+                "views": each.views,
+                "wide_stream": each.scope,
+                "decision": each.decision,
+                "events_read": each.events_read,
+                "events_taken": each.events_taken,
+                "ring_bytes": each.ring_bytes,
+            }
+            for each in answer.wide_groups
+        ],
         "totals": {
             "shared_streams": totals.shared_streams,
             "cursors": totals.cursors,
@@ -139,6 +170,7 @@ def _stream_json(stream: operator_pb2.SharedStream) -> dict[str, Any]:
         "batches_read": stream.batches_read,
         "resumes": stream.resumes,
         "cursor_open": stream.cursor_open,
+        "view_of": stream.view_of,
         "subscriber_count": stream.subscriber_count,
         "subscribers": [_subscriber_json(one) for one in stream.subscribers],
     }

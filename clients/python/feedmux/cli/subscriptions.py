@@ -167,6 +167,7 @@ def _show(info: feedmux.SubscriptionInfo, args: argparse.Namespace) -> int:
         "session": f"open, epoch {info.epoch}, owner {info.owner}" if info.active else f"closed, epoch {info.epoch}",
         "created": facts["create_time"],
         "updated": facts["update_time"],
+        **({"expires": facts["expire_time"]} if info.expire_time else {}),
     }
     for name, value in shown.items():
         print(f"{terminal.paint(name.ljust(16), 'dim')} {value}")
@@ -192,6 +193,8 @@ def as_json(info: feedmux.SubscriptionInfo) -> dict[str, Any]:
         "active": info.active,
         "owner": info.owner,
         "epoch": info.epoch,
+        "expire_time": iso_time(info.expire_time),
+        "routing_key": info.routing_key,
     }
 
 

@@ -27,7 +27,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x66\x65\x65\x64mux/v1/operator.proto\x12\nfeedmux.v1\x1a\x15\x66\x65\x65\x64mux/v1/feed.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"D\n\x18ListSharedStreamsRequest\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x18\n\x10omit_subscribers\x18\x02 \x01(\x08\"\xa7\x01\n\x19ListSharedStreamsResponse\x12\x30\n\x0eshared_streams\x18\x01 \x03(\x0b\x32\x18.feedmux.v1.SharedStream\x12\x34\n\x14\x64\x65tached_subscribers\x18\x02 \x03(\x0b\x32\x16.feedmux.v1.Subscriber\x12\"\n\x06totals\x18\x03 \x01(\x0b\x32\x12.feedmux.v1.Totals\"\xeb\x04\n\x0cSharedStream\x12\n\n\x02id\x18\x01 \x01(\t\x12\x12\n\nstream_key\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\r\n\x05scope\x18\x04 \x01(\t\x12\x10\n\x08pipeline\x18\x05 \x01(\t\x12-\n\x05state\x18\x06 \x01(\x0e\x32\x1e.feedmux.v1.SharedStream.State\x12\x10\n\x08trailing\x18\x07 \x01(\x08\x12\'\n\x06oldest\x18\x08 \x01(\x0b\x32\x17.feedmux.v1.ClusterTime\x12\'\n\x06newest\x18\t \x01(\x0b\x32\x17.feedmux.v1.ClusterTime\x12\x13\n\x0bring_events\x18\n \x01(\x03\x12\x12\n\nring_bytes\x18\x0b \x01(\x03\x12&\n\x03lag\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0b\x65vents_read\x18\r \x01(\x03\x12\x14\n\x0c\x62\x61tches_read\x18\x0e \x01(\x03\x12\x0f\n\x07resumes\x18\x0f \x01(\x03\x12\x13\n\x0b\x63ursor_open\x18\x10 \x01(\x08\x12+\n\x0bsubscribers\x18\x11 \x03(\x0b\x32\x16.feedmux.v1.Subscriber\x12\x18\n\x10subscriber_count\x18\x12 \x01(\x05\"\x8d\x01\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n\rSTATE_OPENING\x10\x01\x12\x11\n\rSTATE_READING\x10\x02\x12\x10\n\x0cSTATE_PAUSED\x10\x03\x12\x0e\n\nSTATE_IDLE\x10\x04\x12\x14\n\x10STATE_RECOVERING\x10\x05\x12\x0f\n\x0bSTATE_ENDED\x10\x06\"\xb1\x02\n\nSubscriber\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x14\n\x0csubscription\x18\x03 \x01(\t\x12\x13\n\x0binstance_id\x18\x04 \x01(\t\x12\r\n\x05state\x18\x05 \x01(\t\x12)\n\x08position\x18\x06 \x01(\x0b\x32\x17.feedmux.v1.ClusterTime\x12&\n\x03lag\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nlag_events\x18\x08 \x01(\x03\x12\x13\n\x0b\x65vents_sent\x18\t \x01(\x03\x12\x16\n\x0e\x65vents_unacked\x18\n \x01(\x03\x12\x15\n\rcredit_events\x18\x0b \x01(\x03\x12\x14\n\x0c\x63redit_bytes\x18\x0c \x01(\x03\x12\x0c\n\x04peer\x18\r \x01(\t\"v\n\x06Totals\x12\x16\n\x0eshared_streams\x18\x01 \x01(\x05\x12\x0f\n\x07\x63ursors\x18\x02 \x01(\x05\x12\x13\n\x0bsubscribers\x18\x03 \x01(\x05\x12\x14\n\x0cmemory_bytes\x18\x04 \x01(\x03\x12\x18\n\x10memory_bytes_max\x18\x05 \x01(\x03\"$\n\x12ListTenantsRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\"j\n\x13ListTenantsResponse\x12(\n\x07tenants\x18\x01 \x03(\x0b\x32\x17.feedmux.v1.TenantUsage\x12)\n\x05since\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xd7\x02\n\x0bTenantUsage\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x14\n\x0copen_streams\x18\x02 \x01(\x05\x12\x15\n\rsubscriptions\x18\x03 \x01(\x03\x12\x16\n\x0eshared_streams\x18\x04 \x01(\x05\x12\x19\n\x11\x65xclusive_streams\x18\x05 \x01(\x05\x12\x13\n\x0b\x65vents_sent\x18\x06 \x01(\x03\x12\x12\n\nbytes_sent\x18\x07 \x01(\x03\x12\x17\n\x0fupstream_events\x18\x08 \x01(\x01\x12\x16\n\x0eupstream_bytes\x18\t \x01(\x01\x12\x16\n\x0eupstream_share\x18\n \x01(\x01\x12\x12\n\nconfigured\x18\x0b \x01(\x08\x12$\n\x06quotas\x18\x0c \x03(\x0b\x32\x14.feedmux.v1.QuotaUse\x12,\n\theld_back\x18\r \x01(\x0b\x32\x19.google.protobuf.Duration\"D\n\x08QuotaUse\x12\r\n\x05quota\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\x03\x12\x11\n\x04used\x18\x03 \x01(\x03H\x00\x88\x01\x01\x42\x07\n\x05_used\"-\n\x14\x45ndSubscriberRequest\x12\x15\n\rsubscriber_id\x18\x01 \x01(\t\"=\n\x15\x45ndSubscriberResponse\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x14\n\x0csubscription\x18\x02 \x01(\t\"\x0e\n\x0c\x44rainRequest\"N\n\rDrainResponse\x12\x10\n\x08sessions\x18\x01 \x01(\x05\x12+\n\x08\x64\x65\x61\x64line\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration2\xd0\x02\n\x08Operator\x12`\n\x11ListSharedStreams\x12$.feedmux.v1.ListSharedStreamsRequest\x1a%.feedmux.v1.ListSharedStreamsResponse\x12N\n\x0bListTenants\x12\x1e.feedmux.v1.ListTenantsRequest\x1a\x1f.feedmux.v1.ListTenantsResponse\x12T\n\rEndSubscriber\x12 .feedmux.v1.EndSubscriberRequest\x1a!.feedmux.v1.EndSubscriberResponse\x12<\n\x05\x44rain\x12\x18.feedmux.v1.DrainRequest\x1a\x19.feedmux.v1.DrainResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x66\x65\x65\x64mux/v1/operator.proto\x12\nfeedmux.v1\x1a\x15\x66\x65\x65\x64mux/v1/feed.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"D\n\x18ListSharedStreamsRequest\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x18\n\x10omit_subscribers\x18\x02 \x01(\x08\"\xd3\x01\n\x19ListSharedStreamsResponse\x12\x30\n\x0eshared_streams\x18\x01 \x03(\x0b\x32\x18.feedmux.v1.SharedStream\x12\x34\n\x14\x64\x65tached_subscribers\x18\x02 \x03(\x0b\x32\x16.feedmux.v1.Subscriber\x12\"\n\x06totals\x18\x03 \x01(\x0b\x32\x12.feedmux.v1.Totals\x12*\n\x0bwide_groups\x18\x04 \x03(\x0b\x32\x15.feedmux.v1.WideGroup\"\xfc\x04\n\x0cSharedStream\x12\n\n\x02id\x18\x01 \x01(\t\x12\x12\n\nstream_key\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\r\n\x05scope\x18\x04 \x01(\t\x12\x10\n\x08pipeline\x18\x05 \x01(\t\x12-\n\x05state\x18\x06 \x01(\x0e\x32\x1e.feedmux.v1.SharedStream.State\x12\x10\n\x08trailing\x18\x07 \x01(\x08\x12\'\n\x06oldest\x18\x08 \x01(\x0b\x32\x17.feedmux.v1.ClusterTime\x12\'\n\x06newest\x18\t \x01(\x0b\x32\x17.feedmux.v1.ClusterTime\x12\x13\n\x0bring_events\x18\n \x01(\x03\x12\x12\n\nring_bytes\x18\x0b \x01(\x03\x12&\n\x03lag\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0b\x65vents_read\x18\r \x01(\x03\x12\x14\n\x0c\x62\x61tches_read\x18\x0e \x01(\x03\x12\x0f\n\x07resumes\x18\x0f \x01(\x03\x12\x13\n\x0b\x63ursor_open\x18\x10 \x01(\x08\x12+\n\x0bsubscribers\x18\x11 \x03(\x0b\x32\x16.feedmux.v1.Subscriber\x12\x18\n\x10subscriber_count\x18\x12 \x01(\x05\x12\x0f\n\x07view_of\x18\x13 \x01(\t\"\x8d\x01\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n\rSTATE_OPENING\x10\x01\x12\x11\n\rSTATE_READING\x10\x02\x12\x10\n\x0cSTATE_PAUSED\x10\x03\x12\x0e\n\nSTATE_IDLE\x10\x04\x12\x14\n\x10STATE_RECOVERING\x10\x05\x12\x0f\n\x0bSTATE_ENDED\x10\x06\"\xaa\x01\n\tWideGroup\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x0f\n\x07options\x18\x02 \x01(\t\x12\r\n\x05\x66\x65\x65\x64s\x18\x03 \x01(\x05\x12\r\n\x05views\x18\x04 \x01(\x05\x12\x10\n\x08\x64\x65\x63ision\x18\x05 \x01(\t\x12\r\n\x05scope\x18\x06 \x01(\t\x12\x13\n\x0b\x65vents_read\x18\x07 \x01(\x03\x12\x14\n\x0c\x65vents_taken\x18\x08 \x01(\x03\x12\x12\n\nring_bytes\x18\t \x01(\x03\"\xb1\x02\n\nSubscriber\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x14\n\x0csubscription\x18\x03 \x01(\t\x12\x13\n\x0binstance_id\x18\x04 \x01(\t\x12\r\n\x05state\x18\x05 \x01(\t\x12)\n\x08position\x18\x06 \x01(\x0b\x32\x17.feedmux.v1.ClusterTime\x12&\n\x03lag\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nlag_events\x18\x08 \x01(\x03\x12\x13\n\x0b\x65vents_sent\x18\t \x01(\x03\x12\x16\n\x0e\x65vents_unacked\x18\n \x01(\x03\x12\x15\n\rcredit_events\x18\x0b \x01(\x03\x12\x14\n\x0c\x63redit_bytes\x18\x0c \x01(\x03\x12\x0c\n\x04peer\x18\r \x01(\t\"v\n\x06Totals\x12\x16\n\x0eshared_streams\x18\x01 \x01(\x05\x12\x0f\n\x07\x63ursors\x18\x02 \x01(\x05\x12\x13\n\x0bsubscribers\x18\x03 \x01(\x05\x12\x14\n\x0cmemory_bytes\x18\x04 \x01(\x03\x12\x18\n\x10memory_bytes_max\x18\x05 \x01(\x03\"$\n\x12ListTenantsRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\"j\n\x13ListTenantsResponse\x12(\n\x07tenants\x18\x01 \x03(\x0b\x32\x17.feedmux.v1.TenantUsage\x12)\n\x05since\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xd7\x02\n\x0bTenantUsage\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x14\n\x0copen_streams\x18\x02 \x01(\x05\x12\x15\n\rsubscriptions\x18\x03 \x01(\x03\x12\x16\n\x0eshared_streams\x18\x04 \x01(\x05\x12\x19\n\x11\x65xclusive_streams\x18\x05 \x01(\x05\x12\x13\n\x0b\x65vents_sent\x18\x06 \x01(\x03\x12\x12\n\nbytes_sent\x18\x07 \x01(\x03\x12\x17\n\x0fupstream_events\x18\x08 \x01(\x01\x12\x16\n\x0eupstream_bytes\x18\t \x01(\x01\x12\x16\n\x0eupstream_share\x18\n \x01(\x01\x12\x12\n\nconfigured\x18\x0b \x01(\x08\x12$\n\x06quotas\x18\x0c \x03(\x0b\x32\x14.feedmux.v1.QuotaUse\x12,\n\theld_back\x18\r \x01(\x0b\x32\x19.google.protobuf.Duration\"D\n\x08QuotaUse\x12\r\n\x05quota\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\x03\x12\x11\n\x04used\x18\x03 \x01(\x03H\x00\x88\x01\x01\x42\x07\n\x05_used\"-\n\x14\x45ndSubscriberRequest\x12\x15\n\rsubscriber_id\x18\x01 \x01(\t\"=\n\x15\x45ndSubscriberResponse\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x14\n\x0csubscription\x18\x02 \x01(\t\"\x0e\n\x0c\x44rainRequest\"N\n\rDrainResponse\x12\x10\n\x08sessions\x18\x01 \x01(\x05\x12+\n\x08\x64\x65\x61\x64line\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration2\xd0\x02\n\x08Operator\x12`\n\x11ListSharedStreams\x12$.feedmux.v1.ListSharedStreamsRequest\x1a%.feedmux.v1.ListSharedStreamsResponse\x12N\n\x0bListTenants\x12\x1e.feedmux.v1.ListTenantsRequest\x1a\x1f.feedmux.v1.ListTenantsResponse\x12T\n\rEndSubscriber\x12 .feedmux.v1.EndSubscriberRequest\x1a!.feedmux.v1.EndSubscriberResponse\x12<\n\x05\x44rain\x12\x18.feedmux.v1.DrainRequest\x1a\x19.feedmux.v1.DrainResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,31 +37,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTSHAREDSTREAMSREQUEST']._serialized_start=129
   _globals['_LISTSHAREDSTREAMSREQUEST']._serialized_end=197
   _globals['_LISTSHAREDSTREAMSRESPONSE']._serialized_start=200
-  _globals['_LISTSHAREDSTREAMSRESPONSE']._serialized_end=367
-  _globals['_SHAREDSTREAM']._serialized_start=370
-  _globals['_SHAREDSTREAM']._serialized_end=989
-  _globals['_SHAREDSTREAM_STATE']._serialized_start=848
-  _globals['_SHAREDSTREAM_STATE']._serialized_end=989
-  _globals['_SUBSCRIBER']._serialized_start=992
-  _globals['_SUBSCRIBER']._serialized_end=1297
-  _globals['_TOTALS']._serialized_start=1299
-  _globals['_TOTALS']._serialized_end=1417
-  _globals['_LISTTENANTSREQUEST']._serialized_start=1419
-  _globals['_LISTTENANTSREQUEST']._serialized_end=1455
-  _globals['_LISTTENANTSRESPONSE']._serialized_start=1457
-  _globals['_LISTTENANTSRESPONSE']._serialized_end=1563
-  _globals['_TENANTUSAGE']._serialized_start=1566
-  _globals['_TENANTUSAGE']._serialized_end=1909
-  _globals['_QUOTAUSE']._serialized_start=1911
-  _globals['_QUOTAUSE']._serialized_end=1979
-  _globals['_ENDSUBSCRIBERREQUEST']._serialized_start=1981
-  _globals['_ENDSUBSCRIBERREQUEST']._serialized_end=2026
-  _globals['_ENDSUBSCRIBERRESPONSE']._serialized_start=2028
-  _globals['_ENDSUBSCRIBERRESPONSE']._serialized_end=2089
-  _globals['_DRAINREQUEST']._serialized_start=2091
-  _globals['_DRAINREQUEST']._serialized_end=2105
-  _globals['_DRAINRESPONSE']._serialized_start=2107
-  _globals['_DRAINRESPONSE']._serialized_end=2185
-  _globals['_OPERATOR']._serialized_start=2188
-  _globals['_OPERATOR']._serialized_end=2524
+  _globals['_LISTSHAREDSTREAMSRESPONSE']._serialized_end=411
+  _globals['_SHAREDSTREAM']._serialized_start=414
+  _globals['_SHAREDSTREAM']._serialized_end=1050
+  _globals['_SHAREDSTREAM_STATE']._serialized_start=909
+  _globals['_SHAREDSTREAM_STATE']._serialized_end=1050
+  _globals['_WIDEGROUP']._serialized_start=1053
+  _globals['_WIDEGROUP']._serialized_end=1223
+  _globals['_SUBSCRIBER']._serialized_start=1226
+  _globals['_SUBSCRIBER']._serialized_end=1531
+  _globals['_TOTALS']._serialized_start=1533
+  _globals['_TOTALS']._serialized_end=1651
+  _globals['_LISTTENANTSREQUEST']._serialized_start=1653
+  _globals['_LISTTENANTSREQUEST']._serialized_end=1689
+  _globals['_LISTTENANTSRESPONSE']._serialized_start=1691
+  _globals['_LISTTENANTSRESPONSE']._serialized_end=1797
+  _globals['_TENANTUSAGE']._serialized_start=1800
+  _globals['_TENANTUSAGE']._serialized_end=2143
+  _globals['_QUOTAUSE']._serialized_start=2145
+  _globals['_QUOTAUSE']._serialized_end=2213
+  _globals['_ENDSUBSCRIBERREQUEST']._serialized_start=2215
+  _globals['_ENDSUBSCRIBERREQUEST']._serialized_end=2260
+  _globals['_ENDSUBSCRIBERRESPONSE']._serialized_start=2262
+  _globals['_ENDSUBSCRIBERRESPONSE']._serialized_end=2323
+  _globals['_DRAINREQUEST']._serialized_start=2325
+  _globals['_DRAINREQUEST']._serialized_end=2339
+  _globals['_DRAINRESPONSE']._serialized_start=2341
+  _globals['_DRAINRESPONSE']._serialized_end=2419
+  _globals['_OPERATOR']._serialized_start=2422
+  _globals['_OPERATOR']._serialized_end=2758
 # @@protoc_insertion_point(module_scope)

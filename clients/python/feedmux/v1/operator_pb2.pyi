@@ -21,17 +21,19 @@ class ListSharedStreamsRequest(_message.Message):
     def __init__(self, source: _Optional[str] = ..., omit_subscribers: _Optional[bool] = ...) -> None: ...
 
 class ListSharedStreamsResponse(_message.Message):
-    __slots__ = ("shared_streams", "detached_subscribers", "totals")
+    __slots__ = ("shared_streams", "detached_subscribers", "totals", "wide_groups")
     SHARED_STREAMS_FIELD_NUMBER: _ClassVar[int]
     DETACHED_SUBSCRIBERS_FIELD_NUMBER: _ClassVar[int]
     TOTALS_FIELD_NUMBER: _ClassVar[int]
+    WIDE_GROUPS_FIELD_NUMBER: _ClassVar[int]
     shared_streams: _containers.RepeatedCompositeFieldContainer[SharedStream]
     detached_subscribers: _containers.RepeatedCompositeFieldContainer[Subscriber]
     totals: Totals
-    def __init__(self, shared_streams: _Optional[_Iterable[_Union[SharedStream, _Mapping]]] = ..., detached_subscribers: _Optional[_Iterable[_Union[Subscriber, _Mapping]]] = ..., totals: _Optional[_Union[Totals, _Mapping]] = ...) -> None: ...
+    wide_groups: _containers.RepeatedCompositeFieldContainer[WideGroup]
+    def __init__(self, shared_streams: _Optional[_Iterable[_Union[SharedStream, _Mapping]]] = ..., detached_subscribers: _Optional[_Iterable[_Union[Subscriber, _Mapping]]] = ..., totals: _Optional[_Union[Totals, _Mapping]] = ..., wide_groups: _Optional[_Iterable[_Union[WideGroup, _Mapping]]] = ...) -> None: ...
 
 class SharedStream(_message.Message):
-    __slots__ = ("id", "stream_key", "source", "scope", "pipeline", "state", "trailing", "oldest", "newest", "ring_events", "ring_bytes", "lag", "events_read", "batches_read", "resumes", "cursor_open", "subscribers", "subscriber_count")
+    __slots__ = ("id", "stream_key", "source", "scope", "pipeline", "state", "trailing", "oldest", "newest", "ring_events", "ring_bytes", "lag", "events_read", "batches_read", "resumes", "cursor_open", "subscribers", "subscriber_count", "view_of")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[SharedStream.State]
@@ -66,6 +68,7 @@ class SharedStream(_message.Message):
     CURSOR_OPEN_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIBERS_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIBER_COUNT_FIELD_NUMBER: _ClassVar[int]
+    VIEW_OF_FIELD_NUMBER: _ClassVar[int]
     id: str
     stream_key: str
     source: str
@@ -84,7 +87,30 @@ class SharedStream(_message.Message):
     cursor_open: bool
     subscribers: _containers.RepeatedCompositeFieldContainer[Subscriber]
     subscriber_count: int
-    def __init__(self, id: _Optional[str] = ..., stream_key: _Optional[str] = ..., source: _Optional[str] = ..., scope: _Optional[str] = ..., pipeline: _Optional[str] = ..., state: _Optional[_Union[SharedStream.State, str]] = ..., trailing: _Optional[bool] = ..., oldest: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., newest: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., ring_events: _Optional[int] = ..., ring_bytes: _Optional[int] = ..., lag: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., events_read: _Optional[int] = ..., batches_read: _Optional[int] = ..., resumes: _Optional[int] = ..., cursor_open: _Optional[bool] = ..., subscribers: _Optional[_Iterable[_Union[Subscriber, _Mapping]]] = ..., subscriber_count: _Optional[int] = ...) -> None: ...
+    view_of: str
+    def __init__(self, id: _Optional[str] = ..., stream_key: _Optional[str] = ..., source: _Optional[str] = ..., scope: _Optional[str] = ..., pipeline: _Optional[str] = ..., state: _Optional[_Union[SharedStream.State, str]] = ..., trailing: _Optional[bool] = ..., oldest: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., newest: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., ring_events: _Optional[int] = ..., ring_bytes: _Optional[int] = ..., lag: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., events_read: _Optional[int] = ..., batches_read: _Optional[int] = ..., resumes: _Optional[int] = ..., cursor_open: _Optional[bool] = ..., subscribers: _Optional[_Iterable[_Union[Subscriber, _Mapping]]] = ..., subscriber_count: _Optional[int] = ..., view_of: _Optional[str] = ...) -> None: ...
+
+class WideGroup(_message.Message):
+    __slots__ = ("source", "options", "feeds", "views", "decision", "scope", "events_read", "events_taken", "ring_bytes")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    FEEDS_FIELD_NUMBER: _ClassVar[int]
+    VIEWS_FIELD_NUMBER: _ClassVar[int]
+    DECISION_FIELD_NUMBER: _ClassVar[int]
+    SCOPE_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_READ_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_TAKEN_FIELD_NUMBER: _ClassVar[int]
+    RING_BYTES_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    options: str
+    feeds: int
+    views: int
+    decision: str
+    scope: str
+    events_read: int
+    events_taken: int
+    ring_bytes: int
+    def __init__(self, source: _Optional[str] = ..., options: _Optional[str] = ..., feeds: _Optional[int] = ..., views: _Optional[int] = ..., decision: _Optional[str] = ..., scope: _Optional[str] = ..., events_read: _Optional[int] = ..., events_taken: _Optional[int] = ..., ring_bytes: _Optional[int] = ...) -> None: ...
 
 class Subscriber(_message.Message):
     __slots__ = ("id", "tenant", "subscription", "instance_id", "state", "position", "lag", "lag_events", "events_sent", "events_unacked", "credit_events", "credit_bytes", "peer")

@@ -4300,7 +4300,7 @@ private static final long serialVersionUID = 0L;
   public static final int DRAINING_FIELD_NUMBER = 1;
   /**
    * <pre>
-   * The server is going away.
+   * The server is going away, or the session has reached the age at which sessions move on.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.Draining draining = 1 [json_name = "draining"];</code>
@@ -4312,7 +4312,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * The server is going away.
+   * The server is going away, or the session has reached the age at which sessions move on.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.Draining draining = 1 [json_name = "draining"];</code>
@@ -4327,7 +4327,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * The server is going away.
+   * The server is going away, or the session has reached the age at which sessions move on.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.Draining draining = 1 [json_name = "draining"];</code>
@@ -5024,7 +5024,7 @@ private static final long serialVersionUID = 0L;
         dev.feedmux.v1.Notice.Draining, dev.feedmux.v1.Notice.Draining.Builder, dev.feedmux.v1.Notice.DrainingOrBuilder> drainingBuilder_;
     /**
      * <pre>
-     * The server is going away.
+     * The server is going away, or the session has reached the age at which sessions move on.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Draining draining = 1 [json_name = "draining"];</code>
@@ -5036,7 +5036,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The server is going away.
+     * The server is going away, or the session has reached the age at which sessions move on.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Draining draining = 1 [json_name = "draining"];</code>
@@ -5058,7 +5058,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The server is going away.
+     * The server is going away, or the session has reached the age at which sessions move on.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Draining draining = 1 [json_name = "draining"];</code>
@@ -5078,7 +5078,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The server is going away.
+     * The server is going away, or the session has reached the age at which sessions move on.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Draining draining = 1 [json_name = "draining"];</code>
@@ -5096,7 +5096,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The server is going away.
+     * The server is going away, or the session has reached the age at which sessions move on.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Draining draining = 1 [json_name = "draining"];</code>
@@ -5123,7 +5123,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The server is going away.
+     * The server is going away, or the session has reached the age at which sessions move on.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Draining draining = 1 [json_name = "draining"];</code>
@@ -5146,7 +5146,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The server is going away.
+     * The server is going away, or the session has reached the age at which sessions move on.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Draining draining = 1 [json_name = "draining"];</code>
@@ -5156,7 +5156,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The server is going away.
+     * The server is going away, or the session has reached the age at which sessions move on.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Draining draining = 1 [json_name = "draining"];</code>
@@ -5174,7 +5174,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The server is going away.
+     * The server is going away, or the session has reached the age at which sessions move on.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Draining draining = 1 [json_name = "draining"];</code>

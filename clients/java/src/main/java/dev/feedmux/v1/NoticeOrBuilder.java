@@ -10,7 +10,7 @@ public interface NoticeOrBuilder extends
 
   /**
    * <pre>
-   * The server is going away.
+   * The server is going away, or the session has reached the age at which sessions move on.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.Draining draining = 1 [json_name = "draining"];</code>
@@ -19,7 +19,7 @@ public interface NoticeOrBuilder extends
   boolean hasDraining();
   /**
    * <pre>
-   * The server is going away.
+   * The server is going away, or the session has reached the age at which sessions move on.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.Draining draining = 1 [json_name = "draining"];</code>
@@ -28,7 +28,7 @@ public interface NoticeOrBuilder extends
   dev.feedmux.v1.Notice.Draining getDraining();
   /**
    * <pre>
-   * The server is going away.
+   * The server is going away, or the session has reached the age at which sessions move on.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.Draining draining = 1 [json_name = "draining"];</code>

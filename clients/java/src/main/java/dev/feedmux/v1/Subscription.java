@@ -27,6 +27,7 @@ private static final long serialVersionUID = 0L;
     position_ = com.google.protobuf.ByteString.EMPTY;
     etag_ = "";
     owner_ = "";
+    routingKey_ = "";
   }
 
   @java.lang.Override
@@ -440,6 +441,94 @@ private static final long serialVersionUID = 0L;
     return epoch_;
   }
 
+  public static final int EXPIRE_TIME_FIELD_NUMBER = 13;
+  private com.google.protobuf.Timestamp expireTime_;
+  /**
+   * <pre>
+   * Output only. When it will be deleted because nobody has used it, unless it is opened, sought or changed before.
+   * Unset while a session is open, and where the server deletes none.
+   * </pre>
+   *
+   * <code>.google.protobuf.Timestamp expire_time = 13 [json_name = "expireTime"];</code>
+   * @return Whether the expireTime field is set.
+   */
+  @java.lang.Override
+  public boolean hasExpireTime() {
+    return ((bitField0_ & 0x00000010) != 0);
+  }
+  /**
+   * <pre>
+   * Output only. When it will be deleted because nobody has used it, unless it is opened, sought or changed before.
+   * Unset while a session is open, and where the server deletes none.
+   * </pre>
+   *
+   * <code>.google.protobuf.Timestamp expire_time = 13 [json_name = "expireTime"];</code>
+   * @return The expireTime.
+   */
+  @java.lang.Override
+  public com.google.protobuf.Timestamp getExpireTime() {
+    return expireTime_ == null ? com.google.protobuf.Timestamp.getDefaultInstance() : expireTime_;
+  }
+  /**
+   * <pre>
+   * Output only. When it will be deleted because nobody has used it, unless it is opened, sought or changed before.
+   * Unset while a session is open, and where the server deletes none.
+   * </pre>
+   *
+   * <code>.google.protobuf.Timestamp expire_time = 13 [json_name = "expireTime"];</code>
+   */
+  @java.lang.Override
+  public com.google.protobuf.TimestampOrBuilder getExpireTimeOrBuilder() {
+    return expireTime_ == null ? com.google.protobuf.Timestamp.getDefaultInstance() : expireTime_;
+  }
+
+  public static final int ROUTING_KEY_FIELD_NUMBER = 14;
+  @SuppressWarnings("serial")
+  private volatile java.lang.Object routingKey_ = "";
+  /**
+   * <pre>
+   * Output only. Serves as metadata `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
+   * </pre>
+   *
+   * <code>string routing_key = 14 [json_name = "routingKey"];</code>
+   * @return The routingKey.
+   */
+  @java.lang.Override
+  public java.lang.String getRoutingKey() {
+    java.lang.Object ref = routingKey_;
+    if (ref instanceof java.lang.String) {
+      return (java.lang.String) ref;
+    } else {
+      com.google.protobuf.ByteString bs = 
+          (com.google.protobuf.ByteString) ref;
+      java.lang.String s = bs.toStringUtf8();
+      routingKey_ = s;
+      return s;
+    }
+  }
+  /**
+   * <pre>
+   * Output only. Serves as metadata `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
+   * </pre>
+   *
+   * <code>string routing_key = 14 [json_name = "routingKey"];</code>
+   * @return The bytes for routingKey.
+   */
+  @java.lang.Override
+  public com.google.protobuf.ByteString
+      getRoutingKeyBytes() {
+    java.lang.Object ref = routingKey_;
+    if (ref instanceof java.lang.String) {
+      com.google.protobuf.ByteString b = 
+          com.google.protobuf.ByteString.copyFromUtf8(
+              (java.lang.String) ref);
+      routingKey_ = b;
+      return b;
+    } else {
+      return (com.google.protobuf.ByteString) ref;
+    }
+  }
+
   private byte memoizedIsInitialized = -1;
   @java.lang.Override
   public final boolean isInitialized() {
@@ -489,6 +578,12 @@ private static final long serialVersionUID = 0L;
     }
     if (epoch_ != 0L) {
       output.writeInt64(12, epoch_);
+    }
+    if (((bitField0_ & 0x00000010) != 0)) {
+      output.writeMessage(13, getExpireTime());
+    }
+    if (!com.google.protobuf.GeneratedMessageV3.isStringEmpty(routingKey_)) {
+      com.google.protobuf.GeneratedMessageV3.writeString(output, 14, routingKey_);
     }
     getUnknownFields().writeTo(output);
   }
@@ -544,6 +639,13 @@ private static final long serialVersionUID = 0L;
       size += com.google.protobuf.CodedOutputStream
         .computeInt64Size(12, epoch_);
     }
+    if (((bitField0_ & 0x00000010) != 0)) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeMessageSize(13, getExpireTime());
+    }
+    if (!com.google.protobuf.GeneratedMessageV3.isStringEmpty(routingKey_)) {
+      size += com.google.protobuf.GeneratedMessageV3.computeStringSize(14, routingKey_);
+    }
     size += getUnknownFields().getSerializedSize();
     memoizedSize = size;
     return size;
@@ -593,6 +695,13 @@ private static final long serialVersionUID = 0L;
         .equals(other.getOwner())) return false;
     if (getEpoch()
         != other.getEpoch()) return false;
+    if (hasExpireTime() != other.hasExpireTime()) return false;
+    if (hasExpireTime()) {
+      if (!getExpireTime()
+          .equals(other.getExpireTime())) return false;
+    }
+    if (!getRoutingKey()
+        .equals(other.getRoutingKey())) return false;
     if (!getUnknownFields().equals(other.getUnknownFields())) return false;
     return true;
   }
@@ -638,6 +747,12 @@ private static final long serialVersionUID = 0L;
     hash = (37 * hash) + EPOCH_FIELD_NUMBER;
     hash = (53 * hash) + com.google.protobuf.Internal.hashLong(
         getEpoch());
+    if (hasExpireTime()) {
+      hash = (37 * hash) + EXPIRE_TIME_FIELD_NUMBER;
+      hash = (53 * hash) + getExpireTime().hashCode();
+    }
+    hash = (37 * hash) + ROUTING_KEY_FIELD_NUMBER;
+    hash = (53 * hash) + getRoutingKey().hashCode();
     hash = (29 * hash) + getUnknownFields().hashCode();
     memoizedHashCode = hash;
     return hash;
@@ -776,6 +891,7 @@ private static final long serialVersionUID = 0L;
         getClusterTimeFieldBuilder();
         getCreateTimeFieldBuilder();
         getUpdateTimeFieldBuilder();
+        getExpireTimeFieldBuilder();
       }
     }
     @java.lang.Override
@@ -810,6 +926,12 @@ private static final long serialVersionUID = 0L;
       active_ = false;
       owner_ = "";
       epoch_ = 0L;
+      expireTime_ = null;
+      if (expireTimeBuilder_ != null) {
+        expireTimeBuilder_.dispose();
+        expireTimeBuilder_ = null;
+      }
+      routingKey_ = "";
       return this;
     }
 
@@ -891,6 +1013,15 @@ private static final long serialVersionUID = 0L;
       }
       if (((from_bitField0_ & 0x00000800) != 0)) {
         result.epoch_ = epoch_;
+      }
+      if (((from_bitField0_ & 0x00001000) != 0)) {
+        result.expireTime_ = expireTimeBuilder_ == null
+            ? expireTime_
+            : expireTimeBuilder_.build();
+        to_bitField0_ |= 0x00000010;
+      }
+      if (((from_bitField0_ & 0x00002000) != 0)) {
+        result.routingKey_ = routingKey_;
       }
       result.bitField0_ |= to_bitField0_;
     }
@@ -980,6 +1111,14 @@ private static final long serialVersionUID = 0L;
       }
       if (other.getEpoch() != 0L) {
         setEpoch(other.getEpoch());
+      }
+      if (other.hasExpireTime()) {
+        mergeExpireTime(other.getExpireTime());
+      }
+      if (!other.getRoutingKey().isEmpty()) {
+        routingKey_ = other.routingKey_;
+        bitField0_ |= 0x00002000;
+        onChanged();
       }
       this.mergeUnknownFields(other.getUnknownFields());
       onChanged();
@@ -1075,6 +1214,18 @@ private static final long serialVersionUID = 0L;
               bitField0_ |= 0x00000800;
               break;
             } // case 96
+            case 106: {
+              input.readMessage(
+                  getExpireTimeFieldBuilder().getBuilder(),
+                  extensionRegistry);
+              bitField0_ |= 0x00001000;
+              break;
+            } // case 106
+            case 114: {
+              routingKey_ = input.readStringRequireUtf8();
+              bitField0_ |= 0x00002000;
+              break;
+            } // case 114
             default: {
               if (!super.parseUnknownField(input, extensionRegistry, tag)) {
                 done = true; // was an endgroup tag
@@ -2270,6 +2421,264 @@ private static final long serialVersionUID = 0L;
     public Builder clearEpoch() {
       bitField0_ = (bitField0_ & ~0x00000800);
       epoch_ = 0L;
+      onChanged();
+      return this;
+    }
+
+    private com.google.protobuf.Timestamp expireTime_;
+    private com.google.protobuf.SingleFieldBuilderV3<
+        com.google.protobuf.Timestamp, com.google.protobuf.Timestamp.Builder, com.google.protobuf.TimestampOrBuilder> expireTimeBuilder_;
+    /**
+     * <pre>
+     * Output only. When it will be deleted because nobody has used it, unless it is opened, sought or changed before.
+     * Unset while a session is open, and where the server deletes none.
+     * </pre>
+     *
+     * <code>.google.protobuf.Timestamp expire_time = 13 [json_name = "expireTime"];</code>
+     * @return Whether the expireTime field is set.
+     */
+    public boolean hasExpireTime() {
+      return ((bitField0_ & 0x00001000) != 0);
+    }
+    /**
+     * <pre>
+     * Output only. When it will be deleted because nobody has used it, unless it is opened, sought or changed before.
+     * Unset while a session is open, and where the server deletes none.
+     * </pre>
+     *
+     * <code>.google.protobuf.Timestamp expire_time = 13 [json_name = "expireTime"];</code>
+     * @return The expireTime.
+     */
+    public com.google.protobuf.Timestamp getExpireTime() {
+      if (expireTimeBuilder_ == null) {
+        return expireTime_ == null ? com.google.protobuf.Timestamp.getDefaultInstance() : expireTime_;
+      } else {
+        return expireTimeBuilder_.getMessage();
+      }
+    }
+    /**
+     * <pre>
+     * Output only. When it will be deleted because nobody has used it, unless it is opened, sought or changed before.
+     * Unset while a session is open, and where the server deletes none.
+     * </pre>
+     *
+     * <code>.google.protobuf.Timestamp expire_time = 13 [json_name = "expireTime"];</code>
+     */
+    public Builder setExpireTime(com.google.protobuf.Timestamp value) {
+      if (expireTimeBuilder_ == null) {
+        if (value == null) {
+          throw new NullPointerException();
+        }
+        expireTime_ = value;
+      } else {
+        expireTimeBuilder_.setMessage(value);
+      }
+      bitField0_ |= 0x00001000;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * Output only. When it will be deleted because nobody has used it, unless it is opened, sought or changed before.
+     * Unset while a session is open, and where the server deletes none.
+     * </pre>
+     *
+     * <code>.google.protobuf.Timestamp expire_time = 13 [json_name = "expireTime"];</code>
+     */
+    public Builder setExpireTime(
+        com.google.protobuf.Timestamp.Builder builderForValue) {
+      if (expireTimeBuilder_ == null) {
+        expireTime_ = builderForValue.build();
+      } else {
+        expireTimeBuilder_.setMessage(builderForValue.build());
+      }
+      bitField0_ |= 0x00001000;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * Output only. When it will be deleted because nobody has used it, unless it is opened, sought or changed before.
+     * Unset while a session is open, and where the server deletes none.
+     * </pre>
+     *
+     * <code>.google.protobuf.Timestamp expire_time = 13 [json_name = "expireTime"];</code>
+     */
+    public Builder mergeExpireTime(com.google.protobuf.Timestamp value) {
+      if (expireTimeBuilder_ == null) {
+        if (((bitField0_ & 0x00001000) != 0) &&
+          expireTime_ != null &&
+          expireTime_ != com.google.protobuf.Timestamp.getDefaultInstance()) {
+          getExpireTimeBuilder().mergeFrom(value);
+        } else {
+          expireTime_ = value;
+        }
+      } else {
+        expireTimeBuilder_.mergeFrom(value);
+      }
+      if (expireTime_ != null) {
+        bitField0_ |= 0x00001000;
+        onChanged();
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * Output only. When it will be deleted because nobody has used it, unless it is opened, sought or changed before.
+     * Unset while a session is open, and where the server deletes none.
+     * </pre>
+     *
+     * <code>.google.protobuf.Timestamp expire_time = 13 [json_name = "expireTime"];</code>
+     */
+    public Builder clearExpireTime() {
+      bitField0_ = (bitField0_ & ~0x00001000);
+      expireTime_ = null;
+      if (expireTimeBuilder_ != null) {
+        expireTimeBuilder_.dispose();
+        expireTimeBuilder_ = null;
+      }
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * Output only. When it will be deleted because nobody has used it, unless it is opened, sought or changed before.
+     * Unset while a session is open, and where the server deletes none.
+     * </pre>
+     *
+     * <code>.google.protobuf.Timestamp expire_time = 13 [json_name = "expireTime"];</code>
+     */
+    public com.google.protobuf.Timestamp.Builder getExpireTimeBuilder() {
+      bitField0_ |= 0x00001000;
+      onChanged();
+      return getExpireTimeFieldBuilder().getBuilder();
+    }
+    /**
+     * <pre>
+     * Output only. When it will be deleted because nobody has used it, unless it is opened, sought or changed before.
+     * Unset while a session is open, and where the server deletes none.
+     * </pre>
+     *
+     * <code>.google.protobuf.Timestamp expire_time = 13 [json_name = "expireTime"];</code>
+     */
+    public com.google.protobuf.TimestampOrBuilder getExpireTimeOrBuilder() {
+      if (expireTimeBuilder_ != null) {
+        return expireTimeBuilder_.getMessageOrBuilder();
+      } else {
+        return expireTime_ == null ?
+            com.google.protobuf.Timestamp.getDefaultInstance() : expireTime_;
+      }
+    }
+    /**
+     * <pre>
+     * Output only. When it will be deleted because nobody has used it, unless it is opened, sought or changed before.
+     * Unset while a session is open, and where the server deletes none.
+     * </pre>
+     *
+     * <code>.google.protobuf.Timestamp expire_time = 13 [json_name = "expireTime"];</code>
+     */
+    private com.google.protobuf.SingleFieldBuilderV3<
+        com.google.protobuf.Timestamp, com.google.protobuf.Timestamp.Builder, com.google.protobuf.TimestampOrBuilder> 
+        getExpireTimeFieldBuilder() {
+      if (expireTimeBuilder_ == null) {
+        expireTimeBuilder_ = new com.google.protobuf.SingleFieldBuilderV3<
+            com.google.protobuf.Timestamp, com.google.protobuf.Timestamp.Builder, com.google.protobuf.TimestampOrBuilder>(
+                getExpireTime(),
+                getParentForChildren(),
+                isClean());
+        expireTime_ = null;
+      }
+      return expireTimeBuilder_;
+    }
+
+    private java.lang.Object routingKey_ = "";
+    /**
+     * <pre>
+     * Output only. Serves as metadata `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
+     * </pre>
+     *
+     * <code>string routing_key = 14 [json_name = "routingKey"];</code>
+     * @return The routingKey.
+     */
+    public java.lang.String getRoutingKey() {
+      java.lang.Object ref = routingKey_;
+      if (!(ref instanceof java.lang.String)) {
+        com.google.protobuf.ByteString bs =
+            (com.google.protobuf.ByteString) ref;
+        java.lang.String s = bs.toStringUtf8();
+        routingKey_ = s;
+        return s;
+      } else {
+        return (java.lang.String) ref;
+      }
+    }
+    /**
+     * <pre>
+     * Output only. Serves as metadata `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
+     * </pre>
+     *
+     * <code>string routing_key = 14 [json_name = "routingKey"];</code>
+     * @return The bytes for routingKey.
+     */
+    public com.google.protobuf.ByteString
+        getRoutingKeyBytes() {
+      java.lang.Object ref = routingKey_;
+      if (ref instanceof String) {
+        com.google.protobuf.ByteString b = 
+            com.google.protobuf.ByteString.copyFromUtf8(
+                (java.lang.String) ref);
+        routingKey_ = b;
+        return b;
+      } else {
+        return (com.google.protobuf.ByteString) ref;
+      }
+    }
+    /**
+     * <pre>
+     * Output only. Serves as metadata `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
+     * </pre>
+     *
+     * <code>string routing_key = 14 [json_name = "routingKey"];</code>
+     * @param value The routingKey to set.
+     * @return This builder for chaining.
+     */
+    public Builder setRoutingKey(
+        java.lang.String value) {
+      if (value == null) { throw new NullPointerException(); }
+      routingKey_ = value;
+      bitField0_ |= 0x00002000;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * Output only. Serves as metadata `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
+     * </pre>
+     *
+     * <code>string routing_key = 14 [json_name = "routingKey"];</code>
+     * @return This builder for chaining.
+     */
+    public Builder clearRoutingKey() {
+      routingKey_ = getDefaultInstance().getRoutingKey();
+      bitField0_ = (bitField0_ & ~0x00002000);
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * Output only. Serves as metadata `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
+     * </pre>
+     *
+     * <code>string routing_key = 14 [json_name = "routingKey"];</code>
+     * @param value The bytes for routingKey to set.
+     * @return This builder for chaining.
+     */
+    public Builder setRoutingKeyBytes(
+        com.google.protobuf.ByteString value) {
+      if (value == null) { throw new NullPointerException(); }
+      checkByteStringIsUtf8(value);
+      routingKey_ = value;
+      bitField0_ |= 0x00002000;
       onChanged();
       return this;
     }

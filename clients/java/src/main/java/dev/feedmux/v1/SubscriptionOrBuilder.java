@@ -243,4 +243,54 @@ public interface SubscriptionOrBuilder extends
    * @return The epoch.
    */
   long getEpoch();
+
+  /**
+   * <pre>
+   * Output only. When it will be deleted because nobody has used it, unless it is opened, sought or changed before.
+   * Unset while a session is open, and where the server deletes none.
+   * </pre>
+   *
+   * <code>.google.protobuf.Timestamp expire_time = 13 [json_name = "expireTime"];</code>
+   * @return Whether the expireTime field is set.
+   */
+  boolean hasExpireTime();
+  /**
+   * <pre>
+   * Output only. When it will be deleted because nobody has used it, unless it is opened, sought or changed before.
+   * Unset while a session is open, and where the server deletes none.
+   * </pre>
+   *
+   * <code>.google.protobuf.Timestamp expire_time = 13 [json_name = "expireTime"];</code>
+   * @return The expireTime.
+   */
+  com.google.protobuf.Timestamp getExpireTime();
+  /**
+   * <pre>
+   * Output only. When it will be deleted because nobody has used it, unless it is opened, sought or changed before.
+   * Unset while a session is open, and where the server deletes none.
+   * </pre>
+   *
+   * <code>.google.protobuf.Timestamp expire_time = 13 [json_name = "expireTime"];</code>
+   */
+  com.google.protobuf.TimestampOrBuilder getExpireTimeOrBuilder();
+
+  /**
+   * <pre>
+   * Output only. Serves as metadata `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
+   * </pre>
+   *
+   * <code>string routing_key = 14 [json_name = "routingKey"];</code>
+   * @return The routingKey.
+   */
+  java.lang.String getRoutingKey();
+  /**
+   * <pre>
+   * Output only. Serves as metadata `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
+   * </pre>
+   *
+   * <code>string routing_key = 14 [json_name = "routingKey"];</code>
+   * @return The bytes for routingKey.
+   */
+  com.google.protobuf.ByteString
+      getRoutingKeyBytes();
 }

@@ -68,7 +68,7 @@ public final class SubscriptionsProto {
       "x.v1\032\025feedmux/v1/feed.proto\032\033google/prot" +
       "obuf/empty.proto\032 google/protobuf/field_" +
       "mask.proto\032\037google/protobuf/timestamp.pr" +
-      "oto\"\364\003\n\014Subscription\022\022\n\004name\030\001 \001(\tR\004name" +
+      "oto\"\322\004\n\014Subscription\022\022\n\004name\030\001 \001(\tR\004name" +
       "\022$\n\004feed\030\002 \001(\0132\020.feedmux.v1.FeedR\004feed\022=" +
       "\n\ron_invalidate\030\003 \001(\0162\030.feedmux.v1.OnInv" +
       "alidateR\014onInvalidate\022A\n\017on_history_lost" +
@@ -80,42 +80,44 @@ public final class SubscriptionsProto {
       "\013update_time\030\010 \001(\0132\032.google.protobuf.Tim" +
       "estampR\nupdateTime\022\022\n\004etag\030\t \001(\tR\004etag\022\026" +
       "\n\006active\030\n \001(\010R\006active\022\024\n\005owner\030\013 \001(\tR\005o" +
-      "wner\022\024\n\005epoch\030\014 \001(\003R\005epoch\"\202\001\n\031CreateSub" +
-      "scriptionRequest\022<\n\014subscription\030\001 \001(\0132\030" +
-      ".feedmux.v1.SubscriptionR\014subscription\022\'" +
-      "\n\005start\030\002 \001(\0132\021.feedmux.v1.StartR\005start\"" +
-      ",\n\026GetSubscriptionRequest\022\022\n\004name\030\001 \001(\tR" +
-      "\004name\"V\n\030ListSubscriptionsRequest\022\033\n\tpag" +
-      "e_size\030\001 \001(\005R\010pageSize\022\035\n\npage_token\030\002 \001" +
-      "(\tR\tpageToken\"\203\001\n\031ListSubscriptionsRespo" +
-      "nse\022>\n\rsubscriptions\030\001 \003(\0132\030.feedmux.v1." +
-      "SubscriptionR\rsubscriptions\022&\n\017next_page" +
-      "_token\030\002 \001(\tR\rnextPageToken\"\226\001\n\031UpdateSu" +
-      "bscriptionRequest\022<\n\014subscription\030\001 \001(\0132" +
-      "\030.feedmux.v1.SubscriptionR\014subscription\022" +
-      ";\n\013update_mask\030\002 \001(\0132\032.google.protobuf.F" +
-      "ieldMaskR\nupdateMask\"h\n\031DeleteSubscripti" +
-      "onRequest\022\022\n\004name\030\001 \001(\tR\004name\022\022\n\004etag\030\002 " +
-      "\001(\tR\004etag\022#\n\rallow_missing\030\003 \001(\010R\014allowM" +
-      "issing\"P\n\027SeekSubscriptionRequest\022\022\n\004nam" +
-      "e\030\001 \001(\tR\004name\022!\n\002to\030\002 \001(\0132\021.feedmux.v1.S" +
-      "tartR\002to2\230\004\n\rSubscriptions\022U\n\022CreateSubs" +
-      "cription\022%.feedmux.v1.CreateSubscription" +
-      "Request\032\030.feedmux.v1.Subscription\022O\n\017Get" +
-      "Subscription\022\".feedmux.v1.GetSubscriptio" +
-      "nRequest\032\030.feedmux.v1.Subscription\022`\n\021Li" +
-      "stSubscriptions\022$.feedmux.v1.ListSubscri" +
-      "ptionsRequest\032%.feedmux.v1.ListSubscript" +
-      "ionsResponse\022U\n\022UpdateSubscription\022%.fee" +
-      "dmux.v1.UpdateSubscriptionRequest\032\030.feed" +
-      "mux.v1.Subscription\022S\n\022DeleteSubscriptio" +
-      "n\022%.feedmux.v1.DeleteSubscriptionRequest" +
-      "\032\026.google.protobuf.Empty\022Q\n\020SeekSubscrip" +
-      "tion\022#.feedmux.v1.SeekSubscriptionReques" +
-      "t\032\030.feedmux.v1.SubscriptionBm\n\016dev.feedm" +
-      "ux.v1B\022SubscriptionsProtoP\001\242\002\003FXX\252\002\nFeed" +
-      "mux.V1\312\002\nFeedmux\\V1\342\002\026Feedmux\\V1\\GPBMeta" +
-      "data\352\002\013Feedmux::V1b\006proto3"
+      "wner\022\024\n\005epoch\030\014 \001(\003R\005epoch\022;\n\013expire_tim" +
+      "e\030\r \001(\0132\032.google.protobuf.TimestampR\nexp" +
+      "ireTime\022\037\n\013routing_key\030\016 \001(\tR\nroutingKey" +
+      "\"\202\001\n\031CreateSubscriptionRequest\022<\n\014subscr" +
+      "iption\030\001 \001(\0132\030.feedmux.v1.SubscriptionR\014" +
+      "subscription\022\'\n\005start\030\002 \001(\0132\021.feedmux.v1" +
+      ".StartR\005start\",\n\026GetSubscriptionRequest\022" +
+      "\022\n\004name\030\001 \001(\tR\004name\"V\n\030ListSubscriptions" +
+      "Request\022\033\n\tpage_size\030\001 \001(\005R\010pageSize\022\035\n\n" +
+      "page_token\030\002 \001(\tR\tpageToken\"\203\001\n\031ListSubs" +
+      "criptionsResponse\022>\n\rsubscriptions\030\001 \003(\013" +
+      "2\030.feedmux.v1.SubscriptionR\rsubscription" +
+      "s\022&\n\017next_page_token\030\002 \001(\tR\rnextPageToke" +
+      "n\"\226\001\n\031UpdateSubscriptionRequest\022<\n\014subsc" +
+      "ription\030\001 \001(\0132\030.feedmux.v1.SubscriptionR" +
+      "\014subscription\022;\n\013update_mask\030\002 \001(\0132\032.goo" +
+      "gle.protobuf.FieldMaskR\nupdateMask\"h\n\031De" +
+      "leteSubscriptionRequest\022\022\n\004name\030\001 \001(\tR\004n" +
+      "ame\022\022\n\004etag\030\002 \001(\tR\004etag\022#\n\rallow_missing" +
+      "\030\003 \001(\010R\014allowMissing\"P\n\027SeekSubscription" +
+      "Request\022\022\n\004name\030\001 \001(\tR\004name\022!\n\002to\030\002 \001(\0132" +
+      "\021.feedmux.v1.StartR\002to2\230\004\n\rSubscriptions" +
+      "\022U\n\022CreateSubscription\022%.feedmux.v1.Crea" +
+      "teSubscriptionRequest\032\030.feedmux.v1.Subsc" +
+      "ription\022O\n\017GetSubscription\022\".feedmux.v1." +
+      "GetSubscriptionRequest\032\030.feedmux.v1.Subs" +
+      "cription\022`\n\021ListSubscriptions\022$.feedmux." +
+      "v1.ListSubscriptionsRequest\032%.feedmux.v1" +
+      ".ListSubscriptionsResponse\022U\n\022UpdateSubs" +
+      "cription\022%.feedmux.v1.UpdateSubscription" +
+      "Request\032\030.feedmux.v1.Subscription\022S\n\022Del" +
+      "eteSubscription\022%.feedmux.v1.DeleteSubsc" +
+      "riptionRequest\032\026.google.protobuf.Empty\022Q" +
+      "\n\020SeekSubscription\022#.feedmux.v1.SeekSubs" +
+      "criptionRequest\032\030.feedmux.v1.Subscriptio" +
+      "nBm\n\016dev.feedmux.v1B\022SubscriptionsProtoP" +
+      "\001\242\002\003FXX\252\002\nFeedmux.V1\312\002\nFeedmux\\V1\342\002\026Feed" +
+      "mux\\V1\\GPBMetadata\352\002\013Feedmux::V1b\006proto3"
     };
     descriptor = com.google.protobuf.Descriptors.FileDescriptor
       .internalBuildGeneratedFileFrom(descriptorData,
@@ -130,7 +132,7 @@ public final class SubscriptionsProto {
     internal_static_feedmux_v1_Subscription_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_feedmux_v1_Subscription_descriptor,
-        new java.lang.String[] { "Name", "Feed", "OnInvalidate", "OnHistoryLost", "Position", "ClusterTime", "CreateTime", "UpdateTime", "Etag", "Active", "Owner", "Epoch", });
+        new java.lang.String[] { "Name", "Feed", "OnInvalidate", "OnHistoryLost", "Position", "ClusterTime", "CreateTime", "UpdateTime", "Etag", "Active", "Owner", "Epoch", "ExpireTime", "RoutingKey", });
     internal_static_feedmux_v1_CreateSubscriptionRequest_descriptor =
       getDescriptor().getMessageTypes().get(1);
     internal_static_feedmux_v1_CreateSubscriptionRequest_fieldAccessorTable = new

@@ -1,0 +1,339 @@
+/** Commands on standard input, replies on standard output: see tests/conformance/clients/README.md. */
+
+import { readFileSync } from "node:fs";
+import { createInterface } from "node:readline";
+
+import { deserialize, type Document, EJSON, serialize, Timestamp } from "bson";
+
+import * as feedmux from "../src/index.js";
+
+type Json = Record<string, unknown>;
+type Times = readonly [number, number];
+
+/** Cannot be done by this runner. */
+class BadCommand extends Error {}
+
+/** The caller cancelled. */
+class Cancelled extends Error {}
+
+/** A session, and what it handed out. */
+class Seat {
+  readonly abort = new AbortController();
+  readonly events: feedmux.ChangeEvent[] = [];
+  /** Events and notices since the last `take`. */
+  items: Json[] = [];
+  session: feedmux.Session | undefined;
+  /** Ends a `take` that waits for a notice of this kind. */
+  onNotice: (kind: unknown) => void = () => undefined;
+
+  hear(notice: feedmux.Notice): void {
+    const told = noticeJson(notice);
+    this.items.push({ notice: told });
+    this.onNotice(told["kind"]);
+  }
+}
+
+interface Commands {
+  new: {
+    target: string;
+    api_key?: string | null;
+    tokens?: string[] | null;
+    tls?: {
+      root?: string | null;
+      certificate?: string | null;
+      key?: string | null;
+      server_name?: string | null;
+    } | null;
+    source?: string;
+    timeout_s?: number;
+  };
+  open: {
+    session: string;
+    subscription?: string | null;
+    feed?: Json | null;
+    start?: string | Json | null;
+    takeover?: boolean;
+    options?: Json | null;
+  };
+  take: {
+    session: string;
+    count?: number | null;
+    until_notice?: string | null;
+    timeout_s?: number | null;
+    report?: string[];
+  };
+}
+
+const seats = new Map<string, Seat>();
+let client: feedmux.Client | undefined;
+
+const commands: Record<string, (message: never) => Promise<Json>> = {
+  hello: () => Promise.resolve({ client: "node", version: feedmux.VERSION, runner: 1 }),
+
+  new: async ({ target, api_key, tokens, tls, source, timeout_s }: Commands["new"]) => {
+    await reset();
+    const left = [...(tokens ?? [])];
+    client = new feedmux.Client(target, {
+      apiKey: api_key ?? undefined,
+      token: left.length > 0 ? () => (left.length > 1 ? left.shift() : left[0]) ?? "" : undefined,
+      tls: tls
+        ? { ca: pem(tls.root), cert: pem(tls.certificate), key: pem(tls.key), serverName: tls.server_name ?? undefined }
+        : undefined,
+      source,
+      timeoutMs: timeout_s === undefined ? undefined : timeout_s * 1000,
+    });
+    return {};
+  },
+
+  open: async ({ session, subscription, feed, start, takeover, options }: Commands["open"]) => {
+    if (!client) {
+      throw new BadCommand("no client");
+    }
+    const seat = new Seat();
+    seats.set(session, seat);
+    const chosen: feedmux.OpenOptions = {
+      ...optionsOf(options ?? {}),
+      signal: seat.abort.signal,
+      onNotice: (notice) => {
+        seat.hear(notice);
+      },
+    };
+    seat.session =
+      typeof subscription === "string"
+        ? await client.subscription(subscription).open({ ...chosen, takeover: takeover ?? false })
+        : await client.feed(feedOf(feed ?? {})).open({ ...chosen, start: startOf(start) });
+    return {};
+  },
+
+  take: async ({ session, count, until_notice, timeout_s, report = ["document"] }: Commands["take"]) => {
+    const [seat, open] = opened(session);
+    const enough = new AbortController();
+    const timeout =
+      typeof timeout_s === "number" ? AbortSignal.timeout(timeout_s * 1000) : new AbortController().signal;
+    const signal = AbortSignal.any([enough.signal, timeout]);
+    seat.onNotice = (kind) => {
+      if (kind === until_notice) {
+        enough.abort();
+      }
+    };
+    const result: Json = { outcome: "enough" };
+    if (seat.items.some((item) => (item["notice"] as Json)["kind"] === until_notice)) {
+      enough.abort();
+    }
+    try {
+      for (let taken = 0; taken < (count ?? Infinity) && !enough.signal.aborted; taken++) {
+        const event = await open.next({ signal });
+        if (event === undefined) {
+          result["outcome"] = "closed";
+          break;
+        }
+        seat.events.push(event);
+        seat.items.push({ event: eventJson(event, report) });
+      }
+    } catch (error) {
+      if (error instanceof feedmux.FeedmuxError) {
+        result["outcome"] = "error";
+        result["error"] = errorJson(error);
+      } else if (error instanceof Cancelled) {
+        result["outcome"] = "cancelled";
+      } else if (timeout.aborted) {
+        result["outcome"] = "timeout";
+      } else if (!enough.signal.aborted) {
+        throw error;
+      }
+    }
+    seat.onNotice = () => undefined;
+    result["items"] = seat.items;
+    seat.items = [];
+    return result;
+  },
+
+  ack: ({ session, event }: { session: string; event?: number | null }) => {
+    const [seat, open] = opened(session);
+    open.ack(typeof event === "number" ? seat.events[event - 1] : undefined);
+    return Promise.resolve({});
+  },
+
+  state: ({ session }: { session: string }) => {
+    const [, open] = opened(session);
+    const { resumeToken, clusterTime } = open;
+    return Promise.resolve({
+      position: open.position.toString("base64"),
+      resume_token: tokenJson(resumeToken),
+      cluster_time: clusterTime ? timeJson(clusterTime) : null,
+      committed: open.committed.toString("base64"),
+      epoch: Number(open.epoch),
+      closed: open.closed,
+    });
+  },
+
+  close: async ({ session, timeout_s }: { session: string; timeout_s?: number | null }) => {
+    const [, open] = opened(session);
+    await open.close(typeof timeout_s === "number" ? { timeoutMs: timeout_s * 1000 } : {});
+    return {};
+  },
+
+  cancel: ({ session }: { session: string }) => {
+    seats.get(session)?.abort.abort(new Cancelled());
+    return Promise.resolve({});
+  },
+
+  reset,
+};
+
+async function reset(): Promise<Json> {
+  for (const seat of seats.values()) {
+    seat.abort.abort(new Cancelled());
+  }
+  seats.clear();
+  await client?.close();
+  client = undefined;
+  return {};
+}
+
+function opened(name: string): [Seat, feedmux.Session] {
+  const seat = seats.get(name);
+  if (!seat?.session) {
+    throw new BadCommand(`no session ${name}`);
+  }
+  return [seat, seat.session];
+}
+
+function pem(path: string | null | undefined): Buffer | undefined {
+  return typeof path === "string" ? readFileSync(path) : undefined;
+}
+
+/** `window_events` as `windowEvents`, `heartbeat_s` as `heartbeatMs`. */
+function optionsOf(options: Json): feedmux.SomeSessionOptions {
+  const entries = Object.entries(options).map(([name, value]) => {
+    if (name.endsWith("_s")) {
+      return [camel(name.slice(0, -2)) + "Ms", value === null ? Infinity : Number(value) * 1000];
+    }
+    return [camel(name), name === "format" ? camel(String(value)) : value];
+  });
+  return Object.fromEntries(entries) as feedmux.SomeSessionOptions;
+}
+
+function feedOf({ pipeline, ...feed }: Json): feedmux.Feed {
+  const entries = Object.entries(feed).map(([name, value]) => [camel(name), value ?? undefined]);
+  return {
+    ...(Object.fromEntries(entries) as feedmux.Feed),
+    pipeline: pipeline ? JSON.stringify(pipeline) : undefined,
+  };
+}
+
+function camel(name: string): string {
+  return name.replace(/_(\w)/g, (_, letter: string) => letter.toUpperCase());
+}
+
+function startOf(start: string | Json | null | undefined): feedmux.Start | undefined {
+  if (start === null || start === undefined) {
+    return undefined;
+  }
+  if (start === "earliest" || start === "latest") {
+    return start;
+  }
+  const [[kind, value] = []] = Object.entries(start);
+  switch (kind) {
+    case "position":
+      return { position: base64(value) };
+    case "resume_after":
+      return { resumeAfter: deserialize(base64(value)) };
+    case "start_after":
+      return { startAfter: deserialize(base64(value)) };
+    case "operation_time": {
+      const [t, i] = value as Times;
+      return { operationTime: new Timestamp({ t, i }) };
+    }
+    case "time":
+      return { time: new Date(String(value)) };
+    default:
+      throw new BadCommand(`no start ${String(kind)}`);
+  }
+}
+
+function base64(value: unknown): Buffer {
+  return Buffer.from(String(value), "base64");
+}
+
+function eventJson(event: feedmux.ChangeEvent, report: string[]): Json {
+  return {
+    ...(report.includes("document") && { document: EJSON.serialize(event.document, { relaxed: false }) }),
+    ...(report.includes("raw") && { raw: event.raw.toString("base64") }),
+    ...(report.includes("token") && { token: tokenJson(event.resumeToken) }),
+  };
+}
+
+function tokenJson(token: Document | undefined): string | null {
+  return token ? Buffer.from(serialize(token)).toString("base64") : null;
+}
+
+function timeJson(time: Timestamp): Times {
+  return [time.t, time.i];
+}
+
+function noticeJson(notice: feedmux.Notice): Json {
+  switch (notice.kind) {
+    case "draining":
+      return {
+        kind: "draining",
+        deadline_s: notice.deadlineMs / 1000,
+        position: notice.position.toString("base64"),
+      };
+    case "rewound":
+      return { kind: "rewound", from: timeJson(notice.beginsAt), to: timeJson(notice.hadReached) };
+    case "historyAtRisk":
+      return { kind: "history_at_risk", remaining_s: notice.remainingMs / 1000 };
+    case "gap":
+      return { kind: "gap", from: timeJson(notice.after), to: timeJson(notice.before), reason: notice.reason };
+    case "degraded":
+      return { ...notice };
+    case "disconnected": {
+      const { reason, status } = notice.error;
+      return { kind: "disconnected", reason, status, retry_in_s: notice.retryInMs / 1000 };
+    }
+  }
+}
+
+/** `FencedError` is `Fenced`; three types keep the word. */
+function typeName({ name }: Error): string {
+  return ["FeedmuxError", "InternalError", "ProtocolError"].includes(name) ? name : name.replace(/Error$/, "");
+}
+
+function errorJson(error: unknown): Json {
+  if (error instanceof feedmux.FeedmuxError) {
+    return {
+      type: typeName(error),
+      reason: error.reason,
+      status: error.status,
+      message: error.details,
+      metadata: error.metadata,
+      retry_after_s: error.retryAfterMs === undefined ? null : error.retryAfterMs / 1000,
+      ...(error instanceof feedmux.FeedInvalidatedError && {
+        position: error.position.toString("base64"),
+        resume_token: tokenJson(error.resumeToken),
+      }),
+    };
+  }
+  const type = error instanceof Cancelled ? "Cancelled" : "BadCommand";
+  return { type, message: error instanceof Error ? (error.stack ?? error.message) : String(error) };
+}
+
+async function answer(line: string): Promise<void> {
+  const { id, do: name, ...fields } = JSON.parse(line) as Json & { id: number; do: string };
+  let reply: Json;
+  try {
+    const command = Object.hasOwn(commands, name) ? commands[name] : undefined;
+    if (!command) {
+      throw new BadCommand(`no command ${name}`);
+    }
+    reply = { ok: await command(fields as never) };
+  } catch (error) {
+    reply = { error: errorJson(error) };
+  }
+  process.stdout.write(JSON.stringify({ id, ...reply }) + "\n");
+}
+
+const lines = createInterface({ input: process.stdin, crlfDelay: Infinity });
+lines.on("line", (line) => void answer(line));
+lines.on("close", () => void reset());

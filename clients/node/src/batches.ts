@@ -1,0 +1,241 @@
+/**
+ * Batches and events as the user sees them.
+ *
+ * A batch is a view on the bytes of the message it came in; nothing is decoded or copied until it is asked for. Batches
+ * are made by `responses`, numbered by `ledger` and handed out by sessions. Ordinals are the client's own: they count from
+ * 1 over the life of a session object, through reconnects.
+ */
+
+import { deserialize, type DeserializeOptions, type Document, EJSON, serialize, type Timestamp } from "bson";
+
+import { ProtocolError } from "./errors.js";
+import { eventId, Place } from "./places.js";
+
+const SMALLEST_DOCUMENT = 5;
+const NO_BYTES = Buffer.alloc(0);
+
+/** One change event. */
+export class ChangeEvent<T extends Document = Document> {
+  readonly batch: Batch<T>;
+  /** Within the batch, from 0. */
+  readonly index: number;
+  #document: T | undefined;
+
+  /** @internal */
+  constructor(batch: Batch<T>, index: number) {
+    this.batch = batch;
+    this.index = index;
+  }
+
+  /** The event decoded with the session's `bson` options; the same object each time. Throws BSONError, ProtocolError. */
+  get document(): T {
+    return (this.#document ??= this.batch.decode(this.index));
+  }
+
+  /** The event's bytes: BSON as MongoDB sent it, or extended JSON in UTF-8. A view where it can be one: copy it to keep it long. */
+  get raw(): Buffer {
+    return this.batch.rawEvent(this.index);
+  }
+
+  /** MongoDB's resume token: the event's `_id`. Undefined where the pipeline removed it. */
+  get resumeToken(): Document | undefined {
+    const key = this.batch.eventKey(this.index);
+    return key.length > 0 ? deserialize(key) : undefined;
+  }
+
+  /** The number of this event within the session object, from 1. */
+  get sequence(): number {
+    return this.batch.firstSequence + this.index;
+  }
+}
+
+/** Consecutive events in MongoDB's order. */
+export abstract class Batch<T extends Document = Document> implements Iterable<ChangeEvent<T>> {
+  /** How many events there are. */
+  readonly length: number;
+  /** The place behind the last event; without a position for the front part of a batch. */
+  readonly place: Place;
+  /** When the server read the first of these events from MongoDB; undefined for a fragmented event. */
+  readonly readTime: Date | undefined;
+  /** Bytes of the events, as credit counts them. */
+  abstract readonly sizeBytes: number;
+  /** The number of the first event within the session object. */
+  firstSequence = 0;
+  /** @internal Whose events these are. */
+  owner: object | undefined;
+  protected readonly options: DeserializeOptions;
+
+  protected constructor(length: number, place: Place, readTime: Date | undefined, options: DeserializeOptions) {
+    this.length = length;
+    this.place = place;
+    this.readTime = readTime;
+    this.options = options;
+  }
+
+  /** The events one by one. */
+  *[Symbol.iterator](): Iterator<ChangeEvent<T>> {
+    for (let index = 0; index < this.length; index++) {
+      yield new ChangeEvent(this, index);
+    }
+  }
+
+  /** The number of the last event within the session object. */
+  get lastSequence(): number {
+    return this.firstSequence + this.length - 1;
+  }
+
+  /** All events, decoded anew with each call. Throws BSONError. */
+  documents(): T[] {
+    return Array.from({ length: this.length }, (_, index) => this.decode(index));
+  }
+
+  /** The place behind the last event, to be stored as it is. Empty for the front part of a batch. */
+  get position(): Buffer {
+    return this.place.position;
+  }
+
+  /** MongoDB's resume token of that place. */
+  get resumeToken(): Document | undefined {
+    return this.place.resumeToken;
+  }
+
+  /** The cluster time of that place. */
+  get clusterTime(): Timestamp | undefined {
+    return this.place.clusterTime;
+  }
+
+  /** One event, decoded. Throws BSONError. */
+  abstract decode(index: number): T;
+
+  /** The bytes of one event. */
+  abstract rawEvent(index: number): Buffer;
+
+  /** @internal The resume token of one event as BSON; empty where there is none. */
+  abstract eventKey(index: number): Buffer;
+
+  /** @internal The events [first, end) as a batch of their own, on the same bytes. */
+  abstract part(first: number, end: number): Batch<T>;
+
+  protected placeOfPart(end: number): Place {
+    return end === this.length ? this.place : new Place();
+  }
+
+  protected number<B extends Batch<T>>(part: B, first: number): B {
+    part.firstSequence = this.firstSequence + first;
+    part.owner = this.owner;
+    return part;
+  }
+}
+
+/** A batch of BSON documents, one behind the other. */
+export class BsonBatch<T extends Document = Document> extends Batch<T> {
+  /** The events' BSON, one behind the other, without a copy. */
+  readonly raw: Buffer;
+  /** Where each event begins within `raw`, and the end: `length + 1` numbers. */
+  readonly offsets: Int32Array;
+
+  /** Throws ProtocolError where the documents' lengths do not add up. */
+  constructor(raw: Buffer, length: number, place: Place, readTime: Date | undefined, options: DeserializeOptions) {
+    super(length, place, readTime, options);
+    this.raw = raw;
+    this.offsets = split(raw, length);
+  }
+
+  get sizeBytes(): number {
+    return this.raw.length;
+  }
+
+  decode(index: number): T {
+    return deserialize(this.rawEvent(index), this.options) as T;
+  }
+
+  rawEvent(index: number): Buffer {
+    return this.raw.subarray(this.offsets[index], this.offsets[index + 1]);
+  }
+
+  eventKey(index: number): Buffer {
+    return eventId(this.rawEvent(index));
+  }
+
+  part(first: number, end: number): BsonBatch<T> {
+    const raw = this.raw.subarray(this.offsets[first], this.offsets[end]);
+    return this.number(new BsonBatch<T>(raw, end - first, this.placeOfPart(end), this.readTime, this.options), first);
+  }
+}
+
+/** A batch of extended JSON texts. */
+export class JsonBatch<T extends Document = Document> extends Batch<T> {
+  /** One text per event. */
+  readonly texts: readonly string[];
+  readonly sizeBytes: number;
+
+  constructor(texts: readonly string[], place: Place, readTime: Date | undefined, options: DeserializeOptions) {
+    super(texts.length, place, readTime, options);
+    this.texts = texts;
+    this.sizeBytes = texts.reduce((sum, text) => sum + Buffer.byteLength(text), 0);
+  }
+
+  decode(index: number): T {
+    // By way of BSON, so that a value looks the same whatever the format it came in.
+    const text = withExactIntegers(this.#text(index));
+    const wrapped = parsed(() => EJSON.parse(text, { relaxed: false }) as Document);
+    return deserialize(serialize(wrapped), this.options) as T;
+  }
+
+  rawEvent(index: number): Buffer {
+    return Buffer.from(this.#text(index));
+  }
+
+  eventKey(index: number): Buffer {
+    const id: unknown = parsed(() => JSON.parse(this.#text(index)) as Document)["_id"];
+    return typeof id === "object" && id !== null ? Buffer.from(serialize(id)) : NO_BYTES;
+  }
+
+  part(first: number, end: number): JsonBatch<T> {
+    const texts = this.texts.slice(first, end);
+    return this.number(new JsonBatch<T>(texts, this.placeOfPart(end), this.readTime, this.options), first);
+  }
+
+  #text(index: number): string {
+    const text = this.texts[index];
+    if (text === undefined) {
+      throw new RangeError(`event ${String(index)} of ${String(this.length)}`);
+    }
+    return text;
+  }
+}
+
+function parsed(parse: () => Document): Document {
+  try {
+    return parse();
+  } catch (error) {
+    throw new ProtocolError("an event is not extended JSON", error);
+  }
+}
+
+/** Relaxed extended JSON writes an int64 as a bare number, which JSON.parse would round. */
+function withExactIntegers(text: string): string {
+  if (!/\d{16}/.test(text)) {
+    return text;
+  }
+  return text.replace(/"(?:[^"\\]|\\.)*"|-?\d{16,}(?![\d.eE])/g, (token) =>
+    token.startsWith('"') ? token : `{"$numberLong":"${token}"}`,
+  );
+}
+
+function split(raw: Buffer, count: number): Int32Array {
+  const offsets = new Int32Array(count + 1);
+  let at = 0;
+  for (let index = 1; index <= count; index++) {
+    const size = at + 4 <= raw.length ? raw.readInt32LE(at) : 0;
+    if (size < SMALLEST_DOCUMENT || size > raw.length - at) {
+      throw new ProtocolError("the lengths of a batch do not add up");
+    }
+    at += size;
+    offsets[index] = at;
+  }
+  if (at !== raw.length) {
+    throw new ProtocolError("the lengths of a batch do not add up");
+  }
+  return offsets;
+}

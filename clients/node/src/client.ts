@@ -1,0 +1,285 @@
+/** The client: where the server is, and what can be asked of it. Every call rejects with FeedmuxError. */
+
+import { randomUUID } from "node:crypto";
+
+import { create } from "@bufbuild/protobuf";
+import type { ChannelOptions } from "@grpc/grpc-js";
+import type { Document } from "bson";
+
+import type {
+  Explanation,
+  Feed,
+  OnHistoryLost,
+  OnInvalidate,
+  ResolvedPosition,
+  Start,
+  SubscriptionInfo,
+} from "./feeds.js";
+import { ChangeFeed, ExplainRequestSchema, ResolvePositionRequestSchema } from "./gen/feedmux/v1/change_feed_pb.js";
+import {
+  CreateSubscriptionRequestSchema,
+  DeleteSubscriptionRequestSchema,
+  GetSubscriptionRequestSchema,
+  ListSubscriptionsRequestSchema,
+  SeekSubscriptionRequestSchema,
+  Subscriptions,
+  UpdateSubscriptionRequestSchema,
+} from "./gen/feedmux/v1/subscriptions_pb.js";
+import { type CallOptions, Link, type Tls, type Token } from "./link.js";
+import { sessionOptions, type SomeSessionOptions } from "./options.js";
+import {
+  explanation,
+  feedMessage,
+  resolvedPosition,
+  startMessage,
+  subscriptionInfo,
+  type SubscriptionInit,
+  subscriptionInit,
+} from "./requests.js";
+import type { Opening, Runner } from "./runner.js";
+import { closeRunner, type OnNotice, Session } from "./session.js";
+
+/** What a client is made with. */
+export interface ClientOptions {
+  readonly apiKey?: string | undefined;
+  /** A JWT, or a function that gives a fresh one; instead of `apiKey`. */
+  readonly token?: Token | undefined;
+  /** Name of the MongoDB deployment in the server's configuration. Default `main`. */
+  readonly source?: string | undefined;
+  /** `true` for the system's roots. Default: plaintext. */
+  readonly tls?: boolean | Tls | undefined;
+  /** Bounds the unary calls. Default 30 s. */
+  readonly timeoutMs?: number | undefined;
+  /** Defaults of this client's sessions. */
+  readonly session?: SomeSessionOptions | undefined;
+  readonly channelOptions?: ChannelOptions | undefined;
+}
+
+/** How to open a session, besides how it shall behave. */
+export interface OpenOptions extends SomeSessionOptions {
+  readonly onNotice?: OnNotice | undefined;
+  /**
+   * Abandons the session at once, also while it is being opened: what waits is rejected with the signal's reason, acks not
+   * yet sent are not sent. For a deadline of opening alone there is `openTimeoutMs`.
+   */
+  readonly signal?: AbortSignal | undefined;
+}
+
+/** What may be changed of a subscription. */
+export interface SubscriptionChange {
+  readonly feed?: Feed | undefined;
+  readonly onInvalidate?: OnInvalidate | undefined;
+  readonly onHistoryLost?: OnHistoryLost | undefined;
+  /** Guards against another's update in between. */
+  readonly etag?: string | undefined;
+}
+
+interface Shared {
+  readonly link: Link;
+  readonly source: string;
+  readonly session: SomeSessionOptions | undefined;
+  readonly runners: Set<Runner>;
+}
+
+/** A connection to feedmux. Nothing connects before the first call. */
+export class Client implements AsyncDisposable {
+  readonly #shared: Shared;
+
+  /** `target` is `host:port`, or any gRPC target. Throws TypeError, RangeError. */
+  constructor(target: string, options: ClientOptions = {}) {
+    const { apiKey, token, tls } = options;
+    if (apiKey !== undefined && token !== undefined) {
+      throw new TypeError("give apiKey or token, not both");
+    }
+    const secure = tls === true ? {} : tls === false ? undefined : tls;
+    sessionOptions(options.session);
+    this.#shared = {
+      link: new Link(
+        { address: target, token: apiKey ?? token, tls: secure, channelOptions: options.channelOptions ?? {} },
+        options.timeoutMs ?? 30_000,
+      ),
+      source: options.source ?? "main",
+      session: options.session,
+      runners: new Set(),
+    };
+  }
+
+  /** A durable subscription by name. Nothing is sent. */
+  subscription(name: string): Subscription {
+    return new Subscription(this.#shared, name);
+  }
+
+  /** A feed whose place you keep; the whole deployment without one. Nothing is sent. */
+  feed(feed: Feed = {}): InlineFeed {
+    return new InlineFeed(this.#shared, feed);
+  }
+
+  /** All of the tenant's subscriptions, by name; asks for a page when it is needed. */
+  async *listSubscriptions({
+    pageSize = 100,
+    ...call
+  }: CallOptions & { readonly pageSize?: number } = {}): AsyncGenerator<SubscriptionInfo, undefined> {
+    let pageToken = "";
+    do {
+      const request = create(ListSubscriptionsRequestSchema, { pageSize, pageToken });
+      const page = await this.#shared.link.unary(Subscriptions.method.listSubscriptions, request, call);
+      yield* page.subscriptions.map(subscriptionInfo);
+      pageToken = page.nextPageToken;
+    } while (pageToken !== "");
+  }
+
+  /** Closes the open sessions, with their acks, then the connection. */
+  async close(): Promise<void> {
+    const { session, runners, link } = this.#shared;
+    const { closeTimeoutMs } = sessionOptions(session);
+    await Promise.all([...runners].map((runner) => closeRunner(runner, closeTimeoutMs)));
+    link.close();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+}
+
+/** A durable subscription, by name. */
+export class Subscription {
+  readonly name: string;
+  readonly #shared: Shared;
+
+  /** @internal */
+  constructor(shared: Shared, name: string) {
+    this.#shared = shared;
+    this.name = name;
+  }
+
+  /** A session. `takeover` ends another client's session instead of failing with SubscriptionBusyError. */
+  async open<T extends Document = Document>({
+    takeover = false,
+    ...options
+  }: OpenOptions & { readonly takeover?: boolean } = {}): Promise<Session<T>> {
+    return await openSession(this.#shared, { subscription: this.name, takeover, instanceId: randomUUID() }, options);
+  }
+
+  /**
+   * Creates it; `start` is by default now. The same content again changes nothing, other content is a
+   * SubscriptionExistsError.
+   */
+  async create(
+    feed: Feed = {},
+    {
+      start,
+      onInvalidate = "stop",
+      onHistoryLost = "fail",
+      ...call
+    }: CallOptions & {
+      readonly start?: Start;
+      readonly onInvalidate?: OnInvalidate;
+      readonly onHistoryLost?: OnHistoryLost;
+    } = {},
+  ): Promise<SubscriptionInfo> {
+    const request = create(CreateSubscriptionRequestSchema, {
+      subscription: this.#init(feed, onInvalidate, onHistoryLost),
+      ...(start !== undefined && { start: startMessage(start) }),
+    });
+    return subscriptionInfo(await this.#shared.link.unary(Subscriptions.method.createSubscription, request, call));
+  }
+
+  /** As the server has it. Rejects with SubscriptionNotFoundError. */
+  async get(call?: CallOptions): Promise<SubscriptionInfo> {
+    const request = create(GetSubscriptionRequestSchema, { name: this.name });
+    return subscriptionInfo(await this.#shared.link.unary(Subscriptions.method.getSubscription, request, call));
+  }
+
+  /** Changes what is given; the position stays. */
+  async update(
+    { feed, onInvalidate, onHistoryLost, etag = "" }: SubscriptionChange,
+    call?: CallOptions,
+  ): Promise<SubscriptionInfo> {
+    const given = { feed, on_invalidate: onInvalidate, on_history_lost: onHistoryLost };
+    const paths = Object.entries(given).flatMap(([path, value]) => (value === undefined ? [] : [path]));
+    if (paths.length === 0) {
+      throw new TypeError("nothing to update");
+    }
+    const request = create(UpdateSubscriptionRequestSchema, {
+      subscription: { ...this.#init(feed, onInvalidate, onHistoryLost), etag },
+      updateMask: { paths },
+    });
+    return subscriptionInfo(await this.#shared.link.unary(Subscriptions.method.updateSubscription, request, call));
+  }
+
+  /** Moves the stored position, also backwards. */
+  async seek(to: Start, call?: CallOptions): Promise<SubscriptionInfo> {
+    const request = create(SeekSubscriptionRequestSchema, { name: this.name, to: startMessage(to) });
+    return subscriptionInfo(await this.#shared.link.unary(Subscriptions.method.seekSubscription, request, call));
+  }
+
+  /** Deletes it. Rejects with SubscriptionNotFoundError unless `allowMissing`. */
+  async delete({
+    etag = "",
+    allowMissing = false,
+    ...call
+  }: CallOptions & { readonly etag?: string; readonly allowMissing?: boolean } = {}): Promise<void> {
+    const request = create(DeleteSubscriptionRequestSchema, { name: this.name, etag, allowMissing });
+    await this.#shared.link.unary(Subscriptions.method.deleteSubscription, request, call);
+  }
+
+  #init(
+    feed: Feed | undefined,
+    onInvalidate: OnInvalidate | undefined,
+    onHistoryLost: OnHistoryLost | undefined,
+  ): SubscriptionInit {
+    const message = feed && feedMessage(feed, this.#shared.source);
+    return subscriptionInit(this.name, message, onInvalidate, onHistoryLost);
+  }
+}
+
+/** A feed whose place the user keeps. */
+export class InlineFeed {
+  readonly feed: Feed;
+  readonly #shared: Shared;
+
+  /** @internal */
+  constructor(shared: Shared, feed: Feed) {
+    this.#shared = shared;
+    this.feed = feed;
+  }
+
+  /** A session at `start`, by default now. */
+  async open<T extends Document = Document>({
+    start,
+    ...options
+  }: OpenOptions & { readonly start?: Start | undefined } = {}): Promise<Session<T>> {
+    const opening = {
+      feed: feedMessage(this.feed, this.#shared.source),
+      start: start && startMessage(start),
+      instanceId: randomUUID(),
+    };
+    return await openSession(this.#shared, opening, options);
+  }
+
+  /** What `open` would do, without doing it. A refusal is part of the answer. */
+  async explain({ start, ...call }: CallOptions & { readonly start?: Start } = {}): Promise<Explanation> {
+    const request = create(ExplainRequestSchema, {
+      feed: feedMessage(this.feed, this.#shared.source),
+      ...(start !== undefined && { start: startMessage(start) }),
+    });
+    return explanation(await this.#shared.link.unary(ChangeFeed.method.explain, request, call));
+  }
+
+  /** The position that a start stands for, to be stored. */
+  async resolve(start: Start, call?: CallOptions): Promise<ResolvedPosition> {
+    const request = create(ResolvePositionRequestSchema, {
+      feed: feedMessage(this.feed, this.#shared.source),
+      start: startMessage(start),
+    });
+    return resolvedPosition(await this.#shared.link.unary(ChangeFeed.method.resolvePosition, request, call));
+  }
+}
+
+async function openSession<T extends Document>(
+  { link, session, runners }: Shared,
+  opening: Opening,
+  { onNotice, signal, ...options }: OpenOptions,
+): Promise<Session<T>> {
+  return await Session.open<T>(link, opening, sessionOptions(options, session), onNotice, signal, runners);
+}

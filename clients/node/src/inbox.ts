@@ -1,0 +1,66 @@
+/** What waits between the network's side of a session and the user's. It has no bound of its own: the credit window is it. */
+
+import type { Batch } from "./batches.js";
+import type { Notice } from "./notices.js";
+
+export type Item = { readonly batch: Batch } | { readonly notice: Notice };
+
+/** A queue with an end. */
+export class Inbox {
+  #items: Item[] = [];
+  #ended: { readonly error: Error | undefined } | undefined;
+  readonly #waiting = new Set<() => void>();
+
+  /** Set when nothing comes any more; `error` is undefined after a close. The first end counts. */
+  get ended(): { readonly error: Error | undefined } | undefined {
+    return this.#ended;
+  }
+
+  put(item: Item): void {
+    this.#items.push(item);
+    this.#wake();
+  }
+
+  end(error: Error | undefined): void {
+    this.#ended ??= { error };
+    this.#wake();
+  }
+
+  get(): Item | undefined {
+    return this.#items.shift();
+  }
+
+  /** Takes back the batches that nobody has taken; notices stay. */
+  withdraw(): Batch[] {
+    const batches = this.#items.flatMap((item) => ("batch" in item ? [item.batch] : []));
+    this.#items = this.#items.filter((item) => "notice" in item);
+    return batches;
+  }
+
+  /** Resolves when something has come or the end. Rejects with the signal's reason; nothing is lost then. */
+  async arrival(signal: AbortSignal | undefined): Promise<void> {
+    signal?.throwIfAborted();
+    await new Promise<void>((resolve, reject) => {
+      const leave = (): void => {
+        this.#waiting.delete(wake);
+        signal?.removeEventListener("abort", abort);
+      };
+      const wake = (): void => {
+        leave();
+        resolve();
+      };
+      const abort = (): void => {
+        leave();
+        reject(signal?.reason as Error);
+      };
+      this.#waiting.add(wake);
+      signal?.addEventListener("abort", abort);
+    });
+  }
+
+  #wake(): void {
+    for (const wake of [...this.#waiting]) {
+      wake();
+    }
+  }
+}

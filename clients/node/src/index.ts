@@ -1,0 +1,30 @@
+/**
+ * feedmux: MongoDB change events through a shared, durable feed.
+ *
+ *     const client = new Client("localhost:7117", { apiKey: "…" });
+ *     await using session = await client.subscription("orders-to-search").open();
+ *     for await (const event of session) {
+ *       await index(event.document);
+ *       session.ack(event);
+ *     }
+ *
+ * What is named here is the interface; other modules may change.
+ */
+
+export { Batch, BsonBatch, ChangeEvent, JsonBatch } from "./batches.js";
+export {
+  Client,
+  type ClientOptions,
+  InlineFeed,
+  type OpenOptions,
+  Subscription,
+  type SubscriptionChange,
+} from "./client.js";
+export * from "./errors.js";
+export type * from "./feeds.js";
+export type { CallOptions, Tls, Token } from "./link.js";
+export type * from "./notices.js";
+export type { Format, SessionOptions, SomeSessionOptions } from "./options.js";
+export { Place } from "./places.js";
+export { type OnNotice, Session, type WaitOptions } from "./session.js";
+export { VERSION } from "./version.js";

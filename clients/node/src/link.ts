@@ -1,0 +1,187 @@
+/**
+ * The way to the server: one gRPC channel, credentials, and the calls that sessions and clients make. The channel is made
+ * at the first use. Nothing here knows what the messages mean.
+ */
+
+import { type DescMethodUnary, type DescMessage, fromBinary, type MessageShape, toBinary } from "@bufbuild/protobuf";
+import {
+  type ChannelOptions,
+  Client as GrpcClient,
+  credentials,
+  type ChannelCredentials,
+  Metadata,
+} from "@grpc/grpc-js";
+
+import { type FeedmuxError, SessionClosedError, UnavailableError } from "./errors.js";
+import { ChangeFeed } from "./gen/feedmux/v1/change_feed_pb.js";
+import { errorFromStatus } from "./status.js";
+import { type Call } from "./stream.js";
+import { VERSION } from "./version.js";
+
+const CHANNEL_OPTIONS: ChannelOptions = {
+  "grpc.max_receive_message_length": 72 * 1024 * 1024,
+  "grpc.max_send_message_length": 72 * 1024 * 1024,
+  "grpc.keepalive_time_ms": 30_000,
+  "grpc.keepalive_timeout_ms": 10_000,
+  "grpc.initial_reconnect_backoff_ms": 100,
+  "grpc.max_reconnect_backoff_ms": 5_000,
+  "grpc.use_local_subchannel_pool": 1,
+  // HTTP/2's default of 64 KiB would have a batch of 1 MiB wait for many round trips.
+  "grpc-node.flow_control_window": 8 * 1024 * 1024,
+  "grpc.primary_user_agent": `feedmux-node/${VERSION}`,
+};
+const SUBSCRIBE = pathOf(ChangeFeed.method.subscribe);
+const ROUTE_KEY = "x-feedmux-route";
+
+/** A token, or a function that gives a fresh one; it is asked at each call. */
+export type Token = string | (() => string | Promise<string>);
+
+/** TLS, in PEM. No `ca` is the system's roots; `cert` and `key` together are mutual TLS. */
+export interface Tls {
+  readonly ca?: Buffer | string | undefined;
+  readonly cert?: Buffer | string | undefined;
+  readonly key?: Buffer | string | undefined;
+  /** What the server's certificate is checked against where it is not the target's host. */
+  readonly serverName?: string | undefined;
+}
+
+/** Where the server is and how to speak to it. */
+export interface Target {
+  readonly address: string;
+  readonly token: Token | undefined;
+  readonly tls: Tls | undefined;
+  readonly channelOptions: ChannelOptions;
+}
+
+/** Bounds of a unary call. */
+export interface CallOptions {
+  /** Cancels the call, which is then rejected with the signal's reason. */
+  readonly signal?: AbortSignal | undefined;
+  /** By default the client's. */
+  readonly timeoutMs?: number | undefined;
+}
+
+/** A client's connection. */
+export class Link {
+  readonly #target: Target;
+  readonly #timeoutMs: number;
+  #client: GrpcClient | undefined;
+  #closed = false;
+
+  constructor(target: Target, timeoutMs: number) {
+    this.#target = target;
+    this.#timeoutMs = timeoutMs;
+  }
+
+  /** Each call asks for the token anew, so that after one that has expired another may come. */
+  get renewsToken(): boolean {
+    return typeof this.#target.token === "function";
+  }
+
+  /** Begins a Subscribe call. Throws FeedmuxError. */
+  async subscribe(route: string): Promise<Call> {
+    const metadata = await this.#metadata(route);
+    return this.#channel().makeBidiStreamRequest(SUBSCRIBE, asBuffer, asItIs, metadata);
+  }
+
+  /** One unary call. Throws FeedmuxError, or the signal's reason. */
+  async unary<I extends DescMessage, O extends DescMessage>(
+    method: DescMethodUnary<I, O>,
+    request: MessageShape<I>,
+    { signal, timeoutMs = this.#timeoutMs }: CallOptions = {},
+  ): Promise<MessageShape<O>> {
+    const deadline = Date.now() + timeoutMs;
+    signal?.throwIfAborted();
+    const metadata = await this.#metadata("");
+    signal?.throwIfAborted();
+    return await new Promise((resolve, reject) => {
+      const call = this.#channel().makeUnaryRequest(
+        pathOf(method),
+        (message: MessageShape<I>) => Buffer.from(toBinary(method.input, message)),
+        (bytes) => fromBinary(method.output, bytes),
+        request,
+        metadata,
+        { deadline },
+        (error, answer) => {
+          signal?.removeEventListener("abort", cancel);
+          if (signal?.aborted === true) {
+            reject(signal.reason as Error);
+          } else if (error || answer === undefined) {
+            reject(error ? errorFromStatus(error) : new UnavailableError("no answer"));
+          } else {
+            resolve(answer);
+          }
+        },
+      );
+      const cancel = (): void => {
+        call.cancel();
+      };
+      signal?.addEventListener("abort", cancel);
+    });
+  }
+
+  /** Ends the connection; calls that still run lose it, later ones are refused. */
+  close(): void {
+    this.#closed = true;
+    this.#client?.close();
+  }
+
+  #channel(): GrpcClient {
+    if (this.#closed) {
+      throw new SessionClosedError("the client is closed");
+    }
+    const { address, tls, channelOptions } = this.#target;
+    return (this.#client ??= new GrpcClient(address, channelCredentials(tls), {
+      ...CHANNEL_OPTIONS,
+      ...(tls?.serverName !== undefined && {
+        "grpc.ssl_target_name_override": tls.serverName,
+        "grpc.default_authority": tls.serverName,
+      }),
+      ...channelOptions,
+    }));
+  }
+
+  async #metadata(route: string): Promise<Metadata> {
+    const metadata = new Metadata();
+    const { token } = this.#target;
+    if (token !== undefined) {
+      metadata.set("authorization", `Bearer ${typeof token === "string" ? token : await fresh(token)}`);
+    }
+    if (route !== "") {
+      metadata.set(ROUTE_KEY, route);
+    }
+    return metadata;
+  }
+}
+
+/** A token that cannot be had now may be had later. */
+async function fresh(token: () => string | Promise<string>): Promise<string> {
+  try {
+    return await token();
+  } catch (error) {
+    const unavailable: FeedmuxError = new UnavailableError("the function that gives the token failed", {
+      cause: error,
+    });
+    throw unavailable;
+  }
+}
+
+function channelCredentials(tls: Tls | undefined): ChannelCredentials {
+  if (tls === undefined) {
+    return credentials.createInsecure();
+  }
+  const [ca, key, cert] = [tls.ca, tls.key, tls.cert].map((pem) => (pem === undefined ? null : Buffer.from(pem)));
+  return credentials.createSsl(ca, key, cert);
+}
+
+function asBuffer(bytes: Uint8Array): Buffer {
+  return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+}
+
+function asItIs(bytes: Buffer): Buffer {
+  return bytes;
+}
+
+function pathOf(method: { parent: { typeName: string }; name: string }): string {
+  return `/${method.parent.typeName}/${method.name}`;
+}

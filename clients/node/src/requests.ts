@@ -1,0 +1,251 @@
+/**
+ * What goes up: messages made from the client's own values, and resources read back. With `responses` and `status` the
+ * only modules that touch generated messages.
+ */
+
+import { create, type MessageInitShape, toBinary } from "@bufbuild/protobuf";
+import { type Duration, type Timestamp as WallTime, timestampDate, timestampFromDate } from "@bufbuild/protobuf/wkt";
+import { deserialize, type Document, serialize, Timestamp } from "bson";
+
+import type {
+  Explanation,
+  Feed,
+  OnHistoryLost,
+  OnInvalidate,
+  ResolvedPosition,
+  Start,
+  SubscriptionInfo,
+} from "./feeds.js";
+import {
+  type ExplainResponse,
+  type OpenSchema,
+  type ResolvePositionResponse,
+  SubscribeRequestSchema,
+} from "./gen/feedmux/v1/change_feed_pb.js";
+import {
+  type ClusterTime,
+  type Feed as FeedMessage,
+  FeedSchema,
+  Format as FormatMessage,
+  OnHistoryLost as OnHistoryLostMessage,
+  OnInvalidate as OnInvalidateMessage,
+  type StartSchema,
+} from "./gen/feedmux/v1/feed_pb.js";
+import type { Subscription, SubscriptionSchema } from "./gen/feedmux/v1/subscriptions_pb.js";
+import type { Format } from "./options.js";
+import type { Place } from "./places.js";
+import type { Grant } from "./window.js";
+
+/** A subscription's definition as the wire has it. */
+export type SubscriptionInit = Exclude<MessageInitShape<typeof SubscriptionSchema>, { $typeName: string }>;
+/** A start as the wire has it. */
+export type StartInit = MessageInitShape<typeof StartSchema>;
+
+const FORMATS: Record<Format, FormatMessage> = {
+  bson: FormatMessage.BSON,
+  extendedJsonRelaxed: FormatMessage.EXTENDED_JSON_RELAXED,
+  extendedJsonCanonical: FormatMessage.EXTENDED_JSON_CANONICAL,
+};
+const ON_INVALIDATE: Record<OnInvalidate, OnInvalidateMessage> = {
+  stop: OnInvalidateMessage.STOP,
+  continue: OnInvalidateMessage.CONTINUE,
+};
+const ON_HISTORY_LOST: Record<OnHistoryLost, OnHistoryLostMessage> = {
+  fail: OnHistoryLostMessage.FAIL,
+  earliest: OnHistoryLostMessage.EARLIEST,
+};
+
+type Request = NonNullable<MessageInitShape<typeof SubscribeRequestSchema>["message"]>;
+
+function requestBytes(message: Request): Uint8Array {
+  return toBinary(SubscribeRequestSchema, create(SubscribeRequestSchema, { message }));
+}
+
+/** Asks for the end of the session. */
+export const CLOSE = requestBytes({ case: "close", value: {} });
+
+/** The first message of a stream. */
+export function openBytes(open: MessageInitShape<typeof OpenSchema>): Uint8Array {
+  return requestBytes({ case: "open", value: open });
+}
+
+/** More credit. */
+export function creditBytes(grant: Grant): Uint8Array {
+  return requestBytes({ case: "credit", value: credit(grant) });
+}
+
+/** An ack of everything up to a delivery sequence. */
+export function ackBytes(sequence: number): Uint8Array {
+  return requestBytes({ case: "ack", value: { deliverySequence: BigInt(sequence) } });
+}
+
+export function credit(grant: Grant): { events: bigint; bytes: bigint } {
+  return { events: BigInt(grant.events), bytes: BigInt(grant.bytes) };
+}
+
+export function duration(milliseconds: number): { seconds: bigint; nanos: number } {
+  const seconds = Math.floor(milliseconds / 1000);
+  return { seconds: BigInt(seconds), nanos: Math.round((milliseconds - seconds * 1000) * 1e6) };
+}
+
+/** Throws RangeError for an unknown format. */
+export function format(name: Format): FormatMessage {
+  return known(FORMATS, name, "format");
+}
+
+/** The last acked place: a position where there is one, else the event's token. */
+export function lastAcked(place: Place, epoch: bigint): MessageInitShape<typeof OpenSchema>["lastAcked"] {
+  return place.position.length > 0
+    ? { place: { case: "position", value: place.position }, epoch }
+    : { place: { case: "resumeToken", value: place.token }, epoch };
+}
+
+/** A feed for the wire. Throws BSONError for what BSON cannot hold. */
+export function feedMessage(feed: Feed, defaultSource: string): FeedMessage {
+  const { pipeline } = feed;
+  return create(FeedSchema, {
+    source: feed.source ?? defaultSource,
+    database: feed.database ?? "",
+    collection: feed.collection ?? "",
+    ...(typeof pipeline === "string" && { pipeline: { notation: { case: "extendedJson", value: pipeline } } }),
+    ...(Array.isArray(pipeline) &&
+      pipeline.length > 0 && { pipeline: { notation: { case: "bson", value: serialize({ pipeline }) } } }),
+    fullDocument: feed.fullDocument ?? "",
+    fullDocumentBeforeChange: feed.fullDocumentBeforeChange ?? "",
+    showExpandedEvents: feed.showExpandedEvents ?? false,
+    ...(feed.collation !== undefined && { collation: serialize(feed.collation) }),
+    ...(feed.comment !== undefined && { comment: serialize({ comment: feed.comment }) }),
+    batchSize: feed.batchSize ?? 0,
+    maxAwaitTimeMs: feed.maxAwaitTimeMs ?? 0,
+    readPreference: feed.readPreference ?? "",
+    readConcern: feed.readConcern ?? "",
+    matchCollectionUuidForUpdateLookup: feed.matchCollectionUuidForUpdateLookup ?? false,
+  });
+}
+
+/** A start for the wire. Throws TypeError for what is none. */
+export function startMessage(start: Start): StartInit {
+  if (start === "earliest" || start === "latest") {
+    return { at: { case: start, value: {} } };
+  }
+  if ("position" in start) {
+    return { at: { case: "position", value: start.position } };
+  }
+  if ("resumeAfter" in start) {
+    return { at: { case: "resumeAfter", value: serialize(start.resumeAfter) } };
+  }
+  if ("startAfter" in start) {
+    return { at: { case: "startAfter", value: serialize(start.startAfter) } };
+  }
+  if ("operationTime" in start) {
+    const { t, i } = start.operationTime;
+    return { at: { case: "startAtOperationTime", value: { seconds: t, increment: i } } };
+  }
+  const wholeSecond = new Date(Math.floor(start.time.getTime() / 1000) * 1000);
+  return { at: { case: "time", value: timestampFromDate(wholeSecond) } };
+}
+
+/** A subscription's definition. Throws RangeError for an unknown policy. */
+export function subscriptionInit(
+  name: string,
+  feed: FeedMessage | undefined,
+  onInvalidate: OnInvalidate | undefined,
+  onHistoryLost: OnHistoryLost | undefined,
+): SubscriptionInit {
+  return {
+    name,
+    ...(feed && { feed }),
+    ...(onInvalidate && { onInvalidate: known(ON_INVALIDATE, onInvalidate, "onInvalidate") }),
+    ...(onHistoryLost && { onHistoryLost: known(ON_HISTORY_LOST, onHistoryLost, "onHistoryLost") }),
+  };
+}
+
+/** A subscription read back. Policies that this client does not know read as their defaults. */
+export function subscriptionInfo(message: Subscription): SubscriptionInfo {
+  return {
+    name: message.name,
+    feed: message.feed ? feedValue(message.feed) : {},
+    onInvalidate: message.onInvalidate === OnInvalidateMessage.CONTINUE ? "continue" : "stop",
+    onHistoryLost: message.onHistoryLost === OnHistoryLostMessage.EARLIEST ? "earliest" : "fail",
+    position: Buffer.from(message.position),
+    clusterTime: clusterTimeValue(message.clusterTime),
+    createTime: dateValue(message.createTime),
+    updateTime: dateValue(message.updateTime),
+    etag: message.etag,
+    active: message.active,
+    owner: message.owner,
+    epoch: message.epoch,
+  };
+}
+
+/** A position read back. */
+export function resolvedPosition(message: ResolvePositionResponse): ResolvedPosition {
+  return {
+    position: Buffer.from(message.position),
+    clusterTime: clusterTimeValue(message.clusterTime),
+    time: dateValue(message.time),
+  };
+}
+
+/** An explanation read back. */
+export function explanation(message: ExplainResponse): Explanation {
+  const { refusal } = message;
+  return {
+    refusal: refusal && { status: refusal.status, reason: refusal.reason, message: refusal.message },
+    pipeline: message.pipeline,
+    streamKey: message.streamKey,
+    streamOpen: message.streamOpen,
+    images: message.images.map(({ database, collection, enabled, forGrants }) => ({
+      database,
+      collection,
+      enabled,
+      forGrants,
+    })),
+    oplogHeadroomMs: message.oplogHeadroom && milliseconds(message.oplogHeadroom),
+    withheld: message.withheld.map(({ what, why }) => ({ what, why })),
+    mayBeView: message.mayBeView,
+  };
+}
+
+/** A cluster time as bson's Timestamp; undefined for none and for zero, which says nothing. */
+export function clusterTimeValue(message: ClusterTime | undefined): Timestamp | undefined {
+  if (message === undefined || (message.seconds === 0 && message.increment === 0)) {
+    return undefined;
+  }
+  return new Timestamp({ t: message.seconds, i: message.increment });
+}
+
+export function milliseconds(message: Duration): number {
+  return Number(message.seconds) * 1000 + message.nanos / 1e6;
+}
+
+export function dateValue(message: WallTime | undefined): Date | undefined {
+  return message && timestampDate(message);
+}
+
+function feedValue(message: FeedMessage): Feed {
+  const { notation } = message.pipeline ?? {};
+  return {
+    source: message.source,
+    database: message.database || undefined,
+    collection: message.collection || undefined,
+    pipeline: notation?.case === "bson" ? (deserialize(notation.value)["pipeline"] as Document[]) : notation?.value,
+    fullDocument: message.fullDocument || undefined,
+    fullDocumentBeforeChange: message.fullDocumentBeforeChange || undefined,
+    showExpandedEvents: message.showExpandedEvents,
+    collation: message.collation.length > 0 ? deserialize(message.collation) : undefined,
+    comment: message.comment.length > 0 ? deserialize(message.comment)["comment"] : undefined,
+    batchSize: message.batchSize,
+    maxAwaitTimeMs: message.maxAwaitTimeMs,
+    readPreference: message.readPreference || undefined,
+    readConcern: message.readConcern || undefined,
+    matchCollectionUuidForUpdateLookup: message.matchCollectionUuidForUpdateLookup,
+  };
+}
+
+function known<K extends string, V>(table: Record<K, V>, name: K, what: string): V {
+  if (!Object.hasOwn(table, name)) {
+    throw new RangeError(`${what} is one of ${Object.keys(table).join(", ")}`);
+  }
+  return table[name];
+}

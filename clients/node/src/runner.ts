@@ -1,0 +1,481 @@
+/**
+ * The network's side of a session: opens the stream, reads it, opens it again when it breaks, and ends it.
+ *
+ * What arrives goes through `responses`, `window` and `ledger` to the inbox; acks and credit go up. The decisions are in
+ * those and in `recovery`; the clock, timers and calls are here. It holds no reference to the session, so that one that is
+ * dropped without `close()` can be collected and its call ended.
+ */
+
+import type { Batch } from "./batches.js";
+import { Deferred } from "./deferred.js";
+import { FeedInvalidatedError, FeedmuxError, InternalError, ProtocolError, UnavailableError } from "./errors.js";
+import type { Feed } from "./gen/feedmux/v1/feed_pb.js";
+import { Inbox } from "./inbox.js";
+import { Ledger } from "./ledger.js";
+import type { Link } from "./link.js";
+import type { Notice, Rewound } from "./notices.js";
+import type { SessionOptions } from "./options.js";
+import { isEarlier, NOWHERE, type Place } from "./places.js";
+import { Backoff, nextStep } from "./recovery.js";
+import * as requests from "./requests.js";
+import type { StartInit } from "./requests.js";
+import { type Delivery, type Opened, Reader, type Response } from "./responses.js";
+import { type Call, listen } from "./stream.js";
+import { Watchdog } from "./watchdog.js";
+import { CreditWindow } from "./window.js";
+
+/** What to open: a durable subscription by name, or a feed with a start. */
+export type Opening = { readonly instanceId: string } & (
+  | { readonly subscription: string; readonly takeover: boolean }
+  | { readonly feed: Feed; readonly start: StartInit | undefined }
+);
+
+/** Drives one session until it is closed or an error ends it. */
+export class Runner {
+  readonly inbox = new Inbox();
+  /** Resolves when the session is open for the first time; rejects with the error for which it never will be. */
+  readonly opened: Promise<void>;
+  /** Resolves when nothing runs any more. */
+  readonly done: Promise<void>;
+  /** A place up to which everything has been received, and the highest ordinal before it. */
+  latest: { readonly after: number; readonly place: Place } = { after: 0, place: NOWHERE };
+  /** Where the session began. */
+  openedAt = NOWHERE;
+  /** The last confirmed position; empty before. */
+  committed: Buffer = Buffer.alloc(0);
+  /** Of the present stream. */
+  epoch = 0n;
+
+  readonly #link: Link;
+  readonly #opening: Opening;
+  readonly #options: SessionOptions;
+  readonly #durable: boolean;
+  readonly #ledger: Ledger;
+  readonly #window: CreditWindow;
+  readonly #reader: Reader;
+  readonly #backoff: Backoff;
+  readonly #opened = new Deferred();
+
+  /** The call of the present stream, between its first message up and its end. */
+  #call: Call | undefined;
+  /** Ends the present stream. */
+  #interrupt: (error: FeedmuxError) => void = () => undefined;
+  /** Ends the pause before the next one. */
+  #endPause: () => void = () => undefined;
+  #live = false;
+  #everOpened = false;
+  #closing = false;
+  #cancelled: { readonly reason: Error | undefined } | undefined;
+  #route = "";
+  #limitBytes: number;
+  #acked = 0;
+  #openAcked = 0;
+  #flushed = 0;
+  #confirmed = 0;
+  #sentSequence = 0;
+  #ackStep = Infinity;
+  #ackTimer: NodeJS.Timeout | undefined;
+  readonly #watchdog = new Watchdog();
+  #openedMs = 0;
+  #rewound: Rewound | undefined;
+
+  constructor(link: Link, opening: Opening, options: SessionOptions) {
+    this.#link = link;
+    this.#opening = opening;
+    this.#options = options;
+    this.#durable = "subscription" in opening;
+    this.#ledger = new Ledger(this.#durable);
+    this.#window = new CreditWindow(options.windowEvents, options.windowBytes);
+    this.#reader = new Reader(options.format !== "bson", options.bson);
+    this.#backoff = new Backoff(options.backoffFirstMs, options.backoffMostMs, Math.random);
+    this.#limitBytes = options.messageBytesMax;
+    this.opened = this.#opened.promise;
+    this.opened.catch(() => undefined); // Whoever opens hears of it; after a cancel nobody does.
+    this.done = this.#run();
+  }
+
+  /** Whether `close` or `cancel` was called. */
+  isClosing(): boolean {
+    return this.#closing;
+  }
+
+  /** Everything up to this ordinal has been processed. */
+  ack(ordinal: number): void {
+    if (ordinal <= this.#acked) {
+      return;
+    }
+    this.#acked = ordinal;
+    if (!this.#live || !this.#durable) {
+      return;
+    }
+    if (ordinal - this.#flushed >= this.#ackStep) {
+      this.#flushAcks();
+    } else {
+      this.#ackTimer ??= setTimeout(() => {
+        this.#flushAcks();
+      }, this.#options.ackIntervalMs);
+    }
+  }
+
+  /** A batch was handed out. */
+  taken(batch: Batch): void {
+    this.#window.take(batch.length, batch.sizeBytes);
+    this.#grant();
+  }
+
+  /**
+   * Hands out nothing more, sends the acks and asks the server to confirm them and end the stream. Where there is no
+   * stream, one more is tried at once if acks are unconfirmed.
+   */
+  close(): void {
+    if (this.#closing) {
+      return;
+    }
+    this.#closing = true;
+    this.inbox.end(undefined);
+    this.#endPause();
+    if (this.#live) {
+      this.#sayClose();
+    } else if (!this.#owesAcks()) {
+      this.#interrupt(new UnavailableError("closed while connecting"));
+    }
+  }
+
+  /** Ends everything at once; what waits gets `reason`. */
+  cancel(reason: Error | undefined): void {
+    this.#cancelled ??= { reason };
+    this.#closing = true;
+    this.inbox.end(reason);
+    this.#endPause();
+    this.#interrupt(new UnavailableError("cancelled"));
+  }
+
+  async #run(): Promise<void> {
+    let error: Error | undefined;
+    try {
+      await this.#keepOpen();
+    } catch (failure) {
+      error = asFeedmuxError(failure);
+    }
+    this.#live = false;
+    error = this.#cancelled ? this.#cancelled.reason : error;
+    this.inbox.end(error);
+    this.#opened.reject(error ?? new UnavailableError("closed while connecting"));
+  }
+
+  async #keepOpen(): Promise<void> {
+    let giveUpMs = now() + this.#options.openTimeoutMs;
+    for (;;) {
+      const error = await this.#stream();
+      if (this.isClosing()) {
+        return;
+      }
+      const wasLive = this.#live;
+      if (wasLive) {
+        this.#live = false;
+        giveUpMs = now() + this.#options.reconnectTimeoutMs;
+        if (now() - this.#openedMs > this.#options.backoffMostMs) {
+          this.#backoff.reset();
+        }
+      }
+      const step = nextStep(error, wasLive && this.#link.renewsToken);
+      if (step === "reopen at stored") {
+        this.#forget();
+      }
+      const delayMs = this.#backoff.nextMs(error.retryAfterMs);
+      if (step === "raise" || now() + delayMs > giveUpMs) {
+        throw this.#located(error);
+      }
+      if (this.#everOpened) {
+        this.#say({ kind: "disconnected", error, retryInMs: delayMs });
+      }
+      await this.#pause(delayMs);
+      if (this.isClosing() && !this.#owesAcks()) {
+        return;
+      }
+    }
+  }
+
+  async #pause(delayMs: number): Promise<void> {
+    await new Promise<void>((resolve) => {
+      const timer = setTimeout(resolve, delayMs);
+      this.#endPause = () => {
+        clearTimeout(timer);
+        resolve();
+      };
+    });
+  }
+
+  /** One stream from its beginning to its end, which is an error in any case. */
+  async #stream(): Promise<FeedmuxError> {
+    let isOver = false;
+    let call: Call | undefined;
+    this.#reader.reset();
+    const ended = await new Promise<FeedmuxError>((resolve) => {
+      const end = (error: FeedmuxError = new UnavailableError("the server ended the stream")): void => {
+        isOver = true;
+        resolve(error);
+      };
+      const onMessage = (message: Buffer): void => {
+        if (!isOver) {
+          this.#attempt(() => {
+            this.#read(message);
+          }, end);
+        }
+      };
+      this.#interrupt = end;
+      this.#watchdog.start(this.#options.heartbeatMs, (silentMs) => {
+        end(new UnavailableError(`nothing heard for ${String(silentMs / 1000)} s`));
+      });
+      this.#link.subscribe(this.#route).then(
+        (begun) => {
+          call = begun;
+          listen(begun, onMessage, end);
+          if (isOver) {
+            begun.cancel();
+            return;
+          }
+          this.#call = begun;
+          this.#attempt(() => begun.write(this.#openRequest()), end);
+        },
+        (error: unknown) => {
+          end(asFeedmuxError(error));
+        },
+      );
+    });
+    this.#call = undefined;
+    this.#watchdog.stop();
+    this.#stopAckTimer();
+    call?.cancel();
+    return ended;
+  }
+
+  #attempt(work: () => void, onError: (error: FeedmuxError) => void): void {
+    try {
+      work();
+    } catch (error) {
+      onError(asFeedmuxError(error));
+    }
+  }
+
+  #openRequest(): Uint8Array {
+    const options = this.#options;
+    const opening = this.#opening;
+    this.#openAcked = this.#acked;
+    const common = {
+      format: requests.format(options.format),
+      instanceId: opening.instanceId,
+      credit: requests.credit(this.#window.open()),
+      heartbeatInterval: requests.duration(options.heartbeatMs),
+      messageBytesMax: options.messageBytesMax,
+    };
+    if ("feed" in opening) {
+      const { position } = this.#ledger.latest;
+      const start = position.length > 0 ? requests.startMessage({ position }) : opening.start;
+      return requests.openBytes({
+        ...common,
+        target: { case: "feed", value: opening.feed },
+        ...(start && { start }),
+      });
+    }
+    const place = this.#ledger.ackedPlace(this.#openAcked);
+    return requests.openBytes({
+      ...common,
+      target: { case: "subscription", value: opening.subscription },
+      takeover: opening.takeover && !this.#everOpened,
+      ...((place.position.length > 0 || place.token.length > 0) && {
+        lastAcked: requests.lastAcked(place, this.epoch),
+      }),
+    });
+  }
+
+  #read(message: Buffer): void {
+    this.#watchdog.heard();
+    if (message.length > this.#limitBytes) {
+      throw new ProtocolError(
+        `a message of ${String(message.length)} bytes, over the limit of ${String(this.#limitBytes)}`,
+      );
+    }
+    const response = this.#reader.read(message);
+    if (response !== undefined) {
+      this.#receive(response);
+    }
+  }
+
+  #receive(response: Response): void {
+    if (!this.#live && response.kind !== "opened") {
+      throw new ProtocolError("the first message was not Opened");
+    }
+    switch (response.kind) {
+      case "delivery":
+        this.#deliver(response);
+        break;
+      case "progress":
+        this.#ledger.progress(response.place);
+        this.#setLatest();
+        this.#backoff.reset();
+        break;
+      case "committed":
+        this.committed = response.position;
+        if (response.sequence >= BigInt(this.#sentSequence)) {
+          this.#confirmed = this.#flushed;
+        }
+        break;
+      case "opened":
+        this.#onOpened(response);
+        break;
+      case "said":
+        this.#hear(response.notice);
+        break;
+    }
+  }
+
+  #hear(notice: Notice): void {
+    if (notice.kind === "rewound") {
+      this.#sayRewound(notice);
+      return;
+    }
+    if (notice.kind === "draining") {
+      this.#flushAcks();
+    }
+    this.#say(notice);
+  }
+
+  #deliver({ firstSequence, batch }: Delivery): void {
+    this.#window.receive(batch.length, batch.sizeBytes, batch.rawEvent(batch.length - 1).length);
+    const repeats = this.#ledger.expectsRepeats();
+    let [oldEvents, oldBytes] = [batch.length, batch.sizeBytes];
+    for (const fresh of this.#ledger.arrive(firstSequence, batch)) {
+      oldEvents -= fresh.length;
+      oldBytes -= fresh.sizeBytes;
+      this.inbox.put({ batch: fresh });
+    }
+    this.#setLatest();
+    if (repeats) {
+      this.#window.take(oldEvents, oldBytes);
+      this.#grant();
+      // Acks of events from before the reconnect have a sequence only now.
+      this.#flushAcks();
+    }
+  }
+
+  #onOpened(opened: Opened): void {
+    if (this.#live) {
+      throw new ProtocolError("Opened came twice");
+    }
+    const ledger = this.#ledger;
+    const hadReached = ledger.ackedPlace(this.#openAcked).clusterTime;
+    const beginsAt = opened.place.clusterTime;
+    if (this.#everOpened && this.#durable && !opened.atLastAcked && beginsAt && hadReached) {
+      if (isEarlier(beginsAt, hadReached)) {
+        this.#forget();
+        this.#sayRewound({ kind: "rewound", beginsAt, hadReached });
+      }
+    }
+    ledger.begin(opened.place, this.#openAcked);
+    this.#window.limit(opened.creditEventsMax, opened.creditBytesMax);
+    if (opened.messageBytesMax > 0) {
+      this.#limitBytes = Math.min(this.#options.messageBytesMax, opened.messageBytesMax);
+    }
+    if (opened.heartbeatMs > 0) {
+      this.#watchdog.setInterval(opened.heartbeatMs);
+    }
+    this.#route = opened.routingKey || this.#route;
+    this.#sentSequence = 0;
+    this.#ackStep = opened.unackedEventsMax > 0 ? Math.max(1, Math.floor(opened.unackedEventsMax / 2)) : Infinity;
+    this.epoch = opened.epoch;
+    if (!this.#everOpened) {
+      this.openedAt = opened.place;
+    }
+    this.#setLatest();
+    this.#live = this.#everOpened = true;
+    this.#openedMs = now();
+    if (this.isClosing()) {
+      this.#sayClose();
+    } else {
+      this.#grant();
+      this.#flushAcks();
+    }
+    this.#opened.resolve();
+  }
+
+  #setLatest(): void {
+    this.latest = { after: this.#ledger.received, place: this.#ledger.latest };
+  }
+
+  #grant(): void {
+    if (!this.#live || this.isClosing()) {
+      return;
+    }
+    const grant = this.#window.refill();
+    if (grant !== undefined) {
+      this.#call?.write(requests.creditBytes(grant));
+    }
+  }
+
+  #flushAcks(): void {
+    this.#stopAckTimer();
+    if (!this.#live || !this.#durable) {
+      return;
+    }
+    this.#flushed = this.#acked;
+    const sequence = this.#ledger.ackedSequence(this.#flushed);
+    if (sequence > this.#sentSequence) {
+      this.#sentSequence = sequence;
+      this.#call?.write(requests.ackBytes(sequence));
+    }
+  }
+
+  #sayClose(): void {
+    this.#flushAcks();
+    this.#call?.write(requests.CLOSE);
+  }
+
+  /** Whether the server may not know of all acks. */
+  #owesAcks(): boolean {
+    return this.#durable && this.#acked > this.#confirmed && this.#cancelled === undefined;
+  }
+
+  #stopAckTimer(): void {
+    clearTimeout(this.#ackTimer);
+    this.#ackTimer = undefined;
+  }
+
+  #forget(): void {
+    this.#ledger.forget();
+    for (const batch of this.inbox.withdraw()) {
+      this.#window.take(batch.length, batch.sizeBytes);
+    }
+  }
+
+  #say(notice: Notice): void {
+    this.inbox.put({ notice });
+  }
+
+  #sayRewound(rewound: Rewound): void {
+    // The server announces what the client may have noticed already.
+    if (this.#rewound === undefined || !this.#rewound.beginsAt.equals(rewound.beginsAt)) {
+      this.#say(rewound);
+    }
+    this.#rewound = rewound;
+  }
+
+  #located(error: FeedmuxError): FeedmuxError {
+    if (error instanceof FeedInvalidatedError) {
+      error.position = this.#ledger.latest.position;
+      error.resumeToken = this.#ledger.latest.resumeToken;
+    }
+    return error;
+  }
+}
+
+function now(): number {
+  return performance.now();
+}
+
+function asFeedmuxError(error: unknown): FeedmuxError {
+  if (error instanceof FeedmuxError) {
+    return error;
+  }
+  return new InternalError("a defect of the client", { status: "INTERNAL", reason: "INTERNAL", cause: error });
+}

@@ -1,0 +1,329 @@
+/** The user's side of a session: iterate, ack, close. Neighbours: the runner below, the client that opens it above. */
+
+import type { Document, Timestamp } from "bson";
+
+import { type Batch, ChangeEvent } from "./batches.js";
+import type { Inbox, Item } from "./inbox.js";
+import type { Link } from "./link.js";
+import type { Notice } from "./notices.js";
+import type { SessionOptions } from "./options.js";
+import { NOWHERE, type Place } from "./places.js";
+import { type Opening, Runner } from "./runner.js";
+
+/** How long a loop that always finds the next event at hand may keep the event loop from the network and timers. */
+const TURN_MS = 10;
+/** Events between two looks at the clock. */
+const LOOK_EVERY = 16;
+
+export type OnNotice = (notice: Notice) => void;
+
+/** What bounds one wait. The session lives on and loses nothing: the next wait gets what this one did not. */
+export interface WaitOptions {
+  /** Rejects the wait with its reason; `AbortSignal.timeout(…)` makes a deadline of it. */
+  readonly signal?: AbortSignal | undefined;
+}
+
+/** A session that nobody refers to any more and nobody closed: its call ends. */
+const abandoned = new FinalizationRegistry<Runner>((runner) => {
+  runner.cancel(undefined);
+});
+
+/**
+ * Events of a durable subscription or of a feed, for `for await`. Made by `open()`; `await using` closes it.
+ *
+ * A loop may be left and entered again; `next()`, loops and `batches()` share one place. Notices are told by `onNotice`
+ * between the events around them, and are process warnings without it.
+ */
+export class Session<T extends Document = Document> implements AsyncIterable<ChangeEvent<T>>, AsyncDisposable {
+  readonly #runner: Runner;
+  readonly #inbox: Inbox;
+  readonly #options: SessionOptions;
+  readonly #onNotice: OnNotice;
+  #batch: Batch<T> | undefined;
+  /** Within the batch, of the event to be handed out next. */
+  #index = 0;
+  /** The ordinal handed out last. */
+  #handed = 0;
+  #progress: { after: number; place: Place } = { after: 0, place: NOWHERE };
+  #looks = 0;
+  #turnMs = 0;
+  #overdue = false;
+
+  private constructor(runner: Runner, options: SessionOptions, onNotice: OnNotice | undefined) {
+    this.#runner = runner;
+    this.#inbox = runner.inbox;
+    this.#options = options;
+    this.#onNotice = onNotice ?? warn;
+  }
+
+  /** @internal Resolves when the server has opened the session. Rejects with FeedmuxError, or the signal's reason. */
+  static async open<T extends Document>(
+    link: Link,
+    opening: Opening,
+    options: SessionOptions,
+    onNotice: OnNotice | undefined,
+    signal: AbortSignal | undefined,
+    runners: Set<Runner>,
+  ): Promise<Session<T>> {
+    signal?.throwIfAborted();
+    const runner = new Runner(link, opening, options);
+    runners.add(runner);
+    const abort = (): void => {
+      runner.cancel(signal?.reason as Error);
+    };
+    signal?.addEventListener("abort", abort);
+    void runner.done.then(() => {
+      runners.delete(runner);
+      signal?.removeEventListener("abort", abort);
+    });
+    await runner.opened;
+    const session = new Session<T>(runner, options, onNotice);
+    abandoned.register(session, runner, session);
+    return session;
+  }
+
+  /** Events one by one. Leaving the loop leaves the session open. Throws the error that ended the session. */
+  [Symbol.asyncIterator](): AsyncIterator<ChangeEvent<T>, undefined> {
+    return {
+      next: () => {
+        const event = this.#isOverdue() || this.#runner.isClosing() ? undefined : this.#take();
+        return event !== undefined
+          ? Promise.resolve({ done: false, value: event })
+          : this.#next(undefined).then((value) =>
+              value === undefined ? { done: true, value } : { done: false, value },
+            );
+      },
+      return: () => Promise.resolve({ done: true, value: undefined }),
+    };
+  }
+
+  /** The next event; waits for it. Undefined after `close()`. Throws the error that ended the session. */
+  async next({ signal }: WaitOptions = {}): Promise<ChangeEvent<T> | undefined> {
+    return await this.#next(signal);
+  }
+
+  /** The next event if it is here already, else undefined. Throws as `next` does. */
+  async tryNext(): Promise<ChangeEvent<T> | undefined> {
+    await this.#turn();
+    while (!this.#isOver()) {
+      const event = this.#take();
+      if (event !== undefined || !this.#receive()) {
+        return event;
+      }
+    }
+    return undefined;
+  }
+
+  /** Batches as they arrive, for bulk work: `for await (const batch of session.batches()) { …; session.ack(batch); }`. */
+  async *batches({ signal }: WaitOptions = {}): AsyncGenerator<Batch<T>, undefined> {
+    while (!this.#isOver()) {
+      const rest = this.#rest();
+      if (rest !== undefined) {
+        yield rest;
+        await this.#turn();
+      } else if (!this.#receive()) {
+        await this.#inbox.arrival(signal);
+      }
+    }
+    return undefined;
+  }
+
+  /**
+   * Everything up to and including this event or batch has been processed; without argument, all handed out. Cumulative:
+   * an earlier one is no news. Costs next to nothing: acks are sent together, after 100 ms at most. On an inline feed it
+   * is accepted and stored nowhere. Throws TypeError for another session's event.
+   */
+  ack(what?: ChangeEvent<T> | Batch<T>): void {
+    if (what === undefined) {
+      this.#runner.ack(this.#handed);
+      return;
+    }
+    const [batch, ordinal] = what instanceof ChangeEvent ? [what.batch, what.sequence] : [what, what.lastSequence];
+    if (batch.owner !== this.#runner) {
+      throw new TypeError("not an event or batch of this session");
+    }
+    this.#runner.ack(ordinal);
+  }
+
+  /**
+   * The place behind the last batch handed out to its end, or where the session began. To be stored as it is. In the
+   * middle of a batch, `resumeToken` is more exact.
+   */
+  get position(): Buffer {
+    return this.#place().position;
+  }
+
+  /** MongoDB's resume token behind the last event handed out; where all are, of the latest progress. */
+  get resumeToken(): Document | undefined {
+    const batch = this.#batch;
+    if (batch !== undefined && this.#index > 0 && this.#index < batch.length) {
+      return new ChangeEvent(batch, this.#index - 1).resumeToken;
+    }
+    return this.progress.resumeToken;
+  }
+
+  /** The last place up to which everything has been handed out: moves on without events too. */
+  get progress(): Place {
+    const { after, place } = this.#runner.latest;
+    if (after <= this.#handed && place.position.length > 0) {
+      this.#progress = { after, place };
+    }
+    return this.#place();
+  }
+
+  /** The cluster time of `progress`. */
+  get clusterTime(): Timestamp | undefined {
+    return this.progress.clusterTime;
+  }
+
+  /** The stored position as last confirmed by the server; empty before the first confirmation. */
+  get committed(): Buffer {
+    return this.#runner.committed;
+  }
+
+  /** Grows with each stream of the subscription; 0 on inline feeds. */
+  get epoch(): bigint {
+    return this.#runner.epoch;
+  }
+
+  /** Whether the session was closed or has ended by an error. */
+  get closed(): boolean {
+    return this.#runner.isClosing() || this.#inbox.ended !== undefined;
+  }
+
+  /**
+   * Stops handing out, sends the acks and waits until they are confirmed, at most `timeoutMs` (5 s). Acks that could not be
+   * confirmed mean repeats in the next session, never a loss. Closing again does nothing.
+   */
+  async close({ timeoutMs = this.#options.closeTimeoutMs }: { readonly timeoutMs?: number } = {}): Promise<void> {
+    abandoned.unregister(this);
+    await closeRunner(this.#runner, timeoutMs);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+
+  async #next(signal: AbortSignal | undefined): Promise<ChangeEvent<T> | undefined> {
+    if (this.#isOverdue()) {
+      await this.#turn();
+    }
+    while (!this.#isOver()) {
+      const event = this.#take();
+      if (event !== undefined) {
+        return event;
+      }
+      if (!this.#receive()) {
+        await this.#inbox.arrival(signal);
+      }
+    }
+    return undefined;
+  }
+
+  /** Whether the session was closed. Throws the reason for which it was cancelled. */
+  #isOver(): boolean {
+    if (this.#runner.isClosing() && this.#inbox.ended?.error) {
+      throw this.#inbox.ended.error;
+    }
+    return this.#runner.isClosing();
+  }
+
+  /** An event of the current batch. */
+  #take(): ChangeEvent<T> | undefined {
+    const batch = this.#batch;
+    if (batch === undefined || this.#index >= batch.length) {
+      return undefined;
+    }
+    const event = new ChangeEvent(batch, this.#index++);
+    this.#handed = event.sequence;
+    return event;
+  }
+
+  /** What the loop over events has left of the current batch, for whoever goes on by batches. */
+  #rest(): Batch<T> | undefined {
+    const batch = this.#batch;
+    if (batch === undefined || this.#index >= batch.length) {
+      return undefined;
+    }
+    const rest = this.#index > 0 ? batch.part(this.#index, batch.length) : batch;
+    this.#batch = rest;
+    this.#index = rest.length;
+    this.#handed = rest.lastSequence;
+    return rest;
+  }
+
+  /** Takes the next item that has arrived: a batch becomes the current one. False when there is none; throws the end's error. */
+  #receive(): boolean {
+    const item: Item | undefined = this.#inbox.get();
+    if (item === undefined) {
+      const ended = this.#inbox.ended;
+      if (ended?.error !== undefined) {
+        throw ended.error;
+      }
+      return false;
+    }
+    if ("notice" in item) {
+      this.#onNotice(item.notice);
+      return true;
+    }
+    const batch = item.batch as Batch<T>;
+    this.#done();
+    batch.owner = this.#runner;
+    this.#batch = batch;
+    this.#index = 0;
+    this.#handed = batch.firstSequence - 1;
+    this.#runner.taken(batch);
+    return true;
+  }
+
+  #place(): Place {
+    this.#done();
+    return this.#progress.place.position.length > 0 ? this.#progress.place : this.#runner.openedAt;
+  }
+
+  /** The current batch was handed out to its end. */
+  #done(): void {
+    const batch = this.#batch;
+    if (batch?.lastSequence === this.#handed && batch.place.position.length > 0) {
+      if (batch.lastSequence > this.#progress.after) {
+        this.#progress = { after: batch.lastSequence, place: batch.place };
+      }
+    }
+  }
+
+  #isOverdue(): boolean {
+    if (++this.#looks >= LOOK_EVERY) {
+      this.#looks = 0;
+      this.#overdue = performance.now() - this.#turnMs >= TURN_MS;
+    }
+    return this.#overdue;
+  }
+
+  /** Events may come as fast as they are taken; the event loop's other work gets its turn in between. */
+  async #turn(): Promise<void> {
+    await new Promise((resolve) => {
+      setImmediate(resolve);
+    });
+    this.#turnMs = performance.now();
+    this.#overdue = false;
+  }
+}
+
+/** @internal Asks a session to end, and ends it if that takes longer. */
+export async function closeRunner(runner: Runner, timeoutMs: number): Promise<void> {
+  runner.close();
+  let timer: NodeJS.Timeout | undefined;
+  const late = new Promise<void>((resolve) => {
+    timer = setTimeout(resolve, timeoutMs);
+  });
+  await Promise.race([runner.done, late]);
+  clearTimeout(timer);
+  runner.cancel(undefined);
+  await runner.done;
+}
+
+function warn(notice: Notice): void {
+  const { kind, ...facts } = notice;
+  const detail = JSON.stringify(facts, (_, value: unknown) => (value instanceof Error ? value.message : value));
+  process.emitWarning(`feedmux session: ${kind}`, { type: "FeedmuxNotice", detail });
+}

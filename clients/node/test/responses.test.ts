@@ -1,0 +1,154 @@
+/** Reading the wire: no copy, exact numbers, fragments, every kind of notice. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { create, toBinary } from "@bufbuild/protobuf";
+import { type DeserializeOptions, Long, serialize } from "bson";
+
+import { type Batch, BsonBatch, JsonBatch } from "../src/batches.js";
+import { ProtocolError } from "../src/errors.js";
+import { SubscribeResponseSchema } from "../src/gen/feedmux/v1/change_feed_pb.js";
+import { Reader } from "../src/responses.js";
+import { batch, event, fragments, place, type Response, token } from "./scripted-server.js";
+
+function bytes(message: Response): Buffer {
+  return Buffer.from(toBinary(SubscribeResponseSchema, create(SubscribeResponseSchema, { message })));
+}
+
+function delivered(message: Buffer, json = false, options: DeserializeOptions = {}): Batch {
+  const response = new Reader(json, options).read(message);
+  assert.ok(response?.kind === "delivery");
+  return response.batch;
+}
+
+test("a batch is a view on the message it came in", () => {
+  const message = bytes(batch(7, [1, 2, 3], 5000));
+  const got = delivered(message);
+  assert.ok(got instanceof BsonBatch);
+  assert.equal(got.raw.buffer, message.buffer);
+  assert.deepEqual(
+    [...got].map(({ raw }) => raw.buffer === message.buffer),
+    [true, true, true],
+  );
+  assert.deepEqual(
+    got.documents().map(({ n }) => n as number),
+    [1, 2, 3],
+  );
+  assert.deepEqual(
+    [...got].map(({ resumeToken }) => resumeToken),
+    [token(1), token(2), token(3)],
+  );
+  assert.equal(got.position.toString(), "P3");
+  assert.notEqual(got.position.buffer, message.buffer, "a place may be kept, and would keep the message");
+});
+
+test("fragments are joined, and forgotten with their stream", () => {
+  const reader = new Reader(false, {});
+  const parts = fragments(4, 9, 10_000, 3).map(bytes);
+  assert.deepEqual(
+    parts.slice(0, 2).map((part) => reader.read(part)),
+    [undefined, undefined],
+  );
+  reader.reset();
+  const responses = parts.map((part) => reader.read(part));
+  const last = responses.at(-1);
+  assert.ok(last?.kind === "delivery");
+  assert.equal(last.firstSequence, 4n);
+  assert.deepEqual(last.batch.rawEvent(0), Buffer.from(event(9, 10_000)));
+  assert.equal(last.batch.position.toString(), "P9");
+});
+
+test("the id need not be first, and need not be there", () => {
+  for (const [document, found] of [
+    [{ n: 1, _id: token(3) }, token(3)],
+    [{ n: 1, _id: 3 }, undefined],
+    [{ n: 1 }, undefined],
+  ]) {
+    const raw = Buffer.from(serialize(document ?? {}));
+    const message: Response = {
+      case: "batch",
+      value: { firstDeliverySequence: 1n, eventCount: 1, bson: raw, ...place(3) },
+    };
+    assert.deepEqual([...delivered(bytes(message))][0]?.resumeToken, found);
+  }
+});
+
+const BIG = 2n ** 63n - 1n;
+
+test("int64 is exact in every format, and a bigint on request", () => {
+  const document = { _id: token(1), small: Long.fromNumber(5), big: BIG, s: 'has "12345678901234567890" digits' };
+  const texts = [
+    `{"_id": {"_data": "82"}, "small": 5, "big": ${String(BIG)}, "d": 1234567890123456789.5, "s": "\\"1234567890123456789"}`,
+    `{"_id": {"_data": "82"}, "small": {"$numberLong": "5"}, "big": {"$numberLong": "${String(BIG)}"}}`,
+  ];
+  const messages: [boolean, Response][] = [
+    [false, { case: "batch", value: { firstDeliverySequence: 1n, eventCount: 1, bson: serialize(document) } }],
+    ...texts.map((text): [boolean, Response] => [
+      true,
+      { case: "batch", value: { firstDeliverySequence: 1n, eventCount: 1, json: [text] } },
+    ]),
+  ];
+  for (const [json, message] of messages) {
+    const plain = delivered(bytes(message), json).decode(0);
+    assert.equal(plain["small"], 5);
+    assert.ok(plain["big"] instanceof Long);
+    assert.equal(plain["big"].toBigInt(), BIG);
+    assert.equal(delivered(bytes(message), json, { useBigInt64: true }).decode(0)["big"], BIG);
+  }
+});
+
+test("extended JSON comes as text and decoded", () => {
+  const texts = ['{"_id": {"_data": "82"}, "n": 1}', '{"_id": {"_data": "83"}, "s": "ü"}'];
+  const message: Response = {
+    case: "batch",
+    value: { firstDeliverySequence: 1n, eventCount: 2, json: texts, ...place(2) },
+  };
+  const got = delivered(bytes(message), true);
+  assert.ok(got instanceof JsonBatch);
+  assert.deepEqual(got.documents(), [
+    { _id: { _data: "82" }, n: 1 },
+    { _id: { _data: "83" }, s: "ü" },
+  ]);
+  assert.equal(
+    got.sizeBytes,
+    texts.reduce((sum, text) => sum + Buffer.byteLength(text), 0),
+  );
+  assert.deepEqual(
+    [...got].map(({ resumeToken }) => resumeToken),
+    [{ _data: "82" }, { _data: "83" }],
+  );
+  assert.equal(got.part(1, 2).rawEvent(0).toString(), texts[1]);
+  const broken: Response = { case: "batch", value: { firstDeliverySequence: 1n, eventCount: 1, json: ["{"] } };
+  assert.throws(() => delivered(bytes(broken), true).decode(0), ProtocolError);
+});
+
+test("notices of every kind, and of none", () => {
+  const time = { seconds: 5, increment: 6 };
+  const said = (kind: NonNullable<(Response & { case: "notice" })["value"]["kind"]>): unknown => {
+    const response = new Reader(false, {}).read(bytes({ case: "notice", value: { kind } }));
+    return response?.kind === "said" ? JSON.parse(JSON.stringify(response.notice)) : response;
+  };
+  const stamp = { $timestamp: "21474836486" };
+  assert.deepEqual(said({ case: "rewound", value: { from: time, to: time } }), {
+    kind: "rewound",
+    beginsAt: stamp,
+    hadReached: stamp,
+  });
+  assert.deepEqual(said({ case: "gap", value: { from: time, reason: "r" } }), {
+    kind: "gap",
+    after: stamp,
+    before: { $timestamp: "0" },
+    reason: "r",
+  });
+  assert.deepEqual(said({ case: "degraded", value: { dependency: "state", away: true } }), {
+    kind: "degraded",
+    dependency: "state",
+    away: true,
+  });
+  assert.deepEqual(said({ case: "historyAtRisk", value: { remaining: { seconds: 2n, nanos: 500_000_000 } } }), {
+    kind: "historyAtRisk",
+    remainingMs: 2500,
+  });
+  assert.equal(said({ case: undefined }), undefined);
+});

@@ -1,0 +1,142 @@
+"""`feedmux doctor`: looks at a deployment, by the server's configuration or as a client, and says what to do."""
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from feedmux.cli.connection import add_connection_options
+from feedmux.cli.failure import CliError, UsageError
+from feedmux.cli.terminal import Terminal, plain, print_json
+
+_MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "failed": ("✗", "red"), "unknown": ("?", "yellow")}
+
+Report = dict[str, str]
+"""check, level (ok, warning, failed, unknown), says, advice."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config", metavar="FILE", type=Path, help="the server's configuration (FEEDMUX_CONFIG): looks from its place"
+    )
+    parser.add_argument(
+        "--collection",
+        metavar="[SOURCE:]DB.COLL",
+        action="append",
+        default=[],
+        help="whose pre- and post-images are looked at; may be given several times",
+    )
+    parser.add_argument("--timeout", metavar="S", type=float, default=10.0, help="for each check (10)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
+    add_connection_options(parser)
+    parser.set_defaults(endpoint=None)
+    parser.epilog = (
+        "With --config it looks as the server would: MongoDB, Redis, files, clocks. With --endpoint as a client:\n"
+        "the way to the server, its certificate, its health, the key. Both may be given. Exit code 1 when a check\n"
+        "has failed."
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    path, from_server = args.config, args.config is not None
+    if args.config is None and args.endpoint is None:
+        # Nothing is named: what the environment names.
+        path = Path(os.environ["FEEDMUX_CONFIG"]) if os.environ.get("FEEDMUX_CONFIG") else None
+        from_server = path is not None or any(name.upper().startswith("FEEDMUX_SOURCES") for name in os.environ)
+        args.endpoint = os.environ.get("FEEDMUX_ENDPOINT") or None
+    if not (from_server or args.endpoint):
+        raise UsageError(
+            "nothing to look at", "Name the server's file by --config, or a server by --endpoint (FEEDMUX_ENDPOINT)."
+        )
+    if args.timeout <= 0:
+        raise UsageError("--timeout must be above 0")
+    if any("." not in each for each in args.collection):
+        raise UsageError("--collection is DB.COLL, or SOURCE:DB.COLL")
+    printer = _Printer(as_json=args.json)
+    if from_server:
+        asyncio.run(_from_the_server(path, args, printer))
+    if args.endpoint:
+        _from_a_client(args, printer)
+    return printer.end()
+
+
+class _Printer:
+    """Findings as they come; on a terminal also what is being looked at."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._out = Terminal(sys.stderr if as_json else sys.stdout)
+        self._reports: list[Report] = []
+
+    def begins(self, name: str) -> None:
+        if self._out.interactive:
+            self._out.stream.write(f"\r\x1b[K  … {name}")
+            self._out.stream.flush()
+
+    def add(self, report: Report) -> None:
+        self._reports.append(report)
+        if self._as_json and not self._out.interactive:
+            return
+        mark, colour = _MARKS[report["level"]]
+        clear = "\r\x1b[K" if self._out.interactive else ""
+        check = self._out.paint(report["check"], "dim")
+        lines = f"{clear}{self._out.paint(mark, colour)} {check}: {plain(report['says'])}\n"
+        if report["advice"]:
+            lines += f"    {plain(report['advice'])}\n"
+        self._out.stream.write(lines)
+        self._out.stream.flush()
+
+    def end(self) -> int:
+        if self._out.interactive:
+            self._out.stream.write("\r\x1b[K")
+        counts = {level: sum(each["level"] == level for each in self._reports) for level in _MARKS}
+        failed = counts["failed"] > 0
+        if self._as_json:
+            print_json({"ok": not failed, "counts": counts, "findings": self._reports})
+        else:
+            others = counts["warning"] + counts["unknown"]
+            print(f"{counts['ok']} checks passed, {others} with a note, {counts['failed']} failed")
+        return 1 if failed else 0
+
+
+async def _from_the_server(path: Path | None, args: argparse.Namespace, printer: _Printer) -> None:
+    try:
+        from feedmux_server.config import ConfigError, load_config
+        from feedmux_server.doctor import examine
+    except ModuleNotFoundError as error:
+        raise CliError(
+            f"looking from the server's place needs the Python package {error.name}, which is not installed",
+            "pip install 'feedmux[server]', or look as a client does: --endpoint",
+        ) from None
+    try:
+        config = load_config(path)
+    except ConfigError as error:
+        printer.add(_report("configuration", "failed", str(error), "`feedmux serve --help` describes every option"))
+        return
+    printer.add(_report("configuration", "ok", f"{path or 'the environment'} can be used"))
+    async for finding in examine(config, args.collection, args.timeout, printer.begins):
+        printer.add(_report(finding.check, finding.level.value, finding.says, finding.advice))
+
+
+def _from_a_client(args: argparse.Namespace, printer: _Printer) -> None:
+    from feedmux.cli.doctor_client import steps
+
+    for name, step in steps(args):
+        printer.begins(name)
+        level, says, advice = _looked(step)
+        printer.add(_report(name, level, says, advice))
+        if level == "failed":
+            return
+
+
+def _looked(step: Callable[[], tuple[str, str, str]]) -> tuple[str, str, str]:
+    try:
+        return step()
+    except CliError as error:
+        return "failed", error.message, error.hint
+
+
+def _report(check: str, level: str, says: str, advice: str = "") -> Report:
+    return {"check": check, "level": level, "says": says, "advice": advice}

@@ -1,0 +1,44 @@
+"""What a look at a part of the deployment has found, and what to do about it. Made by `source` and `state`; the start
+of the server refuses on FAILED and logs WARNING, `feedmux doctor` shows them all."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+SKEW_MOST_S: Final = 2.0
+
+
+class Level(StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    """It works, and somebody should know."""
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+    """It could not be looked at; `advice` says how it could."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`says` is the fact, `advice` what to do next; only OK has none. Neither holds a password or a document."""
+
+    check: str
+    level: Level
+    says: str
+    advice: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.says}. {self.advice}" if self.advice else self.says
+
+
+def failures(findings: Iterable[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.level is Level.FAILED]
+
+
+def clock_finding(check: str, whose: str, skew_s: float, unsure_s: float, advice: str) -> Finding:
+    """`skew_s`: how far that clock is ahead of this machine's, give or take `unsure_s`."""
+    if abs(skew_s) > SKEW_MOST_S + unsure_s:
+        direction = "ahead of" if skew_s > 0 else "behind"
+        says = f"the clock of {whose} is {abs(skew_s):.1f} s {direction} this machine's"
+        return Finding(check, Level.WARNING, says, advice)
+    return Finding(check, Level.OK, f"the clock of {whose} is within {SKEW_MOST_S:g} s of this machine's")

@@ -1,0 +1,189 @@
+"""Looks at a deployment as the server's configuration names it: MongoDB, Redis, TLS files, tenants. Changes nothing but
+for one probe in Redis, which it removes. Each step has a time limit; a step that fails does not stop the others.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+
+from feedmux_server.config import Config, ConfigError, TlsSection, load_tenants
+from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.core.finding import Finding, Level
+from feedmux_server.dependencies import redis_access
+from feedmux_server.source.examine import SourceExamination
+from feedmux_server.state.connection import Client, StartupError, connect
+from feedmux_server.state.examine import (
+    RedisAway,
+    examine_clock,
+    examine_redis,
+    examine_sentinels,
+    probe,
+)
+from feedmux_server.state.redis_url import parse_redis_url
+from feedmux_server.state.schema import check_layout
+from feedmux_server.tls_files import load_tls
+
+_EXPIRES_SOON_DAYS: Final = 21
+_RENEW: Final = "Renew it; the server reads it anew"
+DAY_S: Final = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`vital`: when it fails, the other steps of its `part` are not tried."""
+
+    name: str
+    run: Callable[[], Awaitable[list[Finding]]]
+    part: str
+    vital: bool = False
+
+
+async def examine(
+    config: Config, collections: Sequence[str], timeout_s: float, begins: Callable[[str], None] = lambda _: None
+) -> AsyncIterator[Finding]:
+    """Findings as they come; `begins` is told the name of each step before. `collections`: [source:]database.collection
+    whose images are looked at."""
+    async with AsyncExitStack() as stack:
+        given_up: set[str] = set()
+        for step in _steps(config, collections, timeout_s, stack):
+            if step.part in given_up:
+                continue
+            begins(step.name)
+            found = await _within(step, timeout_s)
+            if step.vital and any(each.level is Level.FAILED for each in found):
+                given_up.add(step.part)
+            for each in found:
+                yield each
+
+
+async def _within(step: Step, timeout_s: float) -> list[Finding]:
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await step.run()
+    except TimeoutError:
+        return [
+            Finding(
+                step.name,
+                Level.FAILED,
+                f"no answer within {timeout_s:g} s",
+                "See whether it runs and is not overloaded; --timeout allows it more",
+            )
+        ]
+    except (FeedmuxError, StartupError, ConfigError) as error:
+        return [Finding(step.name, Level.FAILED, str(error).rstrip("."), "Mend it, and run this again")]
+    except Exception as error:  # noqa: BLE001 one check must not keep the others from being made
+        return [
+            Finding(step.name, Level.UNKNOWN, f"it could not be looked at ({type(error).__name__})", "See its own log")
+        ]
+
+
+def _steps(config: Config, collections: Sequence[str], timeout_s: float, stack: AsyncExitStack) -> list[Step]:
+    steps = [Step("files", lambda: _files(config), "files")]
+    for name, section in config.sources.items():
+        mine = [each.rpartition(":")[2] for each in collections if each.rpartition(":")[0] in ("", name)]
+        try:
+            examination = SourceExamination(name, section.uri, mine, timeout_ms=int(timeout_s * 500))
+        except Exception as error:  # noqa: BLE001 pymongo raises several kinds for a URI it cannot read
+            steps.append(_unreadable(name, type(error).__name__))
+            continue
+        stack.push_async_callback(examination.close)
+        steps += [Step(each, run, name, vital=each.endswith(".reachable")) for each, run in examination.steps()]
+    try:
+        redis = connect(config.redis.url, redis_access(config.redis))
+    except StartupError as error:
+        told = Finding("redis.url", Level.FAILED, str(error), "Mend it in the configuration (docs/redis.md)")
+        return [*steps, Step("redis.url", lambda: _told(told), "redis")]
+    stack.push_async_callback(redis.aclose)
+    return [*steps, *_redis_steps(redis, config.redis.url, timeout_s)]
+
+
+def _redis_steps(redis: Client, url: str, timeout_s: float) -> list[Step]:
+    async def reachable() -> list[Finding]:
+        try:
+            return await examine_redis(redis, url, timeout_s=timeout_s)
+        except RedisAway as error:
+            advice = f"Check redis.url ({parse_redis_url(url)}), user, password and TLS in [redis], and that it runs"
+            return [Finding("redis.reachable", Level.FAILED, str(error).rstrip("."), advice)]
+
+    async def layout() -> list[Finding]:
+        await check_layout(redis, timeout_s=timeout_s)
+        return [Finding("redis.layout", Level.OK, "the keys in Redis have the layout of this version")]
+
+    return [
+        Step("redis.reachable", reachable, "redis", vital=True),
+        Step("redis.sentinels", lambda: examine_sentinels(redis), "redis"),
+        Step("redis.layout", layout, "redis"),
+        Step("redis.write", lambda: _one(probe(redis, timeout_s=timeout_s)), "redis"),
+        Step("redis.clock", lambda: _one(examine_clock(redis)), "redis"),
+    ]
+
+
+def _unreadable(name: str, kind: str) -> Step:
+    told = Finding(
+        f"{name}.uri",
+        Level.FAILED,
+        f"sources.{name}.uri is no MongoDB URI ({kind})",
+        "Write mongodb://HOST:27017/?replicaSet=NAME, with user and password percent-encoded",
+    )
+    return Step(told.check, lambda: _told(told), name)
+
+
+async def _told(finding: Finding) -> list[Finding]:
+    return [finding]
+
+
+async def _one(finding: Awaitable[Finding]) -> list[Finding]:
+    return [await finding]
+
+
+async def _files(config: Config) -> list[Finding]:
+    """The tenants file and the certificates."""
+    found: list[Finding] = []
+    if config.tenants_file is None:
+        advice = "Name a tenants_file (docs/tenants.md); without one the server starts only with --insecure-no-auth"
+        found.append(Finding("tenants", Level.WARNING, "no tenants file is configured", advice))
+    else:
+        count = len(load_tenants(config.tenants_file).tenants)
+        found.append(Finding("tenants", Level.OK, f"{config.tenants_file} has {count} tenants"))
+    if config.tls is None:
+        advice = "Leave it so only where a proxy ends TLS, or nobody else can listen"
+        found.append(Finding("tls", Level.WARNING, "the data and operator ports are without TLS", advice))
+    else:
+        found += _certificates(config.tls)
+    return found
+
+
+def _certificates(section: TlsSection) -> list[Finding]:
+    load_tls(section)
+    found = [_expiry("tls.certificate_file", section.certificate_file)]
+    if section.client_ca_file is not None:
+        found.append(_expiry("tls.client_ca_file", section.client_ca_file))
+    return found
+
+
+def _expiry(name: str, path: Path) -> Finding:
+    certificate = x509.load_pem_x509_certificate(path.read_bytes())
+    left_days = (certificate.not_valid_after_utc.timestamp() - time.time()) / DAY_S
+    names = ", ".join(_names(certificate)) or "no host name"
+    if left_days < 0:
+        return Finding(name, Level.FAILED, f"the certificate in {path} has expired", _RENEW)
+    if time.time() < certificate.not_valid_before_utc.timestamp():
+        return Finding(name, Level.FAILED, f"the certificate in {path} is not valid yet", "See this machine's clock")
+    says = f"the certificate in {path} is for {names} and valid for {left_days:.0f} days"
+    if left_days < _EXPIRES_SOON_DAYS:
+        return Finding(name, Level.WARNING, says, _RENEW)
+    return Finding(name, Level.OK, says)
+
+
+def _names(certificate: x509.Certificate) -> list[str]:
+    try:
+        others = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return [*others.get_values_for_type(x509.DNSName), *map(str, others.get_values_for_type(x509.IPAddress))]

@@ -1,0 +1,165 @@
+"""Looks at everything that can be told by looking: streams, rings, sessions, quotas, the oplogs. For the metrics.
+
+Runs on the event loop when somebody collects, in slices. Nothing is kept between two looks.
+"""
+
+import asyncio
+import resource
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from feedmux_server.core.feed_streams import FeedStreams
+from feedmux_server.core.quota import Account
+from feedmux_server.core.shared_stream import SharedStream
+from feedmux_server.fanout.hub import Hub, KeyStreams, OpenSession
+from feedmux_server.fanout.ranges import Ranges
+from feedmux_server.fanout.view_reader import ViewReader
+from feedmux_server.state.batcher import CommitBatcher
+from feedmux_server.telemetry import metrics
+from feedmux_server.telemetry.survey import Survey
+
+T = TypeVar("T")
+
+_SLICE = 64
+"""Sessions, tenants or feeds that are looked at before others get a turn at the event loop: about a millisecond."""
+_PAGE_BYTES = resource.getpagesize()
+_PER_SOURCE = (
+    metrics.TRAILING, metrics.CURSORS, metrics.RING_EVENTS, metrics.RING_USAGE, metrics.VIEWS, metrics.WIDE_STREAMS,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Called with each survey."""
+
+    hub: Hub
+    ranges: Ranges
+    batcher: CommitBatcher
+    sessions_max: int
+    ready: Callable[[], bool]
+
+    async def __call__(self, survey: Survey) -> None:
+        self._process(survey)
+        self._sources(survey)
+        async for each in _sliced(list(self.hub.keyed())):
+            _streams(survey, each)
+            for stream in each.streams.streams:
+                self._stream(survey, each, stream)
+        trailing = self.hub.trailing_by_tenant()
+        async for account in _sliced(list(self.hub.accounts)):
+            _account(survey, account, trailing[account.tenant])
+        self._stored(survey)
+        async for session in _sliced(list(self.hub.sessions)):
+            if session in self.hub.sessions:
+                self._session(survey, session)
+
+    def _process(self, survey: Survey) -> None:
+        limits = self.hub.limits
+        survey.add(metrics.READY, self.ready())
+        survey.add(metrics.SESSION_LIMIT, self.sessions_max)
+        survey.add(metrics.TRAILING_LIMIT, limits.trailing_max)
+        survey.add(metrics.MEMORY, self.hub.memory_bytes, "rings")
+        survey.add(metrics.MEMORY_LIMIT, limits.memory_bytes_max, "rings")
+        survey.add(metrics.MEMORY, self.ranges.kept_bytes, "kept")
+        survey.add(metrics.MEMORY_LIMIT, self.ranges.limits.kept_bytes_max, "kept")
+        survey.add(metrics.COMMITS_WAITING, self.batcher.waiting)
+        survey.add(metrics.REDIS_AVAILABLE, self.batcher.available)
+        with suppress(OSError):  # Linux has it
+            survey.add(metrics.PROCESS_MEMORY, int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES)
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        survey.add(metrics.PROCESS_CPU, used.ru_utime + used.ru_stime)
+
+    def _sources(self, survey: Survey) -> None:
+        for name in self.hub.sources:
+            survey.add(metrics.SOURCE_AVAILABLE, name not in self.hub.sources_away, name)
+            state = self.hub.forecasts[name].state
+            if state is not None:
+                survey.add(metrics.OPLOG_WINDOW, state.window_s, name)
+            for metric in _PER_SOURCE:
+                survey.add(metric, 0, name)
+        for wide in self.hub.wide.streams():
+            source = wide.scope.source
+            survey.add(metrics.WIDE_STREAMS, 1, source)
+            survey.add(metrics.CURSORS, wide.has_cursor, source)
+            survey.add(metrics.RING_EVENTS, wide.ring.events, source)
+            survey.add(metrics.RING_USAGE, wide.ring.bytes, source)
+
+    def _stream(self, survey: Survey, each: KeyStreams, stream: SharedStream) -> None:
+        source, ring = each.source.name, stream.ring
+        survey.add(metrics.RING_EVENTS, ring.events, source)
+        survey.add(metrics.RING_USAGE, ring.bytes, source)
+        pump = each.pumps.get(stream.id)
+        reader = pump.reader if pump is not None else None
+        survey.add(metrics.CURSORS, reader is not None and reader.has_cursor, source)
+        survey.add(metrics.VIEWS, isinstance(reader, ViewReader) and reader.view_of is not None, source)
+        if stream is not each.streams.leader():
+            return
+        if ring.first_seq:
+            window_s = (ring.newest.cluster_time >> 32) - (ring.oldest.cluster_time >> 32)
+            survey.least(metrics.RING_WINDOW, window_s, source)
+        now_s = self._now_s(source)
+        if now_s is not None and stream.has_usable_credit:
+            survey.most(metrics.STREAM_LAG, max(0, now_s - (ring.newest.cluster_time >> 32)), source)
+
+    def _session(self, survey: Survey, session: OpenSession) -> None:
+        subscriber, source = session.subscriber, session.source
+        tenant, place_s = subscriber.tenant, subscriber.safe_place.cluster_time >> 32
+        survey.most(metrics.LAG_EVENTS, subscriber.lag_events(), tenant)
+        if isinstance(subscriber.streams, FeedStreams):
+            survey.add(metrics.SUBSCRIBERS, 1, tenant, subscriber.streams.state_of(subscriber).value)
+        if subscriber.acks is not None:
+            survey.add(metrics.UNACKED, subscriber.acks.outstanding, tenant)
+        now_s = self._now_s(source)
+        if now_s is None:
+            return
+        survey.most(metrics.LAG, max(0, now_s - place_s), tenant)
+        headroom_s = self.hub.forecasts[source].headroom_s(place_s)
+        survey.least(metrics.HEADROOM, headroom_s, source, tenant)
+        survey.add(metrics.AT_RISK, headroom_s < self._at_risk_s, source, tenant)
+
+    def _stored(self, survey: Survey) -> None:
+        for (source, tenant), places in self.hub.stored_places.items():
+            forecast = self.hub.forecasts[source]
+            if forecast.state is not None:
+                # They are sorted, and so is their headroom.
+                at_risk = bisect_left(places, True, key=lambda second: forecast.headroom_s(second) >= self._at_risk_s)
+                survey.least(metrics.STORED_HEADROOM, forecast.headroom_s(places[0]), source, tenant)
+                survey.add(metrics.STORED_AT_RISK, at_risk, source, tenant)
+
+    @property
+    def _at_risk_s(self) -> float:
+        return max(self.hub.limits.history_at_risk_s, default=0.0)
+
+    def _now_s(self, source: str) -> int | None:
+        """The source's operation time at the last look, by the second: at most so old as there is between looks."""
+        state = self.hub.forecasts[source].state
+        return state.newest_s if state is not None else None
+
+
+def _streams(survey: Survey, each: KeyStreams) -> None:
+    source = each.source.name
+    for stream in each.streams.streams:
+        survey.add(metrics.STREAMS, 1, source, stream.state.value)
+    survey.add(metrics.TRAILING, each.streams.trailing_count, source)
+
+
+def _account(survey: Survey, account: Account, trailing_streams: int) -> None:
+    tenant = account.tenant
+    survey.add(metrics.DELIVERED, account.events_sent, tenant)
+    survey.add(metrics.DELIVERED_IO, account.bytes_sent, tenant)
+    survey.add(metrics.HELD_BACK, account.held_back_s, tenant)
+    for quota, (limit, used) in account.usage(None, trailing_streams).items():
+        survey.least(metrics.QUOTA_LIMIT, limit, tenant, quota)
+        if used is not None:
+            survey.most(metrics.QUOTA_UTILIZATION, used / limit if limit else 1.0, tenant, quota)
+
+
+async def _sliced(items: Sequence[T]) -> AsyncIterator[T]:
+    for number, item in enumerate(items):
+        if number % _SLICE == _SLICE - 1:
+            await asyncio.sleep(0)
+        yield item

@@ -1,0 +1,173 @@
+"""Reads a narrow feed, from a wide stream where there is one, from MongoDB where not; its pump sees no difference.
+
+It opens on a cursor of its own, so that MongoDB judges the feed and its start, and becomes a view when a wide stream
+of its group covers its place. It goes back to a cursor of its own, at its place, when an event comes that means more to
+the narrow feed than to the wide one, when its subscribers take less than comes, or when the wide stream ends. Up the
+data path: `fanout.wide_stream`, `source.reader`; down: `fanout.pump`.
+"""
+
+from typing import Protocol
+
+from feedmux_server.core.chunk import cut_batch
+from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.core.stream_key import StreamKey
+from feedmux_server.fanout.signal import Signal
+from feedmux_server.fanout.wide_stream import WideStream
+from feedmux_server.source.reader import Batch, ChangeStreamReader, Failed, ReadLimits
+
+
+class WideStreams(Protocol):
+    """Who knows which wide stream serves a feed."""
+
+    def enter(self, key: StreamKey) -> None: ...
+
+    def leave(self, key: StreamKey) -> None: ...
+
+    def of(self, key: StreamKey) -> WideStream | None: ...
+
+
+class ViewReader:
+    """As `ChangeStreamReader`, for one pump."""
+
+    def __init__(
+        self,
+        key: StreamKey,
+        narrow: ChangeStreamReader,
+        limits: ReadLimits,
+        inbox_bytes_max: int,
+        wide_streams: WideStreams,
+    ) -> None:
+        """`inbox_bytes_max`: events of the view that wait for its pump; with more it reads MongoDB on its own."""
+        self.scope = key.spec.scope
+        self._key = key
+        self._narrow = narrow
+        self._limits = limits
+        self._inbox_bytes_max = inbox_bytes_max
+        self._wide_streams = wide_streams
+        self._wide: WideStream | None = None
+        self._is_open = False
+        self._entered = False
+        self._inbox: list[bytes] = []
+        self._inbox_bytes = 0
+        self._read_time_s = 0.0
+        self._turn_at: ResumeToken | None = None
+        self._signal = Signal()
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open
+
+    @property
+    def has_cursor(self) -> bool:
+        return self._narrow.is_open
+
+    @property
+    def view_of(self) -> WideStream | None:
+        return self._wide
+
+    async def open(self) -> None:
+        """Raises as `ChangeStreamReader.open`."""
+        if not self._entered:
+            self._entered = True
+            self._wide_streams.enter(self._key)
+        await self._narrow.open()
+        self._is_open = True
+
+    async def read(self) -> Batch:
+        """Raises as `ChangeStreamReader.read`."""
+        try:
+            return await self._read()
+        except (Failed, FeedmuxError):
+            self._is_open = False
+            raise
+
+    async def _read(self) -> Batch:
+        if self._wide is None and not self._inbox:
+            return await self._read_narrow()
+        if not self._inbox:
+            await self._signal.wait(self._limits.max_await_ms / 1000)
+        batch = self._take_inbox()
+        if self._wide is not None:
+            self._follow_plan(self._wide)
+        return batch
+
+    async def close(self) -> None:
+        self._is_open = False
+        self._detach()
+        self._inbox.clear()
+        self._inbox_bytes = 0
+        self._turn_at = None
+        if self._entered:
+            self._entered = False
+            self._wide_streams.leave(self._key)
+        await self._narrow.close()
+
+    def offer(self, data: bytes, read_time_s: float) -> None:
+        """Called by the wide stream."""
+        if not self._inbox:
+            self._read_time_s = read_time_s
+        self._inbox.append(data)
+        self._inbox_bytes += len(data)
+        if self._inbox_bytes > self._inbox_bytes_max:
+            self._detach()
+        self._signal.set()
+
+    def turn(self, place: ResumeToken) -> None:
+        """Called by the wide stream, which has let go of this view."""
+        self._wide = None
+        self._turn_at = place
+        self._signal.set()
+
+    def lost(self) -> None:
+        """Called by the wide stream, which has let go of this view."""
+        self._wide = None
+        self._signal.set()
+
+    async def _read_narrow(self) -> Batch:
+        narrow = self._narrow
+        if not narrow.is_open:
+            await narrow.open()
+        batch = await narrow.read()
+        # A native start is MongoDB's to judge until an event has come.
+        if not batch.exhausted and not narrow.is_behind and narrow.is_open and narrow.at.native is None:
+            wide = self._wide_streams.of(self._key)
+            if wide is not None and wide.attach(self, narrow.at.place):
+                self._wide = wide
+                await narrow.close()
+        return batch
+
+    def _take_inbox(self) -> Batch:
+        narrow, wide = self._narrow, self._wide
+        if wide is not None and not self._inbox and (failure := wide.away_for_long) is not None:
+            self._detach()
+            raise failure
+        place = narrow.at.place
+        passed = wide.progress() if wide is not None else self._turn_at
+        if passed is not None and not passed.is_after(place):
+            passed = None
+        self._turn_at = None
+        data = b"".join(self._inbox)
+        self._inbox.clear()
+        self._inbox_bytes = 0
+        bytes_max = self._limits.chunk_bytes_max
+        chunks = cut_batch(data, place, passed, self._read_time_s, bytes_max=bytes_max) if data else []
+        newest = chunks[-1].end if chunks else passed
+        if newest is not None:
+            narrow.go_on_from(newest)
+        return Batch(chunks, passed, False)
+
+    def _follow_plan(self, wide: WideStream) -> None:
+        wanted = self._wide_streams.of(self._key)
+        if wanted is wide or self._inbox:
+            return
+        if wanted is None:
+            self._detach()
+        elif wanted.attach(self, self._narrow.at.place):
+            wide.detach(self)
+            self._wide = wanted
+
+    def _detach(self) -> None:
+        wide, self._wide = self._wide, None
+        if wide is not None:
+            wide.detach(self)

@@ -1,0 +1,254 @@
+"""One stream of a database or a deployment that serves the feeds inside it as views.
+
+Owned by `WideStreams`; reads MongoDB by itself, as fast as events come, and never waits for a view: a view takes what
+is put into its inbox, or falls off and reads MongoDB on its own from its own place (`fanout.view_reader`). Invariant:
+from the place at which a view was attached on, every change in its scope is put into its inbox, in order and once,
+until it is detached.
+"""
+
+import asyncio
+import random
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from feedmux_server.core.backoff import Backoff
+from feedmux_server.core.chunk import Chunk
+from feedmux_server.core.feed import Scope
+from feedmux_server.core.namespaces import NamespaceIndex, runs
+from feedmux_server.core.replay_buffer import ReplayBuffer, RingLimits
+from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.core.stream_key import StreamKey
+from feedmux_server.source.reader import ChangeStreamReader, Failed
+from feedmux_server.telemetry.observer import NOBODY, Observer, Trace
+
+_AHEAD_S = 10
+"""A view may be this far ahead, in cluster time."""
+
+
+@dataclass(frozen=True, slots=True)
+class WideStreamLimits:
+    """How a wide stream reads."""
+
+    ring: RingLimits = field(default_factory=lambda: RingLimits(200_000, 32 * 1024 * 1024))
+    """What a feed may be behind and still become a view."""
+    pace_s: float = 0.005
+    """Between two small batches: events that come meanwhile share their getMore, which costs about a millisecond."""
+    away_s: float = 5.0
+    """With MongoDB away for longer than this, the views try on their own, and their subscribers are told."""
+    retry_initial_s: float = 0.2
+    retry_max_s: float = 10.0
+
+
+class View(Protocol):
+    """What a wide stream feeds."""
+
+    scope: Scope
+
+    def offer(self, data: bytes, read_time_s: float) -> None:
+        """Events of the scope, one behind the other."""
+
+    def turn(self, place: ResumeToken) -> None:
+        """An event that concerns the scope comes behind `place`: it is MongoDB's to say what it means. Detached."""
+
+    def lost(self) -> None:
+        """The wide stream is gone. Detached."""
+
+
+class WideStream:
+    """See the module."""
+
+    def __init__(
+        self,
+        key: StreamKey,
+        reader: ChangeStreamReader,
+        start: ResumeToken,
+        limits: WideStreamLimits,
+        observer: Observer = NOBODY,
+    ) -> None:
+        self.key = key
+        self.ring = ReplayBuffer(start, limits.ring)
+        self.away_since_s: float | None = None
+        self.failure: Failed | None = None
+        """MongoDB's last, until it answers again."""
+        self.ended = False
+        self.events_read = 0
+        self.events_taken = 0
+        """Of those read, the ones that went to a view when they came."""
+        self._limits = limits
+        self._reader = reader
+        self._observer = observer
+        self._trace: Trace = None
+        self._indexes: dict[int, NamespaceIndex] = {}
+        self._ahead: dict[View, ResumeToken] = {}
+        """Views whose place this stream has not reached yet: what comes before it is not for them."""
+        self._views: defaultdict[Scope, set[View]] = defaultdict(set)
+        self._backoff = Backoff(limits.retry_initial_s, limits.retry_max_s, 2.0, 0.5)
+
+    @property
+    def scope(self) -> Scope:
+        return self.key.spec.scope
+
+    @property
+    def view_count(self) -> int:
+        return sum(len(views) for views in self._views.values())
+
+    @property
+    def has_cursor(self) -> bool:
+        return self._reader.is_open
+
+    @property
+    def away_for_long(self) -> Failed | None:
+        """MongoDB has not answered for so long that views had better ask it themselves."""
+        if self.away_since_s is None or time.monotonic() - self.away_since_s < self._limits.away_s:
+            return None
+        return self.failure
+
+    def progress(self) -> ResumeToken:
+        """Everything before it has been offered. Never a neighbour's event: a view could not be resumed there."""
+        newest = self.ring.newest
+        if newest.is_high_water_mark:
+            return newest
+        return ResumeToken.high_water_mark(newest.cluster_time, newest.version)
+
+    def attach(self, view: View, at: ResumeToken) -> bool:
+        """Feeds a view from a place on. False where the ring no longer has it, or a turn lies behind it."""
+        ring = self.ring
+        if self.ended or not self.has_cursor or at.version != ring.newest.version or ring.oldest.is_after(at):
+            return False
+        if at.is_after(ring.newest):
+            if (at.cluster_time >> 32) - (ring.newest.cluster_time >> 32) > _AHEAD_S:
+                return False
+            self._ahead[view] = at
+            self._views[view.scope].add(view)
+            return True
+        seq, first = ring.locate(at)
+        offers: list[tuple[bytes, float]] = []
+        while seq < ring.next_seq:
+            chunk, index = ring[seq], self._index(seq)
+            if index.turn_of(view.scope, first) is not None:
+                return False
+            data = _cut(chunk, [each for each in index.events_of(view.scope) if each >= first])
+            if data:
+                offers.append((data, chunk.read_time_s))
+            seq, first = seq + 1, 0
+        self._views[view.scope].add(view)
+        for data, read_time_s in offers:
+            view.offer(data, read_time_s)
+        return True
+
+    def detach(self, view: View) -> None:
+        """May be called again."""
+        self._ahead.pop(view, None)
+        views = self._views.get(view.scope)
+        if views is not None:
+            views.discard(view)
+            if not views:
+                del self._views[view.scope]
+
+    async def run(self) -> None:
+        """Until it is cancelled, or MongoDB refuses to go on; raises FeedmuxError then."""
+        try:
+            while True:
+                try:
+                    if not self._reader.is_open:
+                        await self._open()
+                    batch = await self._reader.read()
+                except Failed as failure:
+                    self.failure = failure
+                    self._observer.resumed(self.scope.source, failure.kind)
+                    if self.away_since_s is None:
+                        self.away_since_s = time.monotonic()
+                        if failure.at_once:
+                            continue
+                    await asyncio.sleep(self._backoff.next_delay(random.random()))
+                    continue
+                self.away_since_s = self.failure = None
+                self._backoff.reset()
+                self._publish(batch.chunks, batch.post_batch)
+                if batch.exhausted:
+                    return
+                if not self._reader.is_behind:
+                    await asyncio.sleep(self._limits.pace_s)
+        finally:
+            self.ended = True
+            for view in list(self._attached()):
+                view.lost()
+            self._views.clear()
+            self._ahead.clear()
+            await self._reader.close()
+
+    async def _open(self) -> None:
+        name = "feedmux stream open" if self.failure is None else "feedmux stream resume"
+        attributes: dict[str, str | bool] = {"feedmux.source": self.scope.source, "feedmux.stream.wide": True}
+        if self.failure is not None:
+            attributes["error.type"] = self.failure.kind
+        with self._observer.span(name, attributes, root=True, links=(self._trace,)) as span:
+            self._trace = span.trace
+            await self._reader.open()
+
+    def _publish(self, chunks: list[Chunk], post_batch: ResumeToken | None) -> None:
+        ring = self.ring
+        first = ring.next_seq
+        for chunk in chunks:
+            ring.append(chunk)
+            self.events_read += chunk.count
+            self._dispatch(ring.next_seq - 1)
+        ring.trim(first)
+        for seq in [seq for seq in self._indexes if seq < ring.first_seq]:
+            del self._indexes[seq]
+        if post_batch is not None:
+            ring.advance(post_batch)
+        for view in [view for view, place in self._ahead.items() if not place.is_after(ring.newest)]:
+            del self._ahead[view]
+
+    def _dispatch(self, seq: int) -> None:
+        if not self._views:
+            return
+        chunk, index = self.ring[seq], self._index(seq)
+        turned: set[Scope] = set()
+        for turn in index.turns:
+            place = ResumeToken.high_water_mark(chunk.token(turn.index).cluster_time, chunk.end.version)
+            for scope in [scope for scope in self._views if scope not in turned and turn.concerns(scope)]:
+                turned.add(scope)
+                self._offer(scope, chunk, [each for each in index.events_of(scope) if each < turn.index])
+                for view in list(self._views.pop(scope, ())):
+                    self._ahead.pop(view, None)
+                    view.turn(place)
+        for namespace, events in index.collections.items():
+            self._offer(Scope(self.scope.source, namespace[0].decode(), namespace[1].decode()), chunk, events)
+        for database, events in index.databases.items():
+            self._offer(Scope(self.scope.source, database.decode()), chunk, events)
+
+    def _offer(self, scope: Scope, chunk: Chunk, events: list[int]) -> None:
+        views = self._views.get(scope)
+        if not views or not events:
+            return
+        data = _cut(chunk, events)
+        self.events_taken += len(events)
+        for view in list(views):
+            ahead = self._ahead.get(view)
+            if ahead is None:
+                view.offer(data, chunk.read_time_s)
+                continue
+            first = chunk.first_after(ahead)
+            rest = [each for each in events if each >= first]
+            if rest:
+                view.offer(_cut(chunk, rest), chunk.read_time_s)
+
+    def _index(self, seq: int) -> NamespaceIndex:
+        index = self._indexes.get(seq)
+        if index is None:
+            index = self._indexes[seq] = NamespaceIndex(self.ring[seq])
+        return index
+
+    def _attached(self) -> Iterator[View]:
+        return (view for views in self._views.values() for view in views)
+
+
+def _cut(chunk: Chunk, events: list[int]) -> bytes:
+    if chunk.bson is None:
+        raise LookupError("the chunk's bytes are gone")
+    return b"".join([chunk.bson.cut(first, stop) for first, stop in runs(events)])

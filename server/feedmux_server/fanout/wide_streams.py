@@ -1,0 +1,187 @@
+"""The wide streams of the process: begun and ended as `core.wide_plan` decides, one task each.
+
+Owned by the hub. A feed's reader says when it is open (`enter`, `leave`), and asks from time to time which wide stream
+it is to be a view of (`of`). When the plan changes, the next stream is there before the last one goes, so that views
+step over at their place.
+"""
+
+import asyncio
+import contextvars
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.feed import Scope
+from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.core.stream_key import StreamKey, stream_key
+from feedmux_server.core.subscriber import JoinPoint
+from feedmux_server.core.wide_plan import WideLimits, WidePlan, group_of
+from feedmux_server.fanout.wide_stream import WideStream, WideStreamLimits
+from feedmux_server.source.mongo import Source
+from feedmux_server.source.reader import ChangeStreamReader, ReadLimits
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 1.0
+_RETIRE_S = 30.0
+
+
+@dataclass(slots=True)
+class _Run:
+    """One wide stream, from the decision to its end."""
+
+    scope: Scope
+    task: asyncio.Task[None]
+    stream: WideStream | None = None
+    seen: tuple[float, int, int] = (0.0, 0, 0)
+    retired_s: float | None = None
+
+
+@dataclass(slots=True)
+class _Group:
+    run: _Run | None = None
+    retired: list[_Run] = field(default_factory=list)
+
+
+class WideStreams:
+    """See the module."""
+
+    def __init__(
+        self,
+        sources: dict[str, Source],
+        tasks: asyncio.TaskGroup,
+        limits: WideLimits,
+        stream_limits: WideStreamLimits,
+        read_limits: ReadLimits,
+    ) -> None:
+        self.plan = WidePlan(limits)
+        self._sources = sources
+        self._tasks = tasks
+        self._stream_limits = stream_limits
+        self._read_limits = read_limits
+        self._groups: dict[StreamKey, _Group] = {}
+        self._watching: asyncio.Task[None] | None = None
+
+    def enter(self, key: StreamKey) -> None:
+        """A feed that may be a view is open from now on."""
+        self.plan.enter(key, time.monotonic())
+        self._follow(group_of(key))
+        if self._watching is None:
+            self._watching = self._tasks.create_task(self._watch(), name="wide-plan", context=contextvars.Context())
+
+    def leave(self, key: StreamKey) -> None:
+        """It is not any more."""
+        self.plan.leave(key, time.monotonic())
+        self._follow(group_of(key))
+
+    def of(self, key: StreamKey) -> WideStream | None:
+        """The wide stream that the feed is to be a view of."""
+        stream = self.stream_of(group_of(key))
+        return None if stream is None or stream.ended else stream
+
+    def stream_of(self, name: StreamKey) -> WideStream | None:
+        """The wide stream of a group."""
+        group = self._groups.get(name)
+        return group.run.stream if group is not None and group.run is not None else None
+
+    def streams(self) -> Iterator[WideStream]:
+        """All that read now."""
+        for group in self._groups.values():
+            for run in (group.run, *group.retired):
+                if run is not None and run.stream is not None and not run.stream.ended:
+                    yield run.stream
+
+    def stop(self) -> None:
+        """Ends every wide stream."""
+        for group in self._groups.values():
+            for run in (group.run, *group.retired):
+                if run is not None:
+                    run.task.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
+
+    def _follow(self, name: StreamKey) -> None:
+        """Does what the plan wants for a group."""
+        wanted = self.plan.wanted(name, time.monotonic())
+        group = self._groups.get(name)
+        if group is None:
+            if wanted is None:
+                return
+            group = self._groups[name] = _Group()
+        run = group.run
+        if run is not None and not run.task.done() and run.scope == wanted:
+            return
+        if run is not None and not run.task.done():
+            run.retired_s = time.monotonic()
+            group.retired.append(run)
+        group.run = None
+        if wanted is not None:
+            # In a context of its own: it is no part of the trace of the feed for which it was begun.
+            task = self._tasks.create_task(
+                self._read(name, wanted),
+                name=f"wide-{wanted.source}-{wanted.namespace}",
+                context=contextvars.Context(),
+            )
+            group.run = _Run(wanted, task)
+        elif not group.retired:
+            del self._groups[name]
+
+    async def _read(self, name: StreamKey, scope: Scope) -> None:
+        source = self._sources[scope.source]
+        key = stream_key(replace(name.spec, scope=scope))
+        try:
+            start = ResumeToken.high_water_mark(await source.operation_time())
+            run = self._groups[name].run
+            if run is None or run.task is not asyncio.current_task():
+                return
+            reader = ChangeStreamReader(source, key, JoinPoint(start), self._read_limits)
+            run.stream = WideStream(key, reader, start, self._stream_limits, source.observer)
+            run.seen = (time.monotonic(), 0, 0)
+            await run.stream.run()
+        except FeedmuxError as error:
+            if error.reason is not ErrorReason.SOURCE_UNAVAILABLE:
+                self._give_up(name, scope, error.reason.value)
+        except Exception:
+            log.exception("a wide stream failed unexpectedly", extra={"source": scope.source})
+            self._give_up(name, scope, ErrorReason.INTERNAL.value)
+
+    def _give_up(self, name: StreamKey, scope: Scope, reason: str) -> None:
+        log.warning(
+            "a wide stream is given up; its feeds are read one by one",
+            extra={"source": scope.source, "scope": scope.namespace, "reason": reason},
+        )
+        self.plan.refused(name, time.monotonic())
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            for name, group in list(self._groups.items()):
+                self._measure(name, group)
+                for run in list(group.retired):
+                    self._retire(group, run)
+                self._follow(name)
+
+    def _measure(self, name: StreamKey, group: _Group) -> None:
+        run = group.run
+        if run is None or run.stream is None:
+            return
+        now_s, stream = time.monotonic(), run.stream
+        since_s, read, taken = run.seen
+        if now_s - since_s < 10 * _LOOK_S:
+            return
+        run.seen = (now_s, stream.events_read, stream.events_taken)
+        came = stream.events_read - read
+        self.plan.measured(name, now_s, came / (now_s - since_s), (stream.events_taken - taken) / max(came, 1))
+
+    def _retire(self, group: _Group, run: _Run) -> None:
+        """Once its views have gone to the next one, or have had the time to."""
+        if run.task.done():
+            group.retired.remove(run)
+        elif (
+            run.stream is None
+            or not run.stream.view_count
+            or (run.retired_s is not None and time.monotonic() - run.retired_s > _RETIRE_S)
+        ):
+            run.task.cancel()

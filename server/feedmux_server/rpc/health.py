@@ -1,0 +1,87 @@
+"""What probes are told: grpc.health.v1 on every port, and on a port of its own without TLS and credentials.
+
+liveness                 SERVING as long as the event loop answers; says nothing of dependencies
+startup                  SERVING from when the server serves
+readiness, "" (empty)    SERVING while Redis and at least one source are there, until the drain begins
+feedmux.v1.ChangeFeed    SERVING while at least one source is there, until the drain begins
+feedmux.v1.Subscriptions SERVING while Redis is there, until the drain begins
+feedmux.v1.Operator      SERVING until the drain begins
+redis, source/NAME       that dependency alone
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
+from grpc_reflection.v1alpha import reflection
+
+from feedmux.v1 import change_feed_pb2, operator_pb2, subscriptions_pb2
+
+CHANGE_FEED: Final = change_feed_pb2.DESCRIPTOR.services_by_name["ChangeFeed"].full_name
+SUBSCRIPTIONS: Final = subscriptions_pb2.DESCRIPTOR.services_by_name["Subscriptions"].full_name
+OPERATOR: Final = operator_pb2.DESCRIPTOR.services_by_name["Operator"].full_name
+HEALTH: Final = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+
+LIVENESS, STARTUP, READINESS, REDIS = "liveness", "startup", "readiness", "redis"
+_Status = health_pb2.HealthCheckResponse
+
+
+class Health:
+    """The statuses of a process, and the server that shows them before there is anything else to serve."""
+
+    def __init__(self) -> None:
+        self._servicer = HealthServicer()
+        self._server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
+        self._started = self._draining = False
+        self._there: Mapping[str, bool] = {}
+        self.ready = False
+        """What `readiness` says."""
+        self.add_to(self._server)
+        reflection.enable_server_reflection((HEALTH, reflection.SERVICE_NAME), self._server)
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
+
+    async def start(self, address: str) -> int:
+        """Listens; the port. Raises RuntimeError where it cannot."""
+        port = self._server.add_insecure_port(address)
+        await self._server.start()
+        await self._tell()
+        return port
+
+    async def stop(self) -> None:
+        await self._server.stop(0)
+
+    async def started(self) -> None:
+        self._started = True
+        await self._tell()
+
+    async def drain(self) -> None:
+        """NOT_SERVING for all who choose a server by it; for good."""
+        self._draining = True
+        await self._tell()
+
+    async def show(self, there: Mapping[str, bool]) -> None:
+        """`redis` and `source/NAME`: whether each dependency is there."""
+        self._there = dict(there)
+        await self._tell()
+
+    async def _tell(self) -> None:
+        redis = self._there.get(REDIS, False)
+        source = any(there for name, there in self._there.items() if name != REDIS)
+        serving = self._started and not self._draining
+        self.ready = serving and redis and source
+        told = {
+            LIVENESS: True,
+            STARTUP: self._started,
+            READINESS: self.ready,
+            "": self.ready,
+            CHANGE_FEED: serving and source,
+            SUBSCRIPTIONS: serving and redis,
+            OPERATOR: serving,
+            **self._there,
+        }
+        for name, up in told.items():
+            await self._servicer.set(name, _Status.SERVING if up else _Status.NOT_SERVING)

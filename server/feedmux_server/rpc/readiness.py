@@ -1,0 +1,58 @@
+"""Looks at the sources and at Redis, again and again, and shows in `health` whether they are there.
+
+A dependency that was away at the start is made ready here when it comes: its check connects it. One that turns out to
+be unfit (a standalone mongod, a Redis that evicts) is raised as it was at the start.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.readiness import Presence, ReadinessRules
+from feedmux_server.rpc.health import Health
+
+log = logging.getLogger(__name__)
+
+Check = Callable[[], Awaitable[None]]
+"""Raises FeedmuxError with an UNAVAILABLE reason while the dependency is away; anything else is not survived."""
+
+
+class Readiness:
+    def __init__(
+        self, health: Health, checks: Mapping[str, Check], there: Mapping[str, bool], rules: ReadinessRules
+    ) -> None:
+        """`checks` and `there` by the names that `health` shows."""
+        self._health = health
+        self._checks = checks
+        self._presence = {name: Presence(rules, there=there[name]) for name in checks}
+
+    @property
+    def there(self) -> dict[str, bool]:
+        return {name: presence.there for name, presence in self._presence.items()}
+
+    async def run(self, every_s: float, timeout_s: float) -> None:
+        """The owned task, until cancelled. Raises what makes a dependency unfit."""
+        while True:
+            await self._health.show(self.there)
+            await asyncio.sleep(every_s)
+            names = list(self._checks)
+            for name, failure in zip(
+                names, await asyncio.gather(*(self._ask(n, timeout_s) for n in names)), strict=True
+            ):
+                if self._presence[name].observe(not failure):
+                    said = log.error if failure else log.warning
+                    said("%s is %s", name, f"away: {failure}" if failure else "there again")
+
+    async def _ask(self, name: str, timeout_s: float) -> str:
+        """Why it does not answer; empty when it does."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._checks[name]()
+        except TimeoutError:
+            return f"no answer within {timeout_s:g} s"
+        except FeedmuxError as error:
+            if error.reason not in (ErrorReason.SOURCE_UNAVAILABLE, ErrorReason.STATE_UNAVAILABLE):
+                raise
+            return error.message
+        return ""

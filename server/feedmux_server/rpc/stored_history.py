@@ -1,0 +1,92 @@
+"""Looks at the stored positions of all durable subscriptions: a consumer that is away is told nothing, so the operator
+is, by metrics and by a line in the log.
+
+Every replica looks at all of them, page by page, every `limits.stored_look_s`. Where Redis is away, what was found
+before stands.
+"""
+
+import asyncio
+import logging
+import time
+from array import array
+
+from google.protobuf.message import DecodeError
+
+from feedmux.v1 import subscriptions_pb2
+from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.core.history_alarm import HistoryAlarm
+from feedmux_server.fanout.hub import Hub
+from feedmux_server.rpc.auth import ANONYMOUS
+from feedmux_server.rpc.service import Service
+from feedmux_server.state.model import StoredSubscription
+
+log = logging.getLogger(__name__)
+
+_PAGE = 200
+
+
+class StoredHistory:
+    """Fills `Hub.stored_places`."""
+
+    def __init__(self, service: Service, every_s: float) -> None:
+        self._service = service
+        self._every_s = every_s
+        self._alarms: dict[tuple[str, str], HistoryAlarm] = {}
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            began_s = time.monotonic()
+            try:
+                await self._look()
+            except FeedmuxError as error:
+                log.debug("stored positions cannot be looked at now", extra={"reason": error.reason.value})
+            await asyncio.sleep(max(self._every_s - (time.monotonic() - began_s), self._every_s / 2))
+
+    async def _look(self) -> None:
+        hub = self._service.hub
+        places: dict[tuple[str, str], array[int]] = {}
+        alarms: dict[tuple[str, str], HistoryAlarm] = {}
+        for tenant in self._tenants():
+            after, more = "", True
+            while more:
+                page, after = await self._service.store.list(tenant, page_size=_PAGE, after=after)
+                more = bool(after)
+                for stored in page:
+                    source, second = _source_of(stored), stored.cluster_time >> 32
+                    if source not in hub.sources:
+                        continue
+                    places.setdefault((source, tenant), array("L")).append(second)
+                    alarm = self._alarms.get((tenant, stored.name)) or HistoryAlarm(hub.limits.history_at_risk_s)
+                    alarms[tenant, stored.name] = alarm
+                    _warn(hub, alarm, source, tenant, stored)
+        hub.stored_places = {key: array("L", sorted(found)) for key, found in places.items()}
+        self._alarms = alarms
+
+    def _tenants(self) -> list[str]:
+        registry = self._service.auth.registry
+        return sorted(registry.tenants) if registry is not None else [ANONYMOUS.tenant]
+
+
+def _warn(hub: Hub, alarm: HistoryAlarm, source: str, tenant: str, stored: StoredSubscription) -> None:
+    forecast = hub.forecasts[source]
+    if forecast.state is None:
+        return
+    headroom_s = forecast.headroom_s(stored.cluster_time >> 32)
+    if alarm.falls_to(headroom_s):
+        log.warning(
+            "a subscription's stored position will leave the oplog" if headroom_s else "a position has left the oplog",
+            extra={
+                "tenant": tenant,
+                "subscription": stored.name,
+                "source": source,
+                "seconds": round(headroom_s),
+            },
+        )
+
+
+def _source_of(stored: StoredSubscription) -> str:
+    try:
+        return subscriptions_pb2.Subscription.FromString(stored.definition).feed.source
+    except DecodeError:  # of a newer version
+        return ""

@@ -1,0 +1,68 @@
+"""Deletes subscriptions that nobody has used for `limits.unused_subscription_days`, and says so before and after.
+
+One replica at a time looks, for the tenants that are configured. Redis decides by its own clock, in one step with the
+deletion, so that a subscription opened at that moment stays.
+"""
+
+import asyncio
+import logging
+import time
+
+from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.rpc.service import Service
+from feedmux_server.state.model import StoredSubscription
+from feedmux_server.telemetry.audit import AuditEvent
+
+log = logging.getLogger(__name__)
+
+DAY_S = 86_400.0
+_EVERY_MOST_S = 3_600.0
+_NOTICE_MOST_S = 7 * DAY_S
+_PAGE = 200
+
+
+def expires_ms(stored: StoredSubscription, unused_days: float) -> int | None:
+    """When it will be deleted if nobody uses it; None when it will not, or while it is open."""
+    if not unused_days or stored.active:
+        return None
+    return stored.used_ms + round(unused_days * DAY_S * 1000)
+
+
+async def sweep(service: Service) -> None:
+    """The owned task, until cancelled. Ends at once where subscriptions do not expire."""
+    unused_s = service.unused_days * DAY_S
+    if not unused_s:
+        return
+    every_s = min(_EVERY_MOST_S, unused_s / 10)
+    announced: dict[tuple[str, str], int] = {}
+    while True:
+        await asyncio.sleep(every_s)
+        try:
+            if await service.store.claim_sweep(every_s * 0.9):
+                for tenant in tuple(service.grants):
+                    await _sweep_tenant(service, tenant, unused_s, announced)
+        except FeedmuxError as error:
+            log.warning("could not look for unused subscriptions: %s", error.message)
+
+
+async def _sweep_tenant(service: Service, tenant: str, unused_s: float, announced: dict[tuple[str, str], int]) -> None:
+    after, more = "", True
+    while more:
+        page, after = await service.store.list(tenant, page_size=_PAGE, after=after)
+        more = bool(after)
+        for stored in page:
+            at_ms = expires_ms(stored, service.unused_days)
+            left_s = unused_s if at_ms is None else at_ms / 1000 - time.time()
+            if left_s <= 0 and await service.store.expire(tenant, stored.name, unused_s):
+                announced.pop((tenant, stored.name), None)
+                log.warning("deleted an unused subscription: tenant=%s subscription=%s", tenant, stored.name)
+                service.audit.record(AuditEvent.SUBSCRIPTION_EXPIRED, tenant=tenant, subscription=stored.name)
+            elif left_s <= min(_NOTICE_MOST_S, unused_s / 10) and announced.get((tenant, stored.name)) != at_ms:
+                announced[tenant, stored.name] = at_ms or 0
+                log.warning(
+                    "an unused subscription will be deleted in %.1f days: tenant=%s subscription=%s",
+                    max(0.0, left_s) / DAY_S,
+                    tenant,
+                    stored.name,
+                )
+                service.audit.record(AuditEvent.SUBSCRIPTION_EXPIRING, tenant=tenant, subscription=stored.name)

@@ -1,0 +1,230 @@
+"""What kind of MongoDB this is, and whether change streams can be had from it: at the start of the server, and for
+`feedmux doctor`, which looks at more: the oplog's window, permissions, images, clocks.
+
+Reads only. Nothing here opens the cursors that serve feeds.
+"""
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from datetime import UTC
+from typing import Any, Final
+
+from pymongo import AsyncMongoClient
+from pymongo.errors import ConfigurationError, ConnectionFailure, OperationFailure
+
+from feedmux_server.core.finding import Finding, Level, clock_finding
+
+OLDEST_VERSION: Final = (6, 0)
+NEWEST_VERSION: Final = (8, 99)
+"""Of which we know how change streams behave; tests run on 6.0.5 and 6.0.27."""
+_WINDOW_WANTED_H: Final = 24.0
+_WINDOW_LEAST_H: Final = 1.0
+_NOT_PERMITTED: Final = (13, 8000)
+"""Unauthorized, by mongod and by Atlas."""
+
+_Client = AsyncMongoClient[Mapping[str, Any]]
+
+
+def judge_hello(name: str, hello: Mapping[str, Any], build: Mapping[str, Any]) -> list[Finding]:
+    """By its answers to `hello` and `buildInfo`."""
+    return [_deployment(name, hello), _version(name, build)]
+
+
+def _deployment(name: str, hello: Mapping[str, Any]) -> Finding:
+    check = f"{name}.deployment"
+    if hello.get("msg") == "isdbgrid":
+        return Finding(
+            check,
+            Level.WARNING,
+            f"source {name!r} is a sharded cluster (mongos), on which feedmux is untested",
+            "Try it before you rely on it; `earliest` and the oplog's headroom are not to be had there",
+        )
+    if "setName" not in hello:
+        return Finding(
+            check,
+            Level.FAILED,
+            f"source {name!r} is a standalone mongod, which has no change streams",
+            "Start it with --replSet and run rs.initiate() once (one node is enough), then name the set in the URI:"
+            " ?replicaSet=rs0",
+        )
+    members = len(hello.get("hosts", ()))
+    return Finding(check, Level.OK, f"source {name!r} is replica set {hello['setName']} with {members} data nodes")
+
+
+def _version(name: str, build: Mapping[str, Any]) -> Finding:
+    version, numbers = str(build["version"]), tuple(build["versionArray"][:2])
+    if numbers < OLDEST_VERSION:
+        return Finding(
+            f"{name}.version",
+            Level.FAILED,
+            f"source {name!r} is MongoDB {version}",
+            "feedmux needs 6.0 or later (6.0, 7.0 and 8.x are supported)",
+        )
+    if numbers > NEWEST_VERSION:
+        return Finding(
+            f"{name}.version",
+            Level.WARNING,
+            f"source {name!r} is MongoDB {version}, newer than this feedmux knows",
+            "Look for a newer feedmux, and try this one before you rely on it",
+        )
+    return Finding(f"{name}.version", Level.OK, f"source {name!r} is MongoDB {version}")
+
+
+Step = Callable[[], Awaitable[list[Finding]]]
+
+
+class SourceExamination:
+    """Looks at one source with a client of its own. Raises what pymongo raises for a URI that it cannot read."""
+
+    def __init__(self, name: str, uri: str, collections: Sequence[str] = (), *, timeout_ms: int = 5_000) -> None:
+        """`collections`: `database.collection` whose images are looked at."""
+        self._name = name
+        self._collections = collections
+        self._client: _Client = AsyncMongoClient(
+            uri,
+            appname="feedmux-doctor",
+            serverSelectionTimeoutMS=timeout_ms,
+            connectTimeoutMS=timeout_ms,
+            connect=False,
+        )
+        self._sharded = False
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    def steps(self) -> Iterator[tuple[str, Step]]:
+        """The checks by name, in their order; the first decides whether the others are worth trying."""
+        yield f"{self._name}.reachable", self._reach
+        yield f"{self._name}.oplog", self._oplog
+        yield f"{self._name}.permissions", self._permissions
+        if self._collections:
+            yield f"{self._name}.images", self._images
+        yield f"{self._name}.clock", self._clock
+
+    async def _reach(self) -> list[Finding]:
+        check = f"{self._name}.reachable"
+        try:
+            hello = await self._client.admin.command("hello")
+            build = await self._client.admin.command("buildInfo")
+        except ConnectionFailure:
+            return [
+                Finding(
+                    check,
+                    Level.FAILED,
+                    f"MongoDB of source {self._name!r} is not reached",
+                    f"Check sources.{self._name}.uri (hosts, replicaSet, TLS), the network between, and that it runs",
+                )
+            ]
+        except (OperationFailure, ConfigurationError) as error:
+            code = f" (code {error.code})" if isinstance(error, OperationFailure) else ""
+            return [
+                Finding(
+                    check,
+                    Level.FAILED,
+                    f"MongoDB of source {self._name!r} does not let feedmux in{code}",
+                    f"Check user, password and authSource in sources.{self._name}.uri",
+                )
+            ]
+        self._sharded = hello.get("msg") == "isdbgrid"
+        return judge_hello(self._name, hello, build)
+
+    async def _oplog(self) -> list[Finding]:
+        check = f"{self._name}.oplog"
+        if self._sharded:
+            return [Finding(check, Level.UNKNOWN, "a mongos has no oplog to look at", "Look at each shard's")]
+        oplog = self._client.local["oplog.rs"]
+        try:
+            first = await oplog.find_one({}, {"ts": 1}, sort=[("$natural", 1)])
+            last = await oplog.find_one({}, {"ts": 1}, sort=[("$natural", -1)])
+        except OperationFailure as error:
+            return [_missing(check, error, "the oplog cannot be read", 'find on {db: "local", collection: "oplog.rs"}')]
+        if first is None or last is None:
+            return [Finding(check, Level.FAILED, "the oplog is empty", "Run rs.initiate(), and see rs.status()")]
+        window_h = (last["ts"].time - first["ts"].time) / 3600
+        says = f"the oplog of source {self._name!r} reaches back {_hours(window_h)}"
+        advice = "A reader that is away for longer loses its place: enlarge it (docs/operations.md, Oplog)"
+        if window_h < _WINDOW_LEAST_H:
+            fresh = "; it may be young rather than small" if window_h < 0.2 else ""
+            return [Finding(check, Level.WARNING, says + fresh, advice)]
+        return [Finding(check, Level.OK if window_h >= _WINDOW_WANTED_H else Level.WARNING, says, advice)]
+
+    async def _permissions(self) -> list[Finding]:
+        wanted: list[tuple[str, Callable[[], Awaitable[Any]], str]] = [
+            (
+                "change streams cannot be opened",
+                self._open_stream,
+                'find and changeStream on {db: "", collection: ""}, or the feeds of single databases alone',
+            ),
+            (
+                "the replica set's id cannot be read, so that positions hold its name instead",
+                lambda: self._client.admin.command("replSetGetConfig"),
+                f"replSetGetConfig on {{cluster: true}}, or set sources.{self._name}.id",
+            ),
+            (
+                "databases cannot be listed, which `feedmux explain` does",
+                # Without the privilege names would be left out, and no error come.
+                lambda: self._client.admin.command("listDatabases", nameOnly=True, authorizedDatabases=False),
+                "listDatabases on {cluster: true}",
+            ),
+        ]
+        if self._sharded:
+            del wanted[1]
+        found = []
+        for says, ask, privilege in wanted:
+            try:
+                await ask()
+            except OperationFailure as error:
+                found.append(_missing(f"{self._name}.permissions", error, says, privilege))
+        # Without change streams there is nothing; the others are missed by some.
+        if found and found[0].says != wanted[0][0]:
+            found = [Finding(each.check, Level.WARNING, each.says, each.advice) for each in found]
+        return found or [Finding(f"{self._name}.permissions", Level.OK, "the account may do all that feedmux does")]
+
+    async def _open_stream(self) -> None:
+        async with await self._client.watch(max_await_time_ms=1):
+            pass
+
+    async def _images(self) -> list[Finding]:
+        return [each async for each in self._image_of_each()]
+
+    async def _image_of_each(self) -> AsyncIterator[Finding]:
+        for namespace in self._collections:
+            check = f"{self._name}.images"
+            database, _, collection = namespace.partition(".")
+            try:
+                listed = await self._client[database].list_collections(filter={"name": collection})
+                found = [each async for each in listed]
+            except OperationFailure as error:
+                yield _missing(check, error, f"{database} cannot be listed", f'listCollections on {{db: "{database}"}}')
+                continue
+            if not found:
+                yield Finding(check, Level.WARNING, f"{namespace} does not exist", "Create it, or mend the name")
+            elif not found[0].get("options", {}).get("changeStreamPreAndPostImages", {}).get("enabled"):
+                yield Finding(
+                    check,
+                    Level.FAILED,
+                    f"{namespace} stores no pre- and post-images",
+                    f'db.getSiblingDB("{database}").runCommand({{collMod: "{collection}",'
+                    " changeStreamPreAndPostImages: {enabled: true}})",
+                )
+            else:
+                yield Finding(check, Level.OK, f"{namespace} stores pre- and post-images")
+
+    async def _clock(self) -> list[Finding]:
+        began_s = time.time()
+        local = (await self._client.admin.command("hello"))["localTime"]
+        ended_s = time.time()
+        # pymongo gives UTC without a zone.
+        skew_s = local.replace(tzinfo=UTC).timestamp() - (began_s + ended_s) / 2
+        advice = "Run NTP on both: lag is shown wrongly, and starts by time are off by as much"
+        return [clock_finding(f"{self._name}.clock", "MongoDB", skew_s, (ended_s - began_s) / 2, advice)]
+
+
+def _missing(check: str, error: OperationFailure, says: str, privilege: str) -> Finding:
+    if error.code in _NOT_PERMITTED:
+        return Finding(check, Level.FAILED, says, f"The account lacks {privilege} (docs/operations.md, MongoDB role)")
+    return Finding(check, Level.FAILED, f"{says} (code {error.code})", "See MongoDB's log")
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:.0f} h" if hours >= 1 else f"{hours * 60:.0f} min"

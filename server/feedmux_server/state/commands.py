@@ -1,0 +1,109 @@
+"""Sends commands to Redis, many in one round trip, within a time limit.
+
+A cluster gets one round trip for each node that is concerned, all at the same time: a node that is away fails its own
+keys, and the others go on. Whoever met a node that is away has the cluster's layout looked up again.
+Invariant: every command has its key where `_key_of` looks for it. Neighbours: `scripts` above, redis-py below.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from redis import exceptions as redis_errors
+from redis.asyncio import RedisCluster
+
+from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.state.connection import CONNECTIONS_MAX, Client
+from feedmux_server.state.failure import code_of, is_of_one_key, state_unavailable
+from feedmux_server.telemetry.observer import NOBODY, Observer
+
+_log = logging.getLogger(__name__)
+
+Argument = str | bytes | int
+Command = tuple[Argument, ...]
+
+_LAYOUT_MOVED = frozenset({"CONNECTION", "TIMEOUT", "CLUSTERDOWN", "MOVED", "READONLY", "MASTERDOWN", "LOADING"})
+
+
+class Commands:
+    def __init__(self, client: Client, *, timeout_s: float, observer: Observer = NOBODY) -> None:
+        self._client = client
+        self._observer = observer
+        self._timeout_s = timeout_s
+        self._turn = asyncio.Semaphore(CONNECTIONS_MAX)
+        self._looking: asyncio.Task[None] | None = None
+
+    async def run(self, commands: Sequence[Command]) -> list[Any]:
+        """The answers in order; an exception among them concerns that key alone. Raises STATE_UNAVAILABLE."""
+        attributes: dict[str, str | int] = {"db.system.name": "redis", "db.operation.batch.size": len(commands)}
+        with self._observer.span("redis pipeline", attributes, client=True):
+            try:
+                return await self._run(commands)
+            except FeedmuxError as error:
+                self._observer.redis_failed(error.metadata["redis_error"])
+                raise
+
+    async def _run(self, commands: Sequence[Command]) -> list[Any]:
+        try:
+            # The one limit of the call: for its turn, a new connection and all reads together; see `connect`.
+            async with asyncio.timeout(self._timeout_s), self._turn:
+                if isinstance(self._client, RedisCluster):
+                    return await self._by_node(self._client, commands)
+                answers = await self._pipeline(commands)
+        except (redis_errors.RedisError, OSError) as error:
+            self._look_again()
+            raise state_unavailable(error) from error
+        for answer in answers:
+            if isinstance(answer, Exception) and not is_of_one_key(answer):
+                raise state_unavailable(answer) from answer
+        return answers
+
+    async def _pipeline(self, commands: Sequence[Command]) -> list[Any]:
+        async with self._client.pipeline(transaction=False) as pipeline:
+            for command in commands:
+                pipeline.execute_command(*command)
+            answers: list[Any] = await pipeline.execute(raise_on_error=False)
+        return answers
+
+    async def _by_node(self, cluster: RedisCluster, commands: Sequence[Command]) -> list[Any]:
+        await cluster.initialize()
+        places: dict[str, list[int]] = {}
+        for index, command in enumerate(commands):
+            node = cluster.get_node_from_key(_key_of(command))
+            places.setdefault(node.name if node else "", []).append(index)
+        groups = await asyncio.gather(*(self._on_node([commands[i] for i in place]) for place in places.values()))
+        answers: list[Any] = [None] * len(commands)
+        for place, group in zip(places.values(), groups, strict=True):
+            for index, answer in zip(place, group, strict=True):
+                answers[index] = answer
+        away = {code_of(answer) for answer in answers if isinstance(answer, Exception)} & _LAYOUT_MOVED
+        for code in away:
+            self._observer.redis_failed(code)
+        if away:
+            self._look_again()
+        return answers
+
+    async def _on_node(self, commands: Sequence[Command]) -> list[Any]:
+        """Answers, or the node's failure for each: sooner than the whole call would give up."""
+        try:
+            async with asyncio.timeout(self._timeout_s * 0.8):
+                return await self._pipeline(commands)
+        except (redis_errors.RedisError, OSError) as error:
+            return [error] * len(commands)
+
+    def _look_again(self) -> None:
+        if isinstance(self._client, RedisCluster) and (self._looking is None or self._looking.done()):
+            self._looking = asyncio.create_task(self._look(self._client), name="redis-cluster-layout")
+
+    async def _look(self, cluster: RedisCluster) -> None:
+        with suppress(redis_errors.RedisError, OSError):
+            async with asyncio.timeout(self._timeout_s):
+                await cluster.nodes_manager.initialize()
+
+
+def _key_of(command: Command) -> str:
+    key = command[3 if command[0] in ("EVAL", "EVALSHA") else 1]
+    assert isinstance(key, str)
+    return key

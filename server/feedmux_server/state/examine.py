@@ -1,0 +1,229 @@
+"""What kind of Redis this is, and whether it may hold positions: at the start of the server, and for `feedmux doctor`.
+
+Looks at INFO only, so that it changes nothing; `probe` makes a subscription of its own and removes it.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from redis import exceptions as redis_errors
+from redis.asyncio import RedisCluster
+
+from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.core.finding import Finding, Level, clock_finding, failures
+from feedmux_server.state.connection import Client, StartupError, WatchedPrimary
+from feedmux_server.state.failure import state_unavailable
+from feedmux_server.state.redis_url import Kind, parse_redis_url
+from feedmux_server.state.schema import check_layout
+from feedmux_server.state.store import SubscriptionStore
+
+OLDEST_VERSION: Final = (6, 2)
+_FULL: Final = 0.9
+
+Info = Mapping[str, Any]
+
+
+class RedisAway(StartupError):
+    """It does not answer, which may pass."""
+
+
+async def check_redis(client: Client, url: str, *, timeout_s: float = 5.0) -> tuple[str, ...]:
+    """Raises RedisAway, and StartupError where positions could get lost; returns warnings."""
+    found = await examine_redis(client, url, timeout_s=timeout_s)
+    refused = failures(found)
+    if refused:
+        raise StartupError("\n".join(str(each) for each in refused))
+    try:
+        await check_layout(client, timeout_s=timeout_s)
+    except FeedmuxError as error:
+        raise RedisAway(f"redis.url: Redis at {parse_redis_url(url)} cannot be used. {error.message}.") from None
+    return tuple(str(each) for each in found if each.level is not Level.OK)
+
+
+async def examine_redis(client: Client, url: str, *, timeout_s: float = 5.0) -> list[Finding]:
+    """Raises RedisAway."""
+    place = parse_redis_url(url)
+    try:
+        async with asyncio.timeout(timeout_s):
+            infos = await _infos(client)
+    except (redis_errors.RedisError, OSError) as error:
+        raise RedisAway(f"redis.url: Redis at {place} cannot be used. {state_unavailable(error).message}.") from None
+    if infos is None:
+        return [
+            Finding(
+                "redis.info",
+                Level.UNKNOWN,
+                f"Redis at {place} does not let feedmux read INFO, so its maxmemory-policy is unchecked",
+                "It must be noeviction, or positions can vanish; ACL SETUSER … +info lets feedmux look",
+            )
+        ]
+    return [finding for name, info in infos.items() for finding in _judge(name or str(place), info, place.kind)]
+
+
+async def _infos(client: Client) -> dict[str, Info] | None:
+    """INFO of each primary, by its address where there are several; None where it is not allowed."""
+    try:
+        if isinstance(client, RedisCluster):
+            return dict(await client.info(target_nodes=RedisCluster.PRIMARIES))
+        return {"": await client.info()}
+    except redis_errors.NoPermissionError:
+        return None
+    except redis_errors.ResponseError as error:
+        if "unknown command" in str(error).lower():
+            return None
+        raise
+
+
+def _judge(place: str, info: Info, kind: Kind) -> Iterator[Finding]:
+    version = str(info.get("redis_version", "0"))
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+    if numbers < OLDEST_VERSION:
+        yield Finding(
+            "redis.version",
+            Level.FAILED,
+            f"Redis at {place} is version {version}",
+            "feedmux needs 6.2 or later: its scripts read the time and write in one step",
+        )
+    else:
+        yield Finding("redis.version", Level.OK, f"Redis at {place} is version {version}")
+    policy = str(info.get("maxmemory_policy", "noeviction"))
+    if policy != "noeviction":
+        yield Finding(
+            "redis.eviction",
+            Level.FAILED,
+            f"Redis at {place} has maxmemory-policy {policy}, by which it may throw stored positions away",
+            "Set it to noeviction (redis-cli CONFIG SET maxmemory-policy noeviction, and in redis.conf), "
+            "or give feedmux a Redis of its own",
+        )
+    else:
+        yield Finding("redis.eviction", Level.OK, f"Redis at {place} evicts nothing (noeviction)")
+    if info.get("role") == "slave":
+        yield Finding(
+            "redis.role",
+            Level.FAILED,
+            f"Redis at {place} is a read-only replica",
+            "Give feedmux the URL of the primary, or of the sentinels: redis+sentinel://",
+        )
+    if info.get("cluster_enabled") and kind is not Kind.CLUSTER:
+        yield Finding(
+            "redis.role",
+            Level.FAILED,
+            f"Redis at {place} is one node of a cluster",
+            "Name it as redis+cluster:// in redis.url",
+        )
+    yield from _judge_durability(place, info)
+
+
+def _judge_durability(place: str, info: Info) -> Iterator[Finding]:
+    if not info.get("aof_enabled", 1):
+        yield Finding(
+            "redis.persistence",
+            Level.WARNING,
+            f"Redis at {place} keeps no append-only file: after a restart of Redis, positions are as old as "
+            "its last snapshot, and events are delivered again",
+            "appendonly yes avoids that (docs/redis.md)",
+        )
+    elif info.get("aof_last_write_status", "ok") != "ok":
+        yield Finding(
+            "redis.persistence",
+            Level.FAILED,
+            f"Redis at {place} could not write its append-only file",
+            "Free space on its disk, and see its log",
+        )
+    else:
+        yield Finding("redis.persistence", Level.OK, f"Redis at {place} keeps an append-only file")
+    used, most = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
+    if most and used > _FULL * most:
+        yield Finding(
+            "redis.memory",
+            Level.WARNING,
+            f"Redis at {place} uses {100 * used // most} % of its maxmemory; when it is full, commits fail",
+            "Raise maxmemory; a subscription takes about 1 KiB",
+        )
+
+
+async def ping(client: Client, *, timeout_s: float = 2.0) -> None:
+    """Raises STATE_UNAVAILABLE. In a cluster, every primary is asked."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            if isinstance(client, RedisCluster):
+                await client.ping(target_nodes=RedisCluster.PRIMARIES)
+            else:
+                await client.ping()
+    except (redis_errors.RedisError, OSError) as error:
+        raise state_unavailable(error) from None
+
+
+async def examine_clock(client: Client) -> Finding:
+    """Redis's clock against this machine's. Leases and epochs follow Redis's. Raises as redis-py does."""
+    began_s = time.time()
+    if isinstance(client, RedisCluster):
+        answer = await client.time(target_nodes=RedisCluster.RANDOM)
+    else:
+        answer = await client.time()
+    ended_s = time.time()
+    seconds, micros = next(iter(answer.values())) if isinstance(answer, dict) else answer
+    skew_s = float(seconds) + float(micros) / 1e6 - (began_s + ended_s) / 2
+    advice = "Run NTP on both: leases and the times of subscriptions go by the clock of Redis"
+    return clock_finding("redis.clock", "Redis", skew_s, (ended_s - began_s) / 2, advice)
+
+
+async def examine_sentinels(client: Client) -> list[Finding]:
+    """Whether all sentinels answer and name one primary; nothing where there are none."""
+    if not isinstance(client, WatchedPrimary):
+        return []
+    said = dict(await client.findings_of_sentinels())
+    silent = {name: words[1:] for name, words in said.items() if words.startswith("!")}
+    found = [
+        Finding(
+            "redis.sentinels",
+            Level.WARNING,
+            f"sentinel {name} does not help: {why}",
+            "Start it, or take it out of redis.url; a failover needs the majority of the sentinels",
+        )
+        for name, why in silent.items()
+    ]
+    named = {words for name, words in said.items() if name not in silent}
+    if len(named) > 1:
+        found.append(
+            Finding(
+                "redis.sentinels",
+                Level.FAILED,
+                f"the sentinels name different primaries: {', '.join(sorted(named))}",
+                "See SENTINEL MASTERS on each, and whether they reach each other",
+            )
+        )
+    if len(said) < 3:
+        found.append(
+            Finding(
+                "redis.sentinels",
+                Level.WARNING,
+                f"redis.url names {len(said)} sentinels",
+                "Name three or more, on machines that do not fail together",
+            )
+        )
+    if not found:
+        found.append(Finding("redis.sentinels", Level.OK, f"{len(said)} sentinels name one primary"))
+    return found
+
+
+async def probe(client: Client, *, timeout_s: float = 3.0) -> Finding:
+    """Makes, opens, renews, lists and removes a subscription, as the server would: permissions, disk, scripts."""
+    name, tenant = secrets.token_hex(8), "doctor"
+    store = SubscriptionStore(client, lease_s=2.0, key_prefix="feedmux:doctor", timeout_s=timeout_s, tombstone_s=8.5)
+    try:
+        try:
+            await store.create(tenant, name, definition=b"", etag="0", position=b"", cluster_time=0, order=b"")
+            _, lease = await store.open(tenant, name, instance_id="doctor")
+            await store.release(lease)
+            await store.list(tenant, page_size=1)
+        finally:
+            with suppress(FeedmuxError):
+                await store.delete(tenant, name)
+    except FeedmuxError as error:
+        return Finding("redis.write", Level.FAILED, "a subscription could not be stored", error.message)
+    return Finding("redis.write", Level.OK, "a subscription was stored, opened, released and removed")

@@ -1,0 +1,38 @@
+"""Which layout the keys in Redis have, and whether this version of feedmux can work on it.
+
+    feedmux:schema                  the layout's number, written by the first server (`LAYOUT`)
+    feedmux:1:{TENANT/NAME}         a subscription: position, epoch, lease, definition (see lua/)
+    feedmux:1:names:{TENANT}        the names of a tenant's subscriptions, for listing
+    feedmux:1:sweep                 held by the replica that looks for unused subscriptions
+
+Servers of two layouts must not run side by side: a newer layout is refused. What only adds fields keeps its number.
+"""
+
+from typing import Final
+
+from feedmux_server.state.commands import Commands
+from feedmux_server.state.connection import Client, StartupError
+
+LAYOUT: Final = 1
+SCHEMA_KEY: Final = "feedmux:schema"
+
+
+async def check_layout(client: Client, *, timeout_s: float = 5.0) -> None:
+    """Marks an empty Redis with our layout. Raises StartupError for a newer or unknown one, STATE_UNAVAILABLE."""
+    commands = Commands(client, timeout_s=timeout_s)
+    [answer] = await commands.run([("GET", SCHEMA_KEY)])
+    if answer is None:
+        await commands.run([("SET", SCHEMA_KEY, LAYOUT, "NX")])
+        return
+    found = answer.decode(errors="replace") if isinstance(answer, bytes) else ""
+    if found == str(LAYOUT):
+        return
+    if found.isdecimal() and int(found) > LAYOUT:
+        raise StartupError(
+            f"the keys in Redis have layout {found} ({SCHEMA_KEY}), written by a newer feedmux; this one knows layout"
+            f" {LAYOUT}. Start that newer version, or give this one a Redis, or a database of it, of its own"
+        )
+    raise StartupError(
+        f"{SCHEMA_KEY} in Redis holds something that feedmux did not write. Give feedmux a Redis, or a database of it,"
+        " of its own"
+    )

@@ -1,0 +1,55 @@
+"""What a look at the server found: values of metrics by their attributes.
+
+Made on the event loop (`fanout.survey`), read by the threads that export. Tenants beyond the bound share one value.
+"""
+
+from collections.abc import Iterator
+
+from feedmux_server.telemetry.labels import Labels
+from feedmux_server.telemetry.metrics import TENANT, Metric
+
+Values = tuple[str, ...]
+
+
+class Survey:
+    """Attribute values are given in the order of `Metric.attributes`."""
+
+    __slots__ = ("_points", "_tenants")
+
+    def __init__(self, tenants: Labels) -> None:
+        self._tenants = tenants
+        self._points: dict[Metric, dict[Values, float]] = {}
+
+    def add(self, metric: Metric, value: float, *attributes: str) -> None:
+        """Adds up."""
+        points, key = self._place(metric, attributes)
+        points[key] = points.get(key, 0) + value
+
+    def most(self, metric: Metric, value: float, *attributes: str) -> None:
+        """Keeps the largest."""
+        points, key = self._place(metric, attributes)
+        points[key] = max(points.get(key, value), value)
+
+    def least(self, metric: Metric, value: float, *attributes: str) -> None:
+        """Keeps the smallest."""
+        points, key = self._place(metric, attributes)
+        points[key] = min(points.get(key, value), value)
+
+    def take(self, other: "Survey") -> None:
+        """What the other has now, of metrics that this one has not."""
+        for metric, points in other._points.items():
+            self._points[metric] = dict(points)
+
+    def of(self, metric: Metric) -> Iterator[tuple[float, dict[str, str]]]:
+        """Each value with its attributes; an attribute without a value is left out."""
+        for values, value in self._points.get(metric, {}).items():
+            yield value, {name: each for name, each in zip(metric.attributes, values, strict=True) if each}
+
+    def _place(self, metric: Metric, values: Values) -> tuple[dict[Values, float], Values]:
+        if TENANT in metric.attributes:
+            at = metric.attributes.index(TENANT)
+            values = (*values[:at], self._tenants.of(values[at]), *values[at + 1 :])
+        points = self._points.get(metric)
+        if points is None:
+            points = self._points[metric] = {}
+        return points, values

@@ -1,0 +1,158 @@
+"""Mirrors a MongoDB collection into a table, by feedmux and Spark.
+
+1. Takes the feed's position.
+2. Copies the collection as it is, behind that position.
+3. Applies all changes since then, each document's latest one, idempotently.
+4. Compares the table with the collection.
+
+Try it: run `feedmux dev --workload`, and with the key and the URI that it prints:
+
+    python mirror_collection.py --token KEY --mongodb mongodb://127.0.0.1:PORT --path /tmp/orders
+
+A second run goes on from where the first one ended. `--follow` keeps applying changes until Ctrl-C.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from pymongo import MongoClient
+from pymongo.read_concern import ReadConcern
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import DataType, StructType
+
+import feedmux_spark
+from feedmux_spark.apply import DeltaMirror, Mirror, ParquetMirror, mirror_schema
+from feedmux_spark.positions import latest_offsets
+from feedmux_spark.rows import documents_batch
+
+ORDERS = """_id STRING, customer BIGINT, status STRING, items ARRAY<STRUCT<item: STRING, quantity: INT>>, total DOUBLE,
+ change BIGINT, note STRING"""
+
+
+def main() -> int:
+    args = arguments()
+    feedmux_spark.java_home()
+    spark = session(args)
+    schema = DataType.fromDDL(args.schema)
+    assert isinstance(schema, StructType)
+    mirror = (DeltaMirror if args.format == "delta" else ParquetMirror)(spark, f"{args.path}/table")
+    options = {
+        "endpoint": args.endpoint,
+        "database": args.database,
+        "collection": args.collection,
+        "fullDocument": "updateLookup",
+        "schemaMode": "typed",
+        **({"token": args.token} if args.token else {}),
+    }
+    # The position first: what changes while the copy is made comes again as a change.
+    options |= stored_start(Path(args.path, "start.json"), options)
+    if not mirror.exists():
+        with copied(spark, args, schema) as documents:
+            mirror.create(documents)
+        print(f"copied {mirror.read().count():,} documents", flush=True)
+    changes = spark.readStream.format("feedmux").options(**options).schema(mirror_schema(schema)).load()
+    writer = changes.writeStream.foreachBatch(mirror.apply).option("checkpointLocation", f"{args.path}/checkpoint")
+    if args.follow:
+        writer.start().awaitTermination()
+    differing: dict[str, str] = {}
+    for _ in range(args.looks):
+        writer.trigger(availableNow=True).start().awaitTermination()
+        before, differing = differing, differences(spark, args, schema, mirror)
+        # A document that is being changed may differ for a moment; one that differs twice without a change is wrong.
+        stuck = {key: place for key, place in differing.items() if before.get(key) == place}
+        if stuck:
+            print(f"{len(stuck):,} documents differ, such as {min(stuck)}", file=sys.stderr)
+            return 1
+        if not differing:
+            print(f"equal: {mirror.read().count():,} documents")
+            return 0
+    print(f"nothing differs but the {len(differing):,} documents that were being changed")
+    return 0
+
+
+def stored_start(file: Path, options: dict[str, str]) -> dict[str, str]:
+    """Where the changes begin, and the stream's name; stored before the copy, so that a crash does no harm."""
+    if not file.exists():
+        start = {"startingOffsets": latest_offsets(options), "consumerName": f"mirror-{uuid.uuid4().hex}"}
+        file.with_suffix(".new").write_text(json.dumps(start))
+        file.with_suffix(".new").rename(file)
+    found: dict[str, str] = json.loads(file.read_text())
+    return found
+
+
+@contextmanager
+def copied(spark: SparkSession, args: argparse.Namespace, schema: StructType) -> Iterator[DataFrame]:
+    """The collection's documents, by way of a temporary Parquet file. On a cluster, copy to a file system it shares."""
+    with tempfile.TemporaryDirectory(prefix="copy-", dir=args.path) as folder, MongoClient[Any](args.mongodb) as client:
+        collection = client[args.database].get_collection(args.collection, read_concern=ReadConcern("majority"))
+        path, writer = f"{folder}/documents.parquet", None
+        for raw in collection.find_raw_batches():
+            batch = documents_batch(raw, schema)
+            writer = writer or pq.ParquetWriter(path, batch.schema)
+            writer.write_batch(batch)
+        if writer is None:
+            batch = documents_batch(b"", schema)
+            writer = pq.ParquetWriter(path, batch.schema)
+        writer.close()
+        yield spark.read.parquet(path)
+
+
+def differences(spark: SparkSession, args: argparse.Namespace, schema: StructType, mirror: Mirror) -> dict[str, str]:
+    """Documents that are not the same in the table and in the collection, each with the place of its last change."""
+    with copied(spark, args, schema) as documents:
+        theirs = documents.select("document_key", f.col("document").alias("theirs"))
+        both = mirror.read().join(theirs, "document_key", "full_outer")
+        rows = both.where(~f.col("document").eqNullSafe(f.col("theirs")))
+        rows = rows.select(f.to_json("document_key").alias("key"), f.hex("sort_key").alias("place"))
+        return {row.key: row.place or "" for row in rows.collect()}
+
+
+def session(args: argparse.Namespace) -> SparkSession:
+    builder = SparkSession.builder.appName("mirror").config("spark.ui.enabled", "false")
+    if "SPARK_REMOTE" not in os.environ and "MASTER" not in os.environ:
+        builder = builder.master("local[2]").config("spark.driver.bindAddress", "127.0.0.1")
+        builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.sql.shuffle.partitions", "2")
+    if args.format == "delta":
+        builder = builder.config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension").config(
+            "spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+        )
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--endpoint", default="localhost:7117", help="of feedmux (localhost:7117)")
+    parser.add_argument(
+        "--token", default=os.environ.get("FEEDMUX_API_KEY"), help="an API key or JWT; by default FEEDMUX_API_KEY"
+    )
+    parser.add_argument("--mongodb", required=True, metavar="URI", help="where the collection is copied from")
+    parser.add_argument("--database", default="shop", help="(shop)")
+    parser.add_argument("--collection", default="orders", help="(orders)")
+    parser.add_argument(
+        "--schema", metavar="DDL", default=ORDERS, help="fields of the documents with Spark types, `_id` among them;"
+        " by default those of the workload's orders",
+    )  # fmt: skip
+    parser.add_argument("--path", required=True, metavar="FOLDER", help="for the table, the checkpoint and the copy")
+    parser.add_argument("--format", choices=("parquet", "delta"), default="parquet", help="of the table (parquet)")
+    parser.add_argument("--follow", action="store_true", help="keep applying changes instead of comparing")
+    parser.add_argument("--looks", type=int, default=5, metavar="N", help="times to compare while writes go on (5)")
+    args = parser.parse_args()
+    args.path = str(Path(args.path).resolve())
+    Path(args.path).mkdir(parents=True, exist_ok=True)
+    return args
+
+
+if __name__ == "__main__":
+    sys.exit(main())

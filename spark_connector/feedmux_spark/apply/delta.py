@@ -1,0 +1,72 @@
+"""A mirror in a Delta table: each batch is one MERGE, which writes only the files that hold changed documents.
+
+The session needs Delta's jars and its extension. A MERGE of a batch that is in the table already changes nothing, since
+none of its changes is later than the row it meets; the batch ids in the table's history only save the work.
+"""
+
+from typing import Final
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from feedmux_spark.apply.mirror import Mirror, as_copy
+
+_MARK: Final = "spark.databricks.delta.commitInfo.userMetadata"
+_LOOK_BACK: Final = 100
+"""Commits in which the mark of a query's last batch is looked for; others, such as OPTIMIZE, may lie behind it."""
+
+
+class DeltaMirror(Mirror):
+    """`path` is the table's folder."""
+
+    def create(self, documents: DataFrame) -> None:
+        """Raises AnalysisException where there is a table."""
+        as_copy(documents).write.format("delta").mode("error").save(self.path)
+
+    def exists(self) -> bool:
+        try:
+            self._spark.sql(f"DESCRIBE DETAIL {self._table}")
+        except AnalysisException as error:
+            if "DELTA_MISSING_DELTA_TABLE" in str(error) or "DELTA_TABLE_NOT_FOUND" in str(error):
+                return False
+            raise
+        return True
+
+    def read(self) -> DataFrame:
+        return self._spark.read.format("delta").load(self.path)
+
+    def _applied(self, query_id: str, batch_id: int) -> bool:
+        marks = self._spark.sql(f"DESCRIBE HISTORY {self._table} LIMIT {_LOOK_BACK}").where(
+            f.col("userMetadata").startswith(_mark(query_id))
+        )
+        return any(int(row.userMetadata.rpartition(" ")[2]) >= batch_id for row in marks.collect())
+
+    def _merge(self, latest: DataFrame, emptied_at: bytes | None, query_id: str, batch_id: int) -> None:
+        session = latest.sparkSession
+        if emptied_at is not None:
+            session.sql(f"DELETE FROM {self._table} WHERE sort_key <= X'{emptied_at.hex()}'")
+        latest.createOrReplaceTempView("feedmux_latest")
+        session.conf.set(_MARK, f"{_mark(query_id)}{batch_id}")
+        try:
+            session.sql(
+                f"""
+                MERGE INTO {self._table} old USING feedmux_latest new ON old.document_key = new.document_key
+                WHEN MATCHED AND new.sort_key > old.sort_key AND new.gone THEN DELETE
+                WHEN MATCHED AND new.sort_key > old.sort_key
+                  THEN UPDATE SET old.sort_key = new.sort_key, old.document = new.document
+                WHEN NOT MATCHED AND NOT new.gone
+                  THEN INSERT (document_key, sort_key, document) VALUES (new.document_key, new.sort_key, new.document)
+                """
+            )
+        finally:
+            session.conf.unset(_MARK)
+            session.catalog.dropTempView("feedmux_latest")
+
+    @property
+    def _table(self) -> str:
+        return f"delta.`{self.path}`"
+
+
+def _mark(query_id: str) -> str:
+    return f"feedmux {query_id} "

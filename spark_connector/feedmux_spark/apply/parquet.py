@@ -1,0 +1,103 @@
+"""A mirror in Parquet files: each batch writes the whole table anew, beside the old one.
+
+A state is a folder, and there from the moment Spark has written `_SUCCESS` into it, which it does last, on every file
+system; a folder without it is what a crash left, and is written over. The state before the newest one is kept for those
+who still read it. For tables too large to be written anew: `DeltaMirror`.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from feedmux_spark.apply.mirror import CannotApply, Mirror, as_copy
+
+_KEPT: Final = 2
+_COPY: Final = "copy"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _State:
+    """One state of the table, and what made it."""
+
+    number: int
+    query_id: str
+    batch_id: int
+
+    @property
+    def folder(self) -> str:
+        return f"state-{self.number:012}-{self.batch_id}-{self.query_id}"
+
+    @classmethod
+    def parse(cls, folder: str) -> Self | None:
+        match folder.split("-", 3):
+            case ["state", number, batch_id, query_id] if number.isdecimal() and batch_id.isdecimal():
+                return cls(int(number), query_id, int(batch_id))
+        return None
+
+
+class ParquetMirror(Mirror):
+    """`path` is a folder of a file system that Spark knows. Not for two queries at once, nor for Spark Connect."""
+
+    def create(self, documents: DataFrame) -> None:
+        if self.exists():
+            raise CannotApply(f"{self.path} holds a mirror already")
+        self._write(as_copy(documents), _State(0, _COPY, 0))
+
+    def exists(self) -> bool:
+        return bool(self._states())
+
+    def read(self) -> DataFrame:
+        states = self._states()
+        if not states:
+            raise CannotApply(f"{self.path} holds no mirror: create it with a copy first")
+        return self._spark.read.parquet(f"{self.path}/{states[-1].folder}")
+
+    def _applied(self, query_id: str, batch_id: int) -> bool:
+        return any(state.query_id == query_id and state.batch_id >= batch_id for state in self._states())
+
+    def _merge(self, latest: DataFrame, emptied_at: bytes | None, query_id: str, batch_id: int) -> None:
+        before = self.read()
+        if emptied_at is not None:
+            before = before.where(f.col("sort_key") > f.lit(emptied_at))
+        number = self._states()[-1].number + 1
+        self._write(_merged(before, latest), _State(number, query_id, batch_id))
+        for state in self._states()[:-_KEPT]:
+            self._files.delete(self._hadoop_path(state.folder), True)
+
+    def _write(self, rows: DataFrame, state: _State) -> None:
+        rows.write.mode("overwrite").parquet(f"{self.path}/{state.folder}")
+        if state not in self._states():
+            raise CannotApply(
+                "mapreduce.fileoutputcommitter.marksuccessfuljobs is off: the mirror needs `_SUCCESS` files"
+            )
+
+    def _states(self) -> list[_State]:
+        """The finished ones, in order."""
+        if not self._files.exists(self._hadoop_path("")):
+            return []
+        names = [entry.getPath().getName() for entry in self._files.listStatus(self._hadoop_path(""))]
+        found = [state for name in names if (state := _State.parse(name)) is not None]
+        return sorted(state for state in found if self._files.exists(self._hadoop_path(f"{state.folder}/_SUCCESS")))
+
+    def _hadoop_path(self, name: str) -> Any:
+        assert self._spark._jvm is not None
+        return self._spark._jvm.org.apache.hadoop.fs.Path(f"{self.path}/{name}" if name else self.path)
+
+    @property
+    def _files(self) -> Any:
+        return self._hadoop_path("").getFileSystem(self._spark._jsc.hadoopConfiguration())
+
+
+def _merged(before: DataFrame, latest: DataFrame) -> DataFrame:
+    content = f.struct("sort_key", "document")
+    old = before.select("document_key", content.alias("old"))
+    new = latest.select("document_key", content.alias("new"), "gone")
+    later = f.col("new").isNotNull() & (f.col("old").isNull() | (f.col("new.sort_key") > f.col("old.sort_key")))
+    return (
+        old.join(new, "document_key", "full_outer")
+        .where(~(later & f.col("gone")))
+        .select("document_key", f.when(later, f.col("new")).otherwise(f.col("old")).alias("row"))
+        .select("document_key", "row.sort_key", "row.document")
+    )

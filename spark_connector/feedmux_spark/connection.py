@@ -1,0 +1,182 @@
+"""Calls to feedmux from one process of Spark's: one channel for each server and credential, kept between batches.
+
+Made at the first call of a process, never before: Spark forks its workers from a daemon, and gRPC does not survive a
+fork. Spark reuses a worker for many tasks, so channels are cached by process id. A broken call is tried again here,
+with backoff: an exception in a driver's call would end the query, and so would one in a task where Spark does not retry
+tasks (`local[2]`).
+"""
+
+import logging
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import grpc
+
+from feedmux import requests
+from feedmux.errors import FeedmuxError, Fenced, SubscriptionBusy
+from feedmux.feeds import Start
+from feedmux.link import Target, Token
+from feedmux.places import Place
+from feedmux.recovery import Backoff, Step, next_step
+from feedmux.status import error_from_call
+from feedmux.v1 import change_feed_pb2
+from feedmux_spark.errors import FeedmuxSparkError, explained
+from feedmux_spark.options import Options
+
+log = logging.getLogger("feedmux_spark")
+T = TypeVar("T")
+
+CALL_TIMEOUT_S: Final = 30.0
+FIRST_CONTACT_S: Final = 15.0
+"""A mistyped endpoint is told after this long, however long a running query would wait."""
+BUSY_S: Final = 60.0
+"""A driver that was killed holds its subscription until its lease ends, by default 15 s."""
+
+_channels: dict[tuple[int, Target], grpc.Channel] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFile:
+    """Reads the credential anew for each call."""
+
+    path: str
+
+    def __call__(self) -> str:
+        try:
+            return Path(self.path).read_text().strip()
+        except OSError as error:
+            raise FeedmuxSparkError(
+                f"option tokenFile: {self.path!r} cannot be read on this host: {error.strerror}. It must be on the"
+                " driver and on every executor"
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call in flight."""
+
+    future: Any
+    response_type: Any
+
+    def result(self) -> Any:
+        """Raises FeedmuxError."""
+        try:
+            return self.response_type.FromString(self.future.result())
+        except grpc.RpcError as error:
+            raise error_from_call(error) from None
+
+    def cancel(self) -> None:
+        self.future.cancel()
+
+
+class Connection:
+    """The way to the server that a query's options name. Cheap to make; opens nothing by itself."""
+
+    def __init__(self, options: Options) -> None:
+        token: Token | None = TokenFile(options.token_file) if options.token_file else options.token
+        self._target = Target(options.endpoint, token, options.tls_settings)
+        self._consumer_name = options.consumer_name or ""
+        self._retry_s = options.retry_timeout_ms / 1000
+
+    def start(self, service: str, method: str, request: Any, response_type: Any, wait_s: float = 0.0) -> Call:
+        """Sends one unary call; `wait_s` is what the server may wait by request."""
+        make: Any = self._channel().unary_unary(f"/feedmux.v1.{service}/{method}")
+        timeout_s = CALL_TIMEOUT_S + wait_s
+        return Call(
+            make.future(request.SerializeToString(), timeout=timeout_s, metadata=self._target.metadata()), response_type
+        )
+
+    def unary(self, service: str, method: str, request: Any, response_type: Any, wait_s: float = 0.0) -> Any:
+        """One unary call. Raises FeedmuxError."""
+        return self.start(service, method, request, response_type, wait_s).result()
+
+    def stream(self, method: str, request: Any, route: str) -> Iterator[bytes]:
+        """The messages of a ReadRange, asked for one by one, so that HTTP/2 holds the server back. Raises FeedmuxError.
+
+        Closing the iterator cancels the call.
+        """
+        make: Any = self._channel().unary_stream(f"/feedmux.v1.ChangeFeed/{method}")
+        call = make(request.SerializeToString(), metadata=self._target.metadata(route))
+        try:
+            yield from call
+        except grpc.RpcError as error:
+            raise error_from_call(error) from None
+        finally:
+            call.cancel()
+
+    def resolve(self, options: Options, start: Start) -> Place:
+        """The place that a start stands for. Raises FeedmuxError."""
+        request = change_feed_pb2.ResolvePositionRequest(
+            feed=requests.feed_message(options.feed, options.source), start=requests.start_message(start)
+        )
+        answer = self.retrying(
+            lambda: self.unary("ChangeFeed", "ResolvePosition", request, change_feed_pb2.ResolvePositionResponse),
+            "resolving a position",
+        )
+        return Place(answer.position, time=(answer.cluster_time.seconds, answer.cluster_time.increment))
+
+    def retrying(self, attempt: Callable[[], T], what: str, *, most_s: float | None = None) -> T:
+        """Runs `attempt` until it succeeds, fails for good, or `retryTimeoutMs` is over.
+
+        Raises FeedmuxError.
+        """
+        patience = self.patience(what, most_s)
+        while True:
+            try:
+                return attempt()
+            except FeedmuxError as error:
+                patience.wait(error)
+
+    def patience(self, what: str, most_s: float | None = None) -> "Patience":
+        return Patience(what, self._retry_s if most_s is None else min(most_s, self._retry_s))
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Raises FeedmuxSparkError, for people, in place of any FeedmuxError within."""
+        try:
+            yield
+        except FeedmuxError as error:
+            raise explained(error, endpoint=self._target.address, consumer_name=self._consumer_name) from None
+
+    def _channel(self) -> grpc.Channel:
+        key = os.getpid(), self._target
+        channel = _channels.get(key)
+        if channel is None:
+            try:
+                channel = _channels[key] = self._target.blocking_channel()
+            except OSError as error:
+                raise FeedmuxSparkError(f"a TLS file cannot be read on this host: {error}") from None
+        return channel
+
+
+class Patience:
+    """How long one thing is tried again."""
+
+    def __init__(self, what: str, most_s: float) -> None:
+        self._what = what
+        self._most_s = most_s
+        self._began_s = time.monotonic()
+        self._backoff = Backoff(0.1, 5.0, random.random)
+
+    def wait(self, error: FeedmuxError) -> None:
+        """Sleeps before the next attempt. Raises `error` where another attempt is no use."""
+        # Fenced may be by an earlier attempt of our own that was still on its way.
+        busy = isinstance(error, SubscriptionBusy | Fenced)
+        most_s = min(self._most_s, BUSY_S) if busy else self._most_s
+        delay_s = self._backoff.next_s(error.retry_after_s)
+        left_s = self._began_s + most_s - time.monotonic()
+        if not (busy or next_step(error) is Step.REOPEN) or left_s <= 0:
+            raise error
+        log.warning("%s failed, trying again for %.0f s at most: %s", self._what, left_s, error)
+        time.sleep(min(delay_s, left_s))
+
+    def restart(self) -> None:
+        """There was success: the next failure has all the time again."""
+        self._began_s = time.monotonic()
+        self._backoff.reset()

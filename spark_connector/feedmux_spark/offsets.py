@@ -1,0 +1,98 @@
+"""Offsets: a place in the feed as the JSON that Spark keeps in its checkpoint.
+
+Spark compares offsets as text, so the same place must always give the same: keys are sorted, and nothing stands in it
+but what the place itself says. An offset holds what a person can read (the cluster time) beside what the server reads.
+"""
+
+import base64
+import binascii
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from feedmux.feeds import Start
+from feedmux.places import Place
+from feedmux_spark.errors import OptionError
+
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """Everything at or before it has been read."""
+
+    position: bytes
+    time: tuple[int, int] = (0, 0)
+    """Cluster time: seconds since 1970 and the ordinal within the second."""
+    gaps: int = 0
+    """How often, on the way here, changes were lost and the feed went on from the oldest (failOnDataLoss=false)."""
+
+    @classmethod
+    def at(cls, place: Place, gaps: int = 0) -> "Offset":
+        return cls(place.position, place.time, gaps)
+
+    @property
+    def place(self) -> Place:
+        return Place(self.position, time=self.time)
+
+    def as_json(self) -> dict[str, Any]:
+        """For Spark."""
+        content = {
+            "clusterTime": shown_time(self.time),
+            "gaps": self.gaps,
+            "position": base64.b64encode(self.position).decode(),
+            "version": _VERSION,
+        }
+        return dict(sorted(content.items()))
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> "Offset":
+        """Raises OptionError for what is not an offset."""
+        version = content.get("version", _VERSION)
+        if version != _VERSION:
+            raise OptionError(f"an offset of version {version!r}: this connector knows version {_VERSION}")
+        try:
+            position = base64.b64decode(content["position"], validate=True)
+            gaps = int(content.get("gaps", 0))
+            time = _time(str(content["clusterTime"])) if "clusterTime" in content else (0, 0)
+        except (KeyError, TypeError, ValueError, binascii.Error):
+            raise OptionError(
+                'not an offset of feedmux: {"clusterTime": "…", "gaps": 0, "position": "…", "version": 1} is one, and'
+                " `position` alone suffices"
+            ) from None
+        return cls(position, time, gaps)
+
+
+def shown_time(time: tuple[int, int]) -> str:
+    """`2026-11-21T15:00:00Z/3`: the third change of that second."""
+    return f"{datetime.fromtimestamp(time[0], UTC):%Y-%m-%dT%H:%M:%SZ}/{time[1]}"
+
+
+def _time(text: str) -> tuple[int, int]:
+    moment, _, ordinal = text.partition("/")
+    return int(datetime.fromisoformat(moment).timestamp()), int(ordinal or 0)
+
+
+def parse_start(text: str, option: str) -> Start:
+    """What startingOffsets and endingOffsets say. Raises OptionError."""
+    if text == "latest":
+        return Start.latest()
+    if text == "earliest":
+        return Start.earliest()
+    if text.lstrip().startswith("{"):
+        try:
+            content = json.loads(text)
+        except ValueError as error:
+            raise OptionError(f"option {option} is not JSON: {error}") from None
+        return Start.position(Offset.from_json(content).position)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise OptionError(
+            f"option {option} is latest, earliest, a time such as 2026-11-21T15:00:00Z, or an offset as JSON,"
+            f" not {text!r}"
+        ) from None
+    if moment.tzinfo is None:
+        raise OptionError(f"option {option} is a time without a zone: write {text}Z for UTC")
+    return Start.at_time(moment)

@@ -1,0 +1,384 @@
+"""The options of the format `feedmux`: one table, which parses, refuses and documents.
+
+Spark hands over options as text, with names in lower case. A row of `TABLE` is all there is to know of one: the
+README's table is written from it, and `Options` has a field for each.
+"""
+
+import difflib
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from feedmux.feeds import Feed
+from feedmux.link import Tls
+from feedmux_spark.errors import OptionError
+
+_TRUE_FALSE: Final = {"true": True, "false": False}
+
+
+def _text(text: str) -> str:
+    if not text:
+        raise ValueError("must not be empty")
+    return text
+
+
+def _boolean(text: str) -> bool:
+    try:
+        return _TRUE_FALSE[text.lower()]
+    except KeyError:
+        raise ValueError("is true or false") from None
+
+
+def _integer(least: int, most: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise ValueError("is a whole number") from None
+        if not least <= number <= most:
+            raise ValueError(f"is {least:,} to {most:,}")
+        return number
+
+    return parse
+
+
+def _one_of(*allowed: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in allowed:
+            raise ValueError(f"is one of {', '.join(allowed)}")
+        return text
+
+    return parse
+
+
+def _json_array(text: str) -> str:
+    try:
+        stages = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"is a JSON array of stages: {error}") from None
+    if not isinstance(stages, list):
+        raise ValueError("is a JSON array of stages")
+    return text
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"is a JSON object: {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError("is a JSON object")
+    return content
+
+
+REQUIRED: Final = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One row of the table."""
+
+    name: str
+    field: str
+    """In `Options`."""
+    parse: Callable[[str], Any]
+    default: Any
+    """Of the parsed type; REQUIRED, or None for none."""
+    shown: str
+    """The default as the documentation shows it."""
+    meaning: str
+    unit: str = ""
+
+
+TABLE: Final = (
+    Option("endpoint", "endpoint", _text, REQUIRED, "required", "Where feedmux is: `host:port`."),
+    Option(
+        "token",
+        "token",
+        _text,
+        None,
+        "none",
+        "An API key or JWT. Named so because Spark redacts it in plans. Not with `tokenFile`.",
+    ),
+    Option(
+        "tokenFile",
+        "token_file",
+        _text,
+        None,
+        "none",
+        "A file that holds it, on the driver and on every executor; read anew for each call, so it may be rotated.",
+    ),
+    Option(
+        "tls", "tls", _boolean, False, "`false`", "Whether to use TLS; with the system's roots unless told otherwise."
+    ),
+    Option("tlsRootFile", "tls_root_file", _text, None, "system's roots", "PEM file of the roots to trust."),
+    Option("tlsCertificateFile", "tls_certificate_file", _text, None, "none", "PEM file, for mutual TLS."),
+    Option("tlsKeyFile", "tls_key_file", _text, None, "none", "PEM file, for mutual TLS."),
+    Option(
+        "tlsServerName",
+        "tls_server_name",
+        _text,
+        None,
+        "the endpoint's host",
+        "What the certificate is checked against.",
+    ),
+    Option(
+        "source", "source", _text, "main", "`main`", "Name of the MongoDB deployment in the server's configuration."
+    ),
+    Option("database", "database", _text, None, "all databases", "The database to read."),
+    Option("collection", "collection", _text, None, "all collections", "The collection to read; needs `database`."),
+    Option(
+        "pipeline", "pipeline", _json_array, None, "none", "Stages behind `$changeStream`, as an extended JSON array."
+    ),
+    Option(
+        "fullDocument",
+        "full_document",
+        _text,
+        None,
+        "MongoDB's",
+        "As in MongoDB: `default`, `updateLookup`, `whenAvailable`, `required`.",
+    ),
+    Option(
+        "fullDocumentBeforeChange",
+        "full_document_before_change",
+        _text,
+        None,
+        "MongoDB's",
+        "As in MongoDB: `off`, `whenAvailable`, `required`.",
+    ),
+    Option(
+        "showExpandedEvents",
+        "show_expanded_events",
+        _boolean,
+        False,
+        "`false`",
+        "As in MongoDB: DDL events and more fields.",
+    ),
+    Option("collation", "collation", _json_object, None, "none", "As in MongoDB, as a JSON object."),
+    Option("comment", "comment", _text, None, "none", "For MongoDB's log and profile."),
+    Option("readPreference", "read_preference", _text, None, "the source's", "As in MongoDB."),
+    Option("readConcern", "read_concern", _text, None, "`majority`", "As in MongoDB."),
+    Option(
+        "matchCollectionUUIDForUpdateLookup",
+        "match_collection_uuid_for_update_lookup",
+        _boolean,
+        False,
+        "`false`",
+        "As in MongoDB.",
+    ),
+    Option(
+        "consumerName",
+        "consumer_name",
+        _text,
+        None,
+        "required for streams",
+        "Names the durable subscription under which the start is stored before the first batch. One query, one name.",
+    ),
+    Option(
+        "startingOffsets",
+        "starting_offsets",
+        _text,
+        None,
+        "`latest`; batch: `earliest`",
+        "Where a stream without a checkpoint and with a new `consumerName`, or a batch, begins: `latest`, `earliest`,"
+        " an ISO 8601 time with zone, or an offset as JSON.",
+    ),
+    Option(
+        "endingOffsets",
+        "ending_offsets",
+        _text,
+        "latest",
+        "`latest`",
+        "Where a batch ends. Batch only; as `startingOffsets`.",
+    ),
+    Option(
+        "maxEventsPerTrigger",
+        "max_events_per_trigger",
+        _integer(1, 2**31 - 1),
+        200_000,
+        "200,000",
+        "Most events of a micro-batch.",
+        "events",
+    ),
+    Option(
+        "maxBytesPerTrigger",
+        "max_bytes_per_trigger",
+        _integer(1, 2**40),
+        64 << 20,
+        "67,108,864",
+        "Most of a micro-batch as BSON; the event that reaches it still belongs to it. The server keeps no more than"
+        " the tenant's quota `kept_bytes`, and ends a micro-batch there.",
+        "bytes",
+    ),
+    Option(
+        "readPartitions",
+        "read_partitions",
+        _integer(1, 1000),
+        None,
+        "cores of the driver's machine",
+        "Into how many slices of equal bytes a micro-batch is cut, each read by one task. Set it to the"
+        " executors' cores.",
+        "tasks",
+    ),
+    Option(
+        "failOnDataLoss",
+        "fail_on_data_loss",
+        _boolean,
+        True,
+        "`true`",
+        "What to do when the place to read from has left MongoDB's oplog: fail, or go on from the oldest change, with"
+        " the gap logged and counted in the offsets.",
+    ),
+    Option(
+        "schemaMode",
+        "schema_mode",
+        _one_of("envelope", "json", "typed"),
+        "envelope",
+        "`envelope`",
+        "What a row holds: `envelope`, `json`, or `typed` with a schema of yours.",
+    ),
+    Option(
+        "onTypeMismatch",
+        "on_type_mismatch",
+        _one_of("fail", "null"),
+        "fail",
+        "`fail`",
+        "`typed` only: what becomes of a value that does not fit its column.",
+    ),
+    Option(
+        "pollTimeoutMs",
+        "poll_timeout_ms",
+        _integer(0, 60_000),
+        500,
+        "500",
+        "How long an idle trigger waits at the server for the first event.",
+        "ms",
+    ),
+    Option(
+        "retryTimeoutMs",
+        "retry_timeout_ms",
+        _integer(0, 24 * 3600 * 1000),
+        300_000,
+        "300,000",
+        "How long a running query tries again while the server, MongoDB or Redis is away, before it fails.",
+        "ms",
+    ),
+)
+_BY_NAME: Final = {option.name.lower(): option for option in TABLE}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asked for. Its repr holds no secret."""
+
+    endpoint: str
+    token: str | None = field(repr=False)
+    token_file: str | None
+    tls: bool
+    tls_root_file: str | None
+    tls_certificate_file: str | None
+    tls_key_file: str | None
+    tls_server_name: str | None
+    source: str
+    database: str | None
+    collection: str | None
+    pipeline: str | None
+    full_document: str | None
+    full_document_before_change: str | None
+    show_expanded_events: bool
+    collation: Mapping[str, Any] | None
+    comment: str | None
+    read_preference: str | None
+    read_concern: str | None
+    match_collection_uuid_for_update_lookup: bool
+    consumer_name: str | None
+    starting_offsets: str | None
+    ending_offsets: str
+    max_events_per_trigger: int
+    max_bytes_per_trigger: int
+    read_partitions: int | None
+    fail_on_data_loss: bool
+    schema_mode: str
+    on_type_mismatch: str
+    poll_timeout_ms: int
+    retry_timeout_ms: int
+
+    @property
+    def feed(self) -> Feed:
+        return Feed(
+            self.database,
+            self.collection,
+            self.pipeline,
+            full_document=self.full_document,
+            full_document_before_change=self.full_document_before_change,
+            show_expanded_events=self.show_expanded_events,
+            collation=self.collation,
+            comment=self.comment,
+            read_preference=self.read_preference,
+            read_concern=self.read_concern,
+            match_collection_uuid_for_update_lookup=self.match_collection_uuid_for_update_lookup,
+            source=self.source,
+        )
+
+    @property
+    def tls_settings(self) -> Tls | None:
+        if not self.tls:
+            return None
+        return Tls(self.tls_root_file, self.tls_certificate_file, self.tls_key_file, self.tls_server_name)
+
+    @property
+    def slices(self) -> int:
+        # Spark does not tell its parallelism to Python's side of a source.
+        return self.read_partitions or os.cpu_count() or 1
+
+
+def parse_options(given: Mapping[str, str]) -> Options:
+    """Raises OptionError: an option that is unknown, missing, or not what it can be."""
+    values: dict[str, Any] = {}
+    for name, text in given.items():
+        option = _BY_NAME.get(name.lower())
+        if option is None:
+            raise OptionError(_unknown(name))
+        try:
+            values[option.field] = option.parse(text)
+        except ValueError as error:
+            shown = "" if option.field == "token" else f", not {text!r}"
+            raise OptionError(f"option {option.name} {error}{shown}") from None
+    for option in TABLE:
+        if option.field not in values:
+            if option.default is REQUIRED:
+                raise OptionError(f"option {option.name} is missing: {option.meaning}")
+            values[option.field] = option.default
+    options = Options(**values)
+    _check_together(options)
+    return options
+
+
+def _check_together(options: Options) -> None:
+    if options.token is not None and options.token_file is not None:
+        raise OptionError("give option token or tokenFile, not both")
+    if options.collection is not None and options.database is None:
+        raise OptionError("option collection needs option database")
+    if not options.tls:
+        for option in TABLE:
+            if option.name.startswith("tls") and option.name != "tls" and getattr(options, option.field) is not None:
+                raise OptionError(f"option {option.name} needs option tls=true")
+    if (options.tls_certificate_file is None) != (options.tls_key_file is None):
+        raise OptionError("options tlsCertificateFile and tlsKeyFile go together")
+
+
+def _unknown(name: str) -> str:
+    if name == "path":
+        return "the format feedmux takes no path: load() without an argument; what to read is said by options"
+    close = difflib.get_close_matches(name.lower(), _BY_NAME, n=1, cutoff=0.6)
+    hint = f"; did you mean {_BY_NAME[close[0]].name}?" if close else ""
+    return f"unknown option {name!r}{hint} The options are {', '.join(option.name for option in TABLE)}"
+
+
+def markdown_table() -> str:
+    """The table as the README shows it."""
+    lines = ["| option | default | unit | |", "|---|---|---|---|"]
+    lines += [f"| `{each.name}` | {each.shown} | {each.unit} | {each.meaning} |" for each in TABLE]
+    return "\n".join(lines)

@@ -1,0 +1,135 @@
+"""What the driver asks: how far the next micro-batch goes, and into which slices it is cut.
+
+A plan is PlanRange's answer. Plans of a stream name its subscription, which holds the start from before the first
+batch, and carry how far Spark has processed, which the server stores.
+"""
+
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from google.protobuf import duration_pb2
+
+from feedmux import requests
+from feedmux.feeds import Start
+from feedmux.places import Place
+from feedmux.v1 import change_feed_pb2, subscriptions_pb2
+from feedmux_spark.connection import FIRST_CONTACT_S, Call, Connection
+from feedmux_spark.options import Options
+from feedmux_spark.ranges import Slice
+
+PINNED_WAIT_S: Final = 10.0
+"""MongoDB's clock stands still while nothing is written, but for a no-op every 10 s: then a pinned end is reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The range behind a place, up to `end`."""
+
+    end: Place
+    count: int
+    slices: Sequence[Slice]
+    caught_up: bool
+    """Nothing more was there, or the pinned end is reached."""
+    latest: tuple[int, int]
+    """Cluster time of what MongoDB had committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a plan is asked for."""
+
+    after: bytes
+    until: bytes = b""
+    events_max: int = 2**31 - 1
+    bytes_max: int = 2**40
+    wait_s: float = 0.0
+
+
+class Planner:
+    """Asks for plans; with a consumer name under its subscription."""
+
+    def __init__(self, options: Options, connection: Connection, consumer_name: str = "") -> None:
+        self._options = options
+        self._connection = connection
+        self._feed = requests.feed_message(options.feed, options.source)
+        self._consumer_name = consumer_name
+
+    def create(self, start: Start, most_s: float = FIRST_CONTACT_S) -> Place:
+        """The stored place of the subscription, which is made at `start` if there is none. Raises FeedmuxError."""
+        request = subscriptions_pb2.CreateSubscriptionRequest(
+            subscription=subscriptions_pb2.Subscription(name=self._consumer_name, feed=self._feed),
+            start=requests.start_message(start),
+        )
+        found = self._connection.retrying(
+            lambda: self._connection.unary(
+                "Subscriptions", "CreateSubscription", request, subscriptions_pb2.Subscription
+            ),
+            "storing the start",
+            most_s=most_s,
+        )
+        return Place(found.position, time=(found.cluster_time.seconds, found.cluster_time.increment))
+
+    def start(self, wanted: Wanted, processed: bytes = b"") -> Call:
+        """Sends the question and does not wait for the answer."""
+        return self._connection.start(
+            "ChangeFeed",
+            "PlanRange",
+            self._request(wanted, processed),
+            change_feed_pb2.PlanRangeResponse,
+            wait_s=wanted.wait_s,
+        )
+
+    def plan(self, wanted: Wanted, processed: bytes = b"") -> Plan:
+        """The plan; tried again while the server is away. Raises FeedmuxError."""
+        return as_plan(
+            self._connection.retrying(lambda: self.start(wanted, processed).result(), "planning the next range")
+        )
+
+    def through(self, after: Place, until: bytes, most_bytes: int) -> list[Slice]:
+        """Slices of all of (after, until], planned by `most_bytes` at a time. Raises FeedmuxError."""
+        slices: list[Slice] = []
+        while True:
+            plan = self.plan(Wanted(after.position, until, bytes_max=most_bytes, wait_s=PINNED_WAIT_S))
+            slices += plan.slices
+            if plan.caught_up:
+                return slices
+            after = plan.end
+
+    def _request(self, wanted: Wanted, processed: bytes) -> change_feed_pb2.PlanRangeRequest:
+        wait = duration_pb2.Duration()
+        wait.FromMilliseconds(int(wanted.wait_s * 1000))
+        target: dict[str, Any] = {"feed": self._feed}
+        if self._consumer_name:
+            target = {"subscription": self._consumer_name, "instance_id": instance_id(), "processed": processed}
+        return change_feed_pb2.PlanRangeRequest(
+            after=wanted.after,
+            until=wanted.until,
+            events_max=wanted.events_max,
+            bytes_max=wanted.bytes_max,
+            slices=self._options.slices,
+            wait=wait,
+            **target,
+        )
+
+
+def as_plan(answer: change_feed_pb2.PlanRangeResponse) -> Plan:
+    """The answer as a value."""
+    return Plan(
+        Place(answer.end, time=(answer.cluster_time.seconds, answer.cluster_time.increment)),
+        answer.event_count,
+        [Slice(each.after, each.until, answer.routing_key) for each in answer.slices],
+        answer.caught_up,
+        (answer.latest.seconds, answer.latest.increment),
+    )
+
+
+def instance_id() -> str:
+    """Names the Spark application: the daemon that forks its workers lives as long as it does.
+
+    So a query that is stopped and started again is let in at once, and another application is refused while this one
+    lives.
+    """
+    return f"spark/{socket.gethostname()[:80]}/{os.getppid()}"

@@ -1,0 +1,20 @@
+"""Places in a feed by name, for those who must know one before they read: a mirror's copy begins behind it."""
+
+import json
+from collections.abc import Mapping
+
+from feedmux.feeds import Start
+from feedmux_spark.connection import Connection
+from feedmux_spark.offsets import Offset
+from feedmux_spark.options import parse_options
+
+
+def latest_offsets(options: Mapping[str, str]) -> str:
+    """The offsets of now, for `startingOffsets`: what MongoDB has committed, in the feed of these options.
+
+    Raises FeedmuxSparkError.
+    """
+    parsed = parse_options({name.lower(): value for name, value in options.items()})
+    connection = Connection(parsed)
+    with connection.explaining():
+        return json.dumps(Offset.at(connection.resolve(parsed, Start.latest())).as_json())

@@ -1,0 +1,79 @@
+"""Slices of a range on an executor: the events of (after, until], whatever happens to the server meanwhile."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from bson.codec_options import CodecOptions
+from pyspark.sql.datasource import InputPartition
+
+from feedmux import requests
+from feedmux.batches import BsonBatch
+from feedmux.errors import FeedmuxError, HistoryLost, InvalidArgument
+from feedmux.feeds import Start
+from feedmux.responses import Delivery, Reader
+from feedmux.v1 import change_feed_pb2
+from feedmux_spark.connection import Connection
+from feedmux_spark.options import Options
+
+log = logging.getLogger("feedmux_spark")
+
+MESSAGE_BYTES_MAX: Final = 1024 * 1024
+"""About two thousand events, and one Arrow batch of them at a time."""
+
+
+@dataclass(frozen=True)
+class Slice(InputPartition):
+    """What one task reads: the events in (after, until]."""
+
+    after: bytes = field(repr=False)
+    until: bytes = field(repr=False)
+    route: str = ""
+    """Finds the replica that has kept them."""
+
+
+def read_slice(options: Options, wanted: Slice) -> Iterator[bytes]:
+    """The slice's events as BSON, one behind the other, a message's worth at a time; nothing is gathered.
+
+    A broken stream goes on behind the last event it gave, so that no event comes twice. Raises FeedmuxSparkError.
+    """
+    connection = Connection(options)
+    with connection.explaining():
+        patience, behind_a_gap = connection.patience("reading a range"), False
+        while True:
+            try:
+                for batch in _batches(connection, options, wanted):
+                    yield bytes(batch.raw)
+                    wanted = replace(wanted, after=batch.position)
+                    patience.restart()
+                return
+            except HistoryLost as error:
+                if options.fail_on_data_loss:
+                    raise
+                log.warning("changes of a planned range are lost (failOnDataLoss=false): %s", error)
+                wanted, behind_a_gap = (
+                    replace(wanted, after=connection.resolve(options, Start.earliest()).position),
+                    True,
+                )
+            except InvalidArgument as error:
+                if behind_a_gap and error.metadata.get("field") == "until":
+                    return  # the oldest change lies behind all of the slice
+                raise
+            except FeedmuxError as error:
+                patience.wait(error)
+
+
+def _batches(connection: Connection, options: Options, wanted: Slice) -> Iterator[BsonBatch]:
+    """What one call gives; a large event that came in fragments is a batch of its own."""
+    reader = Reader(json=False, options=CodecOptions())
+    request = change_feed_pb2.ReadRangeRequest(
+        feed=requests.feed_message(options.feed, options.source),
+        after=wanted.after,
+        until=wanted.until,
+        message_bytes_max=MESSAGE_BYTES_MAX,
+    )
+    for message in connection.stream("ReadRange", request, wanted.route):
+        response = reader.read(message)
+        if isinstance(response, Delivery) and isinstance(response.batch, BsonBatch):
+            yield response.batch

@@ -1,0 +1,128 @@
+"""Received events as Arrow record batches of a given schema. See `feedmux_spark.rows` for the shapes."""
+
+from typing import Any, Final
+
+import bson
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructField, StructType
+
+from feedmux_spark.rows import bson_walk, columns, json_text
+from feedmux_spark.rows.bson_walk import Buffer, Ints, Values
+from feedmux_spark.rows.convert import Policy, column, fixed_binary
+from feedmux_spark.rows.errors import SchemaRefused, TypeMismatch
+from feedmux_spark.rows.token_order import cluster_times_and_sort_keys
+
+FAIL: Final = "fail"
+NULL: Final = "null"
+
+_LENIENT: Final = Policy(fail=False)
+_FRAGMENT: Final = ("splitEvent", "fragment")
+
+
+class RowMaker:
+    """Makes record batches of one schema. Not bound to a process: it can be pickled at any time."""
+
+    def __init__(self, mode: str, schema: StructType, on_type_mismatch: str) -> None:
+        """Raises SchemaRefused."""
+        columns.check(mode, schema)
+        if on_type_mismatch not in (FAIL, NULL):
+            raise SchemaRefused(f"onTypeMismatch {on_type_mismatch!r} is neither {FAIL} nor {NULL}")
+        self._policy = Policy(fail=on_type_mismatch == FAIL)
+        self._arrow_schema = to_arrow_schema(schema, timezone="UTC")
+        self._paths = {name: _path(name) for name in schema.fieldNames()}
+
+    def record_batches(self, events: bytes) -> list[pa.RecordBatch]:
+        """The events of a batch, BSON documents one behind the other, as rows in the same order.
+
+        `event` is laid over `events` without a copy. None for no events. Raises InvalidEvents and TypeMismatch.
+        """
+        if not events:
+            return []
+        places = bson_walk.split(events)
+        try:
+            arrays = self._arrays(_Found(events, places, self._wanted()))
+        except TypeMismatch as error:
+            raise _located(error, events, places) from None
+        return [pa.RecordBatch.from_arrays(arrays, schema=self._arrow_schema)]
+
+    def _wanted(self) -> set[tuple[str, ...]]:
+        return {path for path in self._paths.values() if path}
+
+    def _arrays(self, found: "_Found") -> list[pa.Array]:
+        return [self._array(field, found) for field in self._arrow_schema]
+
+    def _array(self, field: pa.Field, found: "_Found") -> pa.Array:
+        match field.name:
+            case "event":
+                return found.events(field.type)
+            case "sort_key":
+                return fixed_binary(found.sort_keys, field.type)
+            case "cluster_time":
+                return pa.array(found.seconds * 1_000_000).view(field.type)
+            case "cluster_time_increment":
+                return pa.array(found.increments)
+            case columns.HAS_DOCUMENT:
+                return pa.array(found.values[_path(field.name)].kind != bson_walk.MISSING)
+        path = self._paths[field.name]
+        policy = self._policy if pa.types.is_struct(field.type) else _LENIENT
+        return column(found.values[path], field, field.name, policy)
+
+
+def documents_batch(documents: bytes, document: StructType, on_type_mismatch: str = FAIL) -> pa.RecordBatch:
+    """A collection's own documents, BSON one behind the other, as the rows of a copy: `document_key` (the `_id`) and
+    `document`, with the types and rules of typed rows. Raises SchemaRefused, InvalidEvents, TypeMismatch."""
+    schema = StructType([StructField("document_key", StructType([document["_id"]])), StructField("document", document)])
+    columns.check(columns.TYPED, schema)
+    places = bson_walk.split(documents)
+    whole = Values(Buffer(documents), np.full(len(places) - 1, bson_walk.DOCUMENT, np.uint8), places[:-1], places[1:])
+    policy = Policy(fail=on_type_mismatch == FAIL)
+    arrow_schema = to_arrow_schema(schema, timezone="UTC")
+    arrays = [column(whole, field, field.name, policy) for field in arrow_schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema)
+
+
+def _path(name: str) -> tuple[str, ...]:
+    """Where in the event a column comes from; empty for what is computed."""
+    if name == columns.HAS_DOCUMENT:
+        name = columns.DOCUMENT
+    return columns.DECODED[name] if name in columns.DECODED else columns.COLUMNS[name].path
+
+
+class _Found:
+    """What the columns are made of."""
+
+    def __init__(self, raw: bytes, places: Ints, wanted: set[tuple[str, ...]]) -> None:
+        self._raw = raw
+        self._places = places
+        count = len(places) - 1
+        whole = Values(Buffer(raw), np.full(count, bson_walk.DOCUMENT, np.uint8), places[:-1], places[1:])
+        paths = wanted | {("_id",), _FRAGMENT}
+        top = bson_walk.find(whole, sorted({path[0] for path in paths}))
+        self.values: dict[tuple[str, ...], Values] = {(name,): values for name, values in top.items()}
+        for name in {path[0] for path in paths if len(path) > 1}:
+            inner = sorted(path[1] for path in paths if path[0] == name and len(path) > 1)
+            for key, values in bson_walk.find(top[name], inner).items():
+                self.values[name, key] = values
+        self.seconds, self.increments, self.sort_keys = cluster_times_and_sort_keys(
+            self.values["_id",], self.values[_FRAGMENT]
+        )
+
+    def events(self, arrow_type: pa.DataType) -> pa.Array:
+        if pa.types.is_string(arrow_type):
+            return pa.array(json_text.texts(self._raw, self._places), arrow_type)
+        offsets = pa.py_buffer(self._places.astype(np.int32))
+        return pa.Array.from_buffers(arrow_type, len(self._places) - 1, [None, offsets, pa.py_buffer(self._raw)])
+
+
+def _located(error: TypeMismatch, events: bytes, places: Ints) -> TypeMismatch:
+    """The same error with the event it is about."""
+    if error.place is None:
+        return error
+    row = int(np.searchsorted(places, error.place, side="right")) - 1
+    event: dict[str, Any] = bson.decode(events[places[row] : places[row + 1]], json_text.PLAIN)
+    return TypeMismatch(
+        f"{error}. Change the type, or set onTypeMismatch to null. The event: operationType"
+        f" {event.get('operationType')}, ns {event.get('ns')}, resume token {event.get('_id')}"
+    )

@@ -1,0 +1,93 @@
+"""From resume tokens: when an event was, and a key that sorts as the events do.
+
+The whole token sorts so only among tokens of one version, and a feed may hold both. The fields that lead it do in every
+version: cluster time, index within the transaction, fromInvalidate. With the fragment's number of a split event they
+order all changes of a document. A layout that is not known raises: a wrong order would let an old change win.
+"""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedmux_spark.rows import bson_walk as bson
+from feedmux_spark.rows.bson_walk import Ints, Mask, Values
+from feedmux_spark.rows.errors import InvalidEvents
+
+SORT_KEY_BYTES: Final = 17
+"""Cluster time (4 seconds, 4 increment), transaction index (4), fromInvalidate (1), fragment (4), all big endian."""
+
+_HEAD_BYTES: Final = 32
+_HEAD_TEXT: Final = f"V{2 * _HEAD_BYTES}"
+_EVENT: Final = 128
+_VERSIONS: Final = (1, 2)
+_TIMESTAMP: Final = 0x82
+_ZERO: Final = 0x29
+_NUMBER_BASE: Final = 0x2A
+_NUMBER_BYTES_MAX: Final = 5
+_FALSE: Final = 0x6E
+_TRUE: Final = 0x6F
+_NIBBLES: Final = np.full(256, 16, np.uint8)
+_NIBBLES[np.frombuffer(b"0123456789ABCDEF", np.uint8)] = np.arange(16)
+_NIBBLES[np.frombuffer(b"abcdef", np.uint8)] = np.arange(10, 16)
+
+
+def cluster_times_and_sort_keys(tokens: Values, fragments: Values) -> tuple[Ints, Ints, NDArray[np.uint8]]:
+    """Seconds, increments, and a row of SORT_KEY_BYTES for each event, from `_id` and `splitEvent.fragment`.
+
+    Raises InvalidEvents for a token that is missing or of a layout that is not known.
+    """
+    data = bson.find(tokens, ["_data"])["_data"]
+    _require((data.kind == bson.STRING).all(), "an event has no resume token")
+    buffer, count = tokens.buffer, len(tokens)
+    nibbles = _NIBBLES[buffer.at(data.start + 4, _HEAD_TEXT).view(np.uint8).reshape(count, 2 * _HEAD_BYTES)]
+    head = (nibbles[:, 0::2] << 4 | nibbles[:, 1::2]).astype(np.uint8)
+    _require((head[:, 0] == _TIMESTAMP).all(), "a resume token does not begin with a cluster time")
+    at: Ints = np.full(count, 9, np.int64)
+    version, at = _number(head, at)
+    kind, at = _number(head, at)
+    transaction_index, at = _number(head, at)
+    from_invalidate = head[np.arange(count), at]
+    known = (
+        np.isin(version, _VERSIONS)
+        & (kind == _EVENT)
+        & (transaction_index < 1 << 32)
+        & ((from_invalidate == _FALSE) | (from_invalidate == _TRUE))
+        # Hexadecimal as far as it was read, and not beyond the text.
+        & (nibbles[:, :20].max(axis=1, initial=0) < 16)
+        & (at < (data.end - data.start - 5) // 2)
+    )
+    _require(known.all(), "a resume token is of a layout that this version does not know")
+    keys = np.zeros((count, SORT_KEY_BYTES), np.uint8)
+    keys[:, 0:8] = head[:, 1:9]
+    keys[:, 8:12] = _big_endian(transaction_index)
+    keys[:, 12] = from_invalidate - _FALSE
+    rows = np.flatnonzero(fragments.kind == bson.INT32)
+    if rows.size:
+        keys[rows, 13:17] = _big_endian(buffer.at(fragments.start[rows], "<i4").astype(np.int64))
+    times = np.ascontiguousarray(head[:, 1:9]).view(">u4").astype(np.int64)
+    return times[:, 0], times[:, 1], keys
+
+
+def _number(head: NDArray[np.uint8], at: Ints) -> tuple[Ints, Ints]:
+    """A whole number of a KeyString, and what follows it."""
+    rows = np.arange(len(head))
+    kind = head[rows, at]
+    size = np.where(kind == _ZERO, 0, kind.astype(np.int64) - _NUMBER_BASE)
+    known: Mask = (kind == _ZERO) | ((size > 0) & (size <= _NUMBER_BYTES_MAX))
+    _require(known.all(), "a resume token is of a layout that this version does not know")
+    value: Ints = np.zeros(len(head), np.int64)
+    for index in range(1, int(size.max(initial=0)) + 1):
+        more = size >= index
+        value = np.where(more, value << 8 | head[rows, at + index], value)
+    _require(not (value & 1).any(), "a number of a resume token is not whole")
+    return value >> 1, at + 1 + size
+
+
+def _big_endian(numbers: Ints) -> NDArray[np.uint8]:
+    return np.asarray(numbers.astype(">u4").view(np.uint8).reshape(-1, 4))
+
+
+def _require(holds: object, message: str) -> None:
+    if not holds:
+        raise InvalidEvents(message)

@@ -1,0 +1,243 @@
+"""The stream: Spark's questions to the driver, answered by plans.
+
+Spark asks, in this order and in one process that it starts for the query: where to begin, how far the next micro-batch
+goes, and how to cut it. What a place says must not depend on this process: a restart asks again from the checkpoint.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from feedmux.errors import FeedmuxError, HistoryLost, SubscriptionNotFound
+from feedmux.feeds import Start
+from feedmux.places import Place
+from feedmux_spark.connection import Call, Connection
+from feedmux_spark.offsets import Offset, parse_start, shown_time
+from feedmux_spark.options import Options
+from feedmux_spark.planning import PINNED_WAIT_S, Plan, Planner, Wanted, as_plan
+from feedmux_spark.ranges import Slice, read_slice
+from feedmux_spark.rows import row_maker
+
+log = logging.getLogger("feedmux_spark")
+
+QUIET_BATCH_S: Final = 300
+"""A feed without events still moves the checkpoint by an empty micro-batch when its place is so much further on, or the
+checkpoint would fall off the oplog."""
+
+
+class FeedmuxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """What Spark calls. `read` runs on executors, everything else on the driver."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._maker = row_maker(options.schema_mode, schema, options.on_type_mismatch)
+        self._progress: Progress | None = None
+
+    # --- On the driver.
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 Spark's names, here and below
+        return self._driver().begin().as_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadMaxRows(self._options.max_events_per_trigger)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._driver().pin()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        events_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return self._driver().advance(Offset.from_json(start), events_max).as_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        return self._driver().report()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        return self._driver().slices(Offset.from_json(start), Offset.from_json(end))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """The next plan tells the server, see `Progress.advance`; nothing here can fail."""
+
+    def stop(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def _driver(self) -> "Progress":
+        # Made at the first question: a reader is pickled before, and nothing of a connection may be in it.
+        if self._progress is None:
+            self._progress = Progress(self._options)
+        return self._progress
+
+    # --- On executors.
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Slice)
+        for events in read_slice(self._options, partition):
+            yield from self._maker.record_batches(events)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """A plan asked for in advance, while the micro-batch before it runs."""
+
+    wanted: Wanted
+    call: Call
+
+
+class Progress:
+    """The driver's side of one query. Every method raises FeedmuxSparkError."""
+
+    def __init__(self, options: Options) -> None:
+        assert options.consumer_name is not None
+        self._options = options
+        self._connection = Connection(options)
+        self._planner = Planner(options, self._connection, options.consumer_name)
+        self._pinned: Place | None = None
+        self._reached: tuple[Offset, Offset] | None = None
+        """From the first to the second there is nothing."""
+        self._planned: dict[tuple[bytes, bytes], Sequence[Slice]] = {}
+        self._ahead: _Ahead | None = None
+        self._latest: tuple[int, int] | None = None
+
+    def begin(self) -> Offset:
+        """Where a query without a checkpoint begins: the same again until something was processed, whatever crashes."""
+        with self._connection.explaining():
+            start = parse_start(self._options.starting_offsets or "latest", "startingOffsets")
+            return Offset.at(self._planner.create(start))
+
+    def pin(self) -> None:
+        """From now on nothing behind what MongoDB has committed now is planned."""
+        with self._connection.explaining():
+            self._pinned = self._connection.resolve(self._options, Start.latest())
+
+    def advance(self, start: Offset, events_max: int | None) -> Offset:
+        """Where the next micro-batch ends; `start` when there is nothing. Without `events_max`, at what there is now.
+
+        That Spark asks for what follows `start` says that everything before is in the sink: the server is told so.
+        """
+        with self._connection.explaining():
+            reached = self._reached[1] if self._reached and self._reached[0] == start else start
+            if events_max is None:
+                return self._advance_to_latest(start, reached)
+            while True:
+                plan, reached = self._plan_from(reached, events_max)
+                self._latest = plan.latest
+                end = Offset.at(plan.end, reached.gaps)
+                if plan.count:
+                    self._remember(start, end, plan.slices)
+                    self._look_ahead(plan, end, reached, events_max)
+                    return end
+                self._reached = start, end
+                if end.gaps != start.gaps or end.time[0] - start.time[0] >= QUIET_BATCH_S:
+                    self._remember(start, end, ())
+                    return end
+                if plan.caught_up or not self._pinned:
+                    self._latest = start.time if plan.caught_up else plan.latest
+                    return start
+                reached = end
+
+    def slices(self, start: Offset, end: Offset) -> Sequence[Slice]:
+        """How (start, end] is cut. After a restart it is planned anew: cut otherwise, with the same events."""
+        if start.position == end.position:
+            return ()
+        planned = self._planned.get((start.position, end.position))
+        if planned is not None:
+            return planned
+        with self._connection.explaining():
+            return self._through(start, end.position)[0]
+
+    def report(self) -> dict[str, Any] | None:
+        """How far the feed reaches, for the query's progress; where nothing more matches, as far as was read."""
+        return None if self._latest is None else {"clusterTime": shown_time(self._latest)}
+
+    def stop(self) -> None:
+        if self._ahead is not None:
+            self._ahead.call.cancel()
+
+    def _plan_from(self, reached: Offset, events_max: int) -> tuple[Plan, Offset]:
+        """The next plan, and where it begins: behind `reached` when changes were lost. Raises FeedmuxError."""
+        while True:
+            wanted = self._wanted(reached, events_max)
+            try:
+                ahead = self._take_ahead(wanted)
+                return ahead or self._planner.plan(wanted, reached.position), reached
+            except (SubscriptionNotFound, HistoryLost) as error:
+                reached = self._mended(reached, error)
+
+    def _through(self, after: Offset, until: bytes) -> tuple[Sequence[Slice], Offset]:
+        """Slices of all up to `until`, and where they begin. Raises FeedmuxError."""
+        while True:
+            try:
+                return self._planner.through(after.place, until, self._options.max_bytes_per_trigger), after
+            except (SubscriptionNotFound, HistoryLost) as error:
+                after = self._mended(after, error)
+
+    def _mended(self, after: Offset, error: SubscriptionNotFound | HistoryLost) -> Offset:
+        """From where to ask again. Raises the error where a gap is not allowed."""
+        if isinstance(error, HistoryLost):
+            return self._behind_the_gap(after, error)
+        # The checkpoint knows better than a Redis that lost its data.
+        log.warning("the subscription %s is gone; it is made anew", self._options.consumer_name)
+        self._planner.create(Start.position(after.position), self._options.retry_timeout_ms / 1000)
+        return after
+
+    def _wanted(self, after: Offset, events_max: int) -> Wanted:
+        wait_s = PINNED_WAIT_S if self._pinned else self._options.poll_timeout_ms / 1000
+        until = self._pinned.position if self._pinned else b""
+        return Wanted(after.position, until, events_max, self._options.max_bytes_per_trigger, wait_s)
+
+    def _advance_to_latest(self, start: Offset, reached: Offset) -> Offset:
+        """A trigger that sets no limit, such as once: up to what there is now, planned by and by."""
+        until = self._pinned or self._connection.resolve(self._options, Start.latest())
+        slices, reached = self._through(reached, until.position)
+        if not slices and reached.gaps == start.gaps:
+            return start
+        end = Offset.at(until, reached.gaps)
+        self._remember(start, end, slices)
+        return end
+
+    def _remember(self, start: Offset, end: Offset, slices: Sequence[Slice]) -> None:
+        self._planned = {(start.position, end.position): slices}
+        self._reached = None
+
+    def _behind_the_gap(self, before: Offset, error: HistoryLost) -> Offset:
+        """The oldest place there is, with the gap counted. Raises the error where a gap is not allowed."""
+        if self._options.fail_on_data_loss:
+            raise error
+        oldest = self._connection.resolve(self._options, Start.earliest())
+        log.warning(
+            "changes are lost: from %s to %s (failOnDataLoss=false); %s",
+            shown_time(before.time),
+            shown_time(oldest.time),
+            error,
+        )
+        return Offset.at(oldest, before.gaps + 1)
+
+    def _look_ahead(self, plan: Plan, end: Offset, reached: Offset, events_max: int) -> None:
+        """In a backlog the next range is read while this one is processed. One, so that a slow sink slows the reading.
+
+        Not where the feed is caught up: the next micro-batch is to hold all that comes until then.
+        """
+        if not plan.caught_up:
+            wanted = self._wanted(end, events_max)
+            self._ahead = _Ahead(wanted, self._planner.start(wanted, reached.position))
+
+    def _take_ahead(self, wanted: Wanted) -> Plan | None:
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            return None
+        if ahead.wanted != wanted:
+            ahead.call.cancel()
+            return None
+        try:
+            plan = as_plan(ahead.call.result())
+        except FeedmuxError as error:
+            log.info("a plan in advance failed, asking again: %s", error)
+            return None
+        # An empty one is asked for again: nothing follows it that would tell the server what was processed since.
+        return plan if plan.count else None

@@ -1,0 +1,54 @@
+"""The guides in docs/: their blocks of code, and their commands run in a shell as they stand there."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bson import json_util
+
+from tests.cli.conftest import clean_environment
+from tests.started import Started
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def blocks(guide: str, kind: str) -> list[str]:
+    """The fenced blocks of a language, in their order."""
+    return re.findall(rf"^```{kind}\n(.*?)^```$", (DOCS / guide).read_text(), re.MULTILINE | re.DOTALL)
+
+
+def mongosh(block: str) -> tuple[str, dict[str, Any]]:
+    """Database and command of a block that is one `db.getSiblingDB("…").runCommand({…})`."""
+    found = re.fullmatch(r'db\.getSiblingDB\("(\w+)"\)\.runCommand\((\{.*\})\)\s*', block, re.DOTALL)
+    assert found, block
+    document = re.sub(r"Double\(([\d.]+)\)", r'{"$numberDouble": "\1"}', found[2])
+    return found[1], json_util.loads(json.dumps(json.loads(document)))
+
+
+def run_commands(guide: str, folder: Path, environment: Mapping[str, str], timeout_s: float = 150) -> list[str]:
+    """Runs the `sh` blocks in one shell; what each printed. Fails with all output if one of them does."""
+    steps = [f"echo == {number}\n{textwrap.dedent(block)}" for number, block in enumerate(blocks(guide, "sh"))]
+    with Started(
+        ["bash", "-c", "set -euo pipefail\n" + "\n".join(steps)],
+        cwd=folder,
+        env=clean_environment() | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as shell:
+        try:
+            output, _ = shell.communicate(timeout=timeout_s)
+        finally:
+            if shell.poll() is None:
+                os.killpg(shell.pid, signal.SIGKILL)
+    assert shell.returncode == 0, output
+    return re.split(r"^== \d+\n", output, flags=re.MULTILINE)[1:]

@@ -1,0 +1,178 @@
+"""`feedmux doctor`: what is wrong is named with what to do, and one thing that is wrong does not hide the others."""
+
+import asyncio
+import ipaddress
+import json
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+
+from feedmux_server.config import make_config
+from feedmux_server.core.finding import Finding, Level
+from feedmux_server.doctor import examine
+from feedmux_server.embedded import Mongod, RedisServer, ReplicaSet
+from feedmux_server.embedded.ports import free_ports
+from tests.cli.conftest import Site, run, write_config
+from tests.conftest import RedisFactory
+from tests.integration.certificates import Authority
+from tests.integration.redis_topologies import ask
+from tests.integration.servers import serving, settings
+
+DAY_S = timedelta(days=1).total_seconds()
+
+
+async def examined(timeout_s: float = 5.0, *collections: str, **values: Any) -> Mapping[str, Finding]:
+    """The worst finding of each check."""
+    ranks = {Level.OK: 0, Level.UNKNOWN: 1, Level.WARNING: 2, Level.FAILED: 3}
+    worst: dict[str, Finding] = {}
+    async for finding in examine(make_config(values), collections, timeout_s):
+        known = worst.get(finding.check)
+        if known is None or ranks[finding.level] > ranks[known.level]:
+            worst[finding.check] = finding
+        assert bool(finding.advice) or finding.level is Level.OK
+    return worst
+
+
+async def test_a_deployment_that_is_well(mongo: ReplicaSet, redis_factory: RedisFactory, tmp_path: Path) -> None:
+    redis = await redis_factory()
+    authority = Authority(tmp_path)
+    authority.sign("server", x509.DNSName("feedmux.example.com"), lasts_s=90 * DAY_S)
+    tls = {"certificate_file": tmp_path / "server.pem", "key_file": tmp_path / "server.key"}
+    tenants = tmp_path / "tenants.yaml"
+    tenants.write_text("tenants: [{name: shop}]")
+    found = await examined(
+        sources={"main": {"uri": mongo.uri}}, redis={"url": redis.url}, tls=tls, tenants_file=str(tenants)
+    )
+    # A young replica set has a short oplog.
+    assert {each.check for each in found.values() if each.level is not Level.OK} <= {"main.oplog"}
+    assert "feedmux.example.com and valid for 90 days" in found["tls.certificate_file"].says
+    assert {"main.deployment", "main.version", "main.permissions", "main.clock"} <= set(found)
+    assert {
+        "redis.version",
+        "redis.eviction",
+        "redis.persistence",
+        "redis.layout",
+        "redis.write",
+        "redis.clock",
+    } <= set(found)
+
+
+async def test_each_thing_that_is_wrong(
+    mongo: ReplicaSet, redis_factory: RedisFactory, tmp_path: Path, mongo_client: Any
+) -> None:
+    redis = await redis_factory(persistence=False, config={"maxmemory-policy": "allkeys-lru"})
+    await ask(redis.port, "SET", "feedmux:schema", "7")
+    authority = Authority(tmp_path)
+    authority.sign("soon", x509.DNSName("a.example.com"), x509.IPAddress(ipaddress.ip_address("10.0.0.1")))
+    mongo_client.doctored.create_collection("plain")
+    try:
+        found = await examined(
+            5.0,
+            "main:doctored.plain",
+            "doctored.absent",
+            sources={"main": {"uri": mongo.uri}, "broken": {"uri": "mongodb://u:secret@"}},
+            redis={"url": redis.url},
+            tls={"certificate_file": tmp_path / "soon.pem", "key_file": tmp_path / "soon.key"},
+        )
+    finally:
+        mongo_client.drop_database("doctored")
+    assert found["tenants"].level is Level.WARNING
+    assert found["tls.certificate_file"].level is Level.WARNING
+    assert "a.example.com, 10.0.0.1" in found["tls.certificate_file"].says
+    assert "collMod" in found["main.images"].advice
+    assert found["broken.uri"].level is Level.FAILED
+    assert found["redis.eviction"].level is Level.FAILED
+    assert found["redis.persistence"].level is Level.WARNING
+    assert all("secret" not in str(each) for each in found.values())
+    await ask(redis.port, "CONFIG", "SET", "maxmemory-policy", "noeviction")
+    found = await examined(sources={"main": {"uri": mongo.uri}}, redis={"url": redis.url})
+    assert "newer feedmux" in found["redis.layout"].says
+    assert found["redis.write"].level is Level.OK
+
+
+async def test_what_is_away_frozen_or_unfit(tmp_path: Path) -> None:
+    (closed,) = free_ports(1)
+    async with Mongod() as standalone, RedisServer(persistence=False) as redis:
+        redis.pause()
+        began_s = time.monotonic()
+        found = await examined(
+            3.0,
+            sources={
+                "alone": {"uri": standalone.uri},
+                "away": {"uri": f"mongodb://127.0.0.1:{closed}/"},
+            },
+            redis={"url": redis.url},
+            tls={"certificate_file": tmp_path / "absent.pem", "key_file": tmp_path / "absent.key"},
+        )
+        assert time.monotonic() - began_s < 30
+        redis.resume()
+    assert "--replSet" in found["alone.deployment"].advice
+    assert "sources.away.uri" in found["away.reachable"].advice
+    assert found["redis.reachable"].level is Level.FAILED
+    assert "absent.pem cannot be read" in found["files"].says
+    assert "away.oplog" not in found, "there is nothing to look at"
+
+
+def test_json_and_the_exit_code(redis_server: RedisServer, tmp_path: Path) -> None:
+    (closed,) = free_ports(1)
+    sources = {"main": {"uri": f"mongodb://127.0.0.1:{closed}/"}}
+    config = write_config(tmp_path, sources=sources, redis={"url": redis_server.url})
+    done = run("doctor", "--config", config, "--json", "--timeout", "2")
+    assert done.returncode == 1
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["ok"] is False
+    assert told["counts"]["failed"] == 1
+    assert {"check", "level", "says", "advice"} == set(told["findings"][0])
+    wrong = run("doctor", "--config", write_config(tmp_path, sources={}))
+    assert wrong.returncode == 1
+    assert "sources" in wrong.stdout
+    assert run("doctor").returncode == 2
+    assert run("doctor", "--config", config, "--collection", "shop").returncode == 2
+
+
+def test_as_a_client(site: Site, redis_server: RedisServer) -> None:
+    well = site.run("doctor", "--endpoint", site.endpoint)
+    assert well.returncode == 0, well.stdout
+    assert "SERVING" in well.stdout
+    stranger = site.run("doctor", "--endpoint", site.endpoint, FEEDMUX_API_KEY="wrong")
+    assert stranger.returncode == 1
+    assert "✗ credentials" in stranger.stdout
+    nobody = run("doctor", "--endpoint", f"localhost:{free_ports(1)[0]}")
+    assert nobody.returncode == 1
+    assert "listen.data" in nobody.stdout
+    other = run("doctor", "--endpoint", f"localhost:{redis_server.port}", "--timeout", "2")
+    assert other.returncode == 1
+    assert "does not answer as a gRPC server" in other.stdout
+
+
+async def test_as_a_client_with_tls(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    authority.sign("server", x509.DNSName("localhost"))
+    other = Authority(tmp_path, "other")
+    tls = {"certificate_file": str(tmp_path / "server.pem"), "key_file": str(tmp_path / "server.key")}
+    async with serving({**settings(mongo.uri, redis_server.url), "tls": tls}) as here:
+        port = here.server.ports.data
+
+        async def seen(host: str, ca: Path | None) -> str:
+            files = ("--ca-file", str(ca)) if ca else ()
+            done = await asyncio.to_thread(run, "doctor", "--endpoint", f"{host}:{port}", *files)
+            return done.stdout
+
+        assert "valid for 0 days" in await seen("localhost", authority.path)
+        assert "✗ certificate" in await seen("localhost", other.path)
+        assert "IP address mismatch" in await seen("127.0.0.1", authority.path)
+        assert "does not answer as a gRPC server" in await seen("localhost", None)
+
+
+async def test_a_certificate_that_has_expired(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> None:
+    Authority(tmp_path).sign("old", lasts_s=-60.0)
+    found = await examined(
+        sources={"main": {"uri": mongo.uri}},
+        redis={"url": redis_server.url},
+        tls={"certificate_file": tmp_path / "old.pem", "key_file": tmp_path / "old.key"},
+    )
+    assert "has expired" in found["tls.certificate_file"].says

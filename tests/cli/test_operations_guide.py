@@ -1,0 +1,148 @@
+"""docs/operations.md, docs/replicas.md, docs/redis.md: what they tell to type is typed, and what they state is so."""
+
+import hashlib
+import re
+import tomllib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import yaml
+from pymongo import AsyncMongoClient, MongoClient
+from pymongo.errors import OperationFailure
+
+from feedmux_server.config import make_config
+from feedmux_server.core.feed import Scope, route_of
+from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_server.embedded.ports import free_ports
+from feedmux_server.state.connection import connect
+from feedmux_server.state.schema import LAYOUT
+from tests.cli.conftest import run, write_config
+from tests.cli.guides import DOCS, blocks, mongosh, run_commands
+
+
+@pytest_asyncio.fixture(scope="module")
+async def guarded(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ReplicaSet]:
+    """A replica set that wants a user and password, with the guide's commands carried out."""
+    key = tmp_path_factory.mktemp("auth") / "key"
+    key.write_text("feedmux" * 4)
+    key.chmod(0o600)
+    async with ReplicaSet(oplog_mb=1024, arguments=["--auth", "--keyFile", str(key)]) as mongo:
+        async with AsyncMongoClient[dict[str, Any]](mongo.nodes[0].uri) as first:
+            await first.admin.command("createUser", "admin", pwd="admin", roles=["root"])
+        async with AsyncMongoClient[dict[str, Any]](uri_of(mongo, "admin", "admin")) as client:
+            await client.shop.create_collection("orders")
+            for block in blocks("operations.md", "js"):
+                database, command = mongosh(block)
+                await client[database].command(command)
+        yield mongo
+
+
+def uri_of(mongo: ReplicaSet, user: str, password: str) -> str:
+    return f"{mongo.uri.replace('//', f'//{user}:{password}@')}&authSource=admin"
+
+
+@pytest.mark.slow
+def test_the_guides_commands(guarded: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> None:
+    (configuration,) = blocks("operations.md", "toml")
+    (tmp_path / "feedmux.toml").write_text(configuration)
+    user, password = re.findall(r"mongodb://(\w+):([\w-]+)@", configuration)[0]
+    data, operator, health = free_ports(3)
+    environment = {
+        "FEEDMUX_SOURCES__MAIN__URI": uri_of(guarded, user, password),
+        "FEEDMUX_REDIS__URL": redis_server.url,
+        "FEEDMUX_LISTEN__DATA": f"127.0.0.1:{data}",
+        "FEEDMUX_LISTEN__OPERATOR": f"127.0.0.1:{operator}",
+        "FEEDMUX_LISTEN__HEALTH": f"127.0.0.1:{health}",
+        "FEEDMUX_LIMITS__DRAIN_S": "1",
+        "FEEDMUX_ENDPOINT": f"localhost:{data}",
+        "FEEDMUX_OPERATOR_ENDPOINT": f"localhost:{operator}",
+    }
+    doctor, client, looked, drained = run_commands("operations.md", tmp_path, environment)
+    assert "the account may do all that feedmux does" in doctor
+    assert "shop.orders stores pre- and post-images" in doctor
+    assert " 0 failed" in doctor
+    assert "the server says SERVING" in client
+    assert "the key is accepted" in client
+    assert "orders-to-search" in looked
+    assert "draining" in drained
+
+
+def test_the_role_reads_and_writes_nothing(guarded: ReplicaSet) -> None:
+    with MongoClient[dict[str, Any]](uri_of(guarded, "feedmux", "change-this")) as client:
+        with client.watch() as stream:
+            assert stream.alive
+        for write in (
+            lambda: client.shop.orders.insert_one({}),
+            lambda: client.admin.command("replSetResizeOplog", 1, size=990.0),
+            lambda: list(client.admin["system.users"].find()),
+        ):
+            with pytest.raises(OperationFailure) as caught:
+                write()
+            assert caught.value.code == 13
+
+
+def test_what_the_role_lacks_is_named(guarded: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> None:
+    with MongoClient[dict[str, Any]](uri_of(guarded, "admin", "admin")) as client:
+        client.admin.command("createUser", "poor", pwd="poor", roles=[])
+    source = {"uri": uri_of(guarded, "poor", "poor")}
+    config = write_config(tmp_path, sources={"main": source}, redis={"url": redis_server.url})
+    done = run("doctor", "--config", config, "--collection", "shop.orders")
+    assert done.returncode == 1
+    for lacking in ("find and changeStream", "replSetGetConfig", "listDatabases", "local", "listCollections"):
+        assert lacking in done.stdout
+    assert "MongoDB role" in done.stdout
+
+
+def test_a_wrong_password_is_named(guarded: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> None:
+    source = {"uri": uri_of(guarded, "feedmux", "wrong-secret")}
+    config = write_config(tmp_path, sources={"main": source}, redis={"url": redis_server.url})
+    done = run("serve", "--config", config, "--insecure-no-auth")
+    assert done.returncode == 1
+    assert "Check sources.main.uri" in done.stderr
+    assert "wrong-secret" not in done.stderr
+
+
+def test_headings_that_are_named_exist() -> None:
+    for page in ("operations.md", "replicas.md", "redis.md"):
+        text = (DOCS / page).read_text()
+        for target, anchor in re.findall(r"\]\(([\w-]*(?:\.md)?)#([\w-]+)\)", text):
+            headings = re.findall(r"^#+ (.*)$", (DOCS / (target or page)).read_text(), re.MULTILINE)
+            slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+            assert anchor in slugs, f"{page}: #{anchor}"
+
+
+def test_the_examples_are_configurations() -> None:
+    (text,) = blocks("redis.md", "toml")
+    section = tomllib.loads(text)["redis"]
+    config = make_config({"sources": {"main": {"uri": "mongodb://x"}}, "redis": section})
+    assert config.redis.username == "feedmux"
+    for url in re.findall(r"`((?:redis|unix)[+\w]*://[^`]+)`", (DOCS / "redis.md").read_text()):
+        if not url.endswith("://"):
+            connect(url)
+    assert f"`feedmux:schema` | the layout of the keys, now `{LAYOUT}`" in (DOCS / "redis.md").read_text()
+
+
+def test_the_route_can_be_computed(tmp_path: Path) -> None:
+    (said,) = run_commands("replicas.md", tmp_path, {})
+    assert said.strip() == route_of(Scope("main", "shop", "orders"))
+    assert route_of(Scope("main")) == hashlib.sha256(b"main/*").hexdigest()[:16]
+
+
+def test_the_proxies_are_configured_for_the_route_and_the_ports() -> None:
+    envoy, istio, probes = (yaml.safe_load(block) for block in blocks("replicas.md", "yaml"))
+    listener = envoy["static_resources"]["listeners"][0]
+    (manager,) = [each["typed_config"] for each in listener["filter_chains"][0]["filters"]]
+    (route,) = manager["route_config"]["virtual_hosts"][0]["routes"]
+    assert route["route"]["hash_policy"] == [{"header": {"header_name": "x-feedmux-route"}}]
+    assert route["route"]["timeout"] == "0s"
+    (cluster,) = envoy["static_resources"]["clusters"]
+    assert (route["route"]["cluster"], cluster["lb_policy"]) == (cluster["name"], "RING_HASH")
+    assert cluster["load_assignment"]["cluster_name"] == cluster["name"]
+    assert cluster["health_checks"][0]["grpc_health_check"] == {"service_name": "feedmux.v1.ChangeFeed"}
+    hashed = istio["spec"]["trafficPolicy"]["loadBalancer"]["consistentHash"]
+    assert hashed["httpHeaderName"] == "x-feedmux-route"
+    asked = {name.removesuffix("Probe"): probe["grpc"] for name, probe in probes.items()}
+    assert asked == {name: {"port": 7119, "service": name} for name in ("startup", "liveness", "readiness")}

@@ -1,0 +1,87 @@
+"""The Node client: it installs from its lock file, is clean and typed, passes its own tests, and its example runs."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.started import Started
+
+FOLDER = Path(__file__).parents[2] / "clients" / "node"
+TIMEOUT_S = 240
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("node") is None or shutil.which("npm") is None, reason="node and npm are not installed"
+)
+
+
+@pytest.fixture(scope="module")
+def package() -> Path:
+    """The package's folder, with what it depends on installed as the lock file says, and built."""
+    npm("ci", "--no-audit", "--no-fund")
+    npm("run", "build")
+    return FOLDER
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """`feedmux dev` with its workload: the environment in which a user would run the example."""
+    command = [sys.executable, "-m", "feedmux.cli", "dev", "--port", "0", "--json", "--workload", "--rate", "50"]
+    with Started(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, cwd=tmp_path, text=True) as dev:
+        assert dev.stdout is not None
+        told = json.loads(dev.stdout.readline())
+        yield os.environ | {"FEEDMUX_ENDPOINT": told["endpoint"], "FEEDMUX_API_KEY": told["api_key"]}
+        dev.send_signal(signal.SIGINT)
+        assert dev.wait(30) == 0
+
+
+@pytest.mark.parametrize("script", ["lint", "unit"])
+def test_script(package: Path, script: str) -> None:
+    assert npm("run", script)
+
+
+def test_the_example_goes_on_where_it_stopped(package: Path, endpoint: dict[str, str]) -> None:
+    first = example(endpoint, 20)
+    second = example(endpoint, 20)
+    assert {line.split()[0] for line in first + second} <= {"insert", "update", "replace", "delete"}
+    inserted = [line for line in first + second if line.startswith("insert")]
+    assert inserted
+    assert len(inserted) == len(set(inserted))
+
+
+def example(environment: dict[str, str], lines: int) -> list[str]:
+    """What the example prints until it has printed so many events and is then interrupted: all events of the run."""
+    command = ["node", "examples/orders.js"]
+    with Started(command, cwd=FOLDER, env=environment, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        printed: list[str] = []
+        while len(printed) < lines:
+            line = run.stdout.readline()
+            assert line, printed
+            if not line.startswith((" ", "}")):  # Documents are printed over several lines.
+                printed.append(line)
+        run.send_signal(signal.SIGINT)
+        printed += [line for line in run.stdout if not line.startswith((" ", "}"))]
+        assert run.wait(30) == 0
+    return printed
+
+
+def npm(*arguments: str) -> bool:
+    done = subprocess.run(
+        ["npm", *arguments],
+        cwd=FOLDER,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    return True

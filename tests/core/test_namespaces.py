@@ -1,0 +1,97 @@
+"""Which events of a chunk belong to which namespace, found without decoding them."""
+
+import datetime
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import bson
+from bson import Binary, Code, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedmux_server.core.chunk import Chunk, document_offsets
+from feedmux_server.core.feed import Scope
+from feedmux_server.core.namespaces import NamespaceIndex, runs
+from feedmux_server.core.resume_token import ResumeToken
+
+EVERY_TYPE = {
+    "double": 1.5,
+    "text": "ns",
+    "document": {"ns": {"db": "wrong", "coll": "wrong"}},
+    "array": [1, {"ns": 1}],
+    "binary": Binary(b"ns\x00", 128),
+    "id": ObjectId(),
+    "true": True,
+    "date": datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC),
+    "null": None,
+    "regex": Regex("a.*b", "i"),
+    "code": Code("ns"),
+    "code with scope": Code("ns", {"ns": {"db": "wrong"}}),
+    "int": 1,
+    "long": Int64(1),
+    "timestamp": Timestamp(1, 2),
+    "decimal": Decimal128("1.5"),
+    "least": MinKey(),
+    "most": MaxKey(),
+}
+
+
+def index_of(*events: Mapping[str, Any]) -> NamespaceIndex:
+    data = b"".join(bson.encode({"_id": {"_data": "82"}, **event}) for event in events)
+    place = ResumeToken.high_water_mark(1)
+    return NamespaceIndex(Chunk(data, document_offsets(data), place, place, 0.0))
+
+
+def change(database: str, collection: str, operation: str = "insert", **fields: object) -> dict[str, Any]:
+    return {"operationType": operation, **fields, "ns": {"db": database, "coll": collection}, "documentKey": {"_id": 1}}
+
+
+def test_changes_are_found_between_fields_of_every_type() -> None:
+    changes = [{**EVERY_TYPE, **change("d", "c")}, change("d", "c", "delete"), change("d", "other"), change("e", "c")]
+    index = index_of(*changes)
+    assert index.events_of(Scope("s", "d", "c")) == [0, 1]
+    assert index.events_of(Scope("s", "d")) == [0, 1, 2]
+    assert index.events_of(Scope("s", "nothing")) == []
+    assert not index.turns
+
+
+def test_everything_else_is_a_turn_for_whom_it_concerns() -> None:
+    index = index_of(
+        change("d", "c"),
+        {"operationType": "drop", "ns": {"db": "d", "coll": "c"}},
+        {"operationType": "rename", "ns": {"db": "d", "coll": "x"}, "to": {"db": "e", "coll": "y"}},
+        {"operationType": "dropDatabase", "ns": {"db": "f"}},
+        {"operationType": "of a later MongoDB"},
+    )
+    concerned = {
+        ("d", "c"): [1, 4],
+        ("d", "x"): [2, 4],
+        ("e", "y"): [2, 4],
+        ("e", ""): [2, 4],
+        ("d", ""): [1, 2, 4],
+        ("f", "any"): [3, 4],
+        ("g", ""): [4],
+    }
+    for (database, collection), turns in concerned.items():
+        scope = Scope("s", database, collection)
+        assert [turn.index for turn in index.turns if turn.concerns(scope)] == turns
+        assert index.turn_of(scope, 0) == turns[0]
+        assert index.turn_of(scope, turns[-1] + 1) is None
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("cd")), max_size=30))
+def test_each_change_is_in_one_collection_and_one_database(places: list[tuple[str, str]]) -> None:
+    index = index_of(*(change(*place) for place in places))
+    for database in "ab":
+        of_database = [n for n, place in enumerate(places) if place[0] == database]
+        assert index.events_of(Scope("s", database)) == of_database
+        by_collection = [n for each in "cd" for n in index.events_of(Scope("s", database, each))]
+        assert sorted(by_collection) == of_database
+
+
+@given(st.sets(st.integers(0, 40)))
+def test_runs_are_whole_and_apart(indexes: set[int]) -> None:
+    found = list(runs(sorted(indexes)))
+    assert [n for first, stop in found for n in range(first, stop)] == sorted(indexes)
+    assert all(stop < following for (_, stop), (following, _) in pairwise(found))

@@ -1,0 +1,101 @@
+"""Which feeds become views: by their number and what they are of the traffic, with hysteresis."""
+
+import bson
+import pytest
+
+from feedmux_server.core.feed import FeedSpec, Scope
+from feedmux_server.core.stream_key import StreamKey, stream_key
+from feedmux_server.core.wide_plan import WideLimits, WidePlan, WideState, group_of, may_be_view
+
+LIMITS = WideLimits(feeds_min=4, events_per_s_max=100.0, share_min=0.5, retry_s=60.0)
+
+
+def feed(database: str, collection: str = "", **options: object) -> StreamKey:
+    return stream_key(FeedSpec(Scope("main", database, collection), **options))  # type: ignore[arg-type]
+
+
+GROUP = group_of(feed("d"))
+
+
+def planned(count: int, database: str = "d") -> WidePlan:
+    plan = WidePlan(LIMITS)
+    for number in range(count):
+        plan.enter(feed(database, f"c{number}"), 0.0)
+    return plan
+
+
+def test_a_group_is_shared_from_a_number_on_and_given_up_below_half_of_it() -> None:
+    plan = planned(3)
+    assert plan.wanted(GROUP, 0.0) is None
+    plan.enter(feed("d", "c3"), 0.0)
+    assert plan.wanted(GROUP, 0.0) == Scope("main", "d")
+    for number in (3, 2):
+        plan.leave(feed("d", f"c{number}"), 0.0)
+    assert plan.wanted(GROUP, 0.0) == Scope("main", "d")
+    plan.leave(feed("d", "c1"), 0.0)
+    assert plan.wanted(GROUP, 0.0) is None
+    assert plan.state(GROUP) is WideState.TOO_FEW
+
+
+def test_the_same_feed_read_twice_counts_once() -> None:
+    plan = planned(3)
+    plan.enter(feed("d", "c0"), 0.0)
+    assert plan.wanted(GROUP, 0.0) is None
+
+
+def test_feeds_of_two_databases_share_the_stream_of_the_deployment_and_keep_it() -> None:
+    plan = planned(4)
+    plan.enter(feed("e", "c"), 0.0)
+    assert plan.wanted(GROUP, 0.0) == Scope("main")
+    plan.leave(feed("e", "c"), 0.0)
+    assert plan.wanted(GROUP, 0.0) == Scope("main")
+
+
+def test_options_that_change_what_comes_out_make_groups_of_their_own() -> None:
+    plan = planned(3)
+    plan.enter(feed("d", "c3", full_document="updateLookup"), 0.0)
+    assert plan.wanted(GROUP, 0.0) is None
+
+
+def test_a_wide_stream_with_too_many_events_of_others_is_given_up_for_a_while() -> None:
+    plan = planned(4)
+    plan.measured(GROUP, 10.0, events_per_s=200.0, share=0.6)
+    plan.measured(GROUP, 10.0, events_per_s=90.0, share=0.0)
+    assert plan.wanted(GROUP, 10.0)
+    plan.measured(GROUP, 10.0, events_per_s=200.0, share=0.4)
+    assert plan.wanted(GROUP, 69.0) is None
+    assert plan.state(GROUP) is WideState.TOO_BUSY
+    assert plan.wanted(GROUP, 70.0)
+
+
+def test_a_refusal_is_tried_again_later() -> None:
+    plan = planned(4)
+    plan.refused(GROUP, 0.0)
+    assert plan.wanted(GROUP, 59.0) is None
+    assert plan.state(GROUP) is WideState.REFUSED
+    assert plan.wanted(GROUP, 60.0)
+
+
+def test_it_can_be_switched_off() -> None:
+    plan = WidePlan(WideLimits(enabled=False, feeds_min=1))
+    plan.enter(feed("d", "c"), 0.0)
+    assert plan.wanted(GROUP, 0.0) is None
+    assert plan.state(GROUP) is WideState.OFF
+
+
+@pytest.mark.parametrize(
+    ("key", "may"),
+    [
+        (feed("d", "c"), True),
+        (feed("d"), True),
+        (feed("d", "c", full_document="whenAvailable", show_expanded_events=True), True),
+        (feed("d", "c", pipeline=bson.encode({"pipeline": []})), True),
+        (feed(""), False),
+        (feed("d", "c", pipeline=bson.encode({"pipeline": [{"$match": {"a": 1}}]})), False),
+        (feed("d", "c", full_document="required"), False),
+        (feed("d", "c", full_document_before_change="required"), False),
+        (stream_key(FeedSpec(Scope("main", "d", "c")), bson.encode({"pipeline": [{"$match": {}}]})), False),
+    ],
+)
+def test_which_feeds_may_be_views(key: StreamKey, may: bool) -> None:
+    assert may_be_view(key) is may

@@ -1,0 +1,139 @@
+"""Real Redis in the two forms that fail over: a primary watched by sentinels, and a cluster. Both die with the test."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from redis import exceptions as redis_errors
+from redis.asyncio import Redis
+
+from feedmux_server.embedded import Process, RedisServer
+from feedmux_server.embedded.ports import free_ports
+from feedmux_server.embedded.redis_server import find_redis_server
+from tests.integration.servers import until
+
+SERVICE = "feedmux"
+
+
+async def ask(port: int, *command: Any, password: str = "") -> Any:
+    """One command to the server on a port. Raises as redis-py does."""
+    async with Redis(port=port, password=password or None, protocol=2, decode_responses=True) as redis:
+        return await redis.execute_command(*command)  # type: ignore[no-untyped-call]
+
+
+async def _answer(port: int, *command: Any) -> str:
+    with suppress(redis_errors.RedisError, OSError):
+        return str(await ask(port, *command))
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sentinels:
+    """A primary, a replica, and three sentinels."""
+
+    servers: Sequence[RedisServer]
+    sentinels: Sequence[Process]
+    ports: Sequence[int]
+
+    @property
+    def url(self) -> str:
+        return f"redis+sentinel://{','.join(f'127.0.0.1:{port}' for port in self.ports)}/{SERVICE}"
+
+    async def primary(self) -> RedisServer:
+        """As the first living sentinel sees it."""
+        for port in self.ports:
+            with suppress(redis_errors.RedisError, OSError):
+                address = await ask(port, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
+                return next(server for server in self.servers if str(server.port) == address[1])
+        raise AssertionError("no sentinel answers")
+
+
+@asynccontextmanager
+async def sentinels(folder: Path, *, down_after_ms: int = 500) -> AsyncIterator[Sentinels]:
+    async with AsyncExitStack() as stack:
+        primary = await stack.enter_async_context(RedisServer())
+        replica = RedisServer(config={"replicaof": f"127.0.0.1 {primary.port}", "repl-diskless-sync-delay": "0"})
+        await stack.enter_async_context(replica)
+        ports = free_ports(3)
+        processes: list[Process] = []
+        for port in ports:
+            home = folder / f"sentinel-{port}"
+            home.mkdir()
+            (home / "sentinel.conf").write_text(
+                f"port {port}\nbind 127.0.0.1\ndir {home}\n"
+                f"sentinel monitor {SERVICE} 127.0.0.1 {primary.port} 2\n"
+                f"sentinel down-after-milliseconds {SERVICE} {down_after_ms}\n"
+                f"sentinel failover-timeout {SERVICE} 3000\n"
+            )
+            command: list[str | Path] = [find_redis_server(), home / "sentinel.conf", "--sentinel"]
+            process = Process(f"sentinel on port {port}", command, home / "log", env={"LC_ALL": "C"})
+            stack.push_async_callback(process.kill9)
+            process.start()
+            await process.wait_until_listening(port, timeout_s=20)
+            processes.append(process)
+
+        async def settled() -> bool:
+            for port in ports:
+                state = await _answer(port, "SENTINEL", "CKQUORUM", SERVICE)
+                known = await _answer(port, "SENTINEL", "REPLICAS", SERVICE)
+                if "OK 3" not in state or str(replica.port) not in known:
+                    return False
+            return True
+
+        await until(settled, 60, 0.1)
+        await until(lambda: _is_in_step(replica.port), 60, 0.1)
+        yield Sentinels((primary, replica), processes, ports)
+
+
+async def _is_in_step(port: int) -> bool:
+    return "'master_link_status': 'up'" in await _answer(port, "INFO", "replication")
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Three primaries; the last server is a replica of the first."""
+
+    servers: Sequence[RedisServer]
+
+    @property
+    def url(self) -> str:
+        return f"redis+cluster://{','.join(f'127.0.0.1:{server.port}' for server in self.servers)}"
+
+
+@asynccontextmanager
+async def cluster(*, node_timeout_ms: int = 1500, config: dict[str, str] | None = None) -> AsyncIterator[Cluster]:
+    async with AsyncExitStack() as stack:
+        servers: list[RedisServer] = []
+        buses = free_ports(4)
+        for bus in buses:
+            directives = {
+                "cluster-enabled": "yes",
+                "cluster-port": str(bus),
+                "cluster-node-timeout": str(node_timeout_ms),
+                "repl-diskless-sync-delay": "0",
+                **(config or {}),
+            }
+            servers.append(await stack.enter_async_context(RedisServer(config=directives)))
+        slots = (0, 5461, 10923, 16384)
+        for index, server in enumerate(servers[:3]):
+            await ask(server.port, "CLUSTER", "ADDSLOTSRANGE", slots[index], slots[index + 1] - 1)
+        for server, bus in zip(servers[1:], buses[1:], strict=True):
+            await ask(servers[0].port, "CLUSTER", "MEET", "127.0.0.1", server.port, bus)
+        primary_id = await ask(servers[0].port, "CLUSTER", "MYID")
+
+        async def know_each_other() -> bool:
+            told = [await _answer(server.port, "CLUSTER", "INFO") for server in servers]
+            return all("cluster_known_nodes:4" in each and "cluster_state:ok" in each for each in told)
+
+        await until(know_each_other, 60, 0.1)
+        await ask(servers[3].port, "CLUSTER", "REPLICATE", primary_id)
+        await until(lambda: _is_in_step(servers[3].port), 60, 0.1)
+
+        async def replica_known() -> bool:
+            told = [await _answer(server.port, "CLUSTER", "REPLICAS", primary_id) for server in servers[:3]]
+            return all(str(servers[3].port) in each for each in told)
+
+        await until(replica_known, 60, 0.1)
+        yield Cluster(servers)

@@ -1,0 +1,205 @@
+"""Every query of the alerts and of the dashboard, on the page of a server at work: by names and labels everywhere, and
+by a real Prometheus where there is one."""
+
+import asyncio
+import json
+import re
+import shutil
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import yaml
+from pymongo import MongoClient
+
+from feedmux.v1 import change_feed_pb2 as wire
+from feedmux_server.core.errors import ErrorReason
+from feedmux_server.embedded import Process, RedisServer, ReplicaSet
+from feedmux_server.embedded.ports import free_ports
+from feedmux_server.tenants.registry import hash_key
+from tests.integration.servers import KEY_A, Here, serving, settings, until
+from tests.integration.wire import LATEST, feed
+from tests.telemetry.promql import RULES, TARGET_LABELS, asked, queries, rules
+from tests.telemetry.scrape import Scrape, scrape
+
+pytestmark = pytest.mark.slow
+
+KNOWN = {"error_type": {reason.value for reason in ErrorReason}}
+"""Values that are right though they do not occur here: INTERNAL is a defect of ours."""
+FIRING = ("FeedmuxHistoryAtRisk", "FeedmuxStoredHistoryAtRisk", "FeedmuxQuotaExhausted")
+"""What is the matter with the server of these tests."""
+
+
+@pytest_asyncio.fixture(scope="module")
+async def troubled(mongo: ReplicaSet, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Here]:
+    """A server that has had traffic and one of each trouble, so that every series exists."""
+    folder = tmp_path_factory.mktemp("dashboards")
+    tenants = [{"name": "a", "api_key_hashes": [hash_key(KEY_A)], "quotas": {"streams": 4, "events_per_s": 2_000}}]
+    file = folder / "tenants.yaml"
+    file.write_text(json.dumps({"tenants": tenants}))
+    async with AsyncExitStack() as stack:
+        redis = await stack.enter_async_context(RedisServer(persistence=False))
+        limits = {"ring_events": 1_000, "history_look_s": 0.2, "stored_look_s": 1, "history_at_risk_s": [1e9]}
+        configuration = {
+            **settings(mongo.uri, redis.url, **limits),
+            "tenants_file": str(file),
+        }
+        here = await stack.enter_async_context(serving(configuration, key=KEY_A))
+        await _trouble(here, mongo, redis)
+        yield here
+
+
+async def _trouble(here: Here, mongo: ReplicaSet, redis: RedisServer) -> None:
+    api, database = here.api, "dashboards"
+    with MongoClient[dict[str, Any]](mongo.uri) as client:
+        await api.create("durable", feed(database, "c", batch_size=1), LATEST)
+        await api.create("away", feed(database, "c"), LATEST)
+        durable = await api.open("durable")
+        paused = await api.session(feed=feed(database, "c"), credit=wire.Credit(events=1, bytes=1 << 20))
+        await paused.opened()
+        watch = api.watch(feed(database, "c"))
+        await watch.opened()
+        for _ in range(3):
+            client[database]["c"].insert_many([{"n": n} for n in range(1_000)])
+            await durable.take(1_000)
+        await durable.ack_and_wait(3_000)
+        await watch.take(3_000)
+        watch.cancel()
+        await until(lambda: len(here.server.service.live) == 2)
+        more = [api.watch(feed(database, f"more-{n}")) for n in range(2)]
+        for each in more:
+            await each.opened()
+        assert (await api.watch(feed(database, "one too many")).end()).reason == "QUOTA_EXCEEDED"
+        client.admin.command(
+            {
+                "configureFailPoint": "failCommand",
+                "mode": {"times": 1},
+                "data": {
+                    "failCommands": ["getMore"],
+                    "namespace": f"{database}.c",
+                    "errorCode": 6,
+                    "errorLabels": ["ResumableChangeStreamError"],
+                },
+            }
+        )
+        client[database]["c"].insert_one({"n": 1})
+        await durable.take(1)
+        await redis.kill9()
+        await durable.ack(3_001)
+
+        async def failed() -> bool:
+            page = await scrape(here.server.metrics_port)
+            return page.has("feedmux_redis_errors_total") and page.has("feedmux_stream_resumes_total")
+
+        await until(failed, 20)
+        await redis.start()
+        await durable.until(lambda: any(each.delivery_sequence >= 3_001 for each in durable.committed), 30)
+
+        async def stored() -> bool:
+            return (await scrape(here.server.metrics_port)).has("feedmux_history_stored_at_risk")
+
+        await until(stored, 20)
+
+
+async def test_every_query_asks_for_what_there_is(troubled: Here) -> None:
+    page = await scrape(troubled.server.metrics_port)
+    there = page.labels()
+    wrong = []
+    for query in queries():
+        needs = asked(query.expression)
+        known: set[str] = set(TARGET_LABELS)
+        for name, matchers in needs.series.items():
+            if name not in there:
+                wrong.append(f"{query.where}: there is no series {name}")
+                continue
+            known |= there[name]
+            for label, patterns in matchers.items():
+                if label in TARGET_LABELS:
+                    continue
+                if label not in there[name]:
+                    wrong.append(f"{query.where}: {name} has no label {label}")
+                elif not _some_value_fits(page, name, label, patterns):
+                    wrong.append(f"{query.where}: no {label} of {name} is like {patterns}")
+        wrong += [f"{query.where}: no label {label}" for label in needs.labels - known]
+    assert not wrong, "\n".join(wrong)
+
+
+def _some_value_fits(page: Scrape, name: str, label: str, patterns: list[str]) -> bool:
+    values = {labels.get(label, "") for labels, _ in page.samples(name)} | KNOWN.get(label, set())
+    # A negative matcher is fulfilled by others; that its pattern is of this label is what can be checked.
+    return any(re.fullmatch(pattern.replace("\\\\", "\\"), value) for pattern in patterns for value in values)
+
+
+@pytest.fixture(scope="module")
+def prometheus() -> str:
+    found = shutil.which("prometheus")
+    if found is None:
+        pytest.skip("no prometheus (Debian has a package of this name)")
+    return found
+
+
+async def test_a_real_prometheus_answers_every_query(troubled: Here, prometheus: str, tmp_path: Path) -> None:
+    [port] = free_ports(1)
+    shutil.copy(RULES, tmp_path / "rules.yaml")
+    configuration = {
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": ["rules.yaml"],
+        "scrape_configs": [
+            {"job_name": "feedmux", "static_configs": [{"targets": [f"127.0.0.1:{troubled.server.metrics_port}"]}]}
+        ],
+    }
+    (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump(configuration))
+    command = [
+        prometheus,
+        f"--config.file={tmp_path / 'prometheus.yaml'}",
+        f"--storage.tsdb.path={tmp_path / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
+    process = Process("Prometheus", command, tmp_path / "prometheus.log")
+    process.start()
+    try:
+        await process.wait_until_listening(port, timeout_s=30)
+
+        async def ask(expression: str) -> list[Any]:
+            path = f"/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
+            answer = await asyncio.to_thread(_get, f"http://127.0.0.1:{port}{path}")
+            assert answer["status"] == "success", answer
+            result: list[Any] = answer["data"]["result"]
+            return result
+
+        async def scraped() -> bool:
+            try:
+                found = await ask("count_over_time(feedmux_ready[1m])")
+            except urllib.error.HTTPError:
+                return False  # it is not up yet
+            return bool(found) and float(found[0]["value"][1]) >= 4
+
+        await until(scraped, 60, 0.5)
+        empty = [query.where for query in queries() if query.where[:7] != "Feedmux" and not await ask(query.expression)]
+        assert not empty, f"panels without data: {empty}"
+        for rule in rules():
+            await ask(rule["expr"])
+        for name in FIRING:
+            [expression] = [rule["expr"] for rule in rules() if rule["alert"] == name]
+            assert await ask(expression), name
+        evaluated = await asyncio.to_thread(_get, f"http://127.0.0.1:{port}/api/v1/rules")
+        health = {
+            rule["name"]: (rule["health"], rule.get("lastError"))
+            for group in evaluated["data"]["groups"]
+            for rule in group["rules"]
+        }
+        assert set(health) == {rule["alert"] for rule in rules()}
+        assert {state for state, _ in health.values()} <= {"ok", "unknown"}, health
+    finally:
+        await process.kill9()
+
+
+def _get(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=20) as answer:
+        return json.load(answer)

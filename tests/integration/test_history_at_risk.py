@@ -1,0 +1,195 @@
+"""An oplog that will pass a place: whoever stands there is told in time, and so is the operator."""
+
+import asyncio
+import os
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo import AsyncMongoClient, MongoClient
+
+import feedmux
+from feedmux.notices import HistoryAtRisk
+from feedmux.v1 import change_feed_pb2 as wire
+from feedmux_server.embedded import RedisServer, ReplicaSet
+from tests.integration.servers import Here, serving, settings, until
+from tests.integration.wire import LATEST, feed
+from tests.telemetry.scrape import scrape
+
+pytestmark = pytest.mark.slow
+
+THRESHOLDS_S = (1200.0, 5.0)
+"""Below the first as soon as somebody writes into 8 MB, below the second when the end is near."""
+
+
+@asynccontextmanager
+async def shallow(redis_server: RedisServer, **limits: Any) -> AsyncIterator[tuple[ReplicaSet, Here]]:
+    """A server on an oplog of 8 MB that is cut every second."""
+    watching = {"history_at_risk_s": THRESHOLDS_S, "history_look_s": 0.25, "stored_look_s": 1, "linger_s": 0.05}
+    async with ReplicaSet(oplog_mb=8, arguments=["--syncdelay", "1"]) as mongo:
+        configuration = settings(mongo.uri, redis_server.url, **watching, **limits)
+        del configuration["sources"]["other"]
+        async with serving(configuration) as here:
+            yield mongo, here
+
+
+@asynccontextmanager
+async def written_to(mongo: ReplicaSet, bytes_per_s: int) -> AsyncIterator[None]:
+    """Something else writes all the time, at a pace that a slow machine only makes slower."""
+
+    async def write() -> None:
+        async with AsyncMongoClient[dict[str, Any]](mongo.uri) as client:
+            while True:
+                await client["padding"]["p"].insert_one({"data": os.urandom(bytes_per_s // 20)})
+                await asyncio.sleep(0.05)
+
+    task = asyncio.create_task(write(), name="padding")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+def remaining(notice: wire.Notice) -> float:
+    left = notice.history_at_risk.remaining
+    return float(left.seconds + left.nanos / 1e9)
+
+
+async def test_who_stands_still_is_told_once_for_each_threshold_before_it_is_lost(redis_server: RedisServer) -> None:
+    async with shallow(redis_server) as (mongo, here):
+        database, name = f"test_{uuid.uuid4().hex[:8]}", uuid.uuid4().hex
+        with MongoClient[dict[str, Any]](mongo.uri) as client:
+            await here.api.create(name, feed(database, "c"), LATEST)
+            session = await here.api.open(name, credit=wire.Credit(events=1, bytes=1 << 20))
+            client[database]["c"].insert_many([{"n": n} for n in range(3)])
+            assert await session.numbers(1) == [0]
+            async with written_to(mongo, 600_000):
+                await session.until(lambda: len(session.notices) >= 2, 120)
+                page = await scrape(here.server.metrics_port)
+                assert page.value("feedmux_history_at_risk", source="main", tenant="default") == 1
+                assert page.value("feedmux_history_notices_total", tenant="default") == 2
+                assert page.value("feedmux_oplog_headroom_seconds", source="main") < THRESHOLDS_S[0]
+                stored = (await here.api.get(name)).cluster_time
+
+                def gone() -> bool:
+                    oldest = client.local["oplog.rs"].find_one({}, sort=[("$natural", 1)])
+                    return oldest is not None and oldest["ts"].time > stored.seconds + 1
+
+                assert not gone()  # told while the place was still there
+                await until(gone, 120, 0.2)
+            assert [notice.WhichOneof("kind") for notice in session.notices] == ["history_at_risk"] * 2
+            for notice, threshold_s in zip(session.notices, THRESHOLDS_S, strict=True):
+                assert 0 <= remaining(notice) < threshold_s
+            await session.credit(100)
+            session.cancel()
+
+
+async def test_the_client_hears_of_it(redis_server: RedisServer) -> None:
+    async with shallow(redis_server) as (mongo, here):
+        told: list[object] = []
+        address = f"127.0.0.1:{here.server.ports.data}"
+        async with feedmux.AsyncClient(address) as client:
+            wanted = client.feed(feedmux.Feed(database="shop", collection="orders"))
+            async with wanted.open(on_notice=told.append) as session, written_to(mongo, 600_000):
+                reading = asyncio.ensure_future(anext(aiter(session)))
+                await until(lambda: any(isinstance(each, HistoryAtRisk) for each in told), 60)
+                reading.cancel()
+                await asyncio.wait([reading])
+        [notice] = [each for each in told if isinstance(each, HistoryAtRisk)][:1]
+        assert isinstance(notice, HistoryAtRisk)
+        assert 0 < notice.remaining_s < THRESHOLDS_S[0]
+
+
+async def test_a_consumer_that_is_away_is_told_of_to_the_operator(
+    redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with shallow(redis_server) as (mongo, here):
+        name = uuid.uuid4().hex
+        await here.api.create(name, feed("shop", "c"), LATEST)
+
+        async def at_risk() -> bool:
+            page = await scrape(here.server.metrics_port)
+            return page.value("feedmux_history_stored_at_risk", source="main", tenant="default") >= 1
+
+        async with written_to(mongo, 600_000):
+            await until(at_risk, 60, 0.5)
+            await until(lambda: _lines(caplog, name), 30, 0.5)
+        page = await scrape(here.server.metrics_port)
+        assert page.value("feedmux_oplog_stored_headroom_seconds", source="main") < THRESHOLDS_S[0]
+        [line, *_] = _lines(caplog, name)
+        assert line["tenant"] == "default"
+        assert line["source"] == "main"
+        await here.api.delete(name)
+
+
+def _lines(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:
+    return [vars(each) for each in caplog.records if getattr(each, "subscription", "") == name]
+
+
+async def test_nobody_is_told_on_an_oplog_with_room(mongo: ReplicaSet, redis_server: RedisServer, name: str) -> None:
+    configuration = settings(mongo.uri, redis_server.url, history_at_risk_s=[600.0], history_look_s=0.1)
+    async with serving(configuration) as here:
+        await here.api.create(name, feed(name, "c"), LATEST)
+        session = await here.api.open(name)
+        with MongoClient[dict[str, Any]](mongo.uri) as client:
+            for first in range(0, 100, 20):
+                client[name]["c"].insert_many([{"n": first + n, "text": "x" * 1000} for n in range(20)])
+                assert len(await session.take(20)) == 20
+        looks = here.server.service.hub.forecasts["main"]
+        await until(lambda: looks.bytes_per_s is not None)
+        assert not session.notices
+        await session.close()
+
+
+async def test_an_oplog_that_may_not_be_read_is_said_once(
+    redis_server: RedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = tmp_path / "key"
+    key.write_text("members of one set know it")
+    key.chmod(0o600)
+    async with ReplicaSet(oplog_mb=64, arguments=["--keyFile", str(key)]) as mongo:
+        address = mongo.nodes[0].address
+        with MongoClient[dict[str, Any]](mongo.nodes[0].uri) as first:
+            first.admin.command("createUser", "root", pwd="root-canary", roles=["root"])
+        with MongoClient[dict[str, Any]](f"mongodb://root:root-canary@{address}/?replicaSet=feedmux") as admin:
+            roles = [{"role": "read", "db": "shop"}]
+            admin.admin.command("createUser", "feeds", pwd="feeds-canary", roles=roles)
+            configuration = settings(
+                f"mongodb://feeds:feeds-canary@{address}/?replicaSet=feedmux",
+                redis_server.url,
+                history_look_s=0.1,
+                history_at_risk_s=[3600.0],
+            )
+            del configuration["sources"]["other"]
+            async with serving(configuration) as here:
+                watch = here.api.watch(feed("shop", "c"))
+                await watch.opened()
+                admin["shop"]["c"].insert_one({"n": 1})
+                assert await watch.numbers(1) == [1]
+                await until(lambda: _complaints(caplog))
+                await asyncio.sleep(1)  # several looks
+                page = await scrape(here.server.metrics_port)
+                watch.cancel()
+            # With the role of docs/telemetry.md it can.
+            resource = {"db": "local", "collection": "oplog.rs"}
+            privileges = [{"resource": resource, "actions": ["find", "collStats"]}]
+            admin.admin.command("createRole", "feedmuxOplog", roles=[], privileges=privileges)
+            admin.admin.command("grantRolesToUser", "feeds", roles=["feedmuxOplog"])
+            async with serving(configuration) as here:
+                forecast = here.server.service.hub.forecasts["main"]
+                await until(lambda: forecast.state is not None)
+                assert forecast.state is not None
+                assert forecast.state.size_max_bytes == 64 << 20
+    assert len(_complaints(caplog)) == 1
+    assert "collStats" in _complaints(caplog)[0]
+    assert not page.has("feedmux_oplog_headroom_seconds")
+    assert not page.has("feedmux_oplog_window_seconds")
+    assert page.value("feedmux_source_available", source="main") == 1
+
+
+def _complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if "the oplog cannot be read" in each.getMessage()]

@@ -1,0 +1,292 @@
+"""The metrics page of a server at work: its numbers are those of what was done."""
+
+import asyncio
+import json
+import time
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from pymongo import MongoClient
+from pymongo.database import Database
+
+from feedmux.v1 import change_feed_pb2 as wire
+from feedmux_server.app import CannotStart, running
+from feedmux_server.config import make_config
+from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_server.embedded.ports import free_ports
+from feedmux_server.telemetry.metrics import METRICS, Kind
+from feedmux_server.tenants.registry import hash_key
+from tests.conftest import RedisFactory
+from tests.integration.servers import Here, serving, settings, until
+from tests.integration.wire import LATEST, feed, refused
+from tests.telemetry.metrics_page import series
+from tests.telemetry.scrape import Scrape, scrape
+
+Documents = Database[dict[str, Any]]
+
+
+@pytest_asyncio.fixture
+async def metered(mongo: ReplicaSet, redis_server: RedisServer) -> AsyncIterator[Here]:
+    """A server that has done nothing yet."""
+    configuration = settings(mongo.uri, redis_server.url, history_look_s=0.2)
+    del configuration["sources"]["other"]
+    async with serving(configuration) as here:
+        yield here
+
+
+async def seen(here: Here) -> Scrape:
+    return await scrape(here.server.metrics_port)
+
+
+async def test_events_on_their_way(metered: Here, database: Documents, name: str) -> None:
+    api, orders = metered.api, feed(database.name, "c")
+    await api.create(name, orders, LATEST)
+    durable = await api.open(name)
+    live = api.watch(orders)
+    await live.opened()
+    documents = [{"n": n, "text": "x" * 100} for n in range(200)]
+    database["c"].insert_many(documents)
+    events = await durable.take(200)
+    await live.take(200)
+    await durable.ack_and_wait(200)
+    size = sum(len(event.data) for event in events)
+    page = await seen(metered)
+    # Read once, sent to each.
+    assert page.value("feedmux_source_events_total", source="main") == 200
+    assert page.value("feedmux_source_io_bytes_total", source="main") == size
+    assert page.value("feedmux_delivered_events_total", tenant="default") == 400
+    assert page.value("feedmux_delivered_io_bytes_total") == 2 * size
+    assert page.value("feedmux_subscriber_active", tenant="default", state="live") == 2
+    assert page.value("feedmux_stream_active") == 1
+    assert page.value("feedmux_stream_cursors") == 1
+    assert page.value("feedmux_ring_events", source="main") == 200
+    assert page.value("feedmux_ring_usage_bytes") >= size
+    assert page.value("feedmux_memory_usage_bytes", part="rings") == page.value("feedmux_ring_usage_bytes")
+    assert page.value("feedmux_stream_reads_total") > 0
+    assert page.value("feedmux_subscriber_unacked") == 0
+    assert page.value("feedmux_commit_results_total", outcome="ok") > 0
+    assert page.value("feedmux_commit_duration_seconds_count") > 0
+    assert page.value("feedmux_redis_available") == page.value("feedmux_source_available") == 1
+    assert page.value("feedmux_ready") == 1
+    assert page.value("feedmux_stage_duration_seconds_count", stage="read", source="main") > 0
+    assert page.value("feedmux_stage_duration_seconds_sum", stage="read", source="main") < 60
+    await durable.close()
+    live.cancel()
+    await until(lambda: not metered.server.service.live)
+    after = await seen(metered)
+    assert after.value("feedmux_subscriber_active") == 0
+    assert after.value("feedmux_session_opened_total") == 2
+    assert after.value("feedmux_session_ended_total", outcome="OK") == 1
+    assert after.value("feedmux_session_ended_total", outcome="CANCELLED") == 1
+    # What went into counters stays.
+    assert after.value("feedmux_delivered_events_total") == 400
+    assert (
+        after.value(
+            "rpc_server_call_duration_seconds_count",
+            rpc_method="feedmux.v1.ChangeFeed/Subscribe",
+            rpc_response_status_code="OK",
+        )
+        == 1
+    )
+
+
+async def test_stages_of_messages_are_measured(metered: Here, database: Documents, name: str) -> None:
+    """A random share is, so there have to be many messages."""
+    api = metered.api
+    await api.create(name, feed(database.name, "c", batch_size=1), LATEST)
+    session = await api.open(name)
+    database["c"].insert_many([{"n": n} for n in range(1000)])
+    for first in range(0, 1000, 100):
+        await session.take(100)
+        await session.ack(first + 100)
+    await session.ack_and_wait(1000)
+    page = await seen(metered)
+    measured = page.value("feedmux_stage_duration_seconds_count", stage="sent", tenant="default")
+    assert 10 < measured < 200
+    assert 0 < page.value("feedmux_stage_duration_seconds_count", stage="acked", tenant="default") <= measured
+    await session.close()
+
+
+async def test_lag_and_headroom_of_one_who_does_not_read(metered: Here, database: Documents, name: str) -> None:
+    api = metered.api
+    await api.create(name, feed(database.name, "c"), LATEST)
+    session = await api.open(name, credit=wire.Credit(events=2, bytes=1 << 20))
+    database["c"].insert_many([{"n": n} for n in range(2)])
+    await session.take(2)
+    await asyncio.sleep(1.1)  # cluster time, in which lag is measured, is by the second
+    database["c"].insert_many([{"n": n} for n in range(50)])
+
+    async def lagging() -> bool:
+        page = await seen(metered)
+        return page.value("feedmux_subscriber_lag_seconds", tenant="default") >= 1
+
+    await until(lagging)
+    page = await seen(metered)
+    assert page.value("feedmux_subscriber_unacked") == 2
+    assert page.has("feedmux_oplog_headroom_seconds", source="main", tenant="default")
+    assert page.has("feedmux_oplog_window_seconds", source="main")
+    session.cancel()
+
+
+async def test_resumes_and_refusals_have_their_causes(metered: Here, database: Documents) -> None:
+    api = metered.api
+    answer = await refused(api.get("does-not-exist"))
+    assert answer.code == "NOT_FOUND"
+    watch = api.watch(feed(database.name, "c"))
+    await watch.opened()
+    command = {
+        "configureFailPoint": "failCommand",
+        "mode": {"times": 1},
+        "data": {"failCommands": ["getMore"], "errorCode": 91, "errorLabels": ["ResumableChangeStreamError"]},
+    }
+    client: MongoClient[dict[str, Any]] = database.client
+    client.admin.command(command)
+
+    async def resumed() -> bool:
+        page = await seen(metered)
+        return page.value("feedmux_stream_resumes_total", source="main", error_type="ShutdownInProgress") == 1
+
+    await until(resumed)
+    page = await seen(metered)
+    labels = {"rpc_method": "feedmux.v1.Subscriptions/GetSubscription", "error_type": "SUBSCRIPTION_NOT_FOUND"}
+    assert page.value("rpc_server_call_duration_seconds_count", rpc_response_status_code="NOT_FOUND", **labels) == 1
+    watch.cancel()
+
+
+async def test_redis_away(mongo: ReplicaSet, redis_factory: RedisFactory, database: Documents, name: str) -> None:
+    redis = await redis_factory()
+    async with serving(settings(mongo.uri, redis.url)) as here:
+        await here.api.create(name, feed(database.name, "c"), LATEST)
+        session = await here.api.open(name)
+        await redis.kill9()
+        database["c"].insert_one({"n": 1})
+        await session.take(1)
+        await session.ack(1)
+
+        async def away() -> bool:
+            page = await seen(here)
+            return page.value("feedmux_redis_available") == 0 and page.value("feedmux_commit_waiting") == 1
+
+        await until(away)
+        page = await seen(here)
+        assert page.value("feedmux_redis_errors_total", error_type="CONNECTION") > 0
+        assert page.value("feedmux_commit_results_total", outcome="unavailable") > 0
+
+        async def unready() -> bool:
+            return (await seen(here)).value("feedmux_ready") == 0
+
+        await until(unready, 60, 0.2)
+        session.cancel()
+
+
+async def test_quotas_and_tenants(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path, name: str) -> None:
+    tenants = [
+        {"name": f"t{n}", "api_key_hashes": [hash_key(f"key-{n}-canary")], "quotas": {"streams": 2}} for n in range(4)
+    ]
+    file = tmp_path / "tenants.yaml"
+    file.write_text(json.dumps({"tenants": tenants}))
+    configuration = {
+        **settings(mongo.uri, redis_server.url),
+        "tenants_file": str(file),
+        "telemetry": {"tenants": 2},
+    }
+    async with serving(configuration, key="key-0-canary") as here, AsyncExitStack() as stack:
+        watches = []
+        for number in range(4):
+            api = await stack.enter_async_context(here.api.with_key(f"key-{number}-canary"))
+            for _ in range(2 if number == 0 else 1):
+                watch = api.watch(feed(name, "c"))
+                await watch.opened()
+                watches.append(watch)
+        third = await here.api.watch(feed(name, "c")).end()
+        assert third.reason == "QUOTA_EXCEEDED"
+        page = await seen(here)
+        assert page.value("feedmux_quota_utilization", tenant="t0", quota="streams") == 1
+        assert page.value("feedmux_quota_utilization", tenant="t1", quota="streams") == 0.5
+        assert page.value("feedmux_quota_limit", tenant="t1", quota="streams") == 2
+        assert page.value("feedmux_quota_refusals_total", tenant="t0", quota="streams") == 1
+        for metric in ("feedmux_subscriber_active", "feedmux_delivered_events_total", "feedmux_quota_limit"):
+            assert {labels["feedmux_tenant"] for labels, _ in page.samples(metric)} == {"t0", "t1", "other"}, metric
+        assert page.value("feedmux_subscriber_active", tenant="other") == 2
+        for watch in watches:
+            watch.cancel()
+
+
+async def test_every_metric_of_the_table_comes_from_somewhere(metered: Here, database: Documents, name: str) -> None:
+    """What never has a value in a server that works would be a dead line of the table; faults have their tests."""
+    api = metered.api
+    await api.create(name, feed(database.name, "c", batch_size=1), LATEST)
+    session = await api.open(name)
+    database["c"].insert_many([{"n": n} for n in range(300)])
+    await session.take(300)
+    await session.ack_and_wait(300)
+    await session.close()
+    second = await api.open(name)
+    await until(lambda: metered.server.service.hub.forecasts["main"].state is not None)
+    await asyncio.sleep(0.3)  # the event loop is probed ten times a second
+    page = await seen(metered)
+    there = page.labels()
+    faults_only = {
+        "feedmux.stream.resumes", "feedmux.redis.errors", "feedmux.history.notices", "feedmux.quota.refusals",
+        "feedmux.ring.window", "feedmux.quota.utilization", "feedmux.quota.limit",
+    }  # fmt: skip
+    for metric, prometheus in series().items():
+        if metric.name not in faults_only:
+            assert (f"{prometheus}_count" if metric.kind is Kind.HISTOGRAM else prometheus) in there, metric.name
+    known = set(series().values()) | {"target_info"}
+    strangers = {name for name in there if name not in known and name.rpartition("_")[0] not in known}
+    assert not strangers
+    assert len(METRICS) == len(series())
+    second.cancel()
+
+
+async def test_the_page_answers_while_the_event_loop_does_not(metered: Here) -> None:
+    """The last values stand; whoever watches sees that the server hangs by other means, not by a hanging page."""
+    before = await seen(metered)
+    loop = asyncio.get_running_loop()
+    url = f"http://127.0.0.1:{metered.server.metrics_port}/metrics"
+    future = loop.run_in_executor(None, lambda: urllib.request.urlopen(url, timeout=30).read())
+    time.sleep(3.5)  # the event loop hangs
+    assert future.done() or await future
+    assert future.result().count(b"feedmux_") >= before.text.count("feedmux_") // 2
+
+
+async def test_a_port_that_is_taken(mongo: ReplicaSet, redis_server: RedisServer) -> None:
+    [port] = free_ports(1)
+    configuration = settings(mongo.uri, redis_server.url)
+    configuration["listen"]["metrics"] = f"127.0.0.1:{port}"
+    async with serving(configuration):
+        with pytest.raises(CannotStart, match=rf"127\.0\.0\.1:{port} \(metrics\).*FEEDMUX_LISTEN__METRICS"):
+            async with running(make_config(configuration), insecure_no_auth=True):
+                pass
+    # The port is free again as soon as the server is gone.
+    async with serving(configuration) as here:
+        assert here.server.metrics_port == port
+
+
+@pytest.mark.parametrize("address", ["9117", "localhost:", "127.0.0.1:http", ":9117"])
+async def test_what_is_no_address_is_refused(mongo: ReplicaSet, redis_server: RedisServer, address: str) -> None:
+    configuration = settings(mongo.uri, redis_server.url)
+    configuration["listen"]["metrics"] = address
+    with pytest.raises(CannotStart, match=r"listen\.metrics .* is no address"):
+        async with running(make_config(configuration), insecure_no_auth=True):
+            pass
+
+
+async def test_without_a_page_nothing_listens(
+    mongo: ReplicaSet, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configuration = settings(mongo.uri, redis_server.url)
+    configuration["listen"]["metrics"] = ""
+    async with serving(configuration) as here:
+        assert here.server.metrics_port is None
+        assert here.server.service.hub.observer.__class__.__name__ == "Observer"
+    configuration["listen"]["metrics"] = "127.0.0.1:0"
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    async with serving(configuration) as here:
+        assert here.server.metrics_port is None

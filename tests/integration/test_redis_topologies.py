@@ -1,0 +1,310 @@
+"""Redis behind sentinels and as a cluster, with failovers, and with TLS and users. All servers are real."""
+
+import asyncio
+import ipaddress
+import signal
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from pymongo.database import Database
+from redis.asyncio import RedisCluster
+
+import feedmux
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.finding import Level
+from feedmux_server.embedded import ReplicaSet
+from feedmux_server.state.batcher import CommitBatcher
+from feedmux_server.state.connection import Client, RedisAccess, StartupError, connect
+from feedmux_server.state.examine import check_redis, examine_sentinels, probe
+from feedmux_server.state.schema import SCHEMA_KEY, check_layout
+from feedmux_server.state.store import SubscriptionStore
+from tests.conftest import RedisFactory
+from tests.integration.balancer import Balancer
+from tests.integration.certificates import Authority
+from tests.integration.client_history import ClientHistory, written_since
+from tests.integration.redis_topologies import Cluster, Sentinels, ask, cluster, sentinels
+from tests.integration.servers import serving, settings, until
+from tests.integration.state_support import Recorder, create, place, running, submit
+from tests.integration.test_rolling_restart import Reader, Writer, reading
+
+Documents = Database[dict[str, Any]]
+COUNT = 60
+
+
+async def attached(
+    store: SubscriptionStore, batcher: CommitBatcher, names: list[str]
+) -> dict[str, tuple[Any, Recorder]]:
+    found: dict[str, tuple[Any, Recorder]] = {}
+    for name in names:
+        await create(store, "t", name)
+        stored, lease = await store.open("t", name, instance_id="me")
+        recorder = Recorder()
+        found[name] = batcher.attach(lease, stored, recorder), recorder
+    return found
+
+
+async def test_a_cluster_commits_on_every_node_in_one_pass() -> None:
+    async with cluster(config={"cluster-require-full-coverage": "no"}) as nodes:
+        client = connect(nodes.url)
+        assert isinstance(client, RedisCluster)
+        try:
+            assert await check_redis(client, nodes.url) == ()
+            for server in nodes.servers:
+                await ask(server.port, "ACL", "SETUSER", "feedmux", "on", ">secret", *acl_rules())
+            limited = connect(nodes.url, RedisAccess("feedmux", "secret"))
+            assert (await check_redis(limited, nodes.url), (await probe(limited)).level) == ((), Level.OK)
+            await limited.aclose()
+            store = SubscriptionStore(client, lease_s=30.0)
+            batcher = CommitBatcher(store, interval_s=0.02)
+            names = [f"s{number}" for number in range(COUNT)]
+            sessions = await attached(store, batcher, names)
+            used = {client.keyslot(f"feedmux:1:{{t/{name}}}") * 3 // 16384 for name in names}
+            assert used == {0, 1, 2}, "all nodes have some"
+            async with running(batcher):
+                for handle, _ in sessions.values():
+                    submit(handle, 7)
+                await until(lambda: all(recorder.commits for _, recorder in sessions.values()))
+            for name in names:
+                assert (await store.get("t", name)).position == place(7).position
+            page, after = await store.list("t", page_size=40)
+            rest, _ = await store.list("t", page_size=40, after=after)
+            assert sorted(each.name for each in (*page, *rest)) == sorted(names)
+            # Scripts that one node has forgotten are sent to it again.
+            await ask(nodes.servers[1].port, "SCRIPT", "FLUSH")
+            assert (await store.get("t", names[0])).active
+            await asyncio.gather(*(store.get("t", name) for name in names))
+            # With one node away, what lies on the others is committed, and what lies there is told to wait.
+            await nodes.servers[2].kill9()
+            away = {name for name in names if client.keyslot(f"feedmux:1:{{t/{name}}}") >= 10923}
+            async with running(batcher):
+                for handle, _ in sessions.values():
+                    submit(handle, 9)
+                here = [recorder for name, (_, recorder) in sessions.items() if name not in away]
+                gone = [recorder for name, (_, recorder) in sessions.items() if name in away]
+                await until(lambda: all(recorder.available == [False] for recorder in gone), 20)
+                await until(lambda: all(recorder.commits[-1][0] == 9 for recorder in here), 20)
+                await nodes.servers[2].restart()
+                await until(lambda: all(recorder.commits[-1][0] == 9 for _, recorder in sessions.values()), 60)
+            assert all(recorder.causes == [] for _, recorder in sessions.values())
+        finally:
+            await client.aclose()
+
+
+@pytest.mark.parametrize("fault", ["kill", "freeze"])
+async def test_a_cluster_node_fails_over_while_commits_flow(fault: str) -> None:
+    async with cluster() as nodes:
+        client = connect(nodes.url)
+        try:
+            await commits_through_failover(client, nodes, fault)
+        finally:
+            await client.aclose()
+
+
+async def commits_through_failover(client: Client, nodes: Cluster | Sentinels, fault: str) -> None:
+    """A primary is killed or freezes while 60 sessions commit: their commits wait, and then all are taken."""
+    store = SubscriptionStore(client, lease_s=30.0, timeout_s=1.5)
+    batcher = CommitBatcher(store, interval_s=0.02)
+    names = [f"s{number}" for number in range(COUNT)]
+    sessions = await attached(store, batcher, names)
+    number = 0
+
+    def ack() -> None:
+        nonlocal number
+        number += 1
+        for handle, _ in sessions.values():
+            submit(handle, number)
+
+    async with running(batcher):
+        for _ in range(20):
+            ack()
+            await asyncio.sleep(0.01)
+        await until(lambda: all(recorder.commits for _, recorder in sessions.values()))
+        if fault == "kill":
+            await nodes.servers[0].kill9()
+        else:
+            nodes.servers[0].pause()
+        while not any(False in recorder.available for _, recorder in sessions.values()):
+            ack()
+            await asyncio.sleep(0.05)
+        ack()
+        await until(lambda: all(r.commits[-1][0] == number for _, r in sessions.values()), 90)
+    for name, (handle, recorder) in sessions.items():
+        # What a failover loses is the store's newest writes; the owner brings them back, and is not fenced by it.
+        assert recorder.causes == []
+        assert [sequence for sequence, _ in recorder.commits] == sorted(sequence for sequence, _ in recorder.commits)
+        assert (await store.get("t", name)).position == place(number).position
+        assert handle.attached
+    if fault == "freeze":
+        # It wakes, still thinks that it is the primary, and must not be believed.
+        nodes.servers[0].resume()
+        async with running(batcher):
+            for _ in range(20):
+                ack()
+                await asyncio.sleep(0.1)
+            await until(lambda: all(r.commits[-1][0] == number for _, r in sessions.values()), 60)
+        assert all(recorder.causes == [] for _, recorder in sessions.values())
+        for name in names:
+            assert (await store.get("t", name)).position == place(number).position
+
+
+async def test_sentinels_name_another_primary_while_commits_flow(tmp_path: Path) -> None:
+    async with sentinels(tmp_path) as nodes:
+        client = connect(nodes.url)
+        try:
+            assert await check_redis(client, nodes.url) == ()
+            [finding] = await examine_sentinels(client)
+            assert finding.level is Level.OK
+            before = await nodes.primary()
+            await commits_through_failover(client, nodes, "freeze")
+            assert (await nodes.primary()).port != before.port
+            # A frozen sentinel does not stand in the way of the others.
+            nodes.sentinels[0].send_signal(signal.SIGSTOP)
+            found = await examine_sentinels(client)
+            assert [each.level for each in found] == [Level.WARNING]
+            again = connect(nodes.url)
+            try:
+                assert await SubscriptionStore(again, lease_s=5.0).exists("t", "s1")
+            finally:
+                await again.aclose()
+        finally:
+            await client.aclose()
+
+
+@pytest.mark.slow
+async def test_readers_go_on_through_a_failover(
+    mongo: ReplicaSet, database: Documents, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole way: events flow while the primary of Redis dies; nothing is lost, only unacked events come again."""
+    start = database.client.admin.command("ping")["operationTime"]
+    history = ClientHistory(monkeypatch)
+    readers = [Reader(f"{name}-{i}", 10) for i in range(3)]
+    writer = Writer()
+    async with sentinels(tmp_path) as nodes, serving(settings(mongo.uri, nodes.url)) as here:
+        async with feedmux.AsyncClient(f"127.0.0.1:{here.server.ports.data}", source="main") as client:
+            for reader in readers:
+                await client.create_subscription(reader.name, database=database.name, collection="c")
+        writing = asyncio.create_task(writer.run(mongo.uri, database.name))
+        async with reading(readers, here.server.ports.data):
+            await until(lambda: all(len(reader.seen) > 50 for reader in readers), 60)
+            before = await nodes.primary()
+            await before.kill9()
+            await until(lambda: not here.server.service.batcher.available, 60)
+            await until(lambda: here.server.service.batcher.available, 90)
+            assert (await nodes.primary()).port != before.port
+            there = writer.count
+            await until(lambda: all(reader.seen[-1] > there for reader in readers), 60)
+            writer.stop()
+            await writing
+            await until(lambda: all(reader.seen[-1] == writer.count - 1 for reader in readers), 60)
+        assert all(reader.seen == list(range(writer.count)) for reader in readers)
+        history.judge(await asyncio.to_thread(written_since, database.c, start, writer.count))
+
+
+async def test_tls_and_a_user_with_no_more_than_it_needs(redis_factory: RedisFactory, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    names = (x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
+    files = authority.sign("redis", *names)
+    server = await redis_factory()
+    # The Redis of the tests was built without TLS.
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority.path))
+    context.load_cert_chain(str(files.certificate), str(files.key))
+    context.verify_mode = ssl.CERT_REQUIRED
+    balancer = Balancer([server.port])
+    front = await asyncio.start_server(balancer.linked, "127.0.0.1", 0, ssl=context)
+    tls_port = front.sockets[0].getsockname()[1]
+    rules = acl_rules()
+    await ask(server.port, "ACL", "SETUSER", "feedmux", "on", ">secret", *rules)
+    url = f"rediss://localhost:{tls_port}/0"
+    access = RedisAccess(
+        "feedmux", "secret", "", "", authority.path, Path(str(files.certificate)), Path(str(files.key))
+    )
+    client = connect(url, access)
+    try:
+        assert await check_redis(client, url) == ()
+        assert (await probe(client)).level is Level.OK
+    finally:
+        await client.aclose()
+    stranger = connect(url, RedisAccess("feedmux", "secret"))
+    try:
+        with pytest.raises(StartupError, match=r"redis\.ca_file"):
+            await check_redis(stranger, url)
+    finally:
+        await stranger.aclose()
+    front.close()
+    balancer.cut()
+    with pytest.raises(StartupError, match=r"redis\.certificate_file and redis\.key_file"):
+        connect(url, RedisAccess(certificate_file=authority.path))
+    with pytest.raises(StartupError, match=r"redis\.ca_file: .*/absent\.pem cannot be read"):
+        connect(url, RedisAccess(ca_file=tmp_path / "absent.pem"))
+    with pytest.raises(StartupError, match="begin it with rediss"):
+        connect(server.url, RedisAccess(ca_file=authority.path))
+
+
+def acl_rules() -> list[str]:
+    """Those of docs/redis.md."""
+    text = (Path(__file__).parents[2] / "docs" / "redis.md").read_text()
+    [line] = [line for line in text.splitlines() if line.startswith("ACL SETUSER feedmux ")]
+    return [word for word in line.split()[3:] if word != "on" and not word.startswith(">")]
+
+
+async def test_a_newer_layout_is_refused(redis_factory: RedisFactory) -> None:
+    server = await redis_factory()
+    client = connect(server.url)
+    try:
+        await check_layout(client)
+        assert await ask(server.port, "GET", SCHEMA_KEY) == "1"
+        await check_layout(client)
+        await ask(server.port, "SET", SCHEMA_KEY, "2")
+        with pytest.raises(StartupError, match=r"layout 2.*newer feedmux"):
+            await check_redis(client, server.url)
+        await ask(server.port, "SET", SCHEMA_KEY, "something else")
+        with pytest.raises(StartupError, match="did not write"):
+            await check_redis(client, server.url)
+    finally:
+        await client.aclose()
+
+
+async def test_an_unused_subscription_expires_unless_it_was_used(redis_factory: RedisFactory) -> None:
+    server = await redis_factory()
+    client = connect(server.url)
+    try:
+        store = SubscriptionStore(client, lease_s=30.0)
+        for name in ("open", "closed", "crashed"):
+            await create(store, "t", name)
+        await store.open("t", "open", instance_id="me")
+        _, lease = await store.open("t", "closed", instance_id="me")
+        await store.release(lease)
+        assert not await store.expire("t", "closed", 3600.0), "used a moment ago"
+        assert not await store.expire("t", "open", 0.0), "open"
+        await asyncio.sleep(0.002)
+        assert await store.expire("t", "closed", 0.001)
+        with pytest.raises(FeedmuxError) as caught:
+            await store.get("t", "closed")
+        assert caught.value.reason is ErrorReason.SUBSCRIPTION_NOT_FOUND
+        assert [each.name for each in (await store.list("t", page_size=9))[0]] == ["crashed", "open"]
+    finally:
+        await client.aclose()
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("http://localhost", "redis://HOST"),
+        ("redis://a,b", "sentinels or the nodes of a cluster"),
+        ("redis+sentinel://a,b", "name of the primary"),
+        ("redis+cluster://a,b/3", "database 0"),
+        ("redis+ring://a", "cannot begin"),
+        ("redis://a:port", "hosts"),
+        ("redis://a/first", "database is a number"),
+        ("redis://user:secret@a/0?ssl_cert_reqs=none", "fields of their own"),
+        ("redis://:secret@[bad:1/0", "hosts"),
+    ],
+)
+def test_urls_that_cannot_be_used(url: str, words: str) -> None:
+    with pytest.raises(StartupError, match=words) as caught:
+        connect(url)
+    assert "redis.url" in str(caught.value)
+    assert "secret" not in str(caught.value)

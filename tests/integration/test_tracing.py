@@ -1,0 +1,282 @@
+"""Traces, metrics and logs as a collector gets them: over the wire, from a server at work."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
+from opentelemetry.sdk.trace import TracerProvider
+from pymongo.database import Database
+
+import feedmux
+from feedmux_server.app import CannotStart, running
+from feedmux_server.config import make_config
+from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_server.telemetry.log import JsonFormatter
+from tests.integration.servers import Here, serving, settings, until
+from tests.integration.wire import LATEST, Receiver, feed, refused
+from tests.telemetry.collector import Collector, collecting, plain
+
+Documents = Database[dict[str, Any]]
+SUBSCRIBE = "feedmux.v1.ChangeFeed/Subscribe"
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+QUICKLY = {"OTEL_BSP_SCHEDULE_DELAY": "50", "OTEL_BLRP_SCHEDULE_DELAY": "50", "OTEL_METRIC_EXPORT_INTERVAL": "200"}
+
+
+@asynccontextmanager
+async def traced(
+    mongo: ReplicaSet, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, **environment: str
+) -> AsyncIterator[tuple[Here, Collector]]:
+    """A server that sends to a collector."""
+    async with collecting() as collector:
+        for name, value in {**QUICKLY, "OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint, **environment}.items():
+            monkeypatch.setenv(name, value)
+        async with serving(settings(mongo.uri, redis_server.url)) as here:
+            yield here, collector
+
+
+def traceparent(api: Any) -> None:
+    """From now on the api's calls are part of a trace."""
+    api.metadata = (*api.metadata, ("traceparent", PARENT))
+
+
+async def test_a_trace_goes_from_the_client_to_mongodb_and_back(
+    mongo: ReplicaSet, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, database: Documents, name: str
+) -> None:
+    async with traced(mongo, redis_server, monkeypatch) as (here, collector):
+        api = here.api
+        traceparent(api)
+        await api.create(name, feed(database.name, "c"), LATEST)
+        session = await api.open(name)
+        database["c"].insert_many([{"n": n} for n in range(10)])
+        await session.take(10)
+        await session.ack_and_wait(10)
+        await session.close()
+        await until(lambda: collector.named(SUBSCRIBE) and collector.named("feedmux stream open"))
+        [call] = collector.named(SUBSCRIBE)
+        assert (call.trace_id.hex(), call.parent_span_id.hex()) == (PARENT[3:35], PARENT[36:52])
+        assert plain(call.attributes) == {
+            "rpc.system.name": "grpc",
+            "rpc.method": SUBSCRIBE,
+            "rpc.response.status_code": "OK",
+        }
+        assert call.kind == call.SPAN_KIND_SERVER
+        # The stream outlives the call that asked for it: a trace of its own, linked.
+        [opened] = collector.named("feedmux stream open", feedmux_source="main")
+        assert opened.trace_id != call.trace_id
+        assert not opened.parent_span_id
+        assert [link.span_id for link in opened.links] == [call.span_id]
+        [asked] = collector.named(f"aggregate {database.name}.c")
+        assert asked.parent_span_id == opened.span_id
+        assert asked.kind == asked.SPAN_KIND_CLIENT
+        assert plain(asked.attributes)["db.system.name"] == "mongodb"
+        # Call and messages are linked to the stream that has read for them.
+        assert [link.span_id for link in call.links] == [opened.span_id]
+        await until(lambda: collector.named("feedmux deliver"))
+        [delivered, *more] = collector.named("feedmux deliver")
+        assert not more  # one a second at most
+        assert delivered.parent_span_id == call.span_id
+        assert [link.span_id for link in delivered.links] == [opened.span_id]
+        assert plain(delivered.attributes)["messaging.batch.message_count"] >= 1
+        # And what was acknowledged went to Redis.
+        await until(lambda: collector.named("feedmux commit"))
+        commit = collector.named("feedmux commit")[0]
+        assert any(each.parent_span_id == commit.span_id for each in collector.named("redis pipeline"))
+        text = "".join(str(span) for span in collector.spans)
+        assert "fullDocument" not in text
+
+
+async def test_a_resume_is_linked_to_what_it_resumes(
+    mongo: ReplicaSet, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, database: Documents
+) -> None:
+    async with traced(mongo, redis_server, monkeypatch) as (here, collector):
+        watch = here.api.watch(feed(database.name, "c"))
+        await watch.opened()
+        database.client.admin.command(
+            {
+                "configureFailPoint": "failCommand",
+                "mode": {"times": 1},
+                "data": {
+                    "failCommands": ["getMore"],
+                    "namespace": f"{database.name}.c",
+                    "errorCode": 6,
+                    "errorLabels": ["ResumableChangeStreamError"],
+                },
+            }
+        )
+        await until(lambda: collector.named("feedmux stream resume"))
+        [opened], [resumed] = collector.named("feedmux stream open"), collector.named("feedmux stream resume")
+        assert [link.span_id for link in resumed.links] == [opened.span_id]
+        assert plain(resumed.attributes)["error.type"] == "HostUnreachable"
+        await still_works(watch, database)
+
+
+async def still_works(watch: Receiver, database: Documents) -> None:
+    database["c"].insert_one({"n": 7})
+    assert await watch.numbers(1) == [7]
+    watch.cancel()
+
+
+async def test_a_refusal_is_no_failure_of_the_server(
+    mongo: ReplicaSet, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with traced(mongo, redis_server, monkeypatch) as (here, collector):
+        assert (await refused(here.api.get("nobody"))).code == "NOT_FOUND"
+        method = "feedmux.v1.Subscriptions/GetSubscription"
+        await until(lambda: collector.named(method))
+        [call] = collector.named(method)
+        attributes = plain(call.attributes)
+        assert attributes["rpc.response.status_code"] == "NOT_FOUND"
+        assert attributes["error.type"] == "SUBSCRIPTION_NOT_FOUND"
+        assert call.status.code == call.status.STATUS_CODE_UNSET
+
+
+async def test_the_python_client_passes_its_trace_on(
+    mongo: ReplicaSet, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, database: Documents
+) -> None:
+    tracer = TracerProvider(shutdown_on_exit=False).get_tracer("test")
+    async with traced(mongo, redis_server, monkeypatch) as (here, collector):
+        address = f"127.0.0.1:{here.server.ports.data}"
+        async with feedmux.AsyncClient(address) as client:
+            with tracer.start_as_current_span("mine") as mine:
+                async with client.feed(feedmux.Feed(database=database.name)).open() as session:
+                    database["c"].insert_one({"n": 1})
+                    await anext(aiter(session))
+
+        def in_a_thread() -> None:
+            with feedmux.Client(address) as client, tracer.start_as_current_span("mine too", context=there):
+                client.create_subscription("traced", feedmux.Feed(database=database.name))
+
+        there = trace.set_span_in_context(mine)
+        await asyncio.to_thread(in_a_thread)
+        await until(lambda: collector.named(SUBSCRIBE))
+        await until(lambda: collector.named("feedmux.v1.Subscriptions/CreateSubscription"))
+        wanted = trace.format_trace_id(mine.get_span_context().trace_id)
+        for method in (SUBSCRIBE, "feedmux.v1.Subscriptions/CreateSubscription"):
+            [call] = collector.named(method)
+            assert call.trace_id.hex() == wanted
+
+
+async def test_metrics_logs_and_the_resource(
+    mongo: ReplicaSet, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, database: Documents
+) -> None:
+    environment = {"OTEL_SERVICE_NAME": "feeds", "OTEL_RESOURCE_ATTRIBUTES": "deployment.environment.name=test,team=a"}
+    logger = logging.getLogger("feedmux_server.test")
+    logging.getLogger("feedmux_server").setLevel(logging.INFO)
+    async with traced(mongo, redis_server, monkeypatch, **environment) as (here, collector):
+        watch = here.api.watch(feed(database.name, "c"))
+        await watch.opened()
+        database["c"].insert_many([{"n": n} for n in range(5)])
+        await watch.take(5)
+        with here.server.service.hub.observer.span("in a span") as span:
+            logger.info("with a trace", extra={"tenant": "a", "secret": "canary"})
+        logging.getLogger("opentelemetry.exporter").error("about itself")
+        await until(lambda: any(record.body.string_value == "with a trace" for record in collector.logs))
+        [record] = [each for each in collector.logs if each.body.string_value == "with a trace"]
+        assert plain(record.attributes) == {"feedmux.tenant": "a"}
+        assert record.severity_text == "INFO"
+        assert record.span_id.hex() == trace.format_span_id(span.trace.span_id)  # type: ignore[attr-defined]
+        assert not [each for each in collector.logs if each.body.string_value == "about itself"]
+
+        def delivered() -> bool:
+            metric = collector.metrics.get("feedmux.delivered.events")
+            return metric is not None and [each.as_int for each in metric.sum.data_points] == [5]
+
+        await until(delivered)
+        assert collector.metrics["feedmux.delivered.events"].sum.is_monotonic
+        await until(lambda: "feedmux.event_loop.lag" in collector.metrics)
+        assert collector.metrics["feedmux.event_loop.lag"].unit == "s"
+        for resource in collector.resources:
+            assert resource["service.name"] == "feeds"
+            assert resource["team"] == "a"
+            assert resource["service.version"]
+        watch.cancel()
+
+
+async def test_what_is_not_sampled_is_not_sent(
+    mongo: ReplicaSet, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, database: Documents
+) -> None:
+    sampler = {"OTEL_TRACES_SAMPLER": "parentbased_always_off", "OTEL_METRICS_EXPORTER": "none"}
+    async with traced(mongo, redis_server, monkeypatch, **sampler) as (here, collector):
+        unsampled = here.api.watch(feed(database.name, "c"))
+        await unsampled.opened()
+        database["c"].insert_one({"n": 1})
+        await unsampled.take(1)
+        unsampled.cancel()
+        traceparent(here.api)
+        sampled = here.api.watch(feed(database.name, "c"))
+        await sampled.opened()
+        sampled.cancel()
+        await until(lambda: collector.named("feedmux.v1.ChangeFeed/Watch"))
+        await asyncio.sleep(0.3)
+        assert {span.trace_id.hex() for span in collector.spans} == {PARENT[3:35]}
+        assert len(collector.named("feedmux.v1.ChangeFeed/Watch")) == 1
+        assert not collector.metrics
+
+
+async def test_http_is_a_protocol_too(
+    mongo: ReplicaSet, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collector = Collector()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            if self.path == "/v1/traces":
+                collector.take_spans(trace_service_pb2.ExportTraceServiceRequest.FromString(body))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Not to the test's output."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    for name, value in QUICKLY.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+    try:
+        async with serving(settings(mongo.uri, redis_server.url)) as here:
+            await refused(here.api.get("nobody"))
+            await until(lambda: collector.named("feedmux.v1.Subscriptions/GetSubscription"))
+    finally:
+        await asyncio.to_thread(server.shutdown)
+        server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("OTEL_TRACES_EXPORTER", "jaegar", "OTEL_TRACES_EXPORTER: there is no exporter 'jaegar' here: console, none"),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "smoke", "OTEL_EXPORTER_OTLP_PROTOCOL 'smoke' is not known: grpc or"),
+    ],
+)
+async def test_what_cannot_be_used_is_refused(
+    mongo: ReplicaSet, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv(name, value)
+    with pytest.raises(CannotStart, match=said):
+        async with running(make_config(settings(mongo.uri, redis_server.url)), insecure_no_auth=True):
+            pass
+
+
+def test_a_log_line_names_its_trace() -> None:
+    record = logging.makeLogRecord({"msg": "hello", "levelname": "INFO", "tenant": "a"})
+    tracer = TracerProvider(shutdown_on_exit=False).get_tracer("test")
+    assert "trace_id" not in json.loads(JsonFormatter().format(record))
+    with tracer.start_as_current_span("work") as span:
+        line = json.loads(JsonFormatter().format(record))
+    here = span.get_span_context()
+    assert line["trace_id"] == trace.format_trace_id(here.trace_id)
+    assert line["span_id"] == trace.format_span_id(here.span_id)
+    assert line["tenant"] == "a"

@@ -1,0 +1,59 @@
+"""Turns at reading history: a few at a time, tenant by tenant, and none that is kept for ever."""
+
+import asyncio
+
+import pytest
+
+from feedmux_server.source import history_reads
+from feedmux_server.source.history_reads import HistoryReads, Turn
+
+
+async def waits(reads: HistoryReads, tenant: str, began: list[str]) -> Turn:
+    turn = await reads.begin(tenant)
+    began.append(tenant)
+    return turn
+
+
+async def settle() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+async def test_tenants_take_turns_however_many_streams_one_has() -> None:
+    reads, began = HistoryReads(1), list[str]()
+    first = reads.try_begin()
+    assert first is not None
+    assert reads.try_begin() is None
+    tasks = [asyncio.create_task(waits(reads, tenant, began)) for tenant in ("a", "a", "a", "b")]
+    await settle()
+    assert began == []
+    first.end()
+    first.end()  # a second time gives nothing
+    for expected in (["a"], ["a", "b"], ["a", "b", "a"], ["a", "b", "a", "a"]):
+        await settle()
+        assert began == expected
+        next(task for task in tasks if task.done()).result().end()
+        tasks = [task for task in tasks if not task.done()]
+    assert reads.try_begin() is not None
+
+
+async def test_who_gives_up_waiting_passes_the_turn_on() -> None:
+    reads, began = HistoryReads(1), list[str]()
+    first = reads.try_begin()
+    assert first is not None
+    gone, late = (asyncio.create_task(waits(reads, "a", began)) for _ in range(2))
+    await settle()
+    first.end()
+    gone.cancel()  # in the moment in which the turn was given to it
+    (await late).end()
+    assert began == ["a"]
+    assert reads.try_begin() is not None
+
+
+async def test_a_long_read_does_not_keep_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_reads, "TURN_MAX_S", 0.01)
+    reads = HistoryReads(1)
+    assert reads.try_begin() is not None  # and never ends it
+    async with asyncio.timeout(10):
+        (await reads.begin("b")).end()
+    assert reads.try_begin() is not None

@@ -1,0 +1,91 @@
+"""Spark, and a server that it reads from, each a process of its own: Spark's calls would block a server in this one.
+
+One session of `local[2]` serves all tests that ask for `spark`. Drivers that are to be killed, and other cluster
+managers, are processes: see `driver_process`.
+"""
+
+import logging
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from pymongo import MongoClient
+from pymongo.database import Database
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+import feedmux_spark
+from feedmux_server.embedded import RedisServer, ReplicaSet
+from tests.integration.servers import server_process, settings
+from tests.spark.support import Site
+
+Documents = Database[dict[str, Any]]
+
+
+@pytest.fixture(scope="session")
+def java() -> None:
+    """JAVA_HOME is set to a Java that Spark runs on."""
+    feedmux_spark.java_home()
+
+
+@pytest.fixture(scope="session")
+def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session of `local[2]`."""
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    session = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+    # The JVM goes when its standard input is closed; pyspark leaves that to the end of the process.
+    gateway: Any = SparkContext._gateway
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(30)
+    SparkContext._gateway = SparkContext._jvm = None
+
+
+@pytest_asyncio.fixture(scope="session")
+async def site(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
+    """MongoDB, Redis and a server. MongoDB's clock goes on by itself every second, so a pinned end is reached soon."""
+    async with ReplicaSet(oplog_mb=2048, parameters={"periodicNoopIntervalSecs": "1"}) as mongo:
+        configuration = settings(mongo.uri, redis_server.url)
+        async with server_process(configuration, tmp_path_factory.mktemp("server")) as server:
+            with MongoClient[dict[str, Any]](mongo.uri) as client:
+                yield Site(server, client)
+
+
+@pytest.fixture
+def database(site: Site) -> Iterator[Documents]:
+    """A database with a fresh name, dropped after the test."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    yield site.client[name]
+    site.client.drop_database(name)
+
+
+@pytest.fixture
+def options(site: Site, database: Documents) -> Callable[..., dict[str, str]]:
+    """The options of a stream of `database.c` under a name of its own, which further ones are added to."""
+    consumer_name = f"query-{uuid.uuid4().hex[:12]}"
+
+    def make(**more: Any) -> dict[str, str]:
+        chosen = {
+            "endpoint": site.endpoint,
+            "database": database.name,
+            "collection": "c",
+            "consumerName": consumer_name,
+            "startingOffsets": "earliest",
+            **more,
+        }
+        return {name: str(value) for name, value in chosen.items()}
+
+    return make

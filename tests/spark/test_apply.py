@@ -1,0 +1,161 @@
+"""Mirrored tables: the latest change of each document, deletes, repeats, crashes, and what cannot be followed."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from feedmux_spark.apply import CannotApply, ParquetMirror, latest_changes, mirror_schema
+from feedmux_spark.rows import row_maker
+from tests.spark.events import event, stream, token
+
+KEY = StructType([StructField("_id", LongType())])
+DOCUMENT = StructType([StructField("_id", LongType()), StructField("state", StringType())])
+SCHEMA = mirror_schema(DOCUMENT)
+SECONDS = 1_700_000_000
+
+
+def change(
+    number: int, operation: str, key: int | None, state: str | None = None, *, index: int = 0, **fields: Any
+) -> dict[str, Any]:
+    """The change `number` of the stream: the document `key` is now `state`, or gone."""
+    document = {"_id": key, "state": state} if state else None
+    return event(
+        number,
+        operation,
+        _id=token(SECONDS, number, index=index),
+        fullDocument=document,
+        documentKey=None if key is None else {"_id": key},
+        **fields,
+    )
+
+
+def frame(spark: SparkSession, events: Iterable[dict[str, Any]]) -> DataFrame:
+    batches = row_maker("typed", SCHEMA, "fail").record_batches(stream(*events))
+    return spark.createDataFrame(pa.Table.from_batches(batches), SCHEMA)
+
+
+@pytest.fixture
+def mirror(spark: SparkSession, tmp_path: Path) -> ParquetMirror:
+    """Of a collection with documents 1, 2 and 3, all `copied`."""
+    mirror = ParquetMirror(spark, str(tmp_path / "mirror"))
+    documents = [((number,), (number, "copied")) for number in (1, 2, 3)]
+    schema = StructType([StructField("document_key", KEY), StructField("document", DOCUMENT)])
+    mirror.create(spark.createDataFrame(documents, schema))
+    return mirror
+
+
+def content(mirror: ParquetMirror) -> dict[int, str]:
+    return {row.document_key._id: row.document.state for row in mirror.read().collect()}
+
+
+def test_of_each_document_the_latest_change_is_left(spark: SparkSession) -> None:
+    changes = [
+        change(5, "update", 1, "third"),
+        change(4, "update", 1, "second", index=2),
+        change(4, "insert", 1, "first", index=1),
+        change(4, "delete", 2, index=3),
+        change(4, "insert", 2, "again", index=130),
+        change(6, "create", None),
+    ]
+    for order in (changes, changes[::-1]):
+        found = latest_changes(frame(spark, order)).collect()
+        assert {row.document_key._id: row.document.state for row in found} == {1: "third", 2: "again"}
+
+
+def test_changes_are_applied_once(spark: SparkSession, mirror: ParquetMirror) -> None:
+    assert content(mirror) == {1: "copied", 2: "copied", 3: "copied"}
+    first = frame(
+        spark,
+        [
+            change(1, "update", 1, "updated"),
+            change(2, "delete", 2),
+            change(3, "insert", 4, "inserted"),
+            change(4, "insert", 5, "short-lived"),
+            change(5, "delete", 5),
+            change(6, "createIndexes", None),
+        ],
+    )
+    mirror.apply(first, 0)
+    state = {1: "updated", 3: "copied", 4: "inserted"}
+    assert content(mirror) == state
+    folders = sorted(path.name for path in Path(mirror.path).iterdir())
+    mirror.apply(first, 0)
+    assert sorted(path.name for path in Path(mirror.path).iterdir()) == folders
+    # A later batch with changes that are not later: nothing goes backwards.
+    mirror.apply(frame(spark, [change(1, "update", 1, "old"), change(2, "replace", 4, "old")]), 1)
+    assert content(mirror) == state
+    mirror.apply(frame(spark, [change(7, "replace", 1, "replaced"), change(8, "insert", 2, "back")]), 2)
+    assert content(mirror) == {1: "replaced", 2: "back", 3: "copied", 4: "inserted"}
+
+
+def test_a_crash_while_writing_leaves_the_old_state_and_is_written_over(
+    spark: SparkSession, mirror: ParquetMirror
+) -> None:
+    changes = frame(spark, [change(1, "update", 1, "updated")])
+    mirror.apply(changes, 0)
+    (newest,) = Path(mirror.path).glob("state-000000000001-*")
+    (newest / "_SUCCESS").unlink()
+    assert content(mirror) == {1: "copied", 2: "copied", 3: "copied"}
+    mirror.apply(changes, 0)
+    assert content(mirror) == {1: "updated", 2: "copied", 3: "copied"}
+
+
+def test_a_failure_while_writing_leaves_the_old_state(spark: SparkSession, mirror: ParquetMirror) -> None:
+    changes = frame(spark, [change(number, "insert", number, "new") for number in range(10, 40)])
+    broken = changes.withColumn("sort_key", changes.sort_key).where("raise_error('disk full') IS NULL")
+    with pytest.raises(Exception, match="disk full"):
+        mirror.apply(broken, 0)
+    assert content(mirror) == {1: "copied", 2: "copied", 3: "copied"}
+
+
+def test_old_states_are_removed(spark: SparkSession, mirror: ParquetMirror) -> None:
+    for batch_id in range(4):
+        mirror.apply(frame(spark, [change(batch_id + 1, "insert", 10 + batch_id, "new")]), batch_id)
+    assert [path.name.split("-")[1] for path in sorted(Path(mirror.path).iterdir())] == ["000000000003", "000000000004"]
+    assert len(content(mirror)) == 7
+
+
+def test_a_drop_empties_the_table_up_to_it(spark: SparkSession, mirror: ParquetMirror) -> None:
+    changes = [change(1, "insert", 9, "lost"), change(2, "drop", None), change(3, "insert", 1, "after")]
+    mirror.apply(frame(spark, changes), 0)
+    assert content(mirror) == {1: "after"}
+
+
+def test_a_document_that_was_gone_when_looked_up_is_gone(spark: SparkSession, mirror: ParquetMirror) -> None:
+    found_none = change(1, "update", 1) | {"fullDocument": None}
+    mirror.apply(frame(spark, [found_none]), 0)
+    assert content(mirror) == {2: "copied", 3: "copied"}
+
+
+@pytest.mark.parametrize(
+    ("events", "says"),
+    [
+        ([change(1, "update", 1)], "updateLookup"),
+        ([change(1, "rename", None)], "copy it anew"),
+        ([change(1, "insert", 1, "a", operationType=None)], "operationType"),
+        (
+            [change(1, "insert", 1, "a"), change(2, "insert", 1, "a", ns={"db": "shop", "coll": "x"})],
+            "shop.orders, shop.x",
+        ),
+    ],
+)
+def test_what_a_mirror_cannot_follow_is_an_error(
+    spark: SparkSession, mirror: ParquetMirror, events: list[dict[str, Any]], says: str
+) -> None:
+    with pytest.raises(CannotApply, match=says):
+        mirror.apply(frame(spark, events), 0)
+    assert content(mirror) == {1: "copied", 2: "copied", 3: "copied"}
+
+
+def test_a_mirror_is_created_once_and_before_it_is_read(
+    spark: SparkSession, mirror: ParquetMirror, tmp_path: Path
+) -> None:
+    with pytest.raises(CannotApply, match="already"):
+        mirror.create(mirror.read())
+    with pytest.raises(CannotApply, match="create it"):
+        ParquetMirror(spark, str(tmp_path / "none")).read()

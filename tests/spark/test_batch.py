@@ -1,0 +1,128 @@
+"""Batches, clear errors, and what may not be seen."""
+
+import json
+import logging
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from pyspark.sql import SparkSession
+
+from feedmux_server.embedded import RedisServer
+from feedmux_server.embedded.ports import free_ports
+from tests.integration.servers import KEY_A, server_process, settings, tenants_file
+from tests.spark.support import Documents, Sink, Site, drain, insert, numbers, offset, start
+
+Options = Callable[..., dict[str, str]]
+
+
+def read(spark: SparkSession, options: dict[str, str]) -> list[int]:
+    return numbers(spark.read.format("feedmux").options(**options).load().collect())
+
+
+def test_a_range_of_offsets(spark: SparkSession, database: Documents, options: Options, tmp_path: Path) -> None:
+    insert(database, range(300))
+    sink = Sink(tmp_path / "out")
+    query = drain(spark, options(maxEventsPerTrigger=100), sink, tmp_path / "check")
+    ends = [json.dumps(offset(each["sources"][0]["endOffset"])) for each in query.recentProgress]
+    insert(database, range(300, 310))
+    some = {"maxBytesPerTrigger": 20_000, "readPartitions": 3}
+    assert read(spark, options(startingOffsets=ends[0], endingOffsets=ends[1], **some)) == list(range(100, 200))
+    assert read(spark, options(startingOffsets=ends[0])) == list(range(100, 310))
+    assert read(spark, options(startingOffsets=ends[1], endingOffsets=ends[1])) == []
+    rows = spark.read.format("feedmux").options(**options(schemaMode="json", **some)).load()
+    assert json.loads(rows.orderBy("sort_key").take(1)[0]["event"])["fullDocument"]["n"] == 0
+
+
+def failure(spark: SparkSession, options: dict[str, str], tmp_path: Path) -> str:
+    """What a stream with these options fails with."""
+    with pytest.raises(Exception) as caught:  # noqa: PT011 Spark's, of several kinds; the text is what counts
+        drain(spark, options, Sink(tmp_path / "out"), tmp_path / "check")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"endpoint": None}, "option endpoint is missing"),
+        ({"collecton": "c"}, "did you mean collection?"),
+        ({"schemaMode": "typed"}, "schemaMode typed needs a schema"),
+        ({"source": "nowhere"}, "check the options source and consumerName"),
+        ({"pipeline": '[{"$lookup": {}}]'}, "STAGE_NOT_ALLOWED"),
+        ({"startingOffsets": '{"position": "AQI="}'}, "not a place of this feed"),
+    ],
+)
+def test_clear_errors(
+    spark: SparkSession, options: Options, tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    chosen = {name: value for name, value in {**options(), **change}.items() if value is not None}
+    assert message in failure(spark, chosen, tmp_path)
+
+
+def test_a_name_of_another_feed(spark: SparkSession, options: Options, tmp_path: Path) -> None:
+    drain(spark, options(), Sink(tmp_path / "one"), tmp_path / "check-one")
+    assert "is taken by a subscription of another feed" in failure(spark, options(collection="d"), tmp_path)
+
+
+def test_an_unreachable_server(spark: SparkSession, options: Options, tmp_path: Path) -> None:
+    [port] = free_ports(1)
+    told = failure(spark, options(endpoint=f"127.0.0.1:{port}", retryTimeoutMs=500), tmp_path)
+    assert f"feedmux at '127.0.0.1:{port}' cannot be reached" in told
+
+
+@pytest_asyncio.fixture
+async def guarded(site: Site, redis_server: RedisServer, tmp_path: Path) -> AsyncIterator[Site]:
+    """A server that wants credentials."""
+    configuration = settings("mongodb://{}:{}".format(*site.client.address or ()), redis_server.url)
+    configuration["tenants_file"] = str(tenants_file(tmp_path))
+    async with server_process(configuration, tmp_path) as server:
+        yield Site(server, site.client)
+
+
+async def test_secrets_are_not_seen(
+    spark: SparkSession,
+    guarded: Site,
+    database: Documents,
+    options: Options,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    insert(database, range(10))
+    wrong = "wrong-credential-canary"
+    told = failure(spark, options(endpoint=guarded.endpoint, token=wrong), tmp_path / "wrong")
+    assert "refused the credentials" in told
+    assert wrong not in told
+    file = tmp_path / "credential"
+    file.write_text(KEY_A + "\n")
+    caplog.set_level(logging.DEBUG)
+    spark.sparkContext.setLogLevel("INFO")
+    try:
+        for credential in ({"token": KEY_A}, {"tokenFile": str(file)}):
+            [by] = credential
+            folder = tmp_path / by
+            chosen = options(endpoint=guarded.endpoint, consumerName=f"{database.name}-{by}", **credential)
+            sink = Sink(folder / "out")
+            query = start(spark, chosen, sink, folder / "check", availableNow=True)
+            assert query.awaitTermination(120)
+            assert sink.numbers() == list(range(10))
+            rows = spark.read.format("feedmux").options(**chosen).load()
+            assert numbers(rows.collect()) == list(range(10))
+            plan = rows._jdf.queryExecution().toString()
+            shown = [plan, *(each.json for each in query.recentProgress)]
+            assert all(KEY_A not in text for text in shown)
+            kept = [path.read_bytes() for path in (folder / "check").rglob("*") if path.is_file()]
+            assert all(KEY_A.encode() not in content for content in kept)
+    finally:
+        spark.sparkContext.setLogLevel("ERROR")
+    logged = "".join(capfd.readouterr()) + caplog.text
+    assert "INFO" in logged
+    assert KEY_A not in logged
+    assert wrong not in logged
+
+
+async def test_a_missing_token_file(spark: SparkSession, guarded: Site, options: Options, tmp_path: Path) -> None:
+    told = failure(spark, options(endpoint=guarded.endpoint, tokenFile="/none"), tmp_path)
+    assert "'/none' cannot be read on this host: No such file" in told

@@ -1,0 +1,287 @@
+"""The envelope, JSON, schemas and errors. Typed columns stand beside a reference in another file."""
+
+import json
+import pickle
+from datetime import UTC, datetime
+from typing import Any
+
+import bson
+import pyarrow as pa
+import pytest
+from bson import Binary, Code, DBRef, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp, json_util
+from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.datetime_ms import DatetimeMS
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+    VariantType,
+)
+
+from feedmux_spark.rows import InvalidEvents, SchemaRefused, TypeMismatch, default_schema, row_maker, typed_schema
+from tests.spark.events import WALL, event, stream, token
+
+UNUSUAL = {
+    "int": 1, "long": Int64(1 << 60), "double": 1.5, "minus zero": -0.0, "text": 'é "quoted" \u2028\x01', "none": None,
+    "nested": {"list": [1, {"a": Decimal128("1.10")}], "empty": {}}, "id": ObjectId(b"abcdefghijkl"),
+    "raw": b"\x00\xff", "uuid": Binary(bytes(range(16)), 4),
+    "own": Binary(b"x", 128), "date": datetime(2024, 1, 2, 3, 4, 5, 678000, UTC),
+    "far": DatetimeMS(1 << 60), "early": DatetimeMS(-1), "regex": Regex("a/b", "ix"), "code": Code("f()"),
+    "scope": Code("f()", {"x": Code("g()")}), "ref": DBRef("c", 1, "d", note=Code("h()")),
+    "min": MinKey(), "max": MaxKey(), "time": Timestamp(7, 8), "yes": True,
+}  # fmt: skip
+
+
+def struct(**fields: DataType) -> StructType:
+    return StructType([StructField(name, each) for name, each in fields.items()])
+
+
+def rows(mode: str, events: bytes, schema: StructType | None = None, mismatch: str = "fail") -> list[dict[str, Any]]:
+    schema = schema or default_schema(mode)
+    batches = row_maker(mode, schema, mismatch).record_batches(events)
+    for batch in batches:
+        batch.validate(full=True)
+        assert batch.schema.equals(to_arrow_schema(schema, timezone="UTC"))
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def test_the_envelope_holds_the_event_and_says_where_it_belongs() -> None:
+    first = event(3, documentKey={"_id": 3, "shard": "x"})
+    second = event(4, "drop", fullDocument=None, documentKey=None)
+    one, two = rows("envelope", stream(first, second))
+    assert one == {
+        "resume_token": bson.encode(first["_id"]),
+        "sort_key": bytes.fromhex("6553f10000000003000000000000000000"),
+        "cluster_time": datetime.fromtimestamp(1_700_000_000, UTC),
+        "cluster_time_increment": 3,
+        "wall_time": WALL,
+        "operation": "insert",
+        "database": "shop",
+        "collection": "orders",
+        "document_key": bson.encode({"_id": 3, "shard": "x"}),
+        "event": bson.encode(first),
+    }
+    assert (two["operation"], two["document_key"], two["event"]) == ("drop", None, bson.encode(second))
+
+
+def test_events_are_laid_over_the_batch_without_a_copy() -> None:
+    events = stream(*(event(number) for number in range(1, 100)))
+    (batch,) = row_maker("envelope", default_schema("envelope"), "fail").record_batches(events)
+    data = batch.column("event").buffers()[2]
+    assert data.address == pa.py_buffer(events).address
+    assert data.size == len(events)
+
+
+@pytest.mark.parametrize(
+    ("shape", "found"),
+    [
+        ({"operationType": None}, {"operation": None}),
+        ({"operationType": "aNewOne"}, {"operation": "aNewOne"}),
+        ({"operationType": 7, "wallTime": "noon", "documentKey": 1, "ns": []}, {"operation": None, "database": None}),
+        ({"ns": {"db": "shop"}}, {"database": "shop", "collection": None}),
+        ({"ns": None, "clusterTime": None}, {"database": None, "cluster_time_increment": 1}),
+        (
+            {"documentKey": {"_id": {"a": [1, Regex("x")]}}},
+            {"document_key": bson.encode({"_id": {"a": [1, Regex("x")]}})},
+        ),
+    ],
+)
+def test_what_an_event_lacks_or_has_of_another_type_is_null(shape: dict[str, Any], found: dict[str, Any]) -> None:
+    shaped = event(1, **shape)
+    (row,) = rows("envelope", stream(shaped))
+    assert row | found == row
+    assert row["event"] == bson.encode(shaped)
+
+
+def test_the_token_may_stand_anywhere() -> None:
+    first = event(1)
+    moved = {name: first[name] for name in reversed(first)}
+    # The encoder puts `_id` first, as MongoDB does; after $replaceRoot it need not.
+    raw = b"".join(bson.encode({name: value})[4:-1] for name, value in moved.items())
+    moved_raw = (len(raw) + 5).to_bytes(4, "little") + raw + b"\0"
+    one, two = rows("envelope", stream(first) + moved_raw)
+    assert one | {"event": None} == two | {"event": None}
+
+
+def test_rows_of_any_shapes_mixed_are_those_of_each_alone() -> None:
+    events = [
+        event(
+            number,
+            fullDocument={f"f{other}": other for other in range(number % 7)},
+            extra=[number] * (number % 3) or None,
+        )
+        if number % 5
+        else event(number, "delete", fullDocument=None, lsid={"id": Binary(bytes(16), 4)}, txnNumber=Int64(number))
+        for number in range(1, 400)
+    ]
+    together = rows("envelope", stream(*events))
+    assert together == [rows("envelope", stream(each))[0] for each in events]
+
+
+def test_no_events_make_no_batch() -> None:
+    assert row_maker("envelope", default_schema("envelope"), "fail").record_batches(b"") == []
+
+
+def test_a_maker_can_be_sent_to_a_worker_before_and_after_its_use() -> None:
+    maker = row_maker("json", default_schema("json"), "fail")
+    events = stream(event(1), event(2))
+    made = pickle.loads(pickle.dumps(maker)).record_batches(events)
+    assert maker.record_batches(events) == made == pickle.loads(pickle.dumps(maker)).record_batches(events)
+
+
+@pytest.mark.parametrize("document", [UNUSUAL, UNUSUAL | {"nan": float("nan"), "inf": [float("-inf")]}])
+def test_json_is_the_text_of_json_util(document: dict[str, Any]) -> None:
+    changed = event(1, fullDocument=document)
+    (row,) = rows("json", stream(changed))
+    options = CodecOptions[dict[str, Any]](datetime_conversion=DatetimeConversion.DATETIME_MS)
+    decoded = bson.decode(bson.encode(changed), options)
+    relaxed = json_util.dumps(
+        decoded, json_options=json_util.RELAXED_JSON_OPTIONS, ensure_ascii=False, separators=(",", ":")
+    )
+    assert row["event"] == relaxed
+    assert json.loads(row["event"])["documentKey"] == {"_id": 1}
+
+
+def test_a_typed_schema_takes_its_columns_in_any_order_and_any_part() -> None:
+    schema = struct(
+        operation=StringType(),
+        document=struct(name=StringType(), _id=LongType()),
+        document_key=struct(_id=LongType()),
+        document_before=struct(name=StringType()),
+        update_description=struct(removedFields=ArrayType(StringType())),
+        event=StringType(),
+    )
+    inserted = event(1, fullDocument={"_id": 1, "name": "a"})
+    removed = event(2, "delete", fullDocument=None, documentKey={"_id": 1}, fullDocumentBeforeChange={"name": "a"})
+    updated = event(3, "update", fullDocument={"name": None}, updateDescription={"removedFields": ["x"]})
+    one, two, three = rows("typed", stream(inserted, removed, updated), schema)
+    assert (one["operation"], one["document"], one["document_key"]) == ("insert", {"name": "a", "_id": 1}, {"_id": 1})
+    assert (two["document"], two["document_key"], two["document_before"]) == (None, {"_id": 1}, {"name": "a"})
+    assert (three["document"], three["update_description"]) == ({"name": None, "_id": None}, {"removedFields": ["x"]})
+    assert json.loads(three["event"])["updateDescription"] == {"removedFields": ["x"]}
+
+
+def test_typed_schema_puts_the_envelope_beside_the_document() -> None:
+    document = struct(_id=LongType())
+    schema = typed_schema(document, document_key=document, before=True)
+    (row,) = rows("typed", stream(event(1)), schema)
+    assert [*row][-2:] == ["document", "document_before"]
+    assert (row["document"], row["document_key"], row["document_before"]) == ({"_id": 1}, {"_id": 1}, None)
+
+
+def test_a_mismatch_names_the_field_the_types_and_the_event_but_no_value() -> None:
+    schema = struct(document=struct(items=ArrayType(struct(price=IntegerType()))))
+    events = stream(event(1), event(2, fullDocument={"items": [{"price": 1}, {"price": "secret"}]}), event(3))
+    with pytest.raises(TypeMismatch) as raised:
+        rows("typed", events, schema)
+    message = str(raised.value)
+    for part in (
+        "document.items[].price",
+        "BSON string",
+        "INT",
+        "onTypeMismatch",
+        token(1_700_000_000, 2)["_data"],
+        "orders",
+    ):
+        assert part in message
+    assert "secret" not in message
+    found = rows("typed", events, schema, "null")
+    assert [row["document"]["items"] for row in found] == [None, [{"price": 1}, {"price": None}], None]
+
+
+def test_far_dates_are_kept_as_far_as_microseconds_reach() -> None:
+    furthest = ((1 << 63) - 1) // 1000
+    dates = [253_402_300_800_000, -furthest, furthest, furthest + 1, -(1 << 63)]
+    events = stream(*(event(n, fullDocument={"at": DatetimeMS(each)}) for n, each in enumerate(dates, 1)))
+    schema = struct(document=struct(at=TimestampType()))
+    (batch,) = row_maker("typed", schema, "null").record_batches(events)
+    column = batch.column("document").field(0)
+    assert column.view(pa.int64()).to_pylist() == [
+        253_402_300_800_000_000,
+        -furthest * 1000,
+        furthest * 1000,
+        None,
+        None,
+    ]
+    with pytest.raises(TypeMismatch):
+        row_maker("typed", schema, "fail").record_batches(events)
+
+
+@pytest.mark.parametrize("mismatch", ["fail", "null"])
+def test_a_column_that_may_not_be_null_fails_where_it_would_be(mismatch: str) -> None:
+    inner = StructType([StructField("name", StringType(), nullable=False)])
+    schema = struct(document=inner)
+    present, absent = event(1, fullDocument={"name": "a"}), event(2, "delete", fullDocument=None)
+    assert [row["document"] for row in rows("typed", stream(present, absent), schema)] == [{"name": "a"}, None]
+    with pytest.raises(TypeMismatch, match=r"document\.name is declared NOT NULL"):
+        rows("typed", stream(present, event(3, fullDocument={"name": None})), schema, mismatch)
+    elements = struct(document=struct(tags=ArrayType(StringType(), containsNull=False)))
+    with pytest.raises(TypeMismatch, match=r"document\.tags\[\] is declared NOT NULL"):
+        rows("typed", stream(event(1, fullDocument={"tags": ["a", None]})), elements, mismatch)
+
+
+@pytest.mark.parametrize(
+    ("mode", "schema", "says"),
+    [
+        ("avro", default_schema("json"), "envelope, json, typed"),
+        ("envelope", struct(price=LongType()), "schemaMode typed"),
+        ("envelope", struct(event=StringType()), "BINARY"),
+        ("json", struct(event=BinaryType()), "STRING"),
+        ("typed", struct(_id=LongType()), "struct column `document`"),
+        ("typed", struct(document=struct(_id=LongType()), total=LongType()), "field of the struct column `document`"),
+        ("typed", struct(document=struct(a=MapType(LongType(), LongType()))), "keys are not STRING"),
+        ("typed", struct(document=struct(a=VariantType())), "parse_json"),
+        ("typed", struct(document=struct(a=struct())), "without fields"),
+        ("typed", struct(document=struct(a=LongType()), cluster_time=LongType()), "TIMESTAMP"),
+        ("envelope", StructType([StructField("operation", StringType())] * 2), "operation twice"),
+        ("envelope", StructType([]), "no columns"),
+    ],
+)
+def test_a_schema_that_cannot_be_filled_is_refused_with_what_to_do(mode: str, schema: StructType, says: str) -> None:
+    with pytest.raises(SchemaRefused, match=says):
+        row_maker(mode, schema, "fail")
+
+
+def test_an_unknown_mismatch_rule_is_refused() -> None:
+    with pytest.raises(SchemaRefused, match="neither fail nor null"):
+        row_maker("json", default_schema("json"), "ignore")
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        b"abc",
+        stream(event(1))[:-1],
+        stream(event(1)) + b"\x05\0\0",
+        stream({"a": 1}),
+        stream(event(1, _id={"_data": "83"})),
+        stream(event(1, _id={"_data": 7})),
+        stream(event(1, _id={"_data": token(1, 1, version=3)["_data"]})),
+        stream(event(1)).replace(b"\x02operationType", b"\x42operationType"),
+        stream(event(1)).replace(b"\x07\0\0\0insert", b"\xff\xff\xff\xffinsert"),
+        stream(event(1)).replace(b"\x07\0\0\0insert", b"\xff\xff\xff\x7finsert"),
+    ],
+    ids=[
+        "text",
+        "cut",
+        "tail",
+        "no token",
+        "short token",
+        "odd token",
+        "new token",
+        "unknown type",
+        "negative",
+        "huge",
+    ],
+)
+def test_bytes_that_are_no_events_are_an_error(events: bytes) -> None:
+    with pytest.raises(InvalidEvents):
+        rows("envelope", events)

@@ -1,0 +1,50 @@
+"""The sort key puts changes in the order in which they happened, also across token versions."""
+
+import itertools
+import random
+
+import pytest
+from bson import Int64
+
+from feedmux_server.core.resume_token import ResumeToken
+from feedmux_spark.rows import default_schema, row_maker
+from feedmux_spark.rows.token_order import SORT_KEY_BYTES
+from tests.spark.events import event, stream, token
+
+PLACES = [
+    {"seconds": seconds, "increment": increment, "index": index, "invalidate": invalidate}
+    for seconds, increment, index, invalidate in itertools.product(
+        (1, 1_700_000_000, 0xFFFF_FFFF), (1, 2, 0xFFFF_FFFF), (0, 1, 63, 64, 127, 128, 40_000, 1 << 24), (False, True)
+    )
+]
+
+
+def sort_keys(*events: dict[str, object]) -> list[bytes]:
+    (batch,) = row_maker("envelope", default_schema("envelope"), "fail").record_batches(stream(*events))
+    keys: list[bytes] = batch.column("sort_key").to_pylist()
+    return keys
+
+
+def test_sort_keys_sort_as_the_server_compares_tokens() -> None:
+    tokens = [token(**place, version=version, tail="46AB") for place in PLACES for version in (1, 2)]  # type: ignore[arg-type]
+    random.Random(5).shuffle(tokens)
+    keys = sort_keys(*(event(1, _id=each) for each in tokens))
+    assert {len(key) for key in keys} == {SORT_KEY_BYTES}
+    places = [ResumeToken.from_key_string(bytes.fromhex(each["_data"])).key[:4] for each in tokens]
+    by_key = sorted(range(len(tokens)), key=lambda row: keys[row])
+    assert [places[row] for row in by_key] == sorted(places)
+    # One place, one key, whatever the version; different places, different keys.
+    assert len(set(keys)) == len(set(places)) == len(PLACES)
+
+
+def test_fragments_of_one_event_come_in_their_order() -> None:
+    numbers = [3, 1, 2, 300, 256]
+    keys = sort_keys(*(event(1, splitEvent={"fragment": number, "of": 300}) for number in numbers))
+    assert [number for _, number in sorted(zip(keys, numbers, strict=True))] == sorted(numbers)
+
+
+@pytest.mark.parametrize("identifier", [Int64(5), "x" * 3000, None])
+def test_what_names_the_document_has_no_part_in_it(identifier: object) -> None:
+    (plain,) = sort_keys(event(1))
+    (other,) = sort_keys(event(1, documentKey={"_id": identifier}, _id=token(1_700_000_000, 1, tail="46" * 900)))
+    assert plain == other

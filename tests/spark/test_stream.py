@@ -1,0 +1,181 @@
+"""The stream within one session: triggers, limits, starts, restarts."""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import feedmux
+from feedmux_spark.offsets import Offset
+from tests.spark.support import (
+    Documents,
+    Sink,
+    Site,
+    drain,
+    insert,
+    is_subscribed,
+    offset,
+    running,
+    shown,
+    start,
+    stream,
+    wait_until,
+)
+
+Options = Callable[..., dict[str, str]]
+
+
+def test_found_without_registering_and_drained(
+    spark: SparkSession, database: Documents, options: Options, tmp_path: Path
+) -> None:
+    insert(database, range(1000))
+    sink = Sink(tmp_path / "out")
+    query = drain(spark, options(maxEventsPerTrigger=300, readPartitions=3), sink, tmp_path / "check")
+    assert sink.numbers() == list(range(1000))
+    assert sink.sizes() == [300, 300, 300, 100]
+    progress = query.recentProgress[0]
+    source = progress["sources"][0]
+    assert source["numInputRows"] == 300
+    end = offset(source["endOffset"])
+    assert list(end) == sorted(end) == ["clusterTime", "gaps", "position", "version"]
+    # Again: what came meanwhile, once.
+    insert(database, range(1000, 1100))
+    drain(spark, options(), sink, tmp_path / "check")
+    assert sink.numbers() == list(range(1100))
+
+
+def test_bytes_bound_a_batch_by_one_event(
+    spark: SparkSession, database: Documents, options: Options, tmp_path: Path
+) -> None:
+    insert(database, range(10), pad=10_000)
+    sink = Sink(tmp_path / "out")
+    drain(spark, options(maxBytesPerTrigger=25_000, readPartitions=1), sink, tmp_path / "check")
+    assert sink.sizes() == [3, 3, 3, 1]
+    assert sink.numbers() == list(range(10))
+
+
+def test_live_with_the_default_trigger(
+    spark: SparkSession, database: Documents, options: Options, tmp_path: Path
+) -> None:
+    sink = Sink(tmp_path / "out")
+    query = start(spark, options(startingOffsets="latest"), sink, tmp_path / "check")
+    with running(query):
+        wait_until(lambda: is_subscribed(options()), query)
+        for first in range(0, 300, 100):
+            insert(database, range(first, first + 100))
+            wait_for_rows(sink, first + 100, query)
+        assert sink.numbers() == list(range(300))
+        wait_until(lambda: lag(query) <= 1, query)
+        # Spark never commits a last batch; the server hears of it by the next question.
+        end = Offset.from_json(offset(shown(query, "sources")[0]["endOffset"]))
+        with feedmux.Client(options()["endpoint"]) as client:
+            wait_until(lambda: stored_time(client, options()["consumerName"]) >= end.time, query)
+
+
+def stored_time(client: feedmux.Client, name: str) -> tuple[int, int]:
+    """The cluster time of a subscription's place."""
+    time = client.get_subscription(name).cluster_time
+    return (time.time, time.inc) if time else (0, 0)
+
+
+def wait_for_rows(sink: Sink, count: int, query: StreamingQuery) -> None:
+    wait_until(lambda: len(sink.numbers()) == count, query)
+
+
+def lag(query: Any) -> float:
+    """Seconds between what MongoDB has and what was read, as the progress shows it."""
+    source = shown(query, "sources")[0]
+    ends = [offset(source[name]) for name in ("endOffset", "latestOffset")]
+    read, there = (datetime.fromisoformat(end["clusterTime"].partition("/")[0]) for end in ends)
+    return (there - read).total_seconds()
+
+
+def test_processing_time(spark: SparkSession, database: Documents, options: Options, tmp_path: Path) -> None:
+    insert(database, range(50))
+    sink = Sink(tmp_path / "out")
+    query = start(spark, options(maxEventsPerTrigger=20), sink, tmp_path / "check", processingTime="200 milliseconds")
+    with running(query):
+        wait_until(lambda: len(sink.numbers()) == 50, query)
+    assert sink.sizes()[:3] == [20, 20, 10]
+
+
+def test_once_takes_all_there_is(spark: SparkSession, database: Documents, options: Options, tmp_path: Path) -> None:
+    insert(database, range(500))
+    sink = Sink(tmp_path / "out")
+    query = start(spark, options(maxEventsPerTrigger=100), sink, tmp_path / "check", once=True)
+    assert query.awaitTermination(60)
+    assert sink.sizes() == [500]
+
+
+@pytest.mark.parametrize("kind", ["time", "offset"])
+def test_starts(
+    spark: SparkSession, database: Documents, options: Options, site: Site, tmp_path: Path, kind: str
+) -> None:
+    insert(database, range(10))
+    if kind == "time":
+        now = site.client.admin.command("hello")["operationTime"]
+        # A start by time is by the whole second.
+        wait_until(lambda: site.client.admin.command("hello")["operationTime"].time > now.time + 1)
+        begin = datetime.fromtimestamp(now.time + 1, UTC).isoformat()
+    else:
+        sink = Sink(tmp_path / "before")
+        query = drain(spark, options(consumerName="other", maxEventsPerTrigger=10), sink, tmp_path / "other")
+        begin = json.dumps(offset(query.recentProgress[0]["sources"][0]["endOffset"]))
+    insert(database, range(10, 20))
+    sink = Sink(tmp_path / "out")
+    drain(spark, options(startingOffsets=begin), sink, tmp_path / "check")
+    assert sink.numbers() == list(range(10, 20))
+
+
+def test_a_restart_with_other_limits_and_partitions(
+    spark: SparkSession, database: Documents, options: Options, tmp_path: Path
+) -> None:
+    """A batch that was planned and not committed comes again with the same rows, however it is cut."""
+    insert(database, range(1000))
+    check, sink = tmp_path / "check", Sink(tmp_path / "out")
+    drain(spark, options(maxEventsPerTrigger=400, readPartitions=4), sink, check)
+    before = [sink.numbers(batch) for batch in range(3)]
+    for log in ("2", ".2.crc"):
+        (check / "commits" / log).unlink(missing_ok=True)
+    insert(database, range(1000, 1003))
+    again = Sink(tmp_path / "again")
+    drain(spark, options(maxEventsPerTrigger=100, maxBytesPerTrigger=20_000, readPartitions=1), again, check)
+    assert again.numbers(2) == before[2] == list(range(800, 1000))
+    assert again.numbers() == list(range(800, 1003))
+
+
+def test_a_name_that_was_used_goes_on_where_it_was(
+    spark: SparkSession, database: Documents, options: Options, tmp_path: Path
+) -> None:
+    """Without its checkpoint a query begins behind what it is known to have processed."""
+    insert(database, range(100))
+    drain(spark, options(), Sink(tmp_path / "one"), tmp_path / "check-one")
+    insert(database, range(100, 150))
+    sink = Sink(tmp_path / "two")
+    drain(spark, options(), sink, tmp_path / "check-two")
+    assert sink.numbers() == list(range(100, 150))
+
+
+def test_an_idle_feed_makes_no_batches(
+    spark: SparkSession, database: Documents, options: Options, tmp_path: Path
+) -> None:
+    insert(database, range(5))
+    sink = Sink(tmp_path / "out")
+    query = start(spark, options(pollTimeoutMs=100), sink, tmp_path / "check")
+    with running(query):
+        wait_until(lambda: len(sink.numbers()) == 5, query)
+        wait_until(lambda: shown(query, "numInputRows") == 0, query)
+        batches, then = shown(query, "batchId"), shown(query, "timestamp")
+        database.other.insert_many([{} for _ in range(100)])  # the place moves on, the feed does not
+        wait_until(lambda: shown(query, "timestamp") > then, query)
+        assert shown(query, "batchId") <= batches + 1
+    assert sink.sizes() == [5]
+
+
+def test_stream_needs_no_more_than_a_column(spark: SparkSession, options: Options) -> None:
+    assert "event" in stream(spark, options()).columns

@@ -1,0 +1,97 @@
+"""Writes docs/metrics.md from the table in the code: `python -m tests.telemetry.metrics_page`; with `--check` it
+compares, and exits with 1 on a difference.
+
+Prometheus's names are those that the exporter really gives: every metric is exported once, with an invented value.
+"""
+
+import difflib
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from opentelemetry.sdk.metrics import MeterProvider
+from prometheus_client import CollectorRegistry
+
+from feedmux_server.telemetry.exporting import make_instruments
+from feedmux_server.telemetry.labels import Labels
+from feedmux_server.telemetry.metrics import METRICS, Kind, Metric
+from feedmux_server.telemetry.observing import Observing
+
+COMMAND = "python -m tests.telemetry.metrics_page"
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+
+_HEAD = f"""\
+# Metrics
+
+What a server tells of itself: on the page of `listen.metrics` for Prometheus, and by OTLP where that is set up
+([telemetry.md](telemetry.md)). Written by `{COMMAND}` from `server/feedmux_server/telemetry/metrics.py`.
+
+Every series is of one replica. Attributes are bounded: `feedmux.tenant` to the first `telemetry.tenants` tenants that
+come (the others together are `other`), `error.type` to 50 names, the rest by what there is. In Prometheus the dots of
+an attribute are underscores, and an attribute that a value does not have is empty.
+
+| metric | in Prometheus | kind | unit | attributes | what it says |
+|---|---|---|---|---|---|
+"""
+
+
+@cache
+def series() -> dict[Metric, str]:
+    """The name of each metric in Prometheus, without the suffixes of a histogram's series."""
+    registry = CollectorRegistry()
+    provider = MeterProvider([PrometheusMetricReader(scope_info_enabled=False, registry=registry)])
+    meter = provider.get_meter("page")
+    observing = Observing(meter, None, Labels(1))
+    make_instruments(meter, lambda metric: [(1.0, dict.fromkeys(metric.attributes, "x"))])
+    for metric, histogram in observing.histograms.items():
+        histogram.record(1.0, dict.fromkeys(metric.attributes, "x"))
+    families = {family.documentation: family for family in registry.collect()}
+    found = {}
+    for metric in METRICS:
+        family = families[metric.description]
+        names = {sample.name for sample in family.samples}
+        found[metric] = family.name if metric.kind is Kind.HISTOGRAM else next(iter(names))
+    provider.shutdown()
+    return found
+
+
+def page() -> str:
+    """The Markdown of the page."""
+    return _HEAD + "".join(_row(metric, name) for metric, name in series().items())
+
+
+def _row(metric: Metric, name: str) -> str:
+    attributes = ", ".join(f"`{each}`" for each in metric.attributes)
+    return (
+        f"| `{metric.name}` | `{name}` | {metric.kind} | {metric.unit} | {attributes} |"
+        f" {metric.description.replace('|', chr(92) + '|')} |\n"
+    )
+
+
+def check() -> str:
+    """What is wrong with the page; empty if nothing is."""
+    written = PAGE.read_text("utf-8") if PAGE.exists() else ""
+    if written == page():
+        return ""
+    difference = difflib.unified_diff(written.splitlines(), page().splitlines(), "written", "code", n=0, lineterm="")
+    return "\n".join((f"docs/{PAGE.name} is not that of the code; write it anew: {COMMAND}", *difference))
+
+
+def main(arguments: Sequence[str]) -> int:
+    if arguments == ["--check"]:
+        wrong = check()
+        if wrong:
+            print(wrong, file=sys.stderr)
+        return bool(wrong)
+    if arguments:
+        print(f"usage: {COMMAND} [--check]", file=sys.stderr)
+        return 2
+    PAGE.write_text(page(), "utf-8")
+    print(f"{PAGE.name} written", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

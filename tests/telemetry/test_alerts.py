@@ -1,0 +1,104 @@
+"""The alerts and the dashboard as files: complete, readable, and led to the runbook."""
+
+import re
+import shutil
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.telemetry.promql import RULES, RUNBOOK, asked, dashboard, queries, rules
+
+WANTED = {
+    "FeedmuxHistoryAtRisk", "FeedmuxStoredHistoryAtRisk", "FeedmuxLagGrowing", "FeedmuxNotReady", "FeedmuxRedisAway",
+    "FeedmuxRedisErrors", "FeedmuxCommitsFailing", "FeedmuxEventLoopLate", "FeedmuxQuotaExhausted",
+    "FeedmuxResumeStorm", "FeedmuxMemoryNearBound", "FeedmuxNoProgress",
+}  # fmt: skip
+
+
+def test_every_alert_says_what_is_wrong_how_bad_it_is_and_where_to_read_on() -> None:
+    headings = re.findall(r"^## (\w+)$", RUNBOOK.read_text("utf-8"), re.MULTILINE)
+    assert {rule["alert"] for rule in rules()} >= WANTED
+    for rule in rules():
+        name = rule["alert"]
+        assert rule["labels"]["severity"] in ("critical", "warning"), name
+        assert rule["annotations"]["summary"], name
+        assert rule["annotations"]["runbook_url"] == f"docs/runbook.md#{name.lower()}"
+        assert name in headings, f"docs/runbook.md has no section {name}"
+    # And nothing is described that does not exist.
+    assert {each for each in headings if each.startswith("Feedmux")} == {rule["alert"] for rule in rules()}
+
+
+def test_a_section_of_the_runbook_says_what_it_means_how_to_look_and_what_to_do() -> None:
+    sections = re.split(r"^## (Feedmux\w+)$", RUNBOOK.read_text("utf-8"), flags=re.MULTILINE)
+    for name, text in zip(sections[1::2], sections[2::2], strict=True):
+        for part in ("**Means.**", "**Look.**", "**Do.**"):
+            assert part in text, f"{name} lacks {part}"
+
+
+def test_what_a_summary_shows_is_a_label_of_its_expression() -> None:
+    for rule in rules():
+        shown = set(re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values())))
+        needs = asked(rule["expr"])
+        aggregated = re.search(r"\b(sum|max|min)\b\s*(by|without)?", rule["expr"])
+        by = re.findall(r"\bby \(([^)]*)\)", rule["expr"])
+        if aggregated and by:
+            kept = {label.strip() for group in by for label in group.split(",")}
+            assert shown <= kept, rule["alert"]
+        elif "without" not in rule["expr"] and aggregated:
+            assert not shown, rule["alert"]
+        assert needs.series
+
+
+def test_panels_are_described_and_lie_beside_each_other() -> None:
+    panels = dashboard()["panels"]
+    assert max(Counter(panel["id"] for panel in panels).values()) == 1
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        at = panel["gridPos"]
+        assert at["x"] + at["w"] <= 24
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & taken, panel["title"]
+        taken |= cells
+        if panel["type"] != "row":
+            assert panel["description"], panel["title"]
+            assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+            assert panel["targets"], panel["title"]
+
+
+def test_promtool_takes_rules_and_queries(tmp_path: Path) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("no promtool (Debian's package prometheus has it)")
+    recorded = [{"record": f"query:{n}", "expr": each.expression} for n, each in enumerate(queries())]
+    file = tmp_path / "queries.yaml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": recorded}]}))
+    for path in (RULES, file):
+        checked = subprocess.run(
+            [promtool, "check", "rules", str(path)], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@pytest.mark.parametrize(
+    ("expression", "series", "labels"),
+    [
+        ("up", {"up": {}}, set()),
+        ('sum by (a, b) (rate(x_total{c=~"d|e"}[5m])) > 0', {"x_total": {"c": ["d|e"]}}, {"a", "b"}),
+        ("a / on (c) group_left (d) b", {"a": {}, "b": {}}, {"c", "d"}),
+        ('x{a="1"} unless y{a!="2", b="}"}', {"x": {"a": ["1"]}, "y": {"a": ["2"], "b": ["}"]}}, set()),
+        ("histogram_quantile(0.99, sum without (job) (rate(z_bucket[5m])))", {"z_bucket": {}}, {"job"}),
+        ("absent(m) or sum(m) == 0", {"m": {}}, set()),
+    ],
+)
+def test_the_reader_of_expressions(expression: str, series: dict[str, dict[str, list[str]]], labels: set[str]) -> None:
+    found = asked(expression)
+    assert found.series == series
+    assert found.labels == labels
+
+
+def test_the_reader_minds_brackets() -> None:
+    with pytest.raises(ValueError, match="brackets"):
+        asked("sum(rate(x[5m])")

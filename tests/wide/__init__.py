@@ -1,0 +1,1 @@
+"""Views of wide streams beside streams of their own."""

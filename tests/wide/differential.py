@@ -1,0 +1,237 @@
+"""The same feeds twice: served by feedmux, as views where it can, and by MongoDB's own change streams. Their events
+must be the same bytes, one after the other, to the end of each feed."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import bson
+import grpc.aio
+from bson.codec_options import CodecOptions
+from bson.int64 import Int64
+from bson.raw_bson import RawBSONDocument
+from bson.timestamp import Timestamp
+from grpc.aio import EOF
+from pymongo import MongoClient
+from pymongo.database import Database
+
+from feedmux.v1 import feed_pb2
+from tests.integration.wire import Api, Receiver, at, feed, refusal
+from tests.wide.workload import COLLECTIONS, Workload
+
+Options = tuple[tuple[str, Any], ...]
+_RAW = CodecOptions(document_class=RawBSONDocument)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A feed."""
+
+    database: str
+    collection: str = ""
+    options: Options = ()
+
+    def __str__(self) -> str:
+        return ".".join(filter(None, (self.database, self.collection))) + "".join(f" {k}={v}" for k, v in self.options)
+
+
+@dataclass(slots=True)
+class Seen:
+    """What one side of a feed has shown."""
+
+    events: list[bytes] = field(default_factory=list)
+    ended: bool = False
+    """By an invalidate, or a dropDatabase."""
+
+
+class Direct:
+    """MongoDB's own stream, in a thread."""
+
+    def __init__(self, client: MongoClient[dict[str, Any]], wanted: Wanted, start: Timestamp) -> None:
+        self.seen = Seen()
+        self._stop = threading.Event()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, args=(client, wanted, start), name=f"direct {wanted}")
+        self._thread.start()
+
+    def _run(self, client: MongoClient[dict[str, Any]], wanted: Wanted, start: Timestamp) -> None:
+        try:
+            self._read(client[wanted.database], wanted, start)
+        except Exception as error:  # noqa: BLE001 raised again by `stop`
+            self._error = error
+
+    def _read(self, database: Database[dict[str, Any]], wanted: Wanted, start: Timestamp) -> None:
+        stage = {"startAtOperationTime": start, **{_camel(name): value for name, value in wanted.options}}
+        with database.client.start_session() as session:
+            opened = database.command(
+                {"aggregate": wanted.collection or 1, "pipeline": [{"$changeStream": stage}], "cursor": {}},
+                session=session,
+                codec_options=_RAW,
+            )
+            first: Any = opened["cursor"]["firstBatch"]
+            self.seen.events.extend(bytes(each.raw) for each in first)
+            cursor: Any = opened["cursor"]["id"]
+            while cursor and not self._stop.is_set():
+                reply = database.command(
+                    {
+                        "getMore": Int64(cursor),
+                        "collection": wanted.collection or "$cmd.aggregate",
+                        "maxTimeMS": 100,
+                    },
+                    session=session,
+                    codec_options=_RAW,
+                )
+                batch: Any = reply["cursor"]["nextBatch"]
+                self.seen.events.extend(bytes(each.raw) for each in batch)
+                cursor = reply["cursor"]["id"]
+            self.seen.ended = not cursor
+            if cursor:
+                database.command(
+                    {"killCursors": wanted.collection or "$cmd.aggregate", "cursors": [Int64(cursor)]}, session=session
+                )
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+
+class Served:
+    """The same by feedmux. It may go from one server to another, by its position."""
+
+    def __init__(self, api: Api, wanted: Wanted, start: Timestamp) -> None:
+        self.seen = Seen()
+        self.hops = 0
+        self._wanted = feed(wanted.database, wanted.collection, **dict(wanted.options))
+        self._at = at(start_at_operation_time=feed_pb2.ClusterTime(seconds=start.time, increment=start.inc))
+        self._begin(api)
+
+    async def hop(self, api: Api) -> None:
+        if self.seen.ended:
+            return
+        self.hops += 1
+        await self.stop()
+        self._begin(api)
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        self._receiver.cancel()
+        if not self._task.cancelled():
+            self._task.result()
+
+    def _begin(self, api: Api) -> None:
+        self._receiver = api.watch(self._wanted, self._at)
+        self._task = asyncio.create_task(self._read(self._receiver))
+
+    async def _read(self, receiver: Receiver) -> None:
+        try:
+            while True:
+                message = await receiver.message(3600.0)
+                assert message is not EOF
+                events = await receiver.take(receiver.received - receiver.taken)
+                self.seen.events.extend(event.data for event in events)
+                self._at = at(position=receiver.position)
+        except grpc.aio.AioRpcError as error:
+            if refusal(error).reason != "FEED_INVALIDATED":
+                raise
+            self.seen.ended = True
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round of the comparison was."""
+
+    feeds: int
+    events: int
+    ended: int
+    """Feeds that an invalidate ended."""
+    hops: int
+    views: int
+    """Most feeds of any server that were views at a time."""
+    differences: list[str]
+
+
+async def compare(
+    apis: Sequence[Api],
+    client: MongoClient[dict[str, Any]],
+    seed: int,
+    *,
+    steps: int,
+    options: Options = (),
+    ddl: float | None = None,
+    patience_s: float = 30.0,
+) -> Round:
+    """One round: random writes and DDL with readers on both sides. `apis` are the servers that feeds hop between."""
+    rng = Random(seed)
+    work = Workload(client, f"wide{seed}", rng, ddl=rng.choice((0.0, 0.02, 0.1)) if ddl is None else ddl)
+    for _ in range(10):
+        await asyncio.to_thread(work.step)
+    start: Timestamp = client.admin.command("ping")["operationTime"]
+    wanted = [Wanted(name, each, options) for name in work.databases for each in (*COLLECTIONS, "")]
+    pairs = [(Served(apis[0], each, start), Direct(client, each, start)) for each in wanted]
+    views = 0
+    try:
+        for step in range(steps):
+            await asyncio.to_thread(work.step)
+            if step % 20 == 0:
+                await asyncio.sleep(rng.choice((0.0, 0.05, 0.4)))
+                views = max([views, *[await viewed(api) for api in apis]])
+            if rng.random() < 0.05:
+                await rng.choice(pairs)[0].hop(rng.choice(apis))
+        for name in work.databases:
+            for each in COLLECTIONS:
+                await asyncio.to_thread(client[name][each].insert_one, {"_id": "the end"})
+        deadline_s = time.monotonic() + patience_s
+        while time.monotonic() < deadline_s and not all(_alike(served.seen, direct.seen) for served, direct in pairs):
+            await asyncio.sleep(0.05)
+    finally:
+        for served, direct in pairs:
+            await served.stop()
+            await asyncio.to_thread(direct.stop)
+        for name in work.databases:
+            client.drop_database(name)
+    differences = [
+        f"seed {seed}, {each}: {_difference(served.seen, direct.seen)}"
+        for each, (served, direct) in zip(wanted, pairs, strict=True)
+        if not _alike(served.seen, direct.seen)
+    ]
+    seen = [direct.seen for _, direct in pairs]
+    return Round(
+        len(pairs),
+        sum(len(each.events) for each in seen),
+        sum(each.ended for each in seen),
+        sum(served.hops for served, _ in pairs),
+        views,
+        differences,
+    )
+
+
+async def viewed(api: Api) -> int:
+    """Streams of a server that are views now."""
+    return sum(bool(each.view_of) for each in await api.streams())
+
+
+def _alike(served: Seen, direct: Seen) -> bool:
+    finished = direct.ended or b"the end" in (direct.events[-1] if direct.events else b"")
+    return finished and served.ended == direct.ended and served.events == direct.events
+
+
+def _difference(served: Seen, direct: Seen) -> str:
+    for index, (one, other) in enumerate(zip(served.events, direct.events, strict=False)):
+        if one != other:
+            return f"event {index} is {bson.decode(one)}, and should be {bson.decode(other)}"
+    return (
+        f"{len(served.events)} events of {len(direct.events)}; ended: {served.ended}, should be {direct.ended}"
+        f"; MongoDB's last is {bson.decode(direct.events[-1]) if direct.events else None}"
+    )
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)

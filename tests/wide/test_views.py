@@ -1,0 +1,227 @@
+"""Views of wide streams deliver what MongoDB's own streams deliver; and a server that does not would be found out."""
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+from feedmux.v1 import change_feed_pb2 as wire
+from feedmux.v1 import operator_pb2
+from feedmux_server.core import namespaces
+from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_server.fanout import view_reader, wide_stream
+from tests.integration.servers import Here, serving, settings, until
+from tests.integration.wire import feed
+from tests.wide.differential import Options, compare
+
+Mongo = MongoClient[dict[str, Any]]
+Serve = Callable[[], Any]
+
+
+@pytest.fixture(scope="module")
+async def wide(mongo: ReplicaSet, redis_server: RedisServer) -> AsyncIterator[Here]:
+    async with serving({**settings(mongo.uri, redis_server.url), "wide": {"feeds_min": 2}}) as here:
+        yield here
+
+
+@pytest.fixture(scope="module")
+async def narrow(mongo: ReplicaSet, redis_server: RedisServer) -> AsyncIterator[Here]:
+    async with serving({**settings(mongo.uri, redis_server.url), "wide": {"enabled": False}}) as here:
+        yield here
+
+
+@pytest.mark.parametrize(
+    ("seed", "options"),
+    [
+        (0, ()),
+        (1, (("show_expanded_events", True),)),
+        (2, (("full_document", "whenAvailable"), ("full_document_before_change", "whenAvailable"))),
+    ],
+)
+async def test_views_deliver_what_mongodb_delivers(
+    wide: Here, narrow: Here, mongo_client: Mongo, seed: int, options: Options
+) -> None:
+    found = await compare([wide.api, narrow.api], mongo_client, seed, steps=120, options=options, ddl=0.05)
+    assert not found.differences
+    assert found.views > 2
+    assert found.hops
+
+
+def ignore_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drops and renames are taken for changes like any other."""
+    monkeypatch.setattr(namespaces.Turn, "concerns", lambda *_: False)
+
+
+def turn_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The view's own cursor begins behind the event that it is to ask MongoDB about."""
+    turn = view_reader.ViewReader.turn
+    monkeypatch.setattr(
+        view_reader.ViewReader,
+        "turn",
+        lambda self, place: turn(self, ResumeToken.high_water_mark(place.cluster_time + 1)),
+    )
+
+
+def attach_without_the_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events between the view's place and the head of the wide stream are left out."""
+    monkeypatch.setattr(namespaces.NamespaceIndex, "events_of", lambda *_: [])
+
+
+def cut_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neighbours between two events of a namespace come with them."""
+    monkeypatch.setattr(wide_stream, "runs", lambda indexes: [(indexes[0], indexes[-1] + 1)] if indexes else [])
+
+
+def lose_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a turn, what was offered before it is dropped."""
+
+    def turn(self: view_reader.ViewReader, place: Any) -> None:
+        self._inbox.clear()
+        self._wide = None
+        self._turn_at = place
+        self._signal.set()
+
+    monkeypatch.setattr(view_reader.ViewReader, "turn", turn)
+
+
+@pytest.mark.parametrize(
+    "mutant", [ignore_turns, turn_too_late, attach_without_the_ring, cut_too_much, lose_what_waits]
+)
+async def test_the_comparison_finds_a_server_that_is_broken(
+    mutant: Callable[[pytest.MonkeyPatch], None],
+    mongo: ReplicaSet,
+    redis_server: RedisServer,
+    mongo_client: Mongo,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mutant(monkeypatch)
+    async with serving({**settings(mongo.uri, redis_server.url), "wide": {"feeds_min": 2}}) as here:
+        for seed in range(100, 110):
+            found = await compare([here.api], mongo_client, seed, steps=60, ddl=0.1, patience_s=3.0)
+            if found.differences:
+                return
+    pytest.fail("no difference was found")
+
+
+async def test_an_operator_sees_what_was_decided_and_the_feed_cannot_tell(wide: Here, mongo_client: Mongo) -> None:
+    database = mongo_client["wide_operator"]
+    feeds = [wide.api.watch(feed(database.name, name)) for name in "ab"]
+    required = wide.api.watch(feed(database.name, "a", full_document="required"))
+    for each in (*feeds, required):
+        await each.opened()
+
+    async def two_views() -> bool:
+        return sum(bool(each.view_of) for each in await wide.api.streams()) == 2
+
+    await until(two_views)
+    answer = await wide.api.operator.ListSharedStreams(operator_pb2.ListSharedStreamsRequest())
+    (group,) = answer.wide_groups
+    assert (group.decision, group.feeds, group.views, group.scope) == ("shared", 2, 2, database.name)
+    assert answer.totals.cursors == 2  # the wide stream's, and that of the feed which may be no view
+    before = group.events_read
+    database.a.insert_one({"n": 1})
+    database.c.insert_one({"n": 2})
+    database.b.insert_one({"n": 3})
+    assert await feeds[0].numbers(1) == [1]
+    assert await feeds[1].numbers(1) == [3]
+    (group,) = (await wide.api.operator.ListSharedStreams(operator_pb2.ListSharedStreamsRequest())).wide_groups
+    assert (group.events_read - before, group.events_taken) == (3, 2)
+    assert (await wide.api.explain(feed=feed(database.name, "a"))).may_be_view
+    assert not (await wide.api.explain(feed=feed(database.name, "a", full_document="required"))).may_be_view
+    for each in (*feeds, required):
+        each.cancel()
+
+
+async def test_a_busy_neighbour_does_not_take_the_room_of_a_view_that_waits(wide: Here, mongo_client: Mongo) -> None:
+    """What a subscriber without credit has not taken stays its own, whatever else the wide stream reads."""
+    database = mongo_client["wide_busy"]
+    quiet = await wide.api.open(feed=feed(database.name, "quiet"), credit=wire.Credit(events=0, bytes=0))
+    busy = wide.api.watch(feed(database.name, "busy"))
+    await busy.opened()
+
+    async def views() -> bool:
+        return sum(bool(each.view_of) for each in await wide.api.streams()) == 2
+
+    await until(views)
+    for first in range(0, 3_000, 1_000):
+        database.quiet.insert_one({"n": first})
+        database.busy.insert_many([{"n": first + n, "text": "x" * 5_000} for n in range(1_000)])
+    assert await busy.numbers(3_000, 60.0) == list(range(3_000))
+    await quiet.credit(10)
+    assert await quiet.numbers(3) == [0, 1_000, 2_000]
+    quiet.cancel()
+    busy.cancel()
+
+
+async def test_a_wide_stream_that_mongodb_refuses_leaves_the_feeds_on_their_own(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """An account for two databases may not open a stream of the deployment."""
+    key = tmp_path / "key"
+    key.write_text("members of one set know it")
+    key.chmod(0o600)
+    async with ReplicaSet(oplog_mb=64, arguments=["--keyFile", str(key)]) as mongo:
+        with MongoClient[dict[str, Any]](mongo.nodes[0].uri) as first:
+            first.admin.command("createUser", "root", pwd="root", roles=["root"])
+        address = mongo.nodes[0].address
+        with MongoClient[dict[str, Any]](f"mongodb://root:root@{address}/?replicaSet=feedmux") as admin:
+            roles = [{"role": "read", "db": "one"}, {"role": "read", "db": "two"}]
+            admin.admin.command("createUser", "feeds", pwd="feeds", roles=roles)
+            uri = f"mongodb://feeds:feeds@{address}/?replicaSet=feedmux"
+            async with serving({**settings(uri, redis_server.url), "wide": {"feeds_min": 2}}) as here:
+                feeds = {name: here.api.watch(feed(name, "c")) for name in ("one", "two")}
+                for each in feeds.values():
+                    await each.opened()
+                await until(lambda: decided(here, "MongoDB refused the wide stream"))
+                for name, each in feeds.items():
+                    admin[name].c.insert_one({"n": 1})
+                    assert await each.numbers(1) == [1]
+                    each.cancel()
+
+
+async def decided(here: Here, decision: str) -> bool:
+    answer = await here.api.operator.ListSharedStreams(operator_pb2.ListSharedStreamsRequest())
+    return [each.decision for each in answer.wide_groups] == [decision]
+
+
+async def test_feeds_change_between_wide_streams_and_their_own_while_events_come(
+    mongo: ReplicaSet, redis_server: RedisServer, mongo_client: Mongo
+) -> None:
+    """Too few, enough, of two databases, and too few again: nothing is missed, nothing repeated."""
+    async with serving({**settings(mongo.uri, redis_server.url), "wide": {"feeds_min": 3}}) as here:
+        api, database = here.api, mongo_client["wide_change"]
+        first = api.watch(feed(database.name, "a"))
+        await first.opened()
+        written = 0
+
+        async def insert_and_read() -> None:
+            nonlocal written
+            for _ in range(20):
+                database.a.insert_one({"n": written})
+                database.b.insert_one({"n": -1})
+                assert await first.numbers(1) == [written]
+                written += 1
+
+        async def served_from(scope: str) -> None:
+            async def it_is() -> bool:
+                (stream,) = await api.streams(f"{database.name}.a")
+                return stream.view_of == scope
+
+            await until(it_is)
+            await insert_and_read()
+
+        await insert_and_read()
+        others = [api.watch(feed(database.name, name)) for name in "bc"]
+        for each in others:
+            await each.opened()
+        await served_from(database.name)
+        elsewhere = api.watch(feed("wide_elsewhere", "d"))
+        await elsewhere.opened()
+        await served_from("*")
+        for each in (*others, elsewhere):
+            each.cancel()
+        await served_from("")
+        first.cancel()
