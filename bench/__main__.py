@@ -23,6 +23,7 @@ NAMES = {
     "neighbours": "a quiet tenant's latency beside nine noisy ones",
     "backpressure": "what a slow Spark sink makes of MongoDB's reading and of memory, beside a fast one",
     "wide": "a thousand collections with a subscriber each, beside a watch() for each",
+    "spark": "a backlog through PySpark, beside MongoDB's Spark connector",
     "commit": "Redis commands at 100,000 acked events/s, beside 1,000",
     "telemetry": "the server's CPU for an event with metrics on, beside off",
     "clients": "one loop over a backlog in each language, beside the Python client",

@@ -73,8 +73,9 @@ class _Member:
 class Crew:
     """`async with Crew([(job, argument), …]) as crew: crew.go(); results = await crew.results()`."""
 
-    def __init__(self, jobs: Sequence[tuple[Job, Any]]) -> None:
+    def __init__(self, jobs: Sequence[tuple[Job, Any]], ready_timeout_s: float = _READY_TIMEOUT_S) -> None:
         self._jobs = jobs
+        self._ready_timeout_s = ready_timeout_s
         self._members: list[_Member] = []
 
     async def __aenter__(self) -> Self:
@@ -87,7 +88,7 @@ class Crew:
             theirs.close()
             self._members.append(_Member(process, ours))
         try:
-            async with asyncio.timeout(_READY_TIMEOUT_S):
+            async with asyncio.timeout(self._ready_timeout_s):
                 await self.ready()
         except BaseException:
             await self._end()

@@ -156,7 +156,7 @@ async def running(
                 _tune_gc()
                 unfit = _Unfit(stop)
                 stored = StoredHistory(service, config.limits.stored_look_s)
-                look = Look(hub, ranges, batcher, config.limits.sessions, lambda: not service.draining)
+                look = Look(hub, ranges, batcher, config.limits.sessions, lambda: health.ready)
                 keeping = [
                     *credentials.start(service, tasks),
                     *HistoryWatch(hub, config.limits.history_look_s).start(tasks),

@@ -705,6 +705,7 @@ _SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("tls", TlsSection),
     ("jwt", JwtSection),
     ("limits", LimitsSection),
+    ("wide", WideSection),
     ("log", LogSection),
     ("telemetry", TelemetrySection),
     ("audit", AuditSection),

@@ -21,6 +21,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 from pymongo import MongoClient
@@ -92,7 +93,7 @@ def stored_start(file: Path, options: dict[str, str]) -> dict[str, str]:
 @contextmanager
 def copied(spark: SparkSession, args: argparse.Namespace, schema: StructType) -> Iterator[DataFrame]:
     """The collection's documents, by way of a temporary Parquet file. On a cluster, copy to a file system it shares."""
-    with tempfile.TemporaryDirectory(prefix="copy-", dir=args.path) as folder, MongoClient(args.mongodb) as client:
+    with tempfile.TemporaryDirectory(prefix="copy-", dir=args.path) as folder, MongoClient[Any](args.mongodb) as client:
         collection = client[args.database].get_collection(args.collection, read_concern=ReadConcern("majority"))
         path, writer = f"{folder}/documents.parquet", None
         for raw in collection.find_raw_batches():

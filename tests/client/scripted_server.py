@@ -5,6 +5,7 @@ again. Messages are made by the functions below, with events whose `_id` is a pl
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
@@ -34,6 +35,8 @@ class Call:
         self.arrived = asyncio.Event()
         self.ended = asyncio.Event()
         """The script has come to its end, or the client has cancelled the call."""
+        self.began_s = time.monotonic()
+        self.ended_s = 0.0
 
     async def begin(self) -> None:
         """Reads Open, and from then on everything else beside the script."""
@@ -154,6 +157,7 @@ class ScriptedServer:
             raise
         finally:
             listener.cancel()
+            call.ended_s = time.monotonic()
             call.ended.set()
 
     async def unary(self, name: str, request: bytes, context: Any) -> bytes:

@@ -1,5 +1,7 @@
 """What probes are told, and a start without MongoDB or Redis."""
 
+import asyncio
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,21 @@ async def test_everything_serves_on_every_port(here: Here) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await told(ports.health, "nobody")
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_the_probe_program_asks_and_tells_by_its_exit_code(here: Here) -> None:
+    async def probe(*arguments: str) -> tuple[int | None, str]:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "feedmux_server.probe", *arguments, stdout=asyncio.subprocess.PIPE
+        )
+        out, _ = await process.communicate()
+        return process.returncode, out.decode().strip()
+
+    address = f"127.0.0.1:{here.server.ports.health}"
+    assert await probe(address, "readiness") == (0, f"{address}: SERVING")
+    assert await probe(address, "nobody") == (1, f"{address}: NOT_FOUND")
+    nowhere = f"127.0.0.1:{free_ports(1)[0]}"
+    assert await probe(nowhere) == (1, f"{nowhere}: UNAVAILABLE")
 
 
 async def test_readiness_follows_redis_and_liveness_does_not(

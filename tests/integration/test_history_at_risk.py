@@ -174,6 +174,16 @@ async def test_an_oplog_that_may_not_be_read_is_said_once(
                 await asyncio.sleep(1)  # several looks
                 page = await scrape(here.server.metrics_port)
                 watch.cancel()
+            # With the role of docs/telemetry.md it can.
+            resource = {"db": "local", "collection": "oplog.rs"}
+            privileges = [{"resource": resource, "actions": ["find", "collStats"]}]
+            admin.admin.command("createRole", "feedmuxOplog", roles=[], privileges=privileges)
+            admin.admin.command("grantRolesToUser", "feeds", roles=["feedmuxOplog"])
+            async with serving(configuration) as here:
+                forecast = here.server.service.hub.forecasts["main"]
+                await until(lambda: forecast.state is not None)
+                assert forecast.state is not None
+                assert forecast.state.size_max_bytes == 64 << 20
     assert len(_complaints(caplog)) == 1
     assert "collStats" in _complaints(caplog)[0]
     assert not page.has("feedmux_oplog_headroom_seconds")

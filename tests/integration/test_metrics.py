@@ -176,6 +176,11 @@ async def test_redis_away(mongo: ReplicaSet, redis_factory: RedisFactory, databa
         page = await seen(here)
         assert page.value("feedmux_redis_errors_total", error_type="CONNECTION") > 0
         assert page.value("feedmux_commit_results_total", outcome="unavailable") > 0
+
+        async def unready() -> bool:
+            return (await seen(here)).value("feedmux_ready") == 0
+
+        await until(unready, 60, 0.2)
         session.cancel()
 
 

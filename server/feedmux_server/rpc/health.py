@@ -36,6 +36,8 @@ class Health:
         self._server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
         self._started = self._draining = False
         self._there: Mapping[str, bool] = {}
+        self.ready = False
+        """What `readiness` says."""
         self.add_to(self._server)
         reflection.enable_server_reflection((HEALTH, reflection.SERVICE_NAME), self._server)
 
@@ -70,11 +72,12 @@ class Health:
         redis = self._there.get(REDIS, False)
         source = any(there for name, there in self._there.items() if name != REDIS)
         serving = self._started and not self._draining
+        self.ready = serving and redis and source
         told = {
             LIVENESS: True,
             STARTUP: self._started,
-            READINESS: serving and redis and source,
-            "": serving and redis and source,
+            READINESS: self.ready,
+            "": self.ready,
             CHANGE_FEED: serving and source,
             SUBSCRIPTIONS: serving and redis,
             OPERATOR: serving,

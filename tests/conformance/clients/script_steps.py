@@ -23,16 +23,27 @@ class ScriptSteps(Steps):
         ended: bool | None = None,
         granted_at_least: int | None = None,
         same_instance: int | None = None,
+        after_begin_s: float | None = None,
+        after_end_s: float | None = None,
         **asked: Any,
     ) -> None:
         """Waits for the call of that number (from 1) and looks at its Open: what is named must be as said.
 
-        `same_instance`: the number of a call with the same instance id.
+        `same_instance`: the number of a call with the same instance id. `after_begin_s`, `after_end_s`: it came no
+        earlier than so long after the call before it began, or had ended.
         """
         call = await self._stage.server.call(number - 1)
         if same_instance is not None:
             earlier = await self._stage.server.call(same_instance - 1)
             assert call.open.instance_id == earlier.open.instance_id != "", "another instance id"
+        before = self._stage.server.calls[number - 2]
+        if after_begin_s is not None:
+            passed_s = call.began_s - before.began_s
+            assert passed_s >= after_begin_s, f"{passed_s:.2f} s after the one before began"
+        if after_end_s is not None:
+            passed_s = call.began_s - before.ended_s
+            assert before.ended_s, "the call before has not ended"
+            assert passed_s >= after_end_s, f"only {passed_s:.2f} s after the one before ended"
         for name, wanted in asked.items():
             found = _ASKED[name](call)
             assert same_value(found, wanted), f"call {number}: {name} is {found!r}, not {wanted!r}"

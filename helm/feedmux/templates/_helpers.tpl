@@ -1,0 +1,133 @@
+{{- define "feedmux.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "feedmux.selector" -}}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: server
+{{- end -}}
+
+{{- define "feedmux.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "feedmux.image" -}}
+{{- if .Values.image.digest -}}
+{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}
+{{- end -}}
+{{- end -}}
+
+{{/* Secret with the server's certificate; empty without TLS. */}}
+{{- define "feedmux.tlsSecret" -}}
+{{- if .Values.tls.certManager.enabled -}}
+{{ include "feedmux.fullname" . }}-tls
+{{- else -}}
+{{ .Values.tls.existingSecret }}
+{{- end -}}
+{{- end -}}
+
+{{/* The restricted profile of Pod Security, for every container. */}}
+{{- define "feedmux.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end -}}
+
+{{- define "feedmux.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: {{ . }}
+runAsGroup: {{ . }}
+fsGroup: {{ . }}
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
+{{/* What no schema can say: values that exclude or need each other. */}}
+{{- define "feedmux.check" -}}
+{{- if not .Values.sources -}}
+{{- fail "sources: name at least one MongoDB deployment, e.g. --set sources.main.uriSecret.name=mongodb --set sources.main.uriSecret.key=uri" -}}
+{{- end -}}
+{{- $redis := list -}}
+{{- if .Values.redis.url }}{{ $redis = append $redis "redis.url" }}{{ end -}}
+{{- if .Values.redis.urlSecret.name }}{{ $redis = append $redis "redis.urlSecret" }}{{ end -}}
+{{- if .Values.redis.bundled.enabled }}{{ $redis = append $redis "redis.bundled.enabled" }}{{ end -}}
+{{- if ne (len $redis) 1 -}}
+{{- fail (printf "redis: set exactly one of redis.url, redis.urlSecret and redis.bundled.enabled; set now: %s" (ternary "none" (join ", " $redis) (empty $redis))) -}}
+{{- end -}}
+{{- $tenants := list -}}
+{{- if .Values.tenants.inline }}{{ $tenants = append $tenants "tenants.inline" }}{{ end -}}
+{{- if .Values.tenants.existingConfigMap }}{{ $tenants = append $tenants "tenants.existingConfigMap" }}{{ end -}}
+{{- if .Values.tenants.existingSecret }}{{ $tenants = append $tenants "tenants.existingSecret" }}{{ end -}}
+{{- if ne (len $tenants) 1 -}}
+{{- fail (printf "tenants: set exactly one of tenants.inline, tenants.existingConfigMap and tenants.existingSecret; set now: %s" (ternary "none" (join ", " $tenants) (empty $tenants))) -}}
+{{- end -}}
+{{- if and .Values.tls.existingSecret .Values.tls.certManager.enabled -}}
+{{- fail "tls: set tls.existingSecret or tls.certManager.enabled, not both" -}}
+{{- end -}}
+{{- if and .Values.tls.certManager.enabled (not .Values.tls.certManager.issuerRef.name) -}}
+{{- fail "tls.certManager.issuerRef.name: name the Issuer that is to sign the certificate" -}}
+{{- end -}}
+{{- if and .Values.tls.clientCaSecret (not (include "feedmux.tlsSecret" .)) -}}
+{{- fail "tls.clientCaSecret: client certificates need TLS; set tls.existingSecret or tls.certManager.enabled" -}}
+{{- end -}}
+{{- if gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas) -}}
+{{- fail "autoscaling: minReplicas is above maxReplicas" -}}
+{{- end -}}
+{{- range $name := list "sources" "redis" "listen" "tls" "tenants_file" "operator_key_hashes" -}}
+{{- if hasKey $.Values.config $name -}}
+{{- fail (printf "config.%s: the chart sets this itself; use the value of that name at the top level" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The server's configuration, without secrets: those come by environment. */}}
+{{- define "feedmux.config" -}}
+{{- $config := deepCopy .Values.config -}}
+{{- $sources := dict -}}
+{{- range $name, $source := .Values.sources -}}
+{{- $sources = set $sources $name (ternary (dict "id" $source.id) (dict) (not (empty $source.id))) -}}
+{{- end -}}
+{{- $config = set $config "sources" $sources -}}
+{{- $redis := dict -}}
+{{- if .Values.redis.bundled.enabled -}}
+{{- $redis = set $redis "url" (printf "redis://%s-redis:6379/0" (include "feedmux.fullname" .)) -}}
+{{- else if .Values.redis.url -}}
+{{- $redis = set $redis "url" .Values.redis.url -}}
+{{- end -}}
+{{- if .Values.redis.username }}{{ $redis = set $redis "username" .Values.redis.username }}{{ end -}}
+{{- if .Values.redis.caSecret }}{{ $redis = set $redis "ca_file" "/etc/feedmux/redis-ca/ca.crt" }}{{ end -}}
+{{- $config = set $config "redis" $redis -}}
+{{- $config = set $config "listen" (dict "data" "0.0.0.0:7117" "operator" "0.0.0.0:7118" "health" "0.0.0.0:7119" "metrics" "0.0.0.0:9117") -}}
+{{- $config = set $config "tenants_file" "/etc/feedmux/tenants/tenants.yaml" -}}
+{{- if include "feedmux.tlsSecret" . -}}
+{{- $tls := dict "certificate_file" "/etc/feedmux/tls/tls.crt" "key_file" "/etc/feedmux/tls/tls.key" -}}
+{{- if .Values.tls.clientCaSecret }}{{ $tls = set $tls "client_ca_file" "/etc/feedmux/client-ca/ca.crt" }}{{ end -}}
+{{- $config = set $config "tls" $tls -}}
+{{- end -}}
+{{- if .Values.operator.keyHashes -}}
+{{- $config = set $config "operator_key_hashes" .Values.operator.keyHashes -}}
+{{- end -}}
+{{- $limits := mergeOverwrite (dict "drain_s" .Values.drain.seconds) (default (dict) $config.limits) -}}
+{{- $config = set $config "limits" $limits -}}
+{{- toYaml $config -}}
+{{- end -}}

@@ -1,0 +1,347 @@
+"""The chart, rendered by Helm's own engine over many values: fit for Kubernetes, restricted, readable when wrong."""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from helm_python import Chart, HelmError
+
+from feedmux_server.config import load_config
+from feedmux_server.tenants.registry import hash_key
+
+CHART = Path(__file__).parents[2] / "helm" / "feedmux"
+KUBERNETES = ("1.35", "1.36", "1.37")
+NOT_OF_KUBERNETES = {"ServiceMonitor", "PrometheusRule", "Certificate"}
+HASH = hash_key("key")
+
+Values = dict[str, Any]
+Object = dict[str, Any]
+
+LEAST: Values = {
+    "sources": {"main": {"uriSecret": {"name": "mongodb", "key": "uri"}}},
+    "redis": {"url": "redis://redis:6379/0"},
+    "tenants": {"existingConfigMap": "tenants"},
+}
+MATRIX: dict[str, Values] = {
+    "least": {},
+    "trial": {
+        "redis": {"url": "", "bundled": {"enabled": True}},
+        "tenants": {"existingConfigMap": "", "inline": [{"name": "shop", "api_key_hashes": [HASH]}]},
+    },
+    "trial without a volume": {"redis": {"url": "", "bundled": {"enabled": True, "storage": ""}}},
+    "several sources": {
+        "sources": {
+            "main": {"uriSecret": {"name": "mongodb", "key": "uri"}, "id": "set-1"},
+            "orders-eu": {"uriSecret": {"name": "orders", "key": "eu.uri"}},
+        }
+    },
+    "secrets for everything": {
+        "redis": {
+            "url": "",
+            "urlSecret": {"name": "redis", "key": "url"},
+            "username": "feedmux",
+            "passwordSecret": {"name": "redis", "key": "password"},
+            "caSecret": "redis-ca",
+        },
+        "tenants": {"existingConfigMap": "", "existingSecret": "tenants"},
+        "tls": {"existingSecret": "feedmux-tls", "clientCaSecret": "clients"},
+        "imagePullSecrets": ["registry"],
+        "envFrom": [{"secretRef": {"name": "more"}}],
+    },
+    "cert-manager": {
+        "tls": {"certManager": {"enabled": True, "issuerRef": {"name": "ca"}, "dnsNames": ["feeds.example.com"]}}
+    },
+    "a large service": {
+        "fullnameOverride": "feeds",
+        "image": {"repository": "registry.example.com/feedmux", "digest": "sha256:" + "0" * 64},
+        "autoscaling": {"enabled": True, "maxReplicas": 20, "streams": {"enabled": True}},
+        "podDisruptionBudget": {"maxUnavailable": "25%"},
+        "operator": {"keyHashes": [HASH], "service": True},
+        "service": {"type": "LoadBalancer", "port": 443, "annotations": {"cloud": "internal"}},
+        "metrics": {
+            "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+            "prometheusRule": {"enabled": True},
+            "dashboard": {"enabled": True},
+        },
+        "networkPolicy": {
+            "clients": [{"namespaceSelector": {"matchLabels": {"feeds": "yes"}}}],
+            "operators": [{"podSelector": {"matchLabels": {"app": "console"}}}],
+            "egress": [{"ports": [27017], "to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}],
+        },
+        "config": {"limits": {"memory_bytes": 4 << 30, "drain_s": 20}, "log": {"level": "warning"}},
+        "drain": {"delaySeconds": 10, "seconds": 60},
+        "env": [{"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector:4317"}],
+        "nodeSelector": {"pool": "feeds"},
+        "tolerations": [{"key": "feeds", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {}},
+        "topologySpreadConstraints": [
+            {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}}
+        ],
+        "podLabels": {"team": "data"},
+        "podAnnotations": {"note": "1"},
+        "priorityClassName": "high",
+        "serviceAccount": {"annotations": {"role": "feeds"}},
+        "commonLabels": {"team": "data"},
+    },
+    "bare": {
+        "networkPolicy": {"enabled": False},
+        "podDisruptionBudget": {"enabled": False},
+        "replicas": 1,
+        "nameOverride": "changes",
+    },
+}
+WRONG: dict[str, tuple[Values, str]] = {
+    "a misspelt value": ({"replica": 3}, "additional properties 'replica' not allowed"),
+    "a misspelt value inside": ({"tls": {"secret": "x"}}, "'/tls': additional properties 'secret' not allowed"),
+    "a number as text": ({"replicas": "three"}, "'/replicas': got string, want integer"),
+    "no servers": ({"replicas": 0}, "minimum"),
+    "a port that is none": ({"service": {"port": 70_000}}, "'/service/port'"),
+    "a name that is none": ({"tls": {"existingSecret": "My_Secret"}}, "'/tls/existingSecret'"),
+    "a source without a secret": ({"sources": {"more": {"id": "x"}}}, "missing property 'uriSecret'"),
+    "a source's name": ({"sources": {"Main!": LEAST["sources"]["main"]}}, "Main!"),
+    "a password in place of a hash": ({"operator": {"keyHashes": ["secret"]}}, "'/operator/keyHashes/0'"),
+    "another database": ({"redis": {"url": "mysql://x"}}, "'/redis/url'"),
+    "a secret without a key": ({"redis": {"passwordSecret": {"name": "redis"}}}, "'/redis/passwordSecret"),
+    "a tenant without a name": ({"tenants": {"inline": [{}]}}, "missing property 'name'"),
+    "no sources": ({"sources": None}, "sources: name at least one MongoDB deployment"),
+    "no Redis": ({"redis": {"url": ""}}, "redis: set exactly one"),
+    "two Redis": ({"redis": {"bundled": {"enabled": True}}}, "set now: redis.url, redis.bundled.enabled"),
+    "no tenants": ({"tenants": {"existingConfigMap": ""}}, "tenants: set exactly one"),
+    "two kinds of tenants": ({"tenants": {"existingSecret": "x"}}, "tenants.existingConfigMap, tenants.existingSecret"),
+    "two certificates": (
+        {"tls": {"existingSecret": "x", "certManager": {"enabled": True, "issuerRef": {"name": "ca"}}}},
+        "not both",
+    ),
+    "no issuer": ({"tls": {"certManager": {"enabled": True}}}, "tls.certManager.issuerRef.name"),
+    "client certificates without TLS": ({"tls": {"clientCaSecret": "x"}}, "client certificates need TLS"),
+    "fewest above most": ({"autoscaling": {"minReplicas": 9}}, "minReplicas is above maxReplicas"),
+    "what the chart sets": ({"config": {"listen": {"data": ":1"}}}, "config.listen: the chart sets this itself"),
+}
+
+
+def merged(values: Values, more: Values) -> Values:
+    both = dict(values)
+    for name, value in more.items():
+        both[name] = (
+            merged(both[name], value) if isinstance(value, dict) and isinstance(both.get(name), dict) else value
+        )
+    return both
+
+
+def render(values: Values, name: str = "release") -> dict[str, str]:
+    with Chart.load(str(CHART)) as chart:
+        return chart.render(values, name=name, namespace="feeds")
+
+
+def objects(values: Values) -> Iterator[Object]:
+    for path, text in render(values).items():
+        if not path.endswith("NOTES.txt"):
+            yield from (each for each in yaml.safe_load_all(text) if each is not None)
+
+
+def of_kind(values: Values, kind: str) -> list[Object]:
+    return [each for each in objects(values) if each["kind"] == kind]
+
+
+def pods(values: Values) -> Iterator[tuple[str, Object]]:
+    for each in objects(values):
+        if each["kind"] in ("Deployment", "StatefulSet"):
+            yield each["metadata"]["name"], each["spec"]["template"]["spec"]
+        elif each["kind"] == "Pod":
+            yield each["metadata"]["name"], each["spec"]
+
+
+def not_restricted(pod: Object) -> list[str]:
+    """What of the restricted profile a pod breaks (Kubernetes, "Pod Security Standards"); and what we add to it."""
+    broken = [name for name in ("hostNetwork", "hostPID", "hostIPC") if pod.get(name)]
+    security = pod["securityContext"]
+    if security.get("seccompProfile", {}).get("type") != "RuntimeDefault":
+        broken.append("seccompProfile")
+    if not security.get("runAsNonRoot") or not security.get("runAsUser"):
+        broken.append("runAsNonRoot")
+    if pod.get("automountServiceAccountToken") is not False:
+        broken.append("automountServiceAccountToken")
+    allowed = {"configMap", "secret", "emptyDir", "persistentVolumeClaim", "projected", "downwardAPI", "csi", "name"}
+    broken += [f"volume {each['name']}" for each in pod.get("volumes", []) if not set(each) <= allowed]
+    for container in [*pod["containers"], *pod.get("initContainers", [])]:
+        own = container["securityContext"]
+        if own.get("allowPrivilegeEscalation") is not False or own.get("privileged"):
+            broken.append("allowPrivilegeEscalation")
+        if own.get("capabilities", {}).get("drop") != ["ALL"] or own["capabilities"].get("add"):
+            broken.append("capabilities")
+        if own.get("readOnlyRootFilesystem") is not True:
+            broken.append("readOnlyRootFilesystem")
+        if any("hostPort" in port for port in container.get("ports", [])):
+            broken.append("hostPort")
+        if not container["resources"].get("requests") or "memory" not in container["resources"].get("limits", {}):
+            broken.append("resources")
+    return broken
+
+
+@pytest.mark.parametrize("case", MATRIX)
+@pytest.mark.parametrize("version", KUBERNETES)
+def test_kubernetes_takes_every_object(case: str, version: str) -> None:
+    found = list(objects(merged(LEAST, MATRIX[case])))
+    assert {"Deployment", "Service", "ConfigMap", "ServiceAccount", "Pod"} <= {each["kind"] for each in found}
+    for each in found:
+        if each["kind"] not in NOT_OF_KUBERNETES:
+            kubernetes_validate.validate(each, version, strict=True)
+        assert each["metadata"]["labels"]["app.kubernetes.io/instance"] == "release"
+    names = [(each["kind"], each["metadata"]["name"]) for each in found]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("case", MATRIX)
+def test_every_pod_is_restricted(case: str) -> None:
+    found = dict(pods(merged(LEAST, MATRIX[case])))
+    assert len(found) >= 2
+    assert {name: not_restricted(pod) for name, pod in found.items()} == {name: [] for name in found}
+
+
+def test_a_pod_that_is_not_restricted_is_found_out() -> None:
+    (pod,) = [pod for name, pod in pods(LEAST) if name == "release-feedmux"]
+    pod["containers"][0]["securityContext"]["capabilities"] = {"drop": ["ALL"], "add": ["NET_ADMIN"]}
+    pod["volumes"].append({"name": "host", "hostPath": {"path": "/"}})
+    pod["hostNetwork"] = True
+    assert not_restricted(pod) == ["hostNetwork", "volume host", "capabilities"]
+
+
+@pytest.mark.parametrize("case", MATRIX)
+def test_the_server_reads_its_configuration(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the environment that the pod would have."""
+    values = merged(LEAST, MATRIX[case])
+    (deployment,) = of_kind(values, "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    for name in [name for name in os.environ if name.startswith("FEEDMUX_")]:
+        monkeypatch.delenv(name)
+    secrets = {"URI": "mongodb://db/?replicaSet=rs0", "URL": "rediss://redis:6379/0", "PASSWORD": "canary"}
+    for each in container["env"]:
+        monkeypatch.setenv(each["name"], each.get("value") or secrets[each["name"].rpartition("_")[2]])
+    (text,) = [each["data"]["feedmux.yaml"] for each in of_kind(values, "ConfigMap") if "feedmux.yaml" in each["data"]]
+    path = tmp_path / "feedmux.yaml"
+    path.write_text(text)
+    config = load_config(path)
+    assert set(config.sources) == set(values["sources"])
+    assert all(each.uri == secrets["URI"] for each in config.sources.values())
+    mounted = {each["mountPath"] for each in container["volumeMounts"]}
+    files = [config.tenants_file, config.redis.ca_file]
+    if config.tls is not None:
+        files += [config.tls.certificate_file, config.tls.key_file, config.tls.client_ca_file]
+    assert all(str(path.parent) in mounted for path in files if path is not None)
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    listen = {"grpc": config.listen.data, "operator": config.listen.operator, "health": config.listen.health}
+    assert {name: int(address.rpartition(":")[2]) for name, address in listen.items()} == {
+        name: ports[name] for name in listen
+    }
+    assert deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] >= (
+        container["lifecycle"]["preStop"]["sleep"]["seconds"] + config.limits.drain_s + config.limits.drain_delay_s + 5
+    )
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_values_are_refused_in_words(case: str) -> None:
+    values, words = WRONG[case]
+    with pytest.raises(HelmError) as caught:
+        render(merged(LEAST, values))
+    assert words in str(caught.value)
+
+
+def test_no_secret_is_rendered() -> None:
+    values = merged(LEAST, MATRIX["secrets for everything"])
+    assert not of_kind(values, "Secret")
+    (deployment,) = of_kind(values, "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    from_secrets = {each["name"] for each in container["env"] if "valueFrom" in each}
+    assert from_secrets == {"FEEDMUX_SOURCES__MAIN__URI", "FEEDMUX_REDIS__URL", "FEEDMUX_REDIS__PASSWORD"}
+
+
+def test_pods_start_anew_for_a_configuration_and_not_for_tenants() -> None:
+    def checksum(more: Values) -> str:
+        (deployment,) = of_kind(merged(LEAST, more), "Deployment")
+        annotations: Mapping[str, str] = deployment["spec"]["template"]["metadata"]["annotations"]
+        return annotations["checksum/config"]
+
+    inline = {"existingConfigMap": "", "inline": [{"name": "shop", "api_key_hashes": [HASH]}]}
+    other = {"existingConfigMap": "", "inline": [{"name": "other", "api_key_hashes": [HASH]}]}
+    assert checksum({"tenants": inline}) == checksum({"tenants": other})
+    assert checksum({}) != checksum({"config": {"limits": {"sessions": 5}}})
+
+
+def test_everything_is_denied_but_what_is_named() -> None:
+    values = merged(LEAST, MATRIX["a large service"])
+    (policy,) = of_kind(values, "NetworkPolicy")
+    (deployment,) = of_kind(values, "Deployment")
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
+    assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
+    open_to = {rule["ports"][0]["port"]: rule.get("from") for rule in policy["spec"]["ingress"]}
+    assert set(open_to) == {"grpc", "operator", "metrics", "health"}
+    assert open_to["operator"] == values["networkPolicy"]["operators"]
+    assert {port["port"] for rule in policy["spec"]["egress"] for port in rule["ports"]} == {53, 27017}
+    (policy,) = of_kind(LEAST, "NetworkPolicy")
+    assert "operator" not in {rule["ports"][0]["port"] for rule in policy["spec"]["ingress"]}
+
+
+def test_alerts_and_dashboard_come_with_it() -> None:
+    values = merged(LEAST, MATRIX["a large service"])
+    (rule,) = of_kind(values, "PrometheusRule")
+    alerts = [each for group in rule["spec"]["groups"] for each in group["rules"]]
+    assert len(alerts) > 5
+    link = "https://github.com/feedmux/feedmux/blob/main/docs/runbook.md#"
+    assert all(each["annotations"]["runbook_url"].startswith(link) for each in alerts)
+    (dashboard,) = [each for each in of_kind(values, "ConfigMap") if each["metadata"]["name"].endswith("-dashboard")]
+    assert json.loads(dashboard["data"]["feedmux.json"])["panels"]
+    (monitor,) = of_kind(values, "ServiceMonitor")
+    services = [
+        each
+        for each in of_kind(values, "Service")
+        if monitor["spec"]["selector"]["matchLabels"].items() <= each["metadata"]["labels"].items()
+    ]
+    assert [each["metadata"]["name"] for each in services] == ["feeds-headless"]
+    assert monitor["spec"]["endpoints"][0]["port"] in {port["name"] for port in services[0]["spec"]["ports"]}
+
+
+@pytest.mark.parametrize("case", MATRIX)
+def test_the_notes_say_how_to_connect(case: str) -> None:
+    values = merged(LEAST, MATRIX[case])
+    (notes,) = [text for path, text in render(values).items() if path.endswith("NOTES.txt")]
+    assert "port-forward" in notes
+    has_tls = bool(values.get("tls", {}).get("existingSecret")) or "certManager" in values.get("tls", {})
+    assert ("--tls" in notes) == has_tls == ("in the clear" not in notes)
+
+
+def test_every_value_is_described_and_in_the_schema() -> None:
+    text = (CHART / "values.yaml").read_text()
+    values, schema = yaml.safe_load(text), json.loads((CHART / "values.schema.json").read_text())
+
+    def check(values: Values, schema: Values, path: str) -> None:
+        assert schema.get("additionalProperties") is False, path
+        known = set(schema["properties"]) - {"global"}
+        assert known == set(values), path
+        for name, value in values.items():
+            each = schema["properties"][name]
+            if isinstance(value, dict) and value and "properties" in each and not leaf(value):
+                check(value, each, f"{path}.{name}")
+
+    def leaf(value: Values) -> bool:
+        """A value that stands on one line, with one comment for all of it."""
+        return set(value) <= {"name", "key", "requests", "limits"}
+
+    check(values, schema, "values")
+    # Each line with a value of its own has a comment before it; sections speak through what is in them.
+    lines = text.splitlines()
+    bare = [
+        line.strip()
+        for before, line in pairwise(lines)
+        if re.match(r"\s*[a-zA-Z]+: \S", line)
+        and not before.lstrip().startswith("#")
+        and line.strip().partition(":")[0] not in ("requests", "limits")
+    ]
+    assert bare == []
