@@ -166,7 +166,10 @@ def _session(task: Task) -> SparkSession:
     builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
     builder = builder.config("spark.driver.memory", "2g").config("spark.sql.shuffle.partitions", "2")
     if task.packages:
-        builder = builder.config("spark.jars.packages", task.packages)
+        # Stopped in the middle of a read, the connector's error is longer than a thread's usual stack can match.
+        builder = builder.config("spark.jars.packages", task.packages).config(
+            "spark.driver.extraJavaOptions", "-Xss16m"
+        )
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark

@@ -15,6 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    BooleanType,
     DataType,
     IntegerType,
     LongType,
@@ -175,6 +176,18 @@ def test_typed_schema_puts_the_envelope_beside_the_document() -> None:
     (row,) = rows("typed", stream(event(1)), schema)
     assert [*row][-2:] == ["document", "document_before"]
     assert (row["document"], row["document_key"], row["document_before"]) == ({"_id": 1}, {"_id": 1}, None)
+
+
+def test_a_document_that_was_looked_up_in_vain_is_not_one_that_was_not_asked_for() -> None:
+    schema = struct(document=struct(_id=LongType()))
+    schema.add("has_document", BooleanType(), nullable=False)
+    in_vain = event(2, "update") | {"fullDocument": None}
+    found = rows("typed", stream(event(1), in_vain, event(3, "update", fullDocument=None)), schema)
+    assert [(row["document"], row["has_document"]) for row in found] == [
+        ({"_id": 1}, True),
+        (None, True),
+        (None, False),
+    ]
 
 
 def test_a_mismatch_names_the_field_the_types_and_the_event_but_no_value() -> None:
