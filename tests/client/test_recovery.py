@@ -83,3 +83,7 @@ def test_backoff_doubles_up_to_a_bound_and_adds_what_the_server_asks() -> None:
     assert backoff.next_s(10.0) == 12.5
     backoff.reset()
     assert backoff.next_s() == 0.5
+    backoff.lived(5.0)
+    assert backoff.next_s() == 1.0
+    backoff.lived(5.1)  # a busy stream that never idled
+    assert backoff.next_s() == 0.5

@@ -65,3 +65,8 @@ class Backoff:
     def reset(self) -> None:
         """The connection holds: begin small again."""
         self._bound_s = self._first_s
+
+    def lived(self, duration_s: float) -> None:
+        """A stream has ended; one that held for longer than the largest bound was good."""
+        if duration_s > self._most_s:
+            self.reset()

@@ -77,6 +77,7 @@ class Runner:
         self._watchdog: asyncio.TimerHandle | None = None
         self._silent_s = 0.0
         self._heard_s = 0.0
+        self._opened_s = 0.0
         self._cut_for = ""
         self._limit_bytes = options.message_bytes_max
         self._rewound: Rewound | None = None
@@ -143,6 +144,7 @@ class Runner:
             was_live = self._live
             if self._live:
                 self._live = False
+                self._backoff.lived(self._loop.time() - self._opened_s)
                 wait_s = self._options.reconnect_timeout_s
                 give_up_s = None if wait_s is None else self._loop.time() + wait_s
             step = next_step(error, has_other_credentials=was_live and self._link.renews_token)
@@ -336,6 +338,7 @@ class Runner:
             desk.opened = opened.place
         desk.latest = ledger.received, ledger.latest
         self._live = self._ever_opened = True
+        self._opened_s = self._loop.time()
         if self._opening.durable:
             self._ack_step = max(1, opened.unacked_events_max // 2) if opened.unacked_events_max else NEVER
             desk.alarm = 0
