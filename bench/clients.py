@@ -44,6 +44,17 @@ LANGUAGES: Final = {
         ("go", "build", "-C", "clients/go", "-o", ".bin/bench", "./bench"), ("clients/go/.bin/bench",), ("go",)
     ),
     "node": Language(("clients/node/compile",), ("node", "clients/node/build/bench/read.js"), ("node", "npm")),
+    "java": Language(
+        ("clients/java/conformance/run", "--build"),
+        (
+            "java",
+            "-cp",
+            "clients/java/target/test-classes:clients/java/target/classes:clients/java/target/lib/*",
+            "dev.feedmux.bench.ReadBacklog",
+            "--warm",
+        ),
+        ("java", "mvn"),
+    ),
 }
 
 

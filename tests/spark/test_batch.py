@@ -1,7 +1,7 @@
 """Batches, clear errors, and what may not be seen."""
 
+import asyncio
 import json
-import logging
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,18 @@ from pyspark.sql import SparkSession
 from feedmux_server.embedded import RedisServer
 from feedmux_server.embedded.ports import free_ports
 from tests.integration.servers import KEY_A, server_process, settings, tenants_file
-from tests.spark.support import Documents, Sink, Site, drain, insert, numbers, offset, start
+from tests.spark.processes import Driver
+from tests.spark.support import Documents, Sink, Site, drain, insert, numbers, offset
 
+LOG_ALL = """
+rootLogger.level = info
+rootLogger.appenderRef.stdout.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %p %c{1}: %m%n
+"""
 Options = Callable[..., dict[str, str]]
 
 
@@ -82,14 +92,9 @@ async def guarded(site: Site, redis_server: RedisServer, tmp_path: Path) -> Asyn
 
 
 async def test_secrets_are_not_seen(
-    spark: SparkSession,
-    guarded: Site,
-    database: Documents,
-    options: Options,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
+    spark: SparkSession, guarded: Site, database: Documents, options: Options, tmp_path: Path
 ) -> None:
+    """Not in plans, progress, checkpoints, event logs, the driver's log with all that Spark says, or errors."""
     insert(database, range(10))
     wrong = "wrong-credential-canary"
     told = failure(spark, options(endpoint=guarded.endpoint, token=wrong), tmp_path / "wrong")
@@ -97,30 +102,33 @@ async def test_secrets_are_not_seen(
     assert wrong not in told
     file = tmp_path / "credential"
     file.write_text(KEY_A + "\n")
-    caplog.set_level(logging.DEBUG)
-    spark.sparkContext.setLogLevel("INFO")
-    try:
-        for credential in ({"token": KEY_A}, {"tokenFile": str(file)}):
-            [by] = credential
-            folder = tmp_path / by
-            chosen = options(endpoint=guarded.endpoint, consumerName=f"{database.name}-{by}", **credential)
-            sink = Sink(folder / "out")
-            query = start(spark, chosen, sink, folder / "check", availableNow=True)
-            assert query.awaitTermination(120)
-            assert sink.numbers() == list(range(10))
-            rows = spark.read.format("feedmux").options(**chosen).load()
-            assert numbers(rows.collect()) == list(range(10))
-            plan = rows._jdf.queryExecution().toString()
-            shown = [plan, *(each.json for each in query.recentProgress)]
-            assert all(KEY_A not in text for text in shown)
-            kept = [path.read_bytes() for path in (folder / "check").rglob("*") if path.is_file()]
-            assert all(KEY_A.encode() not in content for content in kept)
-    finally:
-        spark.sparkContext.setLogLevel("ERROR")
-    logged = "".join(capfd.readouterr()) + caplog.text
-    assert "INFO" in logged
-    assert KEY_A not in logged
-    assert wrong not in logged
+    chosen = options(endpoint=guarded.endpoint, tokenFile=str(file))
+    rows = spark.read.format("feedmux").options(**chosen).load()
+    assert numbers(rows.collect()) == list(range(10))
+    assert KEY_A not in rows._jdf.queryExecution().toString()
+
+    seen, sink = tmp_path / "seen", Sink(tmp_path / "out")
+    seen.mkdir()
+    events = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": str(seen), "spark.eventLog.compress": "false"}
+    # A driver in Python shows warnings only, whatever level is set.
+    (tmp_path / "log4j2.properties").write_text(LOG_ALL)
+    events["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile=file:{tmp_path}/log4j2.properties"
+    job = {
+        "options": options(endpoint=guarded.endpoint, token=KEY_A),
+        "sink": str(sink.folder),
+        "checkpoint": str(seen / "check"),
+        "conf": events,
+        "log_level": "INFO",
+    }
+    with Driver(tmp_path / "one", **job) as driver:
+        await asyncio.to_thread(driver.wait_done)
+        said = driver.log.read_text()
+    assert sink.numbers() == list(range(10))
+    assert "INFO MicroBatchExecution" in said
+    kept = {path.name: path.read_bytes() for path in seen.rglob("*") if path.is_file()}
+    assert any(b"SparkListenerSQLExecutionStart" in content for content in kept.values())
+    for content in (said.encode(), *kept.values()):
+        assert KEY_A.encode() not in content
 
 
 async def test_a_missing_token_file(spark: SparkSession, guarded: Site, options: Options, tmp_path: Path) -> None:

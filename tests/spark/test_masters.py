@@ -50,7 +50,7 @@ def test_spark_connect(java: None, database: Documents, options: Options, tmp_pa
     pytest.importorskip("zstandard", reason="Spark Connect's client needs it: pip install zstandard")
     insert(database, range(100))
     command = [sys.executable, "-c", CONNECT, repr(options()), str(tmp_path)]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     assert "client pyspark.sql.connect" in done.stdout
     assert "found True" in done.stdout

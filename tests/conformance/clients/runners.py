@@ -19,7 +19,7 @@ REPOSITORY: Final = Path(__file__).parents[3]
 RUNNER_VERSION: Final = 1
 LINE_BYTES_MAX: Final = 256 * 1024 * 1024
 START_S: Final = 60.0
-BUILD_S: Final = 280.0
+BUILD_S: Final = 420.0
 END_S: Final = 10.0
 
 

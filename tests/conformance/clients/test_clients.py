@@ -9,7 +9,7 @@ from tests.conformance.clients.scenario import Scenario, scenarios
 from tests.conformance.clients.worlds import World
 
 # The first scenario of a language waits until its runner is built.
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(480)
 
 PRESENT = [each.name for each in LANGUAGES.values() if each.present]
 

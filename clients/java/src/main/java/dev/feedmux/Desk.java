@@ -59,7 +59,7 @@ final class Desk {
      */
     @Nullable
     Item next(long timeoutNanos, boolean notices) throws InterruptedException {
-        long deadline = System.nanoTime() + timeoutNanos;
+        long deadline = timeoutNanos < 0 ? 0 : System.nanoTime() + timeoutNanos;
         while (true) {
             Entry entry;
             boolean ring = false;
@@ -295,7 +295,7 @@ final class Desk {
 
     /** Waits until there is something to hand out; false at the deadline. Throws where the session is closed. */
     private boolean awaitSomething(boolean forever, long deadline) throws InterruptedException {
-        long left = deadline - System.nanoTime();
+        long left = forever ? 0 : deadline - System.nanoTime();
         while (!closing && !cursor.hasNext() && entries.isEmpty()) {
             if (forever) {
                 arrived.await();

@@ -18,6 +18,7 @@ import io.grpc.Metadata;
 import io.grpc.MethodDescriptor;
 import io.grpc.Status;
 import io.grpc.StatusRuntimeException;
+import java.io.EOFException;
 import java.io.IOException;
 import java.io.InputStream;
 import java.io.UncheckedIOException;
@@ -205,7 +206,13 @@ final class Link implements AutoCloseable {
         @Override
         public byte[] parse(InputStream stream) {
             try {
-                return stream.readAllBytes();
+                // gRPC's stream knows its length, and readAllBytes would collect pieces of some kilobytes and join them.
+                byte[] message = new byte[stream.available()];
+                int read = stream.readNBytes(message, 0, message.length);
+                if (read != message.length || stream.read() >= 0) {
+                    throw new EOFException("a message is not as long as it says");
+                }
+                return message;
             } catch (IOException error) {
                 throw new UncheckedIOException(error);
             }

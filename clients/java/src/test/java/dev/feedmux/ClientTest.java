@@ -1,0 +1,145 @@
+package dev.feedmux;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNotNull;
+import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.feedmux.errors.InvalidArgumentException;
+import dev.feedmux.errors.SubscriptionExistsException;
+import dev.feedmux.errors.SubscriptionNotFoundException;
+import dev.feedmux.errors.UnauthenticatedException;
+import dev.feedmux.support.ScriptedServer;
+import dev.feedmux.support.Wire;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.time.Instant;
+import java.util.List;
+import java.util.UUID;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.bson.BsonInt32;
+import org.bson.BsonString;
+import org.bson.Document;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.condition.EnabledIfEnvironmentVariable;
+
+@Timeout(60)
+final class ClientTest {
+    /** Against a real server: tests/clients/test_java.py starts one and says where it is. */
+    @Test
+    @EnabledIfEnvironmentVariable(named = "FEEDMUX_ENDPOINT", matches = ".+")
+    void controlsSubscriptions() {
+        try (FeedmuxClient client = FeedmuxClient.builder(System.getenv("FEEDMUX_ENDPOINT"))
+                .apiKey(System.getenv("FEEDMUX_API_KEY"))
+                .build()) {
+            Subscription subscription = client.subscription("java-" + UUID.randomUUID());
+            assertThrows(SubscriptionNotFoundException.class, subscription::get);
+            Feed feed = Feed.builder()
+                    .database("shop")
+                    .collection("orders")
+                    .pipeline(new Document("$match", new Document("operationType", "insert")))
+                    .fullDocument("updateLookup")
+                    .comment(new BsonString("from Java"))
+                    .collation(new Document("locale", "de"))
+                    .batchSize(100)
+                    .build();
+            SubscriptionDefinition definition = SubscriptionDefinition.of(feed).withOnInvalidate(OnInvalidate.CONTINUE);
+            SubscriptionInfo created = subscription.create(definition);
+            assertEquals(created, subscription.create(definition), "the same again changes nothing");
+            assertEquals(created, subscription.get());
+            assertEquals(feed.pipeline(), created.feed().pipeline());
+            assertEquals(feed.collation(), created.feed().collation());
+            assertEquals(feed.comment(), created.feed().comment());
+            assertEquals(OnInvalidate.CONTINUE, created.onInvalidate());
+            assertThrows(SubscriptionExistsException.class, () -> subscription.create(Feed.database("shop")));
+            assertTrue(client.subscriptions().anyMatch(each -> each.name().equals(subscription.name())));
+
+            SubscriptionInfo updated = subscription.update(SubscriptionUpdate.nothing()
+                    .withOnHistoryLost(OnHistoryLost.EARLIEST)
+                    .withEtag(created.etag()));
+            assertEquals(OnHistoryLost.EARLIEST, updated.onHistoryLost());
+            assertEquals(created.position(), updated.position());
+            ResolvedPosition now = client.feed(feed).resolve(Start.latest());
+            assertNotNull(now.time());
+            assertEquals(
+                    now.clusterTime(),
+                    subscription.seek(Start.after(now.position())).clusterTime());
+            assertThrows(
+                    InvalidArgumentException.class,
+                    () -> subscription.seek(Start.after(Position.parse("bm8gcG9zaXRpb24"))));
+
+            Explanation explanation =
+                    client.feed(feed).explain(Start.atTime(Instant.now().minusSeconds(1)));
+            assertNull(explanation.refusal());
+            assertTrue(explanation.pipeline().contains("$changeStream"));
+            Feed forbidden = Feed.builder().pipelineJson("[{\"$out\": \"x\"}]").build();
+            assertNotNull(client.feed(forbidden).explain().refusal());
+
+            subscription.delete();
+            subscription.deleteIfExists();
+            assertThrows(SubscriptionNotFoundException.class, subscription::delete);
+        }
+    }
+
+    @Test
+    void aTokenIsAskedForAnewByEveryCall() throws Exception {
+        AtomicInteger asked = new AtomicInteger();
+        try (ScriptedServer server = new ScriptedServer(call -> call.send(Wire.opened()), call -> {
+                    call.send(Wire.opened());
+                    call.awaitClose();
+                });
+                FeedmuxClient client = FeedmuxClient.builder(server.target())
+                        .token(() -> "t" + asked.incrementAndGet())
+                        .build();
+                Session session = client.subscription("s")
+                        .open(options -> options.backoff(Duration.ofMillis(1), Duration.ofMillis(1)))) {
+            assertEquals("Bearer t1", server.authorization());
+            assertEquals("Bearer t2", server.authorization());
+            assertTrue(!session.isClosed());
+        }
+    }
+
+    @Test
+    void aSupplierThatFailsIsAnErrorThatSaysWhy() {
+        try (ScriptedServer server = new ScriptedServer(call -> call.awaitClose());
+                FeedmuxClient client = FeedmuxClient.builder(server.target())
+                        .token(() -> {
+                            throw new IllegalStateException("no keys today");
+                        })
+                        .build()) {
+            UnauthenticatedException error = assertThrows(
+                    UnauthenticatedException.class,
+                    () -> client.subscription("s").open());
+            assertTrue(error.getMessage().contains("no keys today"));
+        }
+    }
+
+    @Test
+    void argumentsAreCheckedBeforeAnythingIsSent() {
+        try (FeedmuxClient client = FeedmuxClient.builder("localhost:1").build()) {
+            Subscription subscription = client.subscription("s");
+            assertThrows(IllegalArgumentException.class, () -> subscription.update(SubscriptionUpdate.nothing()));
+            assertThrows(IllegalArgumentException.class, () -> subscription.open(options -> options.windowEvents(0)));
+            assertThrows(
+                    IllegalArgumentException.class,
+                    () -> subscription.open(options -> options.heartbeat(Duration.ofMillis(999))));
+            assertThrows(IllegalArgumentException.class, () -> new Tls(null, Path.of("c.pem"), null, null));
+        }
+    }
+
+    @Test
+    void valuesSurviveTheWire() {
+        Feed feed = Feed.builder()
+                .source("other")
+                .database("d")
+                .pipeline(List.of(new Document("$match", new Document("a", 1))))
+                .comment(new BsonInt32(7))
+                .showExpandedEvents(true)
+                .build();
+        assertEquals(feed, Messages.feed(Messages.feed(feed, "main")));
+        Position position = Position.of(new byte[] {1, -2, 3});
+        assertEquals(position, Position.parse(position.toString()));
+    }
+}

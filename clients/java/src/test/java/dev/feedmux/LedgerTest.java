@@ -1,0 +1,170 @@
+package dev.feedmux;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.feedmux.errors.ProtocolException;
+import dev.feedmux.support.Wire;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Random;
+import java.util.stream.IntStream;
+import org.bson.BsonString;
+import org.bson.BsonTimestamp;
+import org.bson.RawBsonDocument;
+import org.junit.jupiter.api.RepeatedTest;
+import org.junit.jupiter.api.RepetitionInfo;
+import org.junit.jupiter.api.Test;
+
+final class LedgerTest {
+    private final Ledger ledger = begun(true);
+
+    @Test
+    void numbersEventsFromOneAndFindsGaps() {
+        Batch first = ledger.arrive(1, events(1, 3)).get(0);
+        Batch second = ledger.arrive(4, events(4, 1)).get(0);
+        assertEquals(List.of(1L, 3L, 4L), List.of(first.firstSequence(), first.lastSequence(), second.firstSequence()));
+        assertEquals(at(4), ledger.latest());
+        assertThrows(ProtocolException.class, () -> ledger.arrive(6, events(6, 1)));
+    }
+
+    @Test
+    void acksSayWhereToBeginAgain() {
+        assertEquals(at(0), ledger.ackedPlace(0));
+        ledger.arrive(1, events(1, 3));
+        ledger.arrive(4, events(4, 2));
+        assertEquals(2, ledger.ackedSequence(2));
+        Place middle = ledger.ackedPlace(2);
+        assertTrue(middle.position().isEmpty());
+        assertEquals(new BsonTimestamp(1002, 1), middle.clusterTime());
+        assertEquals(at(3), ledger.ackedPlace(3));
+        assertEquals(5, ledger.ackedSequence(5));
+        ledger.progress(at(9));
+        assertEquals(at(9), ledger.ackedPlace(5));
+    }
+
+    @Test
+    void repeatsAreDroppedAndTheirAcksMapped() {
+        ledger.arrive(1, events(1, 3));
+        ledger.arrive(4, events(4, 2));
+        ledger.begin(at(2), 2);
+        assertEquals(0, ledger.ackedSequence(4));
+        assertEquals(List.of(), ledger.arrive(1, events(3, 2)));
+        assertEquals(2, ledger.ackedSequence(4));
+        ledger.progress(at(4));
+        assertEquals(at(5), ledger.latest(), "progress among repeats moves nothing");
+        List<Batch> fresh = ledger.arrive(3, events(5, 3));
+        assertEquals(List.of(6, 7), numbers(fresh));
+        assertEquals(6, fresh.get(0).firstSequence());
+        assertFalse(ledger.expectsRepeats());
+        assertEquals(4, ledger.ackedSequence(6));
+    }
+
+    @Test
+    void aLaterEventEndsTheDropping() {
+        ledger.arrive(1, events(1, 2));
+        ledger.begin(at(0), 0);
+        assertEquals(List.of(7), numbers(ledger.arrive(1, events(7, 1))));
+        assertFalse(ledger.expectsRepeats());
+        assertEquals(1, ledger.ackedSequence(3));
+    }
+
+    @Test
+    void afterARewindOlderEventsComeFirstAndHoldBackTheAck() {
+        ledger.arrive(1, events(5, 2));
+        ledger.begin(at(2), 0);
+        assertEquals(3, ledger.arrive(1, events(3, 2)).get(0).firstSequence());
+        assertEquals(List.of(), ledger.arrive(3, events(5, 2)));
+        assertEquals(0, ledger.ackedSequence(2));
+        assertEquals(4, ledger.ackedSequence(4));
+    }
+
+    @Test
+    void forgettingLetsEverythingComeAgain() {
+        ledger.arrive(1, events(1, 3));
+        ledger.forget();
+        assertTrue(ledger.ackedPlace(2).isNowhere());
+        ledger.begin(at(0), 2);
+        assertEquals(List.of(1, 2), numbers(ledger.arrive(1, events(1, 2))));
+        assertEquals(0, ledger.ackedSequence(3));
+        assertEquals(1, ledger.ackedSequence(4));
+    }
+
+    @Test
+    void anInlineFeedKeepsNothing() {
+        Ledger inline = begun(false);
+        inline.arrive(1, events(1, 2));
+        inline.begin(inline.latest(), 0);
+        assertFalse(inline.expectsRepeats());
+    }
+
+    @Test
+    void theTimeOfATokenThatIsNotUnderstoodIsNotCompared() {
+        RawBsonDocument token = new RawBsonDocument(Wire.encode(Wire.token(5)).toByteArray());
+        assertEquals(new BsonTimestamp(1005, 1), Tokens.timeOf(token));
+        assertEquals(null, Tokens.timeOf(new org.bson.BsonDocument("_data", new BsonString("99"))));
+        assertEquals(
+                null, Tokens.timeOf(new org.bson.BsonDocument("_data", new BsonString("82rubbish_and_more_of_it"))));
+    }
+
+    /** The server begins behind the event that was acked when the stream was asked for, as the contract says. */
+    @RepeatedTest(100)
+    void randomReconnectsGiveEveryEventOnceInOrder(RepetitionInfo run) {
+        Random random = new Random(run.getCurrentRepetition());
+        List<Integer> seen = new ArrayList<>();
+        int acked = 0;
+        int begin = 0;
+        while (seen.size() < 60) {
+            int sequence = 1;
+            for (int chunks = random.nextInt(6); chunks > 0; chunks--) {
+                int count = 1 + random.nextInt(4);
+                for (Batch fresh : ledger.arrive(sequence, events(begin + sequence, count))) {
+                    assertEquals(seen.size() + 1, fresh.firstSequence());
+                    seen.addAll(numbers(List.of(fresh)));
+                }
+                sequence += count;
+                acked = random.nextBoolean() ? between(random, acked, seen.size()) : acked;
+                // Sequence s of this stream is event begin + s: everything acked is covered, and nothing else.
+                int covered = Math.min(Math.max(acked, begin), begin + sequence - 1);
+                assertEquals(covered, begin + ledger.ackedSequence(acked));
+            }
+            int known = acked;
+            Place where = ledger.ackedPlace(known);
+            begin = where.clusterTime() == null ? 0 : where.clusterTime().getTime() - 1000;
+            assertEquals(known, begin);
+            acked = between(random, acked, seen.size());
+            ledger.begin(at(begin), known);
+        }
+        assertEquals(IntStream.rangeClosed(1, seen.size()).boxed().toList(), seen);
+    }
+
+    private static int between(Random random, int least, int most) {
+        return least + random.nextInt(most - least + 1);
+    }
+
+    private static Ledger begun(boolean durable) {
+        Ledger ledger = new Ledger(durable, new Object());
+        ledger.begin(at(0), 0);
+        return ledger;
+    }
+
+    private static Place at(int number) {
+        return new Place(
+                Position.of(Wire.position(number)),
+                Documents.raw(Wire.encode(Wire.token(number))),
+                new BsonTimestamp(1000 + number, 1));
+    }
+
+    private static Batch events(int first, int count) {
+        return BsonBatch.over(Wire.events(first, count), count, at(first + count - 1), null);
+    }
+
+    private static List<Integer> numbers(List<Batch> batches) {
+        return batches.stream()
+                .flatMap(batch -> batch.events().stream())
+                .map(event -> event.document().getInteger("n"))
+                .toList();
+    }
+}

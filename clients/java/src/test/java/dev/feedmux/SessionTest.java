@@ -1,0 +1,284 @@
+package dev.feedmux;
+
+import static dev.feedmux.support.ScriptedServer.until;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.feedmux.errors.FeedmuxException;
+import dev.feedmux.errors.HistoryLostException;
+import dev.feedmux.errors.InterruptedCallException;
+import dev.feedmux.errors.SessionClosedException;
+import dev.feedmux.errors.UnavailableException;
+import dev.feedmux.support.ScriptedServer;
+import dev.feedmux.support.ScriptedServer.Call;
+import dev.feedmux.support.ScriptedServer.Script;
+import dev.feedmux.support.Wire;
+import dev.feedmux.v1.SubscribeResponse;
+import io.grpc.Context;
+import io.grpc.Status;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+import java.util.NoSuchElementException;
+import java.util.function.Consumer;
+import java.util.stream.IntStream;
+import java.util.stream.LongStream;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+
+/** What the session's interface adds to the behaviour that the conformance scenarios show. */
+@Timeout(30)
+final class SessionTest {
+    private static final SessionOptions QUICK = SessionOptions.defaults().toBuilder()
+            .backoff(Duration.ofMillis(10), Duration.ofMillis(50))
+            .ackInterval(Duration.ofMillis(20))
+            .closeTimeout(Duration.ofSeconds(5))
+            .build();
+
+    private final List<AutoCloseable> open = new ArrayList<>();
+    private ScriptedServer server;
+
+    @AfterEach
+    void close() throws Exception {
+        Collections.reverse(open);
+        for (AutoCloseable each : open) {
+            each.close();
+        }
+    }
+
+    @Test
+    void iteratesAcksAndCloses() {
+        Session session = opened(play(Wire.opened(), Wire.batch(1, 1, 2), Wire.batch(3, 3, 1)));
+        List<Integer> seen = new ArrayList<>();
+        for (Event event : session) {
+            seen.add(event.document().getInteger("n"));
+            session.ack(event);
+            if (seen.size() == 3) {
+                break;
+            }
+        }
+        assertEquals(List.of(1, 2, 3), seen);
+        assertTrue(session.poll(Duration.ZERO).isEmpty());
+        assertTrue(session.poll(Duration.ofMillis(10)).isEmpty());
+        session.close();
+        session.close();
+        assertEquals(3, server.call(0).acked());
+        assertTrue(session.isClosed());
+        assertFalse(session.iterator().hasNext());
+        assertThrows(NoSuchElementException.class, () -> session.iterator().next());
+        assertThrows(SessionClosedException.class, session::take);
+    }
+
+    @Test
+    void eventsBatchesAndPlacesAreOneSequence() {
+        Session session = opened(play(Wire.opened(), Wire.batch(1, 1, 5), Wire.batch(6, 6, 2), Wire.progress(9)));
+        assertEquals(Position.of(Wire.position(0)), session.position());
+        assertEquals(1, session.take().sequence());
+        assertEquals(2, session.iterator().next().sequence());
+        assertEquals(Wire.token(2).toBsonDocument(), session.resumeToken());
+        assertEquals(Position.of(Wire.position(0)), session.position());
+        Iterator<Batch> batches = session.batches().iterator();
+        Batch rest = batches.next();
+        assertEquals(List.of(3L, 5L), List.of(rest.firstSequence(), rest.lastSequence()));
+        assertEquals(Position.of(Wire.position(5)), session.position());
+        session.ack(rest);
+        session.ack(batches.next());
+        until(() -> session.progress().position().equals(Position.of(Wire.position(9))));
+        until(() -> server.call(0).acked() == 7);
+    }
+
+    @Test
+    void noticesComeInOrderAsItemsOrToTheListener() {
+        List<Object> told = Collections.synchronizedList(new ArrayList<>());
+        Script script = play(Wire.opened(), Wire.batch(1, 1, 1), Wire.draining(5), Wire.batch(2, 2, 1));
+        Session session = openedWith(options -> options.onNotice(told::add), script, script);
+        session.take();
+        session.take();
+        assertEquals(List.of(new Notice.Draining(Duration.ofSeconds(5), Position.NONE)), told);
+        Session other = client().subscription("s").open();
+        open.add(other);
+        Iterator<Item> items = other.items().iterator();
+        assertInstanceOf(Event.class, items.next());
+        assertInstanceOf(Notice.Draining.class, items.next());
+        assertInstanceOf(Event.class, items.next());
+    }
+
+    @Test
+    void aSlowReaderHoldsTheServerBack() {
+        Session session = openedWith(options -> options.windowEvents(20), call -> {
+            call.send(Wire.openedWithin(20));
+            for (int first = 1; first < 200; first += 10) {
+                int chunk = first;
+                call.await(it -> it.granted() >= chunk + 9 && it.acked() >= chunk - 21);
+                call.send(Wire.batch(chunk, chunk, 10));
+            }
+            call.awaitClose();
+        });
+        until(() -> server.call(0).granted() == 20);
+        for (long taken = 1; taken <= 200; taken++) {
+            assertTrue(server.call(0).granted() <= taken + 20 + 9);
+            session.ack(session.take());
+        }
+    }
+
+    @Test
+    void threadsShareTheEvents() throws Exception {
+        SubscribeResponse[] batches = IntStream.range(0, 200)
+                .mapToObj(at -> Wire.batch(1 + 5L * at, 1 + 5 * at, 5))
+                .toArray(SubscribeResponse[]::new);
+        Session session = opened(call -> {
+            call.send(Wire.opened());
+            call.send(batches);
+            call.awaitClose();
+        });
+        List<Long> seen = Collections.synchronizedList(new ArrayList<>());
+        List<Thread> threads = IntStream.range(0, 4)
+                .mapToObj(number -> new Thread(() -> {
+                    for (Event event : session) {
+                        seen.add(event.sequence());
+                    }
+                }))
+                .toList();
+        threads.forEach(Thread::start);
+        until(() -> seen.size() == 1000);
+        session.close();
+        for (Thread thread : threads) {
+            thread.join();
+        }
+        assertEquals(
+                LongStream.rangeClosed(1, 1000).boxed().toList(),
+                seen.stream().sorted().toList());
+    }
+
+    @Test
+    void anInterruptEndsOnlyTheWaiting() throws Exception {
+        Session session = opened(play(Wire.opened(), Wire.batch(1, 1, 1)));
+        session.take();
+        Thread.currentThread().interrupt();
+        assertThrows(InterruptedCallException.class, session::take);
+        assertTrue(Thread.interrupted(), "the flag is set again");
+        assertFalse(session.isClosed());
+        assertTrue(session.poll(Duration.ZERO).isEmpty());
+        Thread.currentThread().interrupt();
+        assertThrows(
+                InterruptedCallException.class, () -> client().subscription("s").open());
+        assertTrue(Thread.interrupted());
+        until(() -> server.call(1) == null || server.call(1).isGone());
+    }
+
+    @Test
+    void errorsComeOutOfTheLoopAgainAndAgain() {
+        Session session = opened(call -> {
+            call.send(Wire.opened(), Wire.batch(1, 1, 1));
+            throw ScriptedServer.status(Status.Code.OUT_OF_RANGE, "HISTORY_LOST", Map.of("oldest_time", "then"));
+        });
+        session.take();
+        HistoryLostException error = assertThrows(HistoryLostException.class, session::take);
+        assertEquals("then", error.metadata().get("oldest_time"));
+        assertEquals("HISTORY_LOST: scripted", error.getMessage());
+        assertThrows(
+                HistoryLostException.class, () -> session.batches().iterator().next());
+        StackTraceElement[] where = error.getSuppressed()[0].getStackTrace();
+        assertTrue(List.of(where).stream().anyMatch(each -> each.getClassName().equals(SessionTest.class.getName())));
+    }
+
+    @Test
+    void aSessionOutlivesTheCallInWhichItWasOpened() throws Exception {
+        Script again = call -> {
+            call.send(Wire.openedAt(1, 2), Wire.batch(1, 2, 1));
+            call.awaitClose();
+        };
+        server = started(call -> call.send(Wire.opened(), Wire.batch(1, 1, 1)), again);
+        Context.CancellableContext context = Context.current().withCancellation();
+        Session session = context.call(() -> client().subscription("s").open());
+        open.add(session);
+        session.ack(session.take());
+        context.cancel(null);
+        assertEquals(2, session.take().sequence());
+        assertEquals(2, session.epoch());
+        assertFalse(server.call(1).open().getTakeover());
+        assertEquals(Wire.position(1), server.call(1).open().getLastAcked().getPosition());
+    }
+
+    @Test
+    void aSessionDroppedWithoutCloseEndsItsCall() {
+        server = started(play(Wire.opened()));
+        dropped();
+        until(() -> {
+            System.gc();
+            return server.call(0).isGone();
+        });
+    }
+
+    private void dropped() {
+        assertEquals(1, client().subscription("s").open().epoch());
+    }
+
+    @Test
+    void closingTheClientEndsItsSessions() {
+        Session session = opened(play(Wire.opened()));
+        ((FeedmuxClient) open.get(1)).close();
+        FeedmuxException error = assertThrows(FeedmuxException.class, session::take);
+        assertEquals(Status.Code.CANCELLED, error.status());
+        assertTrue(error.getMessage().contains("the client is closed"));
+    }
+
+    @Test
+    void openingGivesUpAfterItsTimeoutAndSaysWhy() {
+        server = started(play(Wire.opened()));
+        FeedmuxClient client = client();
+        server.close();
+        UnavailableException error = assertThrows(
+                UnavailableException.class,
+                () -> client.subscription("s").open(options -> options.openTimeout(Duration.ofMillis(200))));
+        assertTrue(error.getMessage().contains("refused"), error.getMessage());
+    }
+
+    @Test
+    void anotherSessionsEventCannotBeAcked() {
+        Script script = play(Wire.opened(), Wire.batch(1, 1, 1));
+        Session session = opened(script);
+        Session other = client().subscription("other").open();
+        open.add(other);
+        Event event = other.take();
+        assertThrows(IllegalArgumentException.class, () -> session.ack(event));
+    }
+
+    private Session opened(Script... scripts) {
+        return openedWith(options -> {}, scripts);
+    }
+
+    private Session openedWith(Consumer<SessionOptions.Builder> change, Script... scripts) {
+        server = started(scripts);
+        Session session = client().subscription("s").open(change);
+        open.add(session);
+        return session;
+    }
+
+    private ScriptedServer started(Script... scripts) {
+        ScriptedServer made = new ScriptedServer(scripts);
+        open.add(made);
+        return made;
+    }
+
+    private FeedmuxClient client() {
+        FeedmuxClient client =
+                FeedmuxClient.builder(server.target()).sessions(QUICK).build();
+        open.add(client);
+        return client;
+    }
+
+    private static Script play(SubscribeResponse... messages) {
+        return (Call call) -> {
+            call.send(messages);
+            call.awaitClose();
+        };
+    }
+}
