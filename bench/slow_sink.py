@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 import feedmux_spark
@@ -33,13 +33,17 @@ def main(job: dict[str, Any]) -> None:
     jvm: Any = spark.sparkContext._jvm
     (folder / "jvm").write_text(str(jvm.java.lang.ProcessHandle.current().pid()))
     rows = spark.readStream.format("feedmux").options(**job["options"]).load()
-    if job["rows_per_s"]:
-        # Each task naps after so many rows; they run side by side.
-        every = max(1, round(job["rows_per_s"] / CORES * _NAP_MS / 1000))
-        nap = f.expr(f"reflect('java.lang.Thread', 'sleep', cast({_NAP_MS} as bigint))")
-        waited = f.when(f.monotonically_increasing_id() % every == 0, nap).otherwise(f.lit(""))
-        rows = rows.withColumn("waited", waited).where(f.col("waited").isNotNull() | f.col("event").isNotNull())
-    writer = rows.writeStream.format("noop").option("checkpointLocation", str(folder / "checkpoint"))
+
+    def take(batch: DataFrame, _: int) -> None:
+        if job["rows_per_s"]:
+            # Each task naps after so many rows; they run side by side.
+            every = max(1, round(job["rows_per_s"] / CORES * _NAP_MS / 1000))
+            nap = f.expr(f"reflect('java.lang.Thread', 'sleep', cast({_NAP_MS} as bigint))")
+            waited = f.when(f.monotonically_increasing_id() % every == 0, nap).otherwise(f.lit(""))
+            batch = batch.withColumn("waited", waited).where(f.col("waited").isNotNull() | f.col("event").isNotNull())
+        batch.write.format("noop").mode("overwrite").save()
+
+    writer = rows.writeStream.foreachBatch(take).option("checkpointLocation", str(folder / "checkpoint"))
     query, taken = writer.start(), dict[int, int]()
     while query.isActive:
         taken |= {each["batchId"]: each["numInputRows"] for each in query.recentProgress}

@@ -11,7 +11,7 @@ from bench.__main__ import NAMES
 from bench.clients import LANGUAGES
 
 REPOSITORY = Path(__file__).parents[2]
-TIMEOUT_S = 120.0
+TIMEOUT_S = 240.0
 
 
 def bench(*arguments: str) -> "subprocess.CompletedProcess[str]":

@@ -16,6 +16,15 @@ from tests.integration.servers import KEY_A, server_process, settings, tenants_f
 from tests.spark.processes import Driver
 from tests.spark.support import Documents, Sink, Site, drain, insert, numbers, offset
 
+LOG_ALL = """
+rootLogger.level = info
+rootLogger.appenderRef.stdout.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %p %c{1}: %m%n
+"""
 Options = Callable[..., dict[str, str]]
 
 
@@ -101,6 +110,9 @@ async def test_secrets_are_not_seen(
     seen, sink = tmp_path / "seen", Sink(tmp_path / "out")
     seen.mkdir()
     events = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": str(seen), "spark.eventLog.compress": "false"}
+    # A driver in Python shows warnings only, whatever level is set.
+    (tmp_path / "log4j2.properties").write_text(LOG_ALL)
+    events["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile=file:{tmp_path}/log4j2.properties"
     job = {
         "options": options(endpoint=guarded.endpoint, token=KEY_A),
         "sink": str(sink.folder),
