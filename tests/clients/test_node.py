@@ -73,15 +73,21 @@ def example(environment: dict[str, str], lines: int) -> list[str]:
 
 
 def npm(*arguments: str) -> bool:
-    done = subprocess.run(
+    # A session of its own: what npm has started ends with it, whatever it hangs on.
+    with Started(
         ["npm", *arguments],
         cwd=FOLDER,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
+        start_new_session=True,
+    ) as run:
+        try:
+            said, _ = run.communicate(timeout=TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(run.pid, signal.SIGKILL)
+            said, _ = run.communicate()
+            pytest.fail(f"npm {' '.join(arguments)} did not end within {TIMEOUT_S} s:\n{said}")
+    assert run.returncode == 0, said
     return True

@@ -34,7 +34,7 @@ function subscription(init: MessageInitShape<typeof SubscriptionSchema>): Uint8A
   return toBinary(SubscriptionSchema, create(SubscriptionSchema, init));
 }
 
-test("a subscription is created from a feed and read back", async () => {
+test("a subscription is created from a feed and read back", { timeout: 60_000 }, async () => {
   const create_ = (bytes: Buffer): Uint8Array => {
     const { subscription: asked, start } = fromBinary(CreateSubscriptionRequestSchema, bytes);
     assert.equal(start?.at.case, "startAtOperationTime");
@@ -63,7 +63,7 @@ test("a subscription is created from a feed and read back", async () => {
   });
 });
 
-test("an update says what it changes; a seek and a delete say where and whether", async () => {
+test("an update says what it changes; a seek and a delete say where and whether", { timeout: 60_000 }, async () => {
   const asked: unknown[] = [];
   const unary: Unary = {
     "Subscriptions/UpdateSubscription": (bytes) => {
@@ -91,7 +91,7 @@ test("an update says what it changes; a seek and a delete say where and whether"
   assert.deepEqual(asked, [["feed", "on_history_lost"], "e", "time", "startAfter", true]);
 });
 
-test("all subscriptions are listed, page by page", async () => {
+test("all subscriptions are listed, page by page", { timeout: 60_000 }, async () => {
   const list = (bytes: Buffer): Uint8Array => {
     const { pageToken, pageSize } = fromBinary(ListSubscriptionsRequestSchema, bytes);
     assert.equal(pageSize, 1);
@@ -107,7 +107,7 @@ test("all subscriptions are listed, page by page", async () => {
   });
 });
 
-test("a start is resolved, a feed explained", async () => {
+test("a start is resolved, a feed explained", { timeout: 60_000 }, async () => {
   const unary: Unary = {
     "ChangeFeed/ResolvePosition": (bytes) => {
       const request = fromBinary(ResolvePositionRequestSchema, bytes);
@@ -134,7 +134,7 @@ test("a start is resolved, a feed explained", async () => {
   });
 });
 
-test("a refusal is an error of its type; a call can be bounded and cancelled", async () => {
+test("a refusal is an error of its type; a call can be bounded and cancelled", { timeout: 60_000 }, async () => {
   const unary: Unary = {
     "Subscriptions/GetSubscription": () => ({ status: "NOT_FOUND", reason: "SUBSCRIPTION_NOT_FOUND" }),
   };

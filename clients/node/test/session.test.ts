@@ -18,8 +18,8 @@ import {
   token,
 } from "./scripted-server.js";
 
-const QUICK = { backoffFirstMs: 10, backoffMostMs: 50, ackIntervalMs: 20, closeTimeoutMs: 2000 };
-const LIMIT = { timeout: 15_000 };
+const QUICK = { backoffFirstMs: 10, backoffMostMs: 50, ackIntervalMs: 20, closeTimeoutMs: 30_000 };
+const LIMIT = { timeout: 60_000 };
 
 interface Numbered {
   readonly n: number;

@@ -114,10 +114,12 @@ class WideStream:
         return ResumeToken.high_water_mark(newest.cluster_time, newest.version)
 
     def attach(self, view: View, at: ResumeToken) -> bool:
-        """Feeds a view from a place on. False where the ring no longer has it, or a turn lies behind it."""
+        """Feeds a view from a place on. False where the ring no longer has it, or a turn lies at it or behind it."""
         ring = self.ring
         if self.ended or not self.has_cursor or at.version != ring.newest.version or ring.oldest.is_after(at):
             return False
+        if not at.is_high_water_mark and not self._is_at_a_change(at):
+            return False  # behind a drop comes its invalidate, which only the feed's own stream has
         if at.is_after(ring.newest):
             if (at.cluster_time >> 32) - (ring.newest.cluster_time >> 32) > _AHEAD_S:
                 return False
@@ -138,6 +140,20 @@ class WideStream:
         for data, read_time_s in offers:
             view.offer(data, read_time_s)
         return True
+
+    def _is_at_a_change(self, at: ResumeToken) -> bool:
+        """Whether the event of a token is in the ring, and no turn."""
+        ring = self.ring
+        if not ring.covers(at):
+            return False
+        seq, behind = ring.locate(at)
+        if behind == 0:
+            seq -= 1
+            if seq < ring.first_seq:
+                return False
+            behind = ring[seq].count
+        turns = {turn.index for turn in self._index(seq).turns}
+        return behind - 1 not in turns and ring[seq].token(behind - 1).raw == at.raw
 
     def detach(self, view: View) -> None:
         """May be called again."""

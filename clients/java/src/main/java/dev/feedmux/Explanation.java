@@ -14,6 +14,7 @@ import org.jspecify.annotations.Nullable;
  * @param images collections whose stored pre- and post-images are needed
  * @param oplogHeadroom from the oldest entry of the oplog to the start; null where it is not known
  * @param withheld what of the feed's scope does not come
+ * @param mayBeView whether it may be served from one stream that reads its database or the deployment for many feeds
  */
 public record Explanation(
         @Nullable Refusal refusal,
@@ -22,7 +23,8 @@ public record Explanation(
         boolean streamOpen,
         List<CollectionImages> images,
         @Nullable Duration oplogHeadroom,
-        List<Withheld> withheld) {
+        List<Withheld> withheld,
+        boolean mayBeView) {
 
     /**
      * How opening would end.

@@ -23,6 +23,7 @@ import java.io.IOException;
 import java.io.InputStream;
 import java.io.UncheckedIOException;
 import java.time.Duration;
+import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
@@ -46,6 +47,7 @@ final class Link implements AutoCloseable {
     private final ManagedChannel channel;
     private final Credentials credentials;
     private final Duration timeout;
+    private final Map<String, String> routes = new ConcurrentHashMap<>();
     private final Set<Runnable> whenClosed = ConcurrentHashMap.newKeySet();
     private volatile boolean closed;
 
@@ -75,8 +77,9 @@ final class Link implements AutoCloseable {
         return credentials.renewed();
     }
 
-    boolean isClosed() {
-        return closed;
+    /** By subscription, as far as the server has told. */
+    Map<String, String> routes() {
+        return routes;
     }
 
     /** {@code told} is run when the link is closed, until {@link #forget}. */
@@ -206,7 +209,7 @@ final class Link implements AutoCloseable {
         @Override
         public byte[] parse(InputStream stream) {
             try {
-                // gRPC's stream knows its length, and readAllBytes would collect pieces of some kilobytes and join them.
+                // The stream knows its length; readAllBytes would collect pieces of some kilobytes and join them.
                 byte[] message = new byte[stream.available()];
                 int read = stream.readNBytes(message, 0, message.length);
                 if (read != message.length || stream.read() >= 0) {

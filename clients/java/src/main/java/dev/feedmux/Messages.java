@@ -12,8 +12,12 @@ import dev.feedmux.v1.LastAcked;
 import dev.feedmux.v1.Pipeline;
 import dev.feedmux.v1.ResolvePositionResponse;
 import dev.feedmux.v1.SubscribeRequest;
+import java.nio.charset.StandardCharsets;
+import java.security.MessageDigest;
+import java.security.NoSuchAlgorithmException;
 import java.time.Duration;
 import java.time.Instant;
+import java.util.HexFormat;
 import java.util.List;
 import org.bson.BsonArray;
 import org.bson.BsonDocument;
@@ -25,6 +29,8 @@ import org.jspecify.annotations.Nullable;
 final class Messages {
     static final SubscribeRequest CLOSE =
             SubscribeRequest.newBuilder().setClose(Close.getDefaultInstance()).build();
+
+    private static final int ROUTE_BYTES = 8;
 
     private Messages() {}
 
@@ -52,6 +58,21 @@ final class Messages {
             message.setComment(Documents.encode(new BsonDocument("comment", feed.comment())));
         }
         return message.build();
+    }
+
+    /** Metadata {@code x-feedmux-route} of a feed: what {@code Opened.routing_key} will say, known beforehand. */
+    static String route(dev.feedmux.v1.Feed feed) {
+        String namespace = feed.getDatabase().isEmpty() ? "*" : feed.getDatabase();
+        if (!feed.getCollection().isEmpty()) {
+            namespace += "." + feed.getCollection();
+        }
+        byte[] named = (feed.getSource() + "/" + namespace).getBytes(StandardCharsets.UTF_8);
+        try {
+            byte[] hash = MessageDigest.getInstance("SHA-256").digest(named);
+            return HexFormat.of().formatHex(hash, 0, ROUTE_BYTES);
+        } catch (NoSuchAlgorithmException impossible) {
+            throw new IllegalStateException(impossible);
+        }
     }
 
     static Feed feed(dev.feedmux.v1.Feed message) {
@@ -138,7 +159,9 @@ final class Messages {
                 message.getEtag(),
                 message.getActive(),
                 message.getOwner(),
-                message.getEpoch());
+                message.getEpoch(),
+                message.hasExpireTime() ? instant(message.getExpireTime()) : null,
+                message.getRoutingKey());
     }
 
     static Explanation explanation(ExplainResponse message) {
@@ -157,7 +180,8 @@ final class Messages {
                 message.hasOplogHeadroom() ? duration(message.getOplogHeadroom()) : null,
                 message.getWithheldList().stream()
                         .map(one -> new Explanation.Withheld(one.getWhat(), one.getWhy()))
-                        .toList());
+                        .toList(),
+                message.getMayBeView());
     }
 
     static ResolvedPosition resolved(ResolvePositionResponse message) {

@@ -51,7 +51,7 @@ final class Runner {
     private boolean everOpened;
     private boolean ended;
     private @Nullable Long giveUpAt;
-    private String route = "";
+    private String route;
     private long openAcked;
     private int limitBytes;
     private Notice.@Nullable Rewound rewound;
@@ -71,6 +71,9 @@ final class Runner {
         watchdog = new Watchdog(context, TIMERS, this::silent);
         uplink = new Uplink(opening.durable(), options.ackInterval(), desk, ledger, window, context, TIMERS);
         limitBytes = options.messageBytesMax();
+        route = opening.feed() != null
+                ? Messages.route(opening.feed())
+                : link.routes().getOrDefault(opening.subscription(), "");
     }
 
     /** Done when the session was open for the first time, or with the error for which it never will be. */
@@ -323,6 +326,9 @@ final class Runner {
         }
         if (!it.routingKey().isEmpty()) {
             route = it.routingKey();
+            if (opening.durable()) {
+                link.routes().put(opening.subscription(), route);
+            }
         }
         desk.publishOpened(it.epoch(), it.place());
         desk.publish(ledger.received(), ledger.latest());

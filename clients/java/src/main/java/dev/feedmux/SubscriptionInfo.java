@@ -19,6 +19,8 @@ import org.jspecify.annotations.Nullable;
  * @param active whether a session is open
  * @param owner the instance id of the open session
  * @param epoch of the newest session
+ * @param expireTime when the server deletes it unless it is used before; null: never, or not while it is open
+ * @param routingKey by which a proxy finds the replica that reads this feed
  */
 public record SubscriptionInfo(
         String name,
@@ -32,4 +34,6 @@ public record SubscriptionInfo(
         String etag,
         boolean active,
         String owner,
-        long epoch) {}
+        long epoch,
+        @Nullable Instant expireTime,
+        String routingKey) {}

@@ -326,7 +326,7 @@ public final class ChangeFeedProto {
       ".v1.EventFragmentH\000R\reventFragmentB\t\n\007me" +
       "ssage\"_\n\016ExplainRequest\022$\n\004feed\030\001 \001(\0132\020." +
       "feedmux.v1.FeedR\004feed\022\'\n\005start\030\002 \001(\0132\021.f" +
-      "eedmux.v1.StartR\005start\"\207\005\n\017ExplainRespon" +
+      "eedmux.v1.StartR\005start\"\247\005\n\017ExplainRespon" +
       "se\022=\n\007refusal\030\001 \001(\0132#.feedmux.v1.Explain" +
       "Response.RefusalR\007refusal\022\032\n\010pipeline\030\002 " +
       "\001(\tR\010pipeline\022\035\n\nstream_key\030\003 \001(\tR\tstrea" +
@@ -335,29 +335,30 @@ public final class ChangeFeedProto {
       "se.CollectionImagesR\006images\022@\n\016oplog_hea" +
       "droom\030\006 \001(\0132\031.google.protobuf.DurationR\r" +
       "oplogHeadroom\022@\n\010withheld\030\007 \003(\0132$.feedmu" +
-      "x.v1.ExplainResponse.WithheldR\010withheld\032" +
-      "S\n\007Refusal\022\026\n\006status\030\001 \001(\tR\006status\022\026\n\006re" +
-      "ason\030\002 \001(\tR\006reason\022\030\n\007message\030\003 \001(\tR\007mes" +
-      "sage\032\207\001\n\020CollectionImages\022\032\n\010database\030\001 " +
-      "\001(\tR\010database\022\036\n\ncollection\030\002 \001(\tR\ncolle" +
-      "ction\022\030\n\007enabled\030\003 \001(\010R\007enabled\022\035\n\nfor_g" +
-      "rants\030\004 \001(\010R\tforGrants\0320\n\010Withheld\022\022\n\004wh" +
-      "at\030\001 \001(\tR\004what\022\020\n\003why\030\002 \001(\tR\003why2\320\003\n\nCha" +
-      "ngeFeed\022L\n\tSubscribe\022\034.feedmux.v1.Subscr" +
-      "ibeRequest\032\035.feedmux.v1.SubscribeRespons" +
-      "e(\0010\001\022>\n\005Watch\022\030.feedmux.v1.WatchRequest" +
-      "\032\031.feedmux.v1.WatchResponse0\001\022Z\n\017Resolve" +
-      "Position\022\".feedmux.v1.ResolvePositionReq" +
-      "uest\032#.feedmux.v1.ResolvePositionRespons" +
-      "e\022H\n\tPlanRange\022\034.feedmux.v1.PlanRangeReq" +
-      "uest\032\035.feedmux.v1.PlanRangeResponse\022J\n\tR" +
-      "eadRange\022\034.feedmux.v1.ReadRangeRequest\032\035" +
-      ".feedmux.v1.ReadRangeResponse0\001\022B\n\007Expla" +
-      "in\022\032.feedmux.v1.ExplainRequest\032\033.feedmux" +
-      ".v1.ExplainResponseBj\n\016dev.feedmux.v1B\017C" +
-      "hangeFeedProtoP\001\242\002\003FXX\252\002\nFeedmux.V1\312\002\nFe" +
-      "edmux\\V1\342\002\026Feedmux\\V1\\GPBMetadata\352\002\013Feed" +
-      "mux::V1b\006proto3"
+      "x.v1.ExplainResponse.WithheldR\010withheld\022" +
+      "\036\n\013may_be_view\030\010 \001(\010R\tmayBeView\032S\n\007Refus" +
+      "al\022\026\n\006status\030\001 \001(\tR\006status\022\026\n\006reason\030\002 \001" +
+      "(\tR\006reason\022\030\n\007message\030\003 \001(\tR\007message\032\207\001\n" +
+      "\020CollectionImages\022\032\n\010database\030\001 \001(\tR\010dat" +
+      "abase\022\036\n\ncollection\030\002 \001(\tR\ncollection\022\030\n" +
+      "\007enabled\030\003 \001(\010R\007enabled\022\035\n\nfor_grants\030\004 " +
+      "\001(\010R\tforGrants\0320\n\010Withheld\022\022\n\004what\030\001 \001(\t" +
+      "R\004what\022\020\n\003why\030\002 \001(\tR\003why2\320\003\n\nChangeFeed\022" +
+      "L\n\tSubscribe\022\034.feedmux.v1.SubscribeReque" +
+      "st\032\035.feedmux.v1.SubscribeResponse(\0010\001\022>\n" +
+      "\005Watch\022\030.feedmux.v1.WatchRequest\032\031.feedm" +
+      "ux.v1.WatchResponse0\001\022Z\n\017ResolvePosition" +
+      "\022\".feedmux.v1.ResolvePositionRequest\032#.f" +
+      "eedmux.v1.ResolvePositionResponse\022H\n\tPla" +
+      "nRange\022\034.feedmux.v1.PlanRangeRequest\032\035.f" +
+      "eedmux.v1.PlanRangeResponse\022J\n\tReadRange" +
+      "\022\034.feedmux.v1.ReadRangeRequest\032\035.feedmux" +
+      ".v1.ReadRangeResponse0\001\022B\n\007Explain\022\032.fee" +
+      "dmux.v1.ExplainRequest\032\033.feedmux.v1.Expl" +
+      "ainResponseBj\n\016dev.feedmux.v1B\017ChangeFee" +
+      "dProtoP\001\242\002\003FXX\252\002\nFeedmux.V1\312\002\nFeedmux\\V1" +
+      "\342\002\026Feedmux\\V1\\GPBMetadata\352\002\013Feedmux::V1b" +
+      "\006proto3"
     };
     descriptor = com.google.protobuf.Descriptors.FileDescriptor
       .internalBuildGeneratedFileFrom(descriptorData,
@@ -545,7 +546,7 @@ public final class ChangeFeedProto {
     internal_static_feedmux_v1_ExplainResponse_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_feedmux_v1_ExplainResponse_descriptor,
-        new java.lang.String[] { "Refusal", "Pipeline", "StreamKey", "StreamOpen", "Images", "OplogHeadroom", "Withheld", });
+        new java.lang.String[] { "Refusal", "Pipeline", "StreamKey", "StreamOpen", "Images", "OplogHeadroom", "Withheld", "MayBeView", });
     internal_static_feedmux_v1_ExplainResponse_Refusal_descriptor =
       internal_static_feedmux_v1_ExplainResponse_descriptor.getNestedTypes().get(0);
     internal_static_feedmux_v1_ExplainResponse_Refusal_fieldAccessorTable = new

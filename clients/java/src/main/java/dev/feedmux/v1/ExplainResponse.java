@@ -3075,6 +3075,22 @@ private static final long serialVersionUID = 0L;
     return withheld_.get(index);
   }
 
+  public static final int MAY_BE_VIEW_FIELD_NUMBER = 8;
+  private boolean mayBeView_ = false;
+  /**
+   * <pre>
+   * Whether the feed may be served as a view of one stream that reads its database or the whole deployment for many
+   * feeds, which costs MongoDB less. What is delivered is the same either way.
+   * </pre>
+   *
+   * <code>bool may_be_view = 8 [json_name = "mayBeView"];</code>
+   * @return The mayBeView.
+   */
+  @java.lang.Override
+  public boolean getMayBeView() {
+    return mayBeView_;
+  }
+
   private byte memoizedIsInitialized = -1;
   @java.lang.Override
   public final boolean isInitialized() {
@@ -3109,6 +3125,9 @@ private static final long serialVersionUID = 0L;
     }
     for (int i = 0; i < withheld_.size(); i++) {
       output.writeMessage(7, withheld_.get(i));
+    }
+    if (mayBeView_ != false) {
+      output.writeBool(8, mayBeView_);
     }
     getUnknownFields().writeTo(output);
   }
@@ -3145,6 +3164,10 @@ private static final long serialVersionUID = 0L;
       size += com.google.protobuf.CodedOutputStream
         .computeMessageSize(7, withheld_.get(i));
     }
+    if (mayBeView_ != false) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeBoolSize(8, mayBeView_);
+    }
     size += getUnknownFields().getSerializedSize();
     memoizedSize = size;
     return size;
@@ -3180,6 +3203,8 @@ private static final long serialVersionUID = 0L;
     }
     if (!getWithheldList()
         .equals(other.getWithheldList())) return false;
+    if (getMayBeView()
+        != other.getMayBeView()) return false;
     if (!getUnknownFields().equals(other.getUnknownFields())) return false;
     return true;
   }
@@ -3214,6 +3239,9 @@ private static final long serialVersionUID = 0L;
       hash = (37 * hash) + WITHHELD_FIELD_NUMBER;
       hash = (53 * hash) + getWithheldList().hashCode();
     }
+    hash = (37 * hash) + MAY_BE_VIEW_FIELD_NUMBER;
+    hash = (53 * hash) + com.google.protobuf.Internal.hashBoolean(
+        getMayBeView());
     hash = (29 * hash) + getUnknownFields().hashCode();
     memoizedHashCode = hash;
     return hash;
@@ -3385,6 +3413,7 @@ private static final long serialVersionUID = 0L;
         withheldBuilder_.clear();
       }
       bitField0_ = (bitField0_ & ~0x00000040);
+      mayBeView_ = false;
       return this;
     }
 
@@ -3461,6 +3490,9 @@ private static final long serialVersionUID = 0L;
             ? oplogHeadroom_
             : oplogHeadroomBuilder_.build();
         to_bitField0_ |= 0x00000002;
+      }
+      if (((from_bitField0_ & 0x00000080) != 0)) {
+        result.mayBeView_ = mayBeView_;
       }
       result.bitField0_ |= to_bitField0_;
     }
@@ -3580,6 +3612,9 @@ private static final long serialVersionUID = 0L;
           }
         }
       }
+      if (other.getMayBeView() != false) {
+        setMayBeView(other.getMayBeView());
+      }
       this.mergeUnknownFields(other.getUnknownFields());
       onChanged();
       return this;
@@ -3661,6 +3696,11 @@ private static final long serialVersionUID = 0L;
               }
               break;
             } // case 58
+            case 64: {
+              mayBeView_ = input.readBool();
+              bitField0_ |= 0x00000080;
+              break;
+            } // case 64
             default: {
               if (!super.parseUnknownField(input, extensionRegistry, tag)) {
                 done = true; // was an endgroup tag
@@ -4874,6 +4914,53 @@ private static final long serialVersionUID = 0L;
         withheld_ = null;
       }
       return withheldBuilder_;
+    }
+
+    private boolean mayBeView_ ;
+    /**
+     * <pre>
+     * Whether the feed may be served as a view of one stream that reads its database or the whole deployment for many
+     * feeds, which costs MongoDB less. What is delivered is the same either way.
+     * </pre>
+     *
+     * <code>bool may_be_view = 8 [json_name = "mayBeView"];</code>
+     * @return The mayBeView.
+     */
+    @java.lang.Override
+    public boolean getMayBeView() {
+      return mayBeView_;
+    }
+    /**
+     * <pre>
+     * Whether the feed may be served as a view of one stream that reads its database or the whole deployment for many
+     * feeds, which costs MongoDB less. What is delivered is the same either way.
+     * </pre>
+     *
+     * <code>bool may_be_view = 8 [json_name = "mayBeView"];</code>
+     * @param value The mayBeView to set.
+     * @return This builder for chaining.
+     */
+    public Builder setMayBeView(boolean value) {
+
+      mayBeView_ = value;
+      bitField0_ |= 0x00000080;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * Whether the feed may be served as a view of one stream that reads its database or the whole deployment for many
+     * feeds, which costs MongoDB less. What is delivered is the same either way.
+     * </pre>
+     *
+     * <code>bool may_be_view = 8 [json_name = "mayBeView"];</code>
+     * @return This builder for chaining.
+     */
+    public Builder clearMayBeView() {
+      bitField0_ = (bitField0_ & ~0x00000080);
+      mayBeView_ = false;
+      onChanged();
+      return this;
     }
     @java.lang.Override
     public final Builder setUnknownFields(

@@ -209,4 +209,15 @@ public interface ExplainResponseOrBuilder extends
    */
   dev.feedmux.v1.ExplainResponse.WithheldOrBuilder getWithheldOrBuilder(
       int index);
+
+  /**
+   * <pre>
+   * Whether the feed may be served as a view of one stream that reads its database or the whole deployment for many
+   * feeds, which costs MongoDB less. What is delivered is the same either way.
+   * </pre>
+   *
+   * <code>bool may_be_view = 8 [json_name = "mayBeView"];</code>
+   * @return The mayBeView.
+   */
+  boolean getMayBeView();
 }
