@@ -1,7 +1,7 @@
 """`python -m tests.spark.driver_process JOB.json`: one query with a driver and a JVM of its own, to be killed.
 
-The job: `master`, `options`, `trigger` ("available" or "default"), `sink` and `checkpoint` folders, `conf`,
-`log_level`; `hold`: stop in batch `batch`, "before" or "after" it is written, for ever; `ms_per_row`: how slowly rows
+The job: `master`, `options`, `trigger` ("available" or "default"), `sink` and `checkpoint` folders, `conf`;
+`hold`: stop in batch `batch`, "before" or "after" it is written, for ever; `ms_per_row`: how slowly rows
 are taken. It writes `jvm` (the JVM's pid), `held` and `done` beside the job's file.
 """
 
@@ -28,7 +28,6 @@ def main(path: Path) -> None:
     for name, value in job.get("conf", {}).items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel(job.get("log_level", "WARN"))
     jvm: Any = spark.sparkContext._jvm
     (path.parent / "jvm").write_text(str(jvm.java.lang.ProcessHandle.current().pid()))
     sink, hold = Sink(Path(job["sink"])), job.get("hold")
