@@ -118,6 +118,7 @@ def differences(spark: SparkSession, args: argparse.Namespace, schema: StructTyp
 
 
 def session(args: argparse.Namespace) -> SparkSession:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("mirror").config("spark.ui.enabled", "false")
     if "SPARK_REMOTE" not in os.environ and "MASTER" not in os.environ:
         builder = builder.master("local[2]").config("spark.driver.bindAddress", "127.0.0.1")

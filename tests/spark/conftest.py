@@ -5,6 +5,8 @@ managers, are processes: see `driver_process`.
 """
 
 import logging
+import os
+import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -20,6 +22,9 @@ import feedmux_spark
 from feedmux_server.embedded import RedisServer, ReplicaSet
 from tests.integration.servers import server_process, settings
 from tests.spark.support import Site
+
+# Spark starts its workers by this name; else `python3`, which need not be this environment's.
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 Documents = Database[dict[str, Any]]
 
