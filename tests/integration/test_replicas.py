@@ -14,6 +14,7 @@ from feedmux.link import Link, Stream
 from feedmux.responses import Opened
 from feedmux.runner import Runner
 from feedmux_server.embedded import RedisServer, ReplicaSet
+from tests.conftest import RedisFactory
 from tests.integration.servers import KEY_A, Here, serving, settings, tenants_file, until
 from tests.integration.test_health import told
 from tests.integration.wire import at, feed, refused
@@ -115,9 +116,10 @@ async def test_before_a_delayed_drain_everybody_is_still_served(
 
 
 async def test_unused_subscriptions_expire_and_it_is_announced(
-    mongo: ReplicaSet, redis_server: RedisServer, database: Documents, name: str, tmp_path: Path
+    mongo: ReplicaSet, redis_factory: RedisFactory, database: Documents, name: str, tmp_path: Path
 ) -> None:
-    configured = settings(mongo.uri, redis_server.url, unused_subscription_days=3 * DAYS)
+    redis = await redis_factory()  # of its own, because it deletes what others have left
+    configured = settings(mongo.uri, redis.url, unused_subscription_days=3 * DAYS)
     audit = tmp_path / "audit.jsonl"
     configured["tenants_file"] = str(tenants_file(tmp_path))
     configured["audit"] = {"file": str(audit)}

@@ -1,7 +1,8 @@
 """Deletes subscriptions that nobody has used for `limits.unused_subscription_days`, and says so before and after.
 
 One replica at a time looks, for the tenants that are configured. Redis decides by its own clock, in one step with the
-deletion, so that a subscription opened at that moment stays.
+deletion, so that a subscription opened at that moment stays. A replica deletes only what it has announced itself, in an
+earlier look: also where all were down at the time for it.
 """
 
 import asyncio
@@ -51,14 +52,14 @@ async def _sweep_tenant(service: Service, tenant: str, unused_s: float, announce
         page, after = await service.store.list(tenant, page_size=_PAGE, after=after)
         more = bool(after)
         for stored in page:
-            at_ms = expires_ms(stored, service.unused_days)
-            left_s = unused_s if at_ms is None else at_ms / 1000 - time.time()
-            if left_s <= 0 and await service.store.expire(tenant, stored.name, unused_s):
-                announced.pop((tenant, stored.name), None)
-                log.warning("deleted an unused subscription: tenant=%s subscription=%s", tenant, stored.name)
-                service.audit.record(AuditEvent.SUBSCRIPTION_EXPIRED, tenant=tenant, subscription=stored.name)
-            elif left_s <= min(_NOTICE_MOST_S, unused_s / 10) and announced.get((tenant, stored.name)) != at_ms:
-                announced[tenant, stored.name] = at_ms or 0
+            at_ms, key = expires_ms(stored, service.unused_days), (tenant, stored.name)
+            if at_ms is None:
+                continue
+            left_s = at_ms / 1000 - time.time()
+            if left_s > min(_NOTICE_MOST_S, unused_s / 10):
+                continue
+            if announced.get(key) != at_ms:
+                announced[key] = at_ms
                 log.warning(
                     "an unused subscription will be deleted in %.1f days: tenant=%s subscription=%s",
                     max(0.0, left_s) / DAY_S,
@@ -66,3 +67,7 @@ async def _sweep_tenant(service: Service, tenant: str, unused_s: float, announce
                     stored.name,
                 )
                 service.audit.record(AuditEvent.SUBSCRIPTION_EXPIRING, tenant=tenant, subscription=stored.name)
+            elif left_s <= 0 and await service.store.expire(tenant, stored.name, unused_s):
+                del announced[key]
+                log.warning("deleted an unused subscription: tenant=%s subscription=%s", tenant, stored.name)
+                service.audit.record(AuditEvent.SUBSCRIPTION_EXPIRED, tenant=tenant, subscription=stored.name)
