@@ -112,8 +112,9 @@ class Served:
         self._begin(api)
 
     async def hop(self, api: Api) -> None:
-        if self.seen.ended:
-            return
+        events = self.seen.events
+        if self.seen.ended or (events and bson.decode(events[-1])["operationType"] == "invalidate"):
+            return  # opened again it would begin behind the invalidate, as a new feed
         self.hops += 1
         await self.stop()
         self._begin(api)
