@@ -595,7 +595,7 @@ def load_config(path: Path | None) -> Config:
 def _check_environment() -> None:
     """A variable of a section that there is not would be ignored. Clients' variables have no `__`."""
     strange = [
-        f"  {name}: there is no section {section.lower()!r}{_meant(section.lower())}"
+        f"  {name}: there is no section {section.lower()!r}{_meant(section.lower(), _HELP)}"
         for name in os.environ
         if name.upper().startswith("FEEDMUX_") and "__" in name
         if (section := name[len("FEEDMUX_") :].partition("__")[0]).lower() not in Config.model_fields
@@ -780,28 +780,42 @@ class _WithoutEnvironment(Config):
         return (init_settings,)
 
 
+_HELP = "`feedmux serve --help`"
+
+
 def _build(kind: type[S], values: dict[str, Any], origin: str, line: Line = _no_line) -> S:
     try:
         return kind(**{str(name): value for name, value in values.items()})
     except ValidationError as error:
-        problems = [_told(each["loc"], _problem(each), line) for each in error.errors(include_input=False)]
+        guide = _HELP if issubclass(kind, Config) else "docs/tenants.md"
+        found = error.errors(include_input=False)
+        # An entry that cannot be read is not counted, and the list then seems empty.
+        problems = [
+            _told(each["loc"], _problem(each, guide), line)
+            for each in found
+            if each["type"] != "too_short" or not any(_is_inside(other["loc"], each["loc"]) for other in found)
+        ]
         raise ConfigError(_cannot_be_used(origin, problems)) from None
 
 
-def _problem(error: ErrorDetails) -> str:
+def _is_inside(place: Sequence[int | str], other: Sequence[int | str]) -> bool:
+    return len(place) > len(other) and tuple(place[: len(other)]) == tuple(other)
+
+
+def _problem(error: ErrorDetails, guide: str) -> str:
     """What is wrong, and where pydantic does not say it, what to do."""
     match error["type"]:
         case "extra_forbidden":
-            return f"there is no such option{_meant(str(error['loc'][-1]))}"
+            return f"there is no such option{_meant(str(error['loc'][-1]), guide)}"
         case "missing":
-            return "it is required: `feedmux serve --help` describes it"
+            return f"it is required; {guide} describes it"
     return error["msg"]
 
 
-def _meant(name: str) -> str:
+def _meant(name: str, guide: str) -> str:
     known = {option for _, kind in _SECTIONS for option in kind.model_fields} | set(Config.model_fields)
     close = difflib.get_close_matches(name, known, 1)
-    return f"; is {close[0]} meant?" if close else "; `feedmux serve --help` lists those there are"
+    return f"; is {close[0]} meant?" if close else f"; {guide} lists those there are"
 
 
 def _told(place: Sequence[int | str], problem: str, line: Line) -> str:

@@ -62,10 +62,10 @@ def test_what_it_holds(tmp_path: Path, name: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [
-        ("tenants:\n  - name: a\n  - name: b\n    colour: canary\n", 4, "tenants.1.colour: Extra inputs"),
+        ("tenants:\n  - name: a\n  - name: b\n    colour: canary\n", 4, "tenants.1.colour: there is no such"),
         ("tenants:\n  - name: 'a{canary}'\n", 2, "tenants.0.name: tenant must be letters"),
         ("tenants:\n  - name: a\n    api_key_hashes:\n      - canary\n", 3, "64 hexadecimal digits"),
-        ("tenants:\n  - name: a\n    api_keys:\n      - label: x\n", 4, "tenants.0.api_keys.0.sha256: Field required"),
+        ("tenants:\n  - name: a\n    api_keys:\n      - label: x\n", 4, "tenants.0.api_keys.0.sha256: it is required"),
         (
             f"tenants:\n  - name: a\n    api_keys:\n      - sha256: '{ONE}'\n        expires: canary\n",
             5,
@@ -115,7 +115,10 @@ def test_all_mistakes_at_once(tmp_path: Path) -> None:
     [
         ("tenants = [}", "line 1"),
         ("tenants = " + "[" * 5000, "cannot be parsed"),
-        ('[[tenants]]\nname = "a"\ncolour = "canary"\n', "tenants.0.colour: Extra inputs"),
+        (
+            '[[tenants]]\nname = "a"\ncolour = "canary"\n',
+            "colour: there is no such option; docs/tenants.md",
+        ),
         ('[[tenants]]\nname = "a"\n[[tenants]]\nname = "a"\n', "tenants.1.name: this tenant"),
     ],
 )
