@@ -12,6 +12,7 @@ from feedmux_server.core.chunk import cut_batch
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.core.stream_key import StreamKey
+from feedmux_server.core.wide_plan import group_of
 from feedmux_server.fanout.signal import Signal
 from feedmux_server.fanout.wide_stream import WideStream
 from feedmux_server.source.reader import Batch, ChangeStreamReader, Failed, ReadLimits
@@ -24,7 +25,8 @@ class WideStreams(Protocol):
 
     def leave(self, key: StreamKey) -> None: ...
 
-    def of(self, key: StreamKey) -> WideStream | None: ...
+    def of(self, name: StreamKey) -> WideStream | None:
+        """Of a group (`core.wide_plan.group_of`)."""
 
 
 class ViewReader:
@@ -41,6 +43,7 @@ class ViewReader:
         """`inbox_bytes_max`: events of the view that wait for its pump; with more it reads MongoDB on its own."""
         self.scope = key.spec.scope
         self._key = key
+        self._group = group_of(key)  # a hash over all options: not for each batch
         self._narrow = narrow
         self._limits = limits
         self._inbox_bytes_max = inbox_bytes_max
@@ -131,7 +134,7 @@ class ViewReader:
         batch = await narrow.read()
         # A native start is MongoDB's to judge until an event has come.
         if not batch.exhausted and not narrow.is_behind and narrow.is_open and narrow.at.native is None:
-            wide = self._wide_streams.of(self._key)
+            wide = self._wide_streams.of(self._group)
             if wide is not None and wide.attach(self, narrow.at.place):
                 self._wide = wide
                 await narrow.close()
@@ -158,7 +161,7 @@ class ViewReader:
         return Batch(chunks, passed, False)
 
     def _follow_plan(self, wide: WideStream) -> None:
-        wanted = self._wide_streams.of(self._key)
+        wanted = self._wide_streams.of(self._group)
         if wanted is wide or self._inbox:
             return
         if wanted is None:

@@ -76,15 +76,11 @@ class WideStreams:
         self.plan.leave(key, time.monotonic())
         self._follow(group_of(key))
 
-    def of(self, key: StreamKey) -> WideStream | None:
-        """The wide stream that the feed is to be a view of."""
-        stream = self.stream_of(group_of(key))
-        return None if stream is None or stream.ended else stream
-
-    def stream_of(self, name: StreamKey) -> WideStream | None:
-        """The wide stream of a group."""
+    def of(self, name: StreamKey) -> WideStream | None:
+        """The wide stream that the feeds of a group are to be views of."""
         group = self._groups.get(name)
-        return group.run.stream if group is not None and group.run is not None else None
+        stream = group.run.stream if group is not None and group.run is not None else None
+        return None if stream is None or stream.ended else stream
 
     def streams(self) -> Iterator[WideStream]:
         """All that read now."""

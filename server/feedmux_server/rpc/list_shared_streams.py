@@ -81,8 +81,8 @@ def _wide_group(wide_streams: WideStreams, name: StreamKey, feeds: int) -> wire.
         feeds=feeds,
         decision=wide_streams.plan.state(name).value,
     )
-    stream = wide_streams.stream_of(name)
-    if stream is not None and not stream.ended:
+    stream = wide_streams.of(name)
+    if stream is not None:
         message.MergeFrom(
             wire.WideGroup(
                 views=stream.view_count,
