@@ -16,13 +16,10 @@ from feedmux.v1 import subscriptions_pb2
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.history_alarm import HistoryAlarm
 from feedmux_server.fanout.hub import Hub
-from feedmux_server.rpc.auth import ANONYMOUS
 from feedmux_server.rpc.service import Service
 from feedmux_server.state.model import StoredSubscription
 
 log = logging.getLogger(__name__)
-
-_PAGE = 200
 
 
 class StoredHistory:
@@ -47,25 +44,17 @@ class StoredHistory:
         hub = self._service.hub
         places: dict[tuple[str, str], array[int]] = {}
         alarms: dict[tuple[str, str], HistoryAlarm] = {}
-        for tenant in self._tenants():
-            after, more = "", True
-            while more:
-                page, after = await self._service.store.list(tenant, page_size=_PAGE, after=after)
-                more = bool(after)
-                for stored in page:
-                    source, second = _source_of(stored), stored.cluster_time >> 32
-                    if source not in hub.sources:
-                        continue
-                    places.setdefault((source, tenant), array("L")).append(second)
-                    alarm = self._alarms.get((tenant, stored.name)) or HistoryAlarm(hub.limits.history_at_risk_s)
-                    alarms[tenant, stored.name] = alarm
-                    _warn(hub, alarm, source, tenant, stored)
+        for tenant in tuple(self._service.grants):
+            async for stored in self._service.store.every(tenant):
+                source, second = _source_of(stored), stored.cluster_time >> 32
+                if source not in hub.sources:
+                    continue
+                places.setdefault((source, tenant), array("L")).append(second)
+                alarm = self._alarms.get((tenant, stored.name)) or HistoryAlarm(hub.limits.history_at_risk_s)
+                alarms[tenant, stored.name] = alarm
+                _warn(hub, alarm, source, tenant, stored)
         hub.stored_places = {key: array("L", sorted(found)) for key, found in places.items()}
         self._alarms = alarms
-
-    def _tenants(self) -> list[str]:
-        registry = self._service.auth.registry
-        return sorted(registry.tenants) if registry is not None else [ANONYMOUS.tenant]
 
 
 def _warn(hub: Hub, alarm: HistoryAlarm, source: str, tenant: str, stored: StoredSubscription) -> None:

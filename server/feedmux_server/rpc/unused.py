@@ -19,7 +19,6 @@ log = logging.getLogger(__name__)
 DAY_S = 86_400.0
 _EVERY_MOST_S = 3_600.0
 _NOTICE_MOST_S = 7 * DAY_S
-_PAGE = 200
 
 
 def expires_ms(stored: StoredSubscription, unused_days: float) -> int | None:
@@ -47,27 +46,23 @@ async def sweep(service: Service) -> None:
 
 
 async def _sweep_tenant(service: Service, tenant: str, unused_s: float, announced: dict[tuple[str, str], int]) -> None:
-    after, more = "", True
-    while more:
-        page, after = await service.store.list(tenant, page_size=_PAGE, after=after)
-        more = bool(after)
-        for stored in page:
-            at_ms, key = expires_ms(stored, service.unused_days), (tenant, stored.name)
-            if at_ms is None:
-                continue
-            left_s = at_ms / 1000 - time.time()
-            if left_s > min(_NOTICE_MOST_S, unused_s / 10):
-                continue
-            if announced.get(key) != at_ms:
-                announced[key] = at_ms
-                log.warning(
-                    "an unused subscription will be deleted in %.1f days: tenant=%s subscription=%s",
-                    max(0.0, left_s) / DAY_S,
-                    tenant,
-                    stored.name,
-                )
-                service.audit.record(AuditEvent.SUBSCRIPTION_EXPIRING, tenant=tenant, subscription=stored.name)
-            elif left_s <= 0 and await service.store.expire(tenant, stored.name, unused_s):
-                del announced[key]
-                log.warning("deleted an unused subscription: tenant=%s subscription=%s", tenant, stored.name)
-                service.audit.record(AuditEvent.SUBSCRIPTION_EXPIRED, tenant=tenant, subscription=stored.name)
+    async for stored in service.store.every(tenant):
+        at_ms, key = expires_ms(stored, service.unused_days), (tenant, stored.name)
+        if at_ms is None:
+            continue
+        left_s = at_ms / 1000 - time.time()
+        if left_s > min(_NOTICE_MOST_S, unused_s / 10):
+            continue
+        if announced.get(key) != at_ms:
+            announced[key] = at_ms
+            log.warning(
+                "an unused subscription will be deleted in %.1f days: tenant=%s subscription=%s",
+                max(0.0, left_s) / DAY_S,
+                tenant,
+                stored.name,
+            )
+            service.audit.record(AuditEvent.SUBSCRIPTION_EXPIRING, tenant=tenant, subscription=stored.name)
+        elif left_s <= 0 and await service.store.expire(tenant, stored.name, unused_s):
+            del announced[key]
+            log.warning("deleted an unused subscription: tenant=%s subscription=%s", tenant, stored.name)
+            service.audit.record(AuditEvent.SUBSCRIPTION_EXPIRED, tenant=tenant, subscription=stored.name)

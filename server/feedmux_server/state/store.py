@@ -7,7 +7,7 @@ Neighbours: `rpc` calls it for `Subscriptions`, `batcher` for commits; `scripts`
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
@@ -27,6 +27,7 @@ from feedmux_server.state.model import (
 from feedmux_server.state.scripts import Answer, ScriptCall, ScriptRunner
 from feedmux_server.telemetry.observer import NOBODY, Observer
 
+_PAGE: Final = 200
 TOMBSTONE_S: Final = 24 * 3600.0
 
 
@@ -79,6 +80,15 @@ class SubscriptionStore:
     async def get(self, tenant: str, name: str) -> StoredSubscription:
         """Raises SUBSCRIPTION_NOT_FOUND."""
         return _found(name, await self._run("get", tenant, name))
+
+    async def every(self, tenant: str) -> AsyncIterator[StoredSubscription]:
+        """All subscriptions of a tenant by name, read page by page."""
+        after, more = "", True
+        while more:
+            page, after = await self.list(tenant, page_size=_PAGE, after=after)
+            more = bool(after)
+            for stored in page:
+                yield stored
 
     async def list(self, tenant: str, *, page_size: int, after: str = "") -> tuple[Sequence[StoredSubscription], str]:
         """At most `page_size` subscriptions named above `after`, and the `after` of the next page or ''."""
