@@ -229,6 +229,23 @@ async def test_earliest_begins_at_the_oldest_entry(shallow: Site, documents: Doc
     watch.cancel()
 
 
+@shows(FEEDMUX, "Start", "`earliest` moves with the oplog until the first event, and announces what it passed")
+async def test_earliest_moves_with_the_oplog_until_the_first_event(shallow: Site, documents: Documents) -> None:
+    api, wanted = shallow.api, feed(documents.name, "c", INSERTS)
+    session = await api.open(feed=wanted, start=EARLIEST, credit=wire.Credit())
+    first = await overrun(shallow.client)
+    insert(documents, range(3))
+    await session.credit(3)
+    assert await session.numbers(3) == [0, 1, 2]
+    _, gap_to = assert_gap(session)
+    assert first <= gap_to
+    # From then on the oplog is the reader's to keep up with.
+    first = await overrun(shallow.client)
+    insert(documents, range(3, 4))
+    await session.credit(3)
+    assert_history_lost(await session.end(), shallow, first)
+
+
 def _time(time: bson.Timestamp) -> feed_pb2.ClusterTime:
     return feed_pb2.ClusterTime(seconds=time.time, increment=time.inc)
 

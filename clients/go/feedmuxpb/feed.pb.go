@@ -646,7 +646,8 @@ type Start_Time struct {
 }
 
 type Start_Earliest struct {
-	// As far back as MongoDB's oplog reaches.
+	// As far back as MongoDB's oplog reaches. Where the oplog is cut before the first event was sent, the stream begins
+	// at its oldest entry of then, after a gap notice.
 	Earliest *Earliest `protobuf:"bytes,6,opt,name=earliest,proto3,oneof"`
 }
 

@@ -96,6 +96,8 @@ class SessionPolicy:
     heartbeat_s: float = 10.0
     continue_on_invalidate: bool = False
     earliest_on_history_lost: bool = False
+    from_earliest: bool = False
+    """It began as far back as the oplog reached; until the first event that is wherever the oplog reaches by then."""
     batch_events_max: int = 0
     """Events of one message at most, where the feed says so; 0: as many as fit."""
 
@@ -178,7 +180,7 @@ class Session:
                 error = self.subscriber.end_met()
                 if error is None:
                     continue
-                if error.reason is ErrorReason.HISTORY_LOST and self._policy.earliest_on_history_lost:
+                if self._goes_on_at_oldest(error):
                     return
                 raise error
             if stream.away or stream.state is StreamState.RECOVERING:
@@ -359,7 +361,7 @@ class Session:
             await asyncio.sleep(CONTINUE_PAUSE_S)
             subscriber.rejoin(JoinPoint(subscriber.at.place, exact=True))
             return
-        if error.reason is ErrorReason.HISTORY_LOST and self._policy.earliest_on_history_lost:
+        if self._goes_on_at_oldest(error):
             oldest = ResumeToken.high_water_mark(await self._hub.source(self._key.spec.scope.source).oldest_time())
             self.notice(GapMark(subscriber.at.place, oldest, error.reason.value))
             subscriber.rejoin(JoinPoint(oldest))
@@ -368,6 +370,11 @@ class Session:
         self.notice(self._heartbeat())
         await self._flush()
         self.fail(error)
+
+    def _goes_on_at_oldest(self, error: FeedmuxError) -> bool:
+        policy = self._policy
+        wanted = policy.earliest_on_history_lost or (policy.from_earliest and not self.subscriber.events_sent)
+        return wanted and error.reason is ErrorReason.HISTORY_LOST
 
 
 def order_bytes(place: ResumeToken) -> bytes:

@@ -11,6 +11,7 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed import FeedSpec
 from feedmux_server.core.names import check_name
 from feedmux_server.core.position import decode_position
+from feedmux_server.core.start import StartKind
 from feedmux_server.core.stream_key import StreamKey
 from feedmux_server.core.subscriber import JoinPoint
 from feedmux_server.fanout.session import RewoundMark, Session, SessionPolicy, order_bytes
@@ -37,6 +38,7 @@ class _Target:
     batch_events_max: int = 0
     continue_on_invalidate: bool = False
     earliest_on_history_lost: bool = False
+    from_earliest: bool = False
     stored: StoredSubscription | None = None
     lease: Lease | None = None
     at_last_acked: bool = False
@@ -75,6 +77,7 @@ class Subscribe:
             heartbeat_s,
             target.continue_on_invalidate,
             target.earliest_on_history_lost,
+            target.from_earliest,
             target.batch_events_max,
         )
         session = Session(service.hub, key, positions, policy)
@@ -145,8 +148,10 @@ class Subscribe:
         feed = convert.feed_spec(request.feed)
         key = self._service.key_of(feed, tenant)
         source = self._service.hub.source(key.spec.scope.source)
-        at = await resolve_start(convert.start(request.start), source, tenant, key)
-        return _Target(feed, key, at, batch_events_max=feed.batch_size)
+        start = convert.start(request.start)
+        at = await resolve_start(start, source, tenant, key)
+        from_earliest = start.kind is StartKind.EARLIEST
+        return _Target(feed, key, at, batch_events_max=feed.batch_size, from_earliest=from_earliest)
 
     async def _durable(self, request: wire.Open, tenant: str) -> _Target:
         check_name("subscription", request.subscription)

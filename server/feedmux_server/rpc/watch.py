@@ -1,6 +1,7 @@
 """ChangeFeed.Watch: an inline feed held back by HTTP/2 alone."""
 
 from feedmux.v1 import change_feed_pb2 as wire
+from feedmux_server.core.start import StartKind
 from feedmux_server.fanout.session import Session, SessionPolicy
 from feedmux_server.fanout.starting import resolve_start
 from feedmux_server.rpc import convert
@@ -32,10 +33,14 @@ class Watch:
         feed = convert.feed_spec(request.feed)
         key = service.key_of(feed, tenant)
         source = service.hub.source(key.spec.scope.source)
-        at = await resolve_start(convert.start(request.start), source, tenant, key)
+        start = convert.start(request.start)
+        at = await resolve_start(start, source, tenant, key)
         positions = service.positions(key, tenant)
         framer = Framer(positions, wire_format, message_bytes_max)
-        session = Session(service.hub, key, positions, SessionPolicy(heartbeat_s, batch_events_max=feed.batch_size))
+        policy = SessionPolicy(
+            heartbeat_s, from_earliest=start.kind is StartKind.EARLIEST, batch_events_max=feed.batch_size
+        )
+        session = Session(service.hub, key, positions, policy)
         live = LiveSession(session, feed, key, identity, "", "", context.peer() or "")
         with listed(service, live):
             session.begin(tenant, at, durable=False, payload_max=framer.payload_max, wire_format=wire_format)

@@ -251,7 +251,8 @@ export type Start = Message<"feedmux.v1.Start"> & {
     case: "time";
   } | {
     /**
-     * As far back as MongoDB's oplog reaches.
+     * As far back as MongoDB's oplog reaches. Where the oplog is cut before the first event was sent, the stream begins
+     * at its oldest entry of then, after a gap notice.
      *
      * @generated from field: feedmux.v1.Earliest earliest = 6;
      */

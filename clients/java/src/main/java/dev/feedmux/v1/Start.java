@@ -273,7 +273,8 @@ private static final long serialVersionUID = 0L;
   public static final int EARLIEST_FIELD_NUMBER = 6;
   /**
    * <pre>
-   * As far back as MongoDB's oplog reaches.
+   * As far back as MongoDB's oplog reaches. Where the oplog is cut before the first event was sent, the stream begins
+   * at its oldest entry of then, after a gap notice.
    * </pre>
    *
    * <code>.feedmux.v1.Earliest earliest = 6 [json_name = "earliest"];</code>
@@ -285,7 +286,8 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * As far back as MongoDB's oplog reaches.
+   * As far back as MongoDB's oplog reaches. Where the oplog is cut before the first event was sent, the stream begins
+   * at its oldest entry of then, after a gap notice.
    * </pre>
    *
    * <code>.feedmux.v1.Earliest earliest = 6 [json_name = "earliest"];</code>
@@ -300,7 +302,8 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * As far back as MongoDB's oplog reaches.
+   * As far back as MongoDB's oplog reaches. Where the oplog is cut before the first event was sent, the stream begins
+   * at its oldest entry of then, after a gap notice.
    * </pre>
    *
    * <code>.feedmux.v1.Earliest earliest = 6 [json_name = "earliest"];</code>
@@ -1447,7 +1450,8 @@ private static final long serialVersionUID = 0L;
         dev.feedmux.v1.Earliest, dev.feedmux.v1.Earliest.Builder, dev.feedmux.v1.EarliestOrBuilder> earliestBuilder_;
     /**
      * <pre>
-     * As far back as MongoDB's oplog reaches.
+     * As far back as MongoDB's oplog reaches. Where the oplog is cut before the first event was sent, the stream begins
+     * at its oldest entry of then, after a gap notice.
      * </pre>
      *
      * <code>.feedmux.v1.Earliest earliest = 6 [json_name = "earliest"];</code>
@@ -1459,7 +1463,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * As far back as MongoDB's oplog reaches.
+     * As far back as MongoDB's oplog reaches. Where the oplog is cut before the first event was sent, the stream begins
+     * at its oldest entry of then, after a gap notice.
      * </pre>
      *
      * <code>.feedmux.v1.Earliest earliest = 6 [json_name = "earliest"];</code>
@@ -1481,7 +1486,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * As far back as MongoDB's oplog reaches.
+     * As far back as MongoDB's oplog reaches. Where the oplog is cut before the first event was sent, the stream begins
+     * at its oldest entry of then, after a gap notice.
      * </pre>
      *
      * <code>.feedmux.v1.Earliest earliest = 6 [json_name = "earliest"];</code>
@@ -1501,7 +1507,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * As far back as MongoDB's oplog reaches.
+     * As far back as MongoDB's oplog reaches. Where the oplog is cut before the first event was sent, the stream begins
+     * at its oldest entry of then, after a gap notice.
      * </pre>
      *
      * <code>.feedmux.v1.Earliest earliest = 6 [json_name = "earliest"];</code>
@@ -1519,7 +1526,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * As far back as MongoDB's oplog reaches.
+     * As far back as MongoDB's oplog reaches. Where the oplog is cut before the first event was sent, the stream begins
+     * at its oldest entry of then, after a gap notice.
      * </pre>
      *
      * <code>.feedmux.v1.Earliest earliest = 6 [json_name = "earliest"];</code>
@@ -1546,7 +1554,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * As far back as MongoDB's oplog reaches.
+     * As far back as MongoDB's oplog reaches. Where the oplog is cut before the first event was sent, the stream begins
+     * at its oldest entry of then, after a gap notice.
      * </pre>
      *
      * <code>.feedmux.v1.Earliest earliest = 6 [json_name = "earliest"];</code>
@@ -1569,7 +1578,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * As far back as MongoDB's oplog reaches.
+     * As far back as MongoDB's oplog reaches. Where the oplog is cut before the first event was sent, the stream begins
+     * at its oldest entry of then, after a gap notice.
      * </pre>
      *
      * <code>.feedmux.v1.Earliest earliest = 6 [json_name = "earliest"];</code>
@@ -1579,7 +1589,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * As far back as MongoDB's oplog reaches.
+     * As far back as MongoDB's oplog reaches. Where the oplog is cut before the first event was sent, the stream begins
+     * at its oldest entry of then, after a gap notice.
      * </pre>
      *
      * <code>.feedmux.v1.Earliest earliest = 6 [json_name = "earliest"];</code>
@@ -1597,7 +1608,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * As far back as MongoDB's oplog reaches.
+     * As far back as MongoDB's oplog reaches. Where the oplog is cut before the first event was sent, the stream begins
+     * at its oldest entry of then, after a gap notice.
      * </pre>
      *
      * <code>.feedmux.v1.Earliest earliest = 6 [json_name = "earliest"];</code>

@@ -123,7 +123,8 @@ public interface StartOrBuilder extends
 
   /**
    * <pre>
-   * As far back as MongoDB's oplog reaches.
+   * As far back as MongoDB's oplog reaches. Where the oplog is cut before the first event was sent, the stream begins
+   * at its oldest entry of then, after a gap notice.
    * </pre>
    *
    * <code>.feedmux.v1.Earliest earliest = 6 [json_name = "earliest"];</code>
@@ -132,7 +133,8 @@ public interface StartOrBuilder extends
   boolean hasEarliest();
   /**
    * <pre>
-   * As far back as MongoDB's oplog reaches.
+   * As far back as MongoDB's oplog reaches. Where the oplog is cut before the first event was sent, the stream begins
+   * at its oldest entry of then, after a gap notice.
    * </pre>
    *
    * <code>.feedmux.v1.Earliest earliest = 6 [json_name = "earliest"];</code>
@@ -141,7 +143,8 @@ public interface StartOrBuilder extends
   dev.feedmux.v1.Earliest getEarliest();
   /**
    * <pre>
-   * As far back as MongoDB's oplog reaches.
+   * As far back as MongoDB's oplog reaches. Where the oplog is cut before the first event was sent, the stream begins
+   * at its oldest entry of then, after a gap notice.
    * </pre>
    *
    * <code>.feedmux.v1.Earliest earliest = 6 [json_name = "earliest"];</code>
