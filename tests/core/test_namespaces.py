@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from feedmux_server.core.chunk import Chunk, document_offsets
 from feedmux_server.core.feed import Scope
 from feedmux_server.core.namespaces import NamespaceIndex, runs
+from feedmux_server.core.narrowing import EVERYTHING, Narrowing
 from feedmux_server.core.resume_token import ResumeToken
 
 EVERY_TYPE = {
@@ -45,6 +46,17 @@ def index_of(*events: Mapping[str, Any]) -> NamespaceIndex:
 
 def change(database: str, collection: str, operation: str = "insert", **fields: object) -> dict[str, Any]:
     return {"operationType": operation, **fields, "ns": {"db": database, "coll": collection}, "documentKey": {"_id": 1}}
+
+
+def test_what_a_narrowing_admits() -> None:
+    index = index_of(change("d", "a"), change("d", "b"), change("d", "a", "delete"), change("d", "a", "drop"))
+    events = index.events_of(Scope("main", "d"))
+    deletes, of_a = Narrowing(operations=frozenset({b"delete"})), Narrowing(collections=frozenset({b"a"}))
+    assert index.admitted(events, EVERYTHING, 0) == [0, 1, 2]
+    assert index.admitted(events, EVERYTHING, 1) == [1, 2]
+    assert index.admitted(events, deletes, 0) == [2]
+    assert index.admitted(events, of_a, 0) == [0, 2]
+    assert index.admitted(events, of_a, 1) == [2]
 
 
 def test_changes_are_found_between_fields_of_every_type() -> None:

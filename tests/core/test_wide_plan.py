@@ -90,6 +90,7 @@ def test_it_can_be_switched_off() -> None:
         (feed("d"), True),
         (feed("d", "c", full_document="whenAvailable", show_expanded_events=True), True),
         (feed("d", "c", pipeline=bson.encode({"pipeline": []})), True),
+        (feed("d", pipeline=bson.encode({"pipeline": [{"$match": {"operationType": "insert"}}]})), True),
         (feed(""), False),
         (feed("d", "c", pipeline=bson.encode({"pipeline": [{"$match": {"a": 1}}]})), False),
         (feed("d", "c", full_document="required"), False),

@@ -2,6 +2,7 @@
 must be the same bytes, one after the other, to the end of each feed."""
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import Sequence
@@ -24,6 +25,17 @@ from tests.integration.wire import Api, Receiver, at, feed, refusal
 from tests.wide.workload import COLLECTIONS, Workload
 
 Options = tuple[tuple[str, Any], ...]
+PIPELINES = (
+    "",
+    "",
+    '[{"$match": {"operationType": {"$in": ["insert", "delete", "invalidate"]}}}]',
+    '[{"$match": {"operationType": {"$in": ["insert", "drop", "rename", "invalidate"]}}}]',
+)
+"""Drawn for each feed; all show the insert that ends a round."""
+OF_DATABASES = (
+    *PIPELINES,
+    json.dumps([{"$match": {"ns.coll": {"$in": COLLECTIONS[:2]}, "operationType": {"$in": ["insert", "update"]}}}]),
+)
 _RAW = CodecOptions(document_class=RawBSONDocument)
 
 
@@ -34,9 +46,11 @@ class Wanted:
     database: str
     collection: str = ""
     options: Options = ()
+    pipeline: str = ""
 
     def __str__(self) -> str:
-        return ".".join(filter(None, (self.database, self.collection))) + "".join(f" {k}={v}" for k, v in self.options)
+        options = "".join(f" {name}={value}" for name, value in self.options)
+        return ".".join(filter(None, (self.database, self.collection))) + options + self.pipeline
 
 
 @dataclass(slots=True)
@@ -68,7 +82,11 @@ class Direct:
         stage = {"startAtOperationTime": start, **{_camel(name): value for name, value in wanted.options}}
         with database.client.start_session() as session:
             opened = database.command(
-                {"aggregate": wanted.collection or 1, "pipeline": [{"$changeStream": stage}], "cursor": {}},
+                {
+                    "aggregate": wanted.collection or 1,
+                    "pipeline": [{"$changeStream": stage}, *json.loads(wanted.pipeline or "[]")],
+                    "cursor": {},
+                },
                 session=session,
                 codec_options=_RAW,
             )
@@ -107,13 +125,18 @@ class Served:
     def __init__(self, api: Api, wanted: Wanted, start: Timestamp) -> None:
         self.seen = Seen()
         self.hops = 0
-        self._wanted = feed(wanted.database, wanted.collection, **dict(wanted.options))
+        self._wanted = feed(wanted.database, wanted.collection, wanted.pipeline, **dict(wanted.options))
+        self._hides_its_end = "ns.coll" in wanted.pipeline
         self._at = at(start_at_operation_time=feed_pb2.ClusterTime(seconds=start.time, increment=start.inc))
         self._begin(api)
 
     async def hop(self, api: Api) -> None:
         events = self.seen.events
-        if self.seen.ended or (events and bson.decode(events[-1])["operationType"] == "invalidate"):
+        if (
+            self._hides_its_end
+            or self.seen.ended
+            or (events and bson.decode(events[-1])["operationType"] == "invalidate")
+        ):
             return  # opened again it would begin behind the invalidate, as a new feed
         self.hops += 1
         await self.stop()
@@ -174,7 +197,8 @@ async def compare(
     for _ in range(10):
         await asyncio.to_thread(work.step)
     start: Timestamp = client.admin.command("ping")["operationTime"]
-    wanted = [Wanted(name, each, options) for name in work.databases for each in (*COLLECTIONS, "")]
+    wanted = [Wanted(name, each, options, rng.choice(PIPELINES)) for name in work.databases for each in COLLECTIONS]
+    wanted += [Wanted(name, "", options, rng.choice(OF_DATABASES)) for name in work.databases]
     pairs = [(Served(apis[0], each, start), Direct(client, each, start)) for each in wanted]
     views = 0
     try:

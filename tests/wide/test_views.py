@@ -9,7 +9,7 @@ from pymongo import MongoClient
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import operator_pb2
-from feedmux_server.core import namespaces
+from feedmux_server.core import namespaces, narrowing
 from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.embedded import RedisServer, ReplicaSet
 from feedmux_server.fanout import view_reader, wide_stream
@@ -87,8 +87,13 @@ def lose_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(view_reader.ViewReader, "turn", turn)
 
 
+def narrow_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pipelines of views are not looked at."""
+    monkeypatch.setattr(narrowing.Narrowing, "admits", lambda *_: True)
+
+
 @pytest.mark.parametrize(
-    "mutant", [ignore_turns, turn_too_late, attach_without_the_ring, cut_too_much, lose_what_waits]
+    "mutant", [ignore_turns, turn_too_late, attach_without_the_ring, cut_too_much, lose_what_waits, narrow_nothing]
 )
 async def test_the_comparison_finds_a_server_that_is_broken(
     mutant: Callable[[pytest.MonkeyPatch], None],
@@ -132,6 +137,35 @@ async def test_an_operator_sees_what_was_decided_and_the_feed_cannot_tell(wide: 
     assert (await wide.api.explain(feed=feed(database.name, "a"))).may_be_view
     assert not (await wide.api.explain(feed=feed(database.name, "a", full_document="required"))).may_be_view
     for each in (*feeds, required):
+        each.cancel()
+
+
+async def test_a_feed_that_only_chooses_operations_is_a_view(wide: Here, mongo_client: Mongo) -> None:
+    database = mongo_client["wide_narrowed"]
+    deletes = '[{"$match": {"operationType": {"$in": ["delete"]}}}]'
+    of_a = '[{"$match": {"ns.coll": "a"}}]'
+    of_pipeline = '[{"$match": {"fullDocument.n": 1}}]'
+    wanted = [feed(database.name, "a", deletes), feed(database.name, "a"), feed(database.name, pipeline=of_a)]
+    assert [(await wide.api.explain(feed=each)).may_be_view for each in wanted] == [True] * 3
+    assert not (await wide.api.explain(feed=feed(database.name, "a", of_pipeline))).may_be_view
+    feeds = [wide.api.watch(each) for each in wanted]
+    for each in feeds:
+        await each.opened()
+
+    async def views() -> bool:
+        found = [*await wide.api.streams(database.name), *await wide.api.streams(f"{database.name}.a")]
+        return sum(bool(each.view_of) for each in found) == 3
+
+    await until(views)
+    for number in range(3):
+        database.a.insert_one({"_id": number, "n": number})
+        database.b.insert_one({"n": -1})
+    database.a.delete_one({"_id": 1})
+    assert [event.document["documentKey"]["_id"] for event in await feeds[0].take(1)] == [1]
+    for each in feeds[1:]:
+        assert await each.numbers(3) == [0, 1, 2]
+        assert [event.document["operationType"] for event in await each.take(1)] == ["delete"]
+    for each in feeds:
         each.cancel()
 
 

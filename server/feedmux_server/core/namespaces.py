@@ -12,11 +12,12 @@ from typing import Final
 
 from feedmux_server.core.chunk import Chunk
 from feedmux_server.core.feed import Scope
+from feedmux_server.core.narrowing import EVERYTHING, Narrowing
 
 Namespace = tuple[bytes, bytes]
 """Database and collection, as UTF-8; the collection is empty where an event concerns the whole database."""
 
-_CHANGES: Final = frozenset({b"insert", b"update", b"replace", b"delete"})
+_CHANGES: Final = {each: each for each in (b"insert", b"update", b"replace", b"delete")}
 _STRING, _DOCUMENT, _ARRAY, _BINARY, _REGEX = 2, 3, 4, 5, 11
 _FIXED_BYTES: Final = {1: 8, 6: 0, 7: 12, 8: 1, 9: 8, 10: 0, 16: 4, 17: 8, 18: 8, 19: 16, 127: 0, 255: 0}
 _LENGTH = Struct("<i").unpack_from
@@ -43,12 +44,14 @@ class Turn:
 class NamespaceIndex:
     """Of one chunk. Event indexes in order, by collection and by database, and the turns."""
 
-    __slots__ = ("collections", "databases", "turns")
+    __slots__ = ("_concerned", "collections", "databases", "turns")
 
     def __init__(self, chunk: Chunk) -> None:
         self.collections: dict[Namespace, list[int]] = {}
         self.databases: dict[bytes, list[int]] = {}
         self.turns: list[Turn] = []
+        self._concerned: list[tuple[bytes, bytes]] = []
+        """Operation type and collection of each event; empty ones of a turn."""
         view = chunk.bson
         if view is None:
             raise LookupError("the chunk's bytes are gone")
@@ -58,7 +61,9 @@ class NamespaceIndex:
             if operation in _CHANGES and namespace is not None:
                 self.collections.setdefault(namespace, []).append(index)
                 self.databases.setdefault(namespace[0], []).append(index)
+                self._concerned.append((_CHANGES[operation], namespace[1]))
             else:
+                self._concerned.append((b"", b""))
                 self.turns.append(Turn(index, tuple(each for each in (namespace, to) if each is not None)))
 
     def events_of(self, scope: Scope) -> list[int]:
@@ -66,6 +71,12 @@ class NamespaceIndex:
         if scope.collection:
             return self.collections.get((scope.database.encode(), scope.collection.encode()), [])
         return self.databases.get(scope.database.encode(), [])
+
+    def admitted(self, events: list[int], narrowing: Narrowing, first: int) -> list[int]:
+        """Of the indexes `events` of changes, those from `first` on that `narrowing` admits."""
+        if narrowing != EVERYTHING:
+            return [each for each in events if each >= first and narrowing.admits(*self._concerned[each])]
+        return [each for each in events if each >= first] if first else events
 
     def turn_of(self, scope: Scope, first: int) -> int | None:
         """The first turn from event `first` on that concerns a scope."""

@@ -12,7 +12,8 @@ from enum import StrEnum
 from typing import Final
 
 from feedmux_server.core.feed import Scope
-from feedmux_server.core.stream_key import StreamKey, has_stages, stream_key
+from feedmux_server.core.narrowing import narrowing_of
+from feedmux_server.core.stream_key import StreamKey, stream_key
 
 _REQUIRED: Final = "required"
 
@@ -42,13 +43,14 @@ class WideState(StrEnum):
 
 
 def may_be_view(key: StreamKey) -> bool:
-    """Whether a feed's events are just those of its namespace in a wider stream with the same options."""
+    """Whether a feed's events are just those of its namespace in a wider stream with the same options, or of some
+    operation types or collections there."""
     spec = key.spec
     return (
         bool(spec.scope.database)
         and not key.policy
-        and not has_stages(spec)
         and _REQUIRED not in (spec.full_document, spec.full_document_before_change)
+        and narrowing_of(spec) is not None
     )
 
 
@@ -60,7 +62,7 @@ def group_of(key: StreamKey) -> StreamKey:
 
 @dataclass(slots=True)
 class _Group:
-    feeds: Counter[Scope] = field(default_factory=Counter)
+    feeds: Counter[StreamKey] = field(default_factory=Counter)
     databases: Counter[str] = field(default_factory=Counter)
     scope: Scope | None = None
     """Of the wide stream that is wanted now."""
@@ -78,16 +80,16 @@ class WidePlan:
     def enter(self, key: StreamKey, now_s: float) -> None:
         """A feed is read from now on."""
         group = self._groups.setdefault(group_of(key), _Group())
-        group.feeds[key.spec.scope] += 1
+        group.feeds[key] += 1
         group.databases[key.spec.scope.database] += 1
         self._decide(group, now_s)
 
     def leave(self, key: StreamKey, now_s: float) -> None:
         """It is not any more."""
-        name, scope = group_of(key), key.spec.scope
+        name = group_of(key)
         group = self._groups[name]
-        group.feeds -= Counter((scope,))
-        group.databases -= Counter((scope.database,))
+        group.feeds -= Counter((key,))
+        group.databases -= Counter((key.spec.scope.database,))
         self._decide(group, now_s)
         if not group.feeds:
             del self._groups[name]
@@ -139,7 +141,7 @@ class WidePlan:
             group.scope, group.state = self._scope(group), WideState.SHARED
 
     def _scope(self, group: _Group) -> Scope:
-        source = next(iter(group.feeds)).source
+        source = next(iter(group.feeds)).spec.scope.source
         wide = group.scope
         if len(group.databases) > 1 or (wide is not None and not wide.database):
             # Once wide it stays: feeds of a second database come and go.

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from feedmux_server.core.chunk import cut_batch
 from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.core.narrowing import EVERYTHING, narrowing_of
 from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.core.stream_key import StreamKey
 from feedmux_server.core.wide_plan import group_of
@@ -42,6 +43,7 @@ class ViewReader:
     ) -> None:
         """`inbox_bytes_max`: events of the view that wait for its pump; with more it reads MongoDB on its own."""
         self.scope = key.spec.scope
+        self.narrowing = narrowing_of(key.spec) or EVERYTHING
         self._key = key
         self._group = group_of(key)  # a hash over all options: not for each batch
         self._narrow = narrow

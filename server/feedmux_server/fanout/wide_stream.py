@@ -18,6 +18,7 @@ from feedmux_server.core.backoff import Backoff
 from feedmux_server.core.chunk import Chunk
 from feedmux_server.core.feed import Scope
 from feedmux_server.core.namespaces import NamespaceIndex, runs
+from feedmux_server.core.narrowing import Narrowing
 from feedmux_server.core.replay_buffer import ReplayBuffer, RingLimits
 from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.core.stream_key import StreamKey
@@ -46,9 +47,10 @@ class View(Protocol):
     """What a wide stream feeds."""
 
     scope: Scope
+    narrowing: Narrowing
 
     def offer(self, data: bytes, read_time_s: float) -> None:
-        """Events of the scope, one behind the other."""
+        """Events of the scope that the narrowing admits, one behind the other."""
 
     def turn(self, place: ResumeToken) -> None:
         """An event that concerns the scope comes behind `place`: it is MongoDB's to say what it means. Detached."""
@@ -132,7 +134,7 @@ class WideStream:
             chunk, index = ring[seq], self._index(seq)
             if index.turn_of(view.scope, first) is not None:
                 return False
-            data = _cut(chunk, [each for each in index.events_of(view.scope) if each >= first])
+            data = _cut(chunk, index.admitted(index.events_of(view.scope), view.narrowing, first))
             if data:
                 offers.append((data, chunk.read_time_s))
             seq, first = seq + 1, 0
@@ -229,30 +231,32 @@ class WideStream:
             place = ResumeToken.high_water_mark(chunk.token(turn.index).cluster_time, chunk.end.version)
             for scope in [scope for scope in self._views if scope not in turned and turn.concerns(scope)]:
                 turned.add(scope)
-                self._offer(scope, chunk, [each for each in index.events_of(scope) if each < turn.index])
+                self._offer(scope, chunk, index, [each for each in index.events_of(scope) if each < turn.index])
                 for view in list(self._views.pop(scope, ())):
                     self._ahead.pop(view, None)
                     view.turn(place)
         for namespace, events in index.collections.items():
-            self._offer(Scope(self.scope.source, namespace[0].decode(), namespace[1].decode()), chunk, events)
+            self._offer(Scope(self.scope.source, namespace[0].decode(), namespace[1].decode()), chunk, index, events)
         for database, events in index.databases.items():
-            self._offer(Scope(self.scope.source, database.decode()), chunk, events)
+            self._offer(Scope(self.scope.source, database.decode()), chunk, index, events)
 
-    def _offer(self, scope: Scope, chunk: Chunk, events: list[int]) -> None:
+    def _offer(self, scope: Scope, chunk: Chunk, index: NamespaceIndex, events: list[int]) -> None:
         views = self._views.get(scope)
         if not views or not events:
             return
-        data = _cut(chunk, events)
-        self.events_taken += len(events)
+        taken: set[int] = set()
+        cuts: dict[tuple[Narrowing, int], bytes] = {}
         for view in list(views):
             ahead = self._ahead.get(view)
-            if ahead is None:
+            wanted = view.narrowing, 0 if ahead is None else chunk.first_after(ahead)
+            data = cuts.get(wanted)
+            if data is None:
+                admitted = index.admitted(events, *wanted)
+                taken.update(admitted)
+                data = cuts[wanted] = _cut(chunk, admitted)
+            if data:
                 view.offer(data, chunk.read_time_s)
-                continue
-            first = chunk.first_after(ahead)
-            rest = [each for each in events if each >= first]
-            if rest:
-                view.offer(_cut(chunk, rest), chunk.read_time_s)
+        self.events_taken += len(taken)
 
     def _index(self, seq: int) -> NamespaceIndex:
         index = self._indexes.get(seq)
