@@ -7,6 +7,7 @@ import pytest
 
 from feedmux_server.core.chunk import Chunk, document_offsets
 from feedmux_server.core.feed import FeedSpec, Scope
+from feedmux_server.core.narrowing import EVERYTHING
 from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.core.stream_key import stream_key
 from feedmux_server.fanout.wide_stream import WideStream, WideStreamLimits
@@ -24,6 +25,7 @@ class Open:
 class Viewer:
     def __init__(self, collection: str) -> None:
         self.scope = Scope("main", "d", collection)
+        self.narrowing = EVERYTHING
         self.events: list[int] = []
         self.turned_at: ResumeToken | None = None
 
