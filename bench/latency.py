@@ -108,6 +108,7 @@ def latencies(written: Written, followed: Sequence[Followed]) -> dict[str, float
         "p50_ms": percentile(times_ns, 50) / 1e6,
         "p99_ms": percentile(times_ns, 99) / 1e6,
         "most_ms": max(times_ns) / 1e6,
+        "insert_p99_ms": percentile(written.inserts_ns, 99) / 1e6,
         "events": len(times_ns),
         "written_in_s": written.elapsed_s,
         "client_cpu_s": sum(each.cpu_s for each in followed),

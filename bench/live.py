@@ -43,6 +43,8 @@ class Written:
 
     elapsed_s: float
     late_most_s: float
+    inserts_ns: list[int]
+    """How long MongoDB took for each command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ def write(gate: Gate, task: Writing) -> Written:
     client.admin.command("ping")
     due: queue.SimpleQueue[tuple[float, int] | None] = queue.SimpleQueue()
     late_most_s = 0.0
+    inserts_ns: list[int] = []
     errors: list[Exception] = []
 
     def insert() -> None:
@@ -81,10 +84,13 @@ def write(gate: Gate, task: Writing) -> Written:
             due_s, number = job
             late_most_s = max(late_most_s, time.monotonic() - due_s)
             last = min(number + task.per_insert, task.first_id + task.count)
+            documents = [order(each, task.padding) for each in range(number, last)]
+            began_ns = time.monotonic_ns()
             try:
-                orders.insert_many([order(each, task.padding) for each in range(number, last)])
+                orders.insert_many(documents)
             except PyMongoError as error:
                 errors.append(error)
+            inserts_ns.append(time.monotonic_ns() - began_ns)
 
     threads = [threading.Thread(target=insert) for _ in range(WRITER_THREADS)]
     for thread in threads:
@@ -102,7 +108,7 @@ def write(gate: Gate, task: Writing) -> Written:
     client.close()
     if errors:
         raise errors[0]
-    return Written(elapsed_s, late_most_s)
+    return Written(elapsed_s, late_most_s, inserts_ns)
 
 
 def follow_by_feedmux(gate: Gate, task: Following) -> Followed:

@@ -36,7 +36,10 @@ async def run(settings: Settings) -> Result:
         for number in range(settings.runs):
             alone.append(await _figures(live, []))
             beside.append(await _figures(live, noises))
-            shown = [f"p99 {each[-1]['p99_ms']:.2f} ms" for each in (beside, alone)]
+            shown = [
+                f"p99 {each[-1]['p99_ms']:.2f} ms (of the inserts themselves {each[-1]['insert_p99_ms']:.2f})"
+                for each in (beside, alone)
+            ]
             progress(
                 f"run {number + 1}: beside nine {shown[0]}, alone {shown[1]};"
                 f" machine used {beside[-1]['machine_percent']:.0f} %"

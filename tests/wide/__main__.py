@@ -37,7 +37,9 @@ async def run(seconds: float, seed: int, steps: int) -> int:
         began_s = time.monotonic()
         while (elapsed_s := time.monotonic() - began_s) < seconds:
             options = OPTIONS[len(rounds) % len(OPTIONS)]
-            found = await compare([each.api for each in here], client, seed, steps=steps, options=options, patience_s=300.0)
+            found = await compare(
+                [each.api for each in here], client, seed, steps=steps, options=options, patience_s=300.0
+            )
             rounds.append(found)
             events = sum(each.events for each in rounds)
             print(f"{elapsed_s:6.0f} s  seed {seed}  {found.events:6,} events  {events:9,} in all", flush=True)
