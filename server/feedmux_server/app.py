@@ -1,7 +1,6 @@
 """The server process: reads the configuration, connects, serves, drains. Owns every long-lived task."""
 
 import asyncio
-import gc
 import logging
 import signal
 import time
@@ -19,6 +18,7 @@ from feedmux_server.core.quota import Accounts
 from feedmux_server.core.replay_buffer import RingLimits
 from feedmux_server.core.wide_plan import WideLimits
 from feedmux_server.credentials import Credentials
+from feedmux_server.cycles import looking_for_cycles
 from feedmux_server.dependencies import Dependencies
 from feedmux_server.fanout.history import HistoryWatch
 from feedmux_server.fanout.hub import Hub, HubLimits
@@ -85,7 +85,8 @@ async def _serve(config: Config, insecure_no_auth: bool, ready: Callable[[Ports]
             started = True
             if ready is not None:
                 ready(server.ports)
-            await stop.wait()
+            async with looking_for_cycles():
+                await stop.wait()
             log.info("draining", extra={"count": len(server.service.live), "seconds": config.limits.drain_s})
     except asyncio.CancelledError:
         if not stop.is_set():
@@ -153,7 +154,6 @@ async def running(
                 committing.cancel()
             else:
                 log.info("serving", extra={"address": _address(config.listen.data, ports.data)})
-                _tune_gc()
                 unfit = _Unfit(stop)
                 stored = StoredHistory(service, config.limits.stored_look_s)
                 look = Look(hub, ranges, batcher, config.limits.sessions, lambda: health.ready)
@@ -227,13 +227,6 @@ def _audit_log(config: Config) -> AuditLog:
             f"audit.file {config.audit.file} cannot be written: {error.strerror}. Name a file in a folder that this"
             " user may write to, or leave it out: then the lines go to standard error"
         ) from None
-
-
-def _tune_gc() -> None:
-    """What is loaded by now lives as long as the process; collections need not walk it for every few hundred events."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
 
 
 def _address(listen: str, port: int) -> str:

@@ -4,6 +4,10 @@ Sessions and pumps wait on it by the thousand; `asyncio.wait_for` around an Even
 """
 
 import asyncio
+import contextvars
+
+_NO_CONTEXT = contextvars.Context()
+"""A copy of the caller's for each timer would be one more object to make."""
 
 
 class Signal:
@@ -26,7 +30,7 @@ class Signal:
         if not self._is_set and timeout_s > 0:
             loop = asyncio.get_running_loop()
             self._waiter = waiter = loop.create_future()
-            timer = loop.call_later(timeout_s, _expire, waiter)
+            timer = loop.call_later(timeout_s, _expire, waiter, context=_NO_CONTEXT)
             try:
                 await waiter
             finally:
