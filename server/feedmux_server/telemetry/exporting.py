@@ -8,6 +8,7 @@ not sent, and neither blocks the event loop nor gathers memory. Observed values 
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -166,6 +167,8 @@ class _Surveys:
             self._latest = future.result(_SURVEY_TIMEOUT_S)
         except TimeoutError:
             future.cancel()
+        except CancelledError:  # the loop is ending
+            return
 
     async def _take(self) -> Survey:
         survey = Survey(self._tenants)
