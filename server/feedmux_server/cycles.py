@@ -22,7 +22,7 @@ _LOOKS_MIN: Final = 50
 @asynccontextmanager
 async def looking_for_cycles() -> AsyncIterator[None]:
     """For a process that is all ours. Behind it Python looks as it did."""
-    looks = 0
+    looks = _LOOKS_MIN  # one at once: what is loaded by now stays
 
     def looked(phase: str, _info: dict[str, int]) -> None:
         nonlocal looks
@@ -33,11 +33,11 @@ async def looking_for_cycles() -> AsyncIterator[None]:
     async def look_at_all() -> None:
         nonlocal looks
         while True:
-            gc.unfreeze()
-            gc.collect()
-            looks = 0
-            while looks < _LOOKS_MIN:
-                await asyncio.sleep(_FULL_EVERY_S)
+            if looks >= _LOOKS_MIN:
+                gc.unfreeze()
+                gc.collect()
+                looks = 0
+            await asyncio.sleep(_FULL_EVERY_S)
 
     before = gc.get_threshold()
     gc.callbacks.append(looked)
