@@ -6,6 +6,7 @@ what the jobs return can be compared. A worker whose parent is gone ends at once
 """
 
 import asyncio
+import logging
 import multiprocessing
 import os
 import signal
@@ -150,6 +151,8 @@ async def _answer(member: _Member, wanted: str) -> Any:
 def _work(pipe: "Connection[Any, Any]", job: Job, argument: Any) -> None:
     # Ctrl-C reaches the whole foreground group; the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A backlog written in seconds lets the oplog's forecast warn every session that its history is at risk.
+    logging.getLogger("feedmux").setLevel(logging.ERROR)
     gate = Gate(pipe)
     threading.Thread(target=gate.listen, daemon=True).start()
     try:
