@@ -44,13 +44,13 @@ class Turn:
 class NamespaceIndex:
     """Of one chunk. Event indexes in order, by collection and by database, and the turns."""
 
-    __slots__ = ("_concerned", "collections", "databases", "turns")
+    __slots__ = ("_changes", "collections", "databases", "turns")
 
     def __init__(self, chunk: Chunk) -> None:
         self.collections: dict[Namespace, list[int]] = {}
         self.databases: dict[bytes, list[int]] = {}
         self.turns: list[Turn] = []
-        self._concerned: list[tuple[bytes, bytes]] = []
+        self._changes: list[tuple[bytes, bytes]] = []
         """Operation type and collection of each event; empty ones of a turn."""
         view = chunk.bson
         if view is None:
@@ -61,9 +61,9 @@ class NamespaceIndex:
             if operation in _CHANGES and namespace is not None:
                 self.collections.setdefault(namespace, []).append(index)
                 self.databases.setdefault(namespace[0], []).append(index)
-                self._concerned.append((_CHANGES[operation], namespace[1]))
+                self._changes.append((_CHANGES[operation], namespace[1]))
             else:
-                self._concerned.append((b"", b""))
+                self._changes.append((b"", b""))
                 self.turns.append(Turn(index, tuple(each for each in (namespace, to) if each is not None)))
 
     def events_of(self, scope: Scope) -> list[int]:
@@ -75,7 +75,7 @@ class NamespaceIndex:
     def admitted(self, events: list[int], narrowing: Narrowing, first: int) -> list[int]:
         """Of the indexes `events` of changes, those from `first` on that `narrowing` admits."""
         if narrowing != EVERYTHING:
-            return [each for each in events if each >= first and narrowing.admits(*self._concerned[each])]
+            return [each for each in events if each >= first and narrowing.admits(*self._changes[each])]
         return [each for each in events if each >= first] if first else events
 
     def turn_of(self, scope: Scope, first: int) -> int | None:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from feedmux_server.core.chunk import cut_batch
 from feedmux_server.core.errors import FeedmuxError
-from feedmux_server.core.narrowing import EVERYTHING, narrowing_of
+from feedmux_server.core.narrowing import narrowing_of
 from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.core.stream_key import StreamKey
 from feedmux_server.core.wide_plan import group_of
@@ -41,9 +41,15 @@ class ViewReader:
         inbox_bytes_max: int,
         wide_streams: WideStreams,
     ) -> None:
-        """`inbox_bytes_max`: events of the view that wait for its pump; with more it reads MongoDB on its own."""
+        """`inbox_bytes_max`: events of the view that wait for its pump; with more it reads MongoDB on its own.
+
+        Raises ValueError for a feed whose pipeline only MongoDB can run (`core.wide_plan.may_be_view`).
+        """
+        narrowing = narrowing_of(key.spec)
+        if narrowing is None:
+            raise ValueError("the feed may not be a view")
         self.scope = key.spec.scope
-        self.narrowing = narrowing_of(key.spec) or EVERYTHING
+        self.narrowing = narrowing
         self._key = key
         self._group = group_of(key)  # a hash over all options: not for each batch
         self._narrow = narrow
