@@ -28,8 +28,28 @@ hypothesis.settings.load_profile("feedmux")
 # Where the run was started in the background SIGINT is ignored, and so it would be in what the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+TESTS = Path(__file__).parent
+TOGETHER = {"spark": ["spark"], "clients": ["clients", "conformance/clients", "integration/test_bench.py"]}
+"""What one process runs alone when several share the tests, begun first because it takes longest: `spark` has one Java,
+`clients` builds in the folders of the clients."""
+
 ReplicaSetFactory = Callable[..., Awaitable[ReplicaSet]]
 RedisFactory = Callable[..., Awaitable[RedisServer]]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of a file stay together in one process: they share its servers."""
+    groups = {item: _group(item.path.relative_to(TESTS)) for item in items}
+    items.sort(key=lambda item: groups[item] not in TOGETHER)
+    for item, group in groups.items():
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _group(file: Path) -> str:
+    for group, places in TOGETHER.items():
+        if any(file.is_relative_to(place) for place in places):
+            return group
+    return str(file)
 
 
 @pytest_asyncio.fixture(scope="session")
