@@ -11,7 +11,7 @@ from google.protobuf import timestamp_pb2
 from pymongo import MongoClient
 
 from feedmux.v1 import change_feed_pb2 as wire
-from feedmux.v1 import feed_pb2
+from feedmux.v1 import feed_pb2, operator_pb2
 from feedmux_server.embedded import RedisServer, ReplicaSet
 from tests.conformance.conftest import Site
 from tests.conformance.faults import INSERTS, Document, Documents, insert, now, oldest, overrun, rfc3339
@@ -45,6 +45,15 @@ async def gone(shallow: Site, scope: str) -> None:
         return not await shallow.api.streams(scope)
 
     await until(unread)
+
+
+async def rested(shallow: Site, scope: str) -> None:
+    """MongoDB is not being asked: what was being read when the credit was used up has come."""
+
+    async def paused() -> bool:
+        return {stream.state for stream in await shallow.api.streams(scope)} == {operator_pb2.SharedStream.STATE_PAUSED}
+
+    await until(paused)
 
 
 def assert_history_lost(outcome: Refused, shallow: Site, first: bson.Timestamp) -> None:
@@ -143,6 +152,7 @@ async def test_the_oplog_overtakes_a_session_without_credit(shallow: Site, docum
     insert(documents, range(2))
     assert await session.numbers(2) == [0, 1]
     await session.ack_and_wait(2)
+    await rested(shallow, f"{documents.name}.c")
     first = await overrun(shallow.client)
     insert(documents, range(2, 5))
     await session.credit(100)
@@ -233,6 +243,7 @@ async def test_earliest_begins_at_the_oldest_entry(shallow: Site, documents: Doc
 async def test_earliest_moves_with_the_oplog_until_the_first_event(shallow: Site, documents: Documents) -> None:
     api, wanted = shallow.api, feed(documents.name, "c", INSERTS)
     session = await api.open(feed=wanted, start=EARLIEST, credit=wire.Credit())
+    await rested(shallow, f"{documents.name}.c")
     first = await overrun(shallow.client)
     insert(documents, range(3))
     await session.credit(3)
@@ -240,6 +251,7 @@ async def test_earliest_moves_with_the_oplog_until_the_first_event(shallow: Site
     _, gap_to = assert_gap(session)
     assert first <= gap_to
     # From then on the oplog is the reader's to keep up with.
+    await rested(shallow, f"{documents.name}.c")
     first = await overrun(shallow.client)
     insert(documents, range(3, 4))
     await session.credit(3)

@@ -25,6 +25,9 @@ from tests.spark.support import Site
 
 # Spark starts its workers by this name; else `python3`, which need not be this environment's.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+# Spark waits for each of its workers on a port of the kernel's choice, and takes whoever connects for it: here also a
+# client of another test that still looks for its server. Unix sockets have no such visitors.
+os.environ.setdefault("PYSPARK_UDS_MODE", "true")
 
 Documents = Database[dict[str, Any]]
 
