@@ -181,10 +181,11 @@ async def test_a_living_folder_is_not_swept() -> None:
     assert not second.path.exists()
 
 
-async def test_child_has_its_own_session_and_no_stdin(tmp_path: Path) -> None:
+async def test_child_has_its_own_process_group_and_no_stdin(tmp_path: Path) -> None:
     child = Process("cat", ["/bin/sh", "-c", "cat; exec sleep 60"], tmp_path / "out")
     child.start()
-    assert os.getsid(child.pid) == child.pid
+    assert os.getpgid(child.pid) == child.pid
+    assert os.getsid(child.pid) == os.getsid(0)
     await child.terminate()
     assert child.returncode == -signal.SIGTERM
     with pytest.raises(EmbeddedError, match="not running"):

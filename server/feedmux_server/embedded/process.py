@@ -3,8 +3,9 @@
 Invariant: a child dies with its parent, even by SIGKILL (Linux: PR_SET_PDEATHSIG). The kernel sends that
 signal when the *thread* that started the child ends, so children are started from the main thread only.
 
-A child has its own session: Ctrl-C in the terminal reaches the parent alone, which then stops its children in
-order. No method is bound to an event loop: an instance may be started in one `asyncio.run` and stopped in
+A child has its own process group: Ctrl-C in the terminal reaches the parent alone, which then stops its children in
+order. It stays in our session, for Linux shares the CPU among sessions first (autogroups), and niceness counts within
+one only. No method is bound to an event loop: an instance may be started in one `asyncio.run` and stopped in
 another. Neighbours: `mongod`, `redis_server`, and whoever runs the feedmux server beside them.
 """
 
@@ -93,7 +94,7 @@ class Process:
                 stderr=subprocess.STDOUT,
                 env=os.environ | self._env,
                 cwd=self._cwd,
-                start_new_session=True,
+                process_group=0,
             )
 
     def send_signal(self, number: signal.Signals) -> None:

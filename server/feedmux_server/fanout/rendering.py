@@ -35,7 +35,7 @@ class _Job(NamedTuple):
 
 def _spawn(end: int) -> "subprocess.Popen[bytes]":
     # By subprocess, which uses vfork: asyncio's fork runs gRPC's fork handlers in a process full of its threads.
-    return subprocess.Popen(_COMMAND, stdin=end, stdout=end, start_new_session=True)
+    return subprocess.Popen(_COMMAND, stdin=end, stdout=end, process_group=0)
 
 
 @dataclass(frozen=True, slots=True)
