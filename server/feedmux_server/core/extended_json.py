@@ -4,7 +4,7 @@ The one place that decodes events, and only for those who ask for JSON; its call
 Canonical text parses back to the same document.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import bson
@@ -25,14 +25,13 @@ _CANONICAL: Final = json_util.CANONICAL_JSON_OPTIONS
 _RELAXED: Final = json_util.RELAXED_JSON_OPTIONS
 
 
-def render_events(data: bytes, offsets: Sequence[int], canonical: bool) -> list[bytes]:
-    """The events that begin at `offsets` of `data`, each as JSON text in UTF-8.
+def render_events(data: bytes, offsets: Sequence[int], canonical: bool) -> Iterator[bytes]:
+    """The events that begin at `offsets` of `data`, one after the other, each as JSON text in UTF-8.
 
     An offset at the end of `data`, as some indexes close with, is no event.
     Raises FeedmuxError BSON_INVALID for an event that is not BSON.
     """
     options = _CANONICAL if canonical else _RELAXED
-    texts = []
     view = memoryview(data)
     for start in offsets:
         if start == len(data):
@@ -44,13 +43,12 @@ def render_events(data: bytes, offsets: Sequence[int], canonical: bool) -> list[
                 json_options=options,
                 ensure_ascii=False,
                 separators=(",", ":"),
-            )
-            texts.append(text.encode())
+            ).encode()
         except (bson.errors.BSONError, ValueError, RecursionError):
             raise FeedmuxError(
                 ErrorReason.BSON_INVALID, "an event cannot be written as JSON; format BSON delivers it"
             ) from None
-    return texts
+        yield text
 
 
 def stages_as_json(stages: Sequence[Any]) -> str:

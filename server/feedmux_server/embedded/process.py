@@ -125,11 +125,16 @@ class Process:
             await asyncio.sleep(POLL_S)
 
     def cpu_seconds(self) -> float:
-        """User and system time it has used since its start (Linux)."""
+        """User and system time that it and its children have used since its start (Linux)."""
+        children = [
+            int(pid) for file in Path(f"/proc/{self.pid}/task").glob("*/children") for pid in file.read_text().split()
+        ]
         # The command name may hold spaces and parentheses; the fields after the last one are numbers.
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        user, system = int(fields[11]), int(fields[12])
-        return (user + system) / os.sysconf("SC_CLK_TCK")
+        ticks = 0
+        for pid in (self.pid, *children):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += sum(map(int, fields[11:15]))  # its own, and of children that have ended
+        return ticks / os.sysconf("SC_CLK_TCK")
 
     def rss_bytes(self) -> int:
         """Resident memory (Linux)."""
