@@ -37,6 +37,7 @@ ReplicaSetFactory = Callable[..., Awaitable[ReplicaSet]]
 RedisFactory = Callable[..., Awaitable[RedisServer]]
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of a file stay together in one process: they share its servers."""
     groups = {item: _group(item.path.relative_to(TESTS)) for item in items}
