@@ -18,6 +18,8 @@ import pytest
 import pytest_asyncio
 from pymongo import MongoClient
 from pymongo.database import Database
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from feedmux_server.embedded import RedisServer, ReplicaSet
 
@@ -28,8 +30,10 @@ hypothesis.settings.load_profile("feedmux")
 # Where the run was started in the background SIGINT is ignored, and so it would be in what the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-TESTS = Path(__file__).parent
-TOGETHER = {"spark": ["spark"], "clients": ["clients", "conformance/clients", "integration/test_bench.py"]}
+TOGETHER = {
+    "clients": ["tests/clients", "tests/conformance/clients", "tests/integration/test_bench.py"],
+    "spark": ["tests/spark"],
+}
 """What one process runs alone when several share the tests, begun first because it takes longest: `spark` has one Java,
 `clients` builds in the folders of the clients."""
 
@@ -37,20 +41,29 @@ ReplicaSetFactory = Callable[..., Awaitable[ReplicaSet]]
 RedisFactory = Callable[..., Awaitable[RedisServer]]
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest begins first."""
+    items.sort(key=lambda item: _group(item.nodeid) not in TOGETHER)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """For tests that run several at a time."""
+    return _Groups(config, log)
+
+
+class _Groups(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types
     """Tests of a file stay together in one process: they share its servers."""
-    groups = {item: _group(item.path.relative_to(TESTS)) for item in items}
-    items.sort(key=lambda item: groups[item] not in TOGETHER)
-    for item, group in groups.items():
-        item.add_marker(pytest.mark.xdist_group(group))
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _group(nodeid)
 
 
-def _group(file: Path) -> str:
+def _group(nodeid: str) -> str:
+    file = nodeid.partition("::")[0]
     for group, places in TOGETHER.items():
-        if any(file.is_relative_to(place) for place in places):
+        if any(Path(file).is_relative_to(place) for place in places):
             return group
-    return str(file)
+    return file
 
 
 @pytest_asyncio.fixture(scope="session")
