@@ -64,7 +64,8 @@ class Stage:
         self._tenants = tenants
         self.mongo = ReplicaSet(oplog_mb=oplog_mb)
         self.redis = RedisServer()
-        self.ports = free_ports(4)
+        self.ports: list[int] = []
+        """Of the server: data, operator, health, metrics."""
         self._limits = limits or {}
         self._stack = AsyncExitStack()
         self._server: Process | None = None
@@ -113,6 +114,7 @@ class Stage:
             await stack.enter_async_context(self.redis)
             folder = WorkDir("bench")
             stack.callback(folder.remove)
+            self.ports = free_ports(4)  # Now, for others look for ports too.
             addresses = [f"127.0.0.1:{port}" for port in self.ports]
             content: dict[str, Any] = {
                 "sources": {"main": {"uri": self.mongo.uri}},

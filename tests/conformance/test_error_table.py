@@ -211,5 +211,6 @@ async def test_a_permission_is_taken_back(guarded: Guarded) -> None:
     finally:
         guarded.admin.admin.command("grantRolesToUser", "feeds", roles=roles)
     again = await watching(guarded.here, feed("granted", "d"), at(position=watch.position))
-    assert await again.numbers(2 - watch.received) == [2]
+    # The event may have come before the end.
+    assert await again.numbers(2 - watch.received) == [2][watch.received - 1 :]
     again.cancel()

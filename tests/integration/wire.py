@@ -294,7 +294,8 @@ class Api:
             fields["subscription"] = subscription
         request = wire.Open(**fields)
         session = Session(self.feeds.Subscribe(metadata=self.metadata), request.message_bytes_max or 1024 * 1024)
-        await session.send(open=request)
+        with suppress(grpc.aio.AioRpcError):  # refused already: reading says so
+            await session.send(open=request)
         return session
 
     async def open(self, subscription: str = "", **fields: Any) -> Session:
