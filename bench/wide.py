@@ -109,8 +109,7 @@ def write(gate: Gate, task: Spread) -> tuple[float, Sequence[int]]:
                 answered += 1
             if sends and time.monotonic() >= due_s:
                 connection = idle.pop()
-                sent_ns[connection.fileno()] = time.monotonic_ns()
-                commands[sent % task.collections].send(connection)
+                sent_ns[connection.fileno()] = commands[sent % task.collections].send(connection)
                 sent += 1
         return time.monotonic() - began_s, inserts_ns
 
@@ -129,11 +128,13 @@ class _Insert:
         self._id = self._message.index(b"\x07_id\0") + 5
         self._sent_ns = self._message.index(b"\x12sent_ns\0") + 9
 
-    def send(self, connection: socket.socket) -> None:
-        message = bytearray(self._message)
+    def send(self, connection: socket.socket) -> int:
+        """Returns the time that the document says."""
+        message, now_ns = bytearray(self._message), time.monotonic_ns()
         message[self._id : self._id + 12] = ObjectId().binary
-        message[self._sent_ns : self._sent_ns + 8] = time.monotonic_ns().to_bytes(8, "little")
+        message[self._sent_ns : self._sent_ns + 8] = now_ns.to_bytes(8, "little")
         connection.sendall(message)
+        return now_ns
 
     @classmethod
     def check_answer(cls, connection: socket.socket) -> None:

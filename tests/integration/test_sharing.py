@@ -31,10 +31,12 @@ async def pull(session: Session, numbers: range, step: int = 400) -> None:
 
 
 async def has_cursors(client: Client, scope: str, count: int) -> None:
-    """MongoDB lists a cursor neither as idle nor as active for a moment between the two."""
+    """Never more. MongoDB lists a cursor neither as idle nor as active for a moment between the two."""
 
     async def listed() -> bool:
-        return len(cursors(client, scope)) == count
+        found = len(cursors(client, scope))
+        assert found <= count
+        return found == count
 
     await until(listed)
 
