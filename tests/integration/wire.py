@@ -35,6 +35,8 @@ PATIENCE_S = 12.0
 MANY = wire.Credit(events=1_000_000, bytes=1 << 30)
 """More than any test sends."""
 NO_LIMIT = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
+FIXED_WINDOW = (("grpc.http2.bdp_probe", 0),)
+"""HTTP/2's window stays as small as gRPC begins with: 64 KiB, or the message that is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,8 +256,17 @@ class Session(Receiver):
 class Api:
     """One client of one server. `async with Api(…) as api`."""
 
-    def __init__(self, data: int, operator: int, health: int, key: str = "", tls: Tls | None = None) -> None:
+    def __init__(
+        self,
+        data: int,
+        operator: int,
+        health: int,
+        key: str = "",
+        tls: Tls | None = None,
+        options: tuple[tuple[str, int], ...] = (),
+    ) -> None:
         self.tls = tls
+        self.options = (*NO_LIMIT, ("grpc.use_local_subchannel_pool", 1), *options)
         self.data_port, self.operator_port, self.health_port = data, operator, health
         self.metadata: tuple[tuple[str, str], ...] = (("authorization", f"Bearer {key}"),) if key else ()
         self._stack = AsyncExitStack()
@@ -272,7 +283,7 @@ class Api:
         await self._stack.aclose()
 
     async def _open(self, port: int) -> grpc.aio.Channel:
-        options = (*NO_LIMIT, ("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_backoff_ms", 100))
+        options = (*self.options, ("grpc.initial_reconnect_backoff_ms", 100))
         if self.tls is None:
             channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options)
         else:
