@@ -161,8 +161,10 @@ class Subscriber:
         return self.stream is not None and self.seq < self.stream.ring.next_seq and self.can_receive
 
     def grant(self, events: int, size: int, *, zero_allowed: bool = False) -> None:
+        blocked = not self.credit.open
         self.credit.grant(events, size, zero_allowed=zero_allowed)
-        self.resume()
+        if blocked:
+            self.resume()
 
     def ack(self, sequence: int) -> bool:
         """See `AckTracker.ack`; True when there is a new place to store."""

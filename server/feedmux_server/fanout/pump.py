@@ -59,6 +59,10 @@ class Reader(Protocol):
     def has_cursor(self) -> bool:
         """It holds a cursor in MongoDB of its own."""
 
+    @property
+    def pace_s(self) -> float:
+        """Events have been gathered for so long before they come in small batches; 0: not at all."""
+
     async def open(self) -> None:
         """Raises `Failed`, or FeedmuxError when trying again is of no use."""
 
@@ -168,7 +172,7 @@ class Pump:
         self._failed_by = ""
         stream.away = False
         self._backoff.reset()
-        await self._publish(batch)
+        await self._publish(batch, reader)
         if batch.exhausted:
             raise FeedmuxError(
                 ErrorReason.FEED_INVALIDATED,
@@ -189,19 +193,21 @@ class Pump:
             await reader.open()
 
     async def _pace(self) -> None:
-        left_s = self._not_before_s - asyncio.get_running_loop().time()
-        if left_s > 0:
-            await asyncio.sleep(left_s)
+        if self._not_before_s:
+            left_s, self._not_before_s = self._not_before_s - asyncio.get_running_loop().time(), 0.0
+            if left_s > 0:
+                await asyncio.sleep(left_s)
 
-    async def _publish(self, batch: Batch) -> None:
+    async def _publish(self, batch: Batch, reader: Reader) -> None:
         stream, before = self._stream, self._stream.ring.cum_bytes
         stream.append(batch.chunks, batch.post_batch)
         if batch.chunks:
             size = stream.ring.cum_bytes - before
             self._host.filled(size)
-            self._host.observer.batch_in_ring(self._source, batch.chunks[0].read_time_s)
+            if reader.has_cursor:  # else the wide stream has told
+                self._host.observer.batch_in_ring(self._source, batch.chunks[0].read_time_s)
             takers = stream.wake_takers()
-            if size < SMALL_BATCH_BYTES:
+            if size < SMALL_BATCH_BYTES and self._limits.pace_factor * takers * _MESSAGE_MAX_S > reader.pace_s:
                 await self._measure_fan_out(takers)
 
     async def _measure_fan_out(self, takers: int) -> None:

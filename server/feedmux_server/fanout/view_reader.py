@@ -74,6 +74,10 @@ class ViewReader:
         return self._narrow.is_open
 
     @property
+    def pace_s(self) -> float:
+        return self._wide.pace_s if self._wide is not None else 0.0
+
+    @property
     def view_of(self) -> WideStream | None:
         return self._wide
 

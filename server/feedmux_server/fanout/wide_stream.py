@@ -35,7 +35,7 @@ class WideStreamLimits:
 
     ring: RingLimits = field(default_factory=lambda: RingLimits(200_000, 32 * 1024 * 1024))
     """What a feed may be behind and still become a view."""
-    pace_s: float = 0.005
+    pace_s: float = 0.002
     """Between two small batches: events that come meanwhile share their getMore, which costs about a millisecond."""
     away_s: float = 5.0
     """With MongoDB away for longer than this, the views try on their own, and their subscribers are told."""
@@ -84,6 +84,8 @@ class WideStream:
         self._observer = observer
         self._trace: Trace = None
         self._indexes: dict[int, NamespaceIndex] = {}
+        self._indexed_from = 0
+        """Chunks before it have left the ring, and their indexes with them."""
         self._ahead: dict[View, ResumeToken] = {}
         """Views whose place this stream has not reached yet: what comes before it is not for them."""
         self._views: defaultdict[Scope, set[View]] = defaultdict(set)
@@ -92,6 +94,10 @@ class WideStream:
     @property
     def scope(self) -> Scope:
         return self.key.spec.scope
+
+    @property
+    def pace_s(self) -> float:
+        return self._limits.pace_s
 
     @property
     def view_count(self) -> int:
@@ -215,12 +221,15 @@ class WideStream:
             self.events_read += chunk.count
             self._dispatch(ring.next_seq - 1)
         ring.trim(first)
-        for seq in [seq for seq in self._indexes if seq < ring.first_seq]:
-            del self._indexes[seq]
+        for seq in range(self._indexed_from, ring.first_seq):
+            self._indexes.pop(seq, None)
+        self._indexed_from = ring.first_seq
         if post_batch is not None:
             ring.advance(post_batch)
         for view in [view for view, place in self._ahead.items() if not place.is_after(ring.newest)]:
             del self._ahead[view]
+        if chunks:
+            self._observer.batch_in_ring(self.scope.source, chunks[0].read_time_s)
 
     def _dispatch(self, seq: int) -> None:
         if not self._views:

@@ -72,6 +72,9 @@ class Failed(Exception):
 class ChangeStreamReader:
     """A change stream of one key, from `origin` on."""
 
+    pace_s = 0.0
+    """It reads as often as it is asked."""
+
     def __init__(
         self, source: Source, key: StreamKey, origin: JoinPoint, limits: ReadLimits, reads_for: Callable[[], str] = str
     ) -> None:
