@@ -39,10 +39,10 @@ class PumpLimits:
     """A stream without subscribers stays for this long, so that a reconnect finds its ring."""
     idle_close_s: float = 60.0
     """With nobody to take more for this long, the cursor in MongoDB is closed and the place kept."""
-    pace_factor: float = 4.0
+    pace_factor: float = 1.0
     """A small batch costs a message for each subscriber, so after one the next is asked for no sooner than this times
-    what its fan-out took: events that come meanwhile share their messages. It leaves the loop four fifths of its time
-    for everything else. More saves CPU and adds to the latency of a busy feed; the first event after a pause never
+    what its fan-out took: events that come meanwhile share their messages. It leaves the loop half of its time for
+    everything else. More saves CPU and adds to the latency of a busy feed; the first event after a pause never
     waits."""
     pace_max_s: float = 0.02
     retry_initial_s: float = 0.2
