@@ -35,6 +35,9 @@ PATIENCE_S = 12.0
 MANY = wire.Credit(events=1_000_000, bytes=1 << 30)
 """More than any test sends."""
 NO_LIMIT = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
+_STATUS_LOST = "Internal error from Core"
+"""What gRPC for Python says of a message to a stream whose end has come, and whose status it has not read yet. It keeps
+that as the call's status, so the server's own is not to be had any more."""
 FIXED_WINDOW = (("grpc.http2.bdp_probe", 0),)
 """HTTP/2's window stays as small as gRPC begins with: 64 KiB, or the message that is read."""
 
@@ -304,10 +307,14 @@ class Api:
         if subscription:
             fields["subscription"] = subscription
         request = wire.Open(**fields)
-        session = Session(self.feeds.Subscribe(metadata=self.metadata), request.message_bytes_max or 1024 * 1024)
-        with suppress(grpc.aio.AioRpcError):  # refused already: reading says so
-            await session.send(open=request)
-        return session
+        while True:
+            session = Session(self.feeds.Subscribe(metadata=self.metadata), request.message_bytes_max or 1024 * 1024)
+            try:
+                await session.send(open=request)
+            except grpc.aio.AioRpcError as error:  # refused already: reading says so
+                if error.details() == _STATUS_LOST:
+                    continue
+            return session
 
     async def open(self, subscription: str = "", **fields: Any) -> Session:
         """Subscribe, opened, with all the credit a test needs."""
