@@ -269,7 +269,12 @@ class Api:
         options: tuple[tuple[str, int], ...] = (),
     ) -> None:
         self.tls = tls
-        self.options = (*NO_LIMIT, ("grpc.use_local_subchannel_pool", 1), *options)
+        self._options = (
+            *NO_LIMIT,
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            *options,
+        )
         self.data_port, self.operator_port, self.health_port = data, operator, health
         self.metadata: tuple[tuple[str, str], ...] = (("authorization", f"Bearer {key}"),) if key else ()
         self._stack = AsyncExitStack()
@@ -286,12 +291,13 @@ class Api:
         await self._stack.aclose()
 
     async def _open(self, port: int) -> grpc.aio.Channel:
-        options = (*self.options, ("grpc.initial_reconnect_backoff_ms", 100))
         if self.tls is None:
-            channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options)
+            channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=self._options)
         else:
             named = ("grpc.ssl_target_name_override", self.tls.server_name or "localhost")
-            channel = grpc.aio.secure_channel(f"127.0.0.1:{port}", self.tls.credentials(), options=(*options, named))
+            channel = grpc.aio.secure_channel(
+                f"127.0.0.1:{port}", self.tls.credentials(), options=(*self._options, named)
+            )
         return await self._stack.enter_async_context(channel)
 
     def with_key(self, key: str) -> "Api":

@@ -39,12 +39,11 @@ class PumpLimits:
     """A stream without subscribers stays for this long, so that a reconnect finds its ring."""
     idle_close_s: float = 60.0
     """With nobody to take more for this long, the cursor in MongoDB is closed and the place kept."""
-    pace_factor: float = 1.0
-    """A small batch costs a message for each subscriber, so after one the next is asked for no sooner than this times
-    what its fan-out took: events that come meanwhile share their messages. It leaves the loop half of its time for
-    everything else. More saves CPU and adds to the latency of a busy feed; the first event after a pause never
-    waits."""
     pace_max_s: float = 0.02
+    """The longest pause behind a small batch. It costs a message for each subscriber, so the next one is asked for no
+    sooner than after as long as its fan-out took: events that come meanwhile share their messages. That leaves the loop
+    half of its time for everything else. More would save CPU and add to the latency of a busy feed; the first event
+    after a pause never waits."""
     retry_initial_s: float = 0.2
     retry_max_s: float = 10.0
 
@@ -58,10 +57,6 @@ class Reader(Protocol):
     @property
     def has_cursor(self) -> bool:
         """It holds a cursor in MongoDB of its own."""
-
-    @property
-    def pace_s(self) -> float:
-        """Events have been gathered for so long before they come in small batches; 0: not at all."""
 
     async def open(self) -> None:
         """Raises `Failed`, or FeedmuxError when trying again is of no use."""
@@ -172,7 +167,7 @@ class Pump:
         self._failed_by = ""
         stream.away = False
         self._backoff.reset()
-        await self._publish(batch, reader)
+        await self._publish(batch)
         if batch.exhausted:
             raise FeedmuxError(
                 ErrorReason.FEED_INVALIDATED,
@@ -198,27 +193,27 @@ class Pump:
             if left_s > 0:
                 await asyncio.sleep(left_s)
 
-    async def _publish(self, batch: Batch, reader: Reader) -> None:
+    async def _publish(self, batch: Batch) -> None:
         stream, before = self._stream, self._stream.ring.cum_bytes
         stream.append(batch.chunks, batch.post_batch)
         if batch.chunks:
             size = stream.ring.cum_bytes - before
             self._host.filled(size)
-            if reader.has_cursor:  # else the wide stream has told
+            if not batch.gathered_s:
                 self._host.observer.batch_in_ring(self._source, batch.chunks[0].read_time_s)
             takers = stream.wake_takers()
-            if size < SMALL_BATCH_BYTES and self._limits.pace_factor * takers * _MESSAGE_MAX_S > reader.pace_s:
+            if size < SMALL_BATCH_BYTES and takers * _MESSAGE_MAX_S > batch.gathered_s:
                 await self._measure_fan_out(takers)
 
     async def _measure_fan_out(self, takers: int) -> None:
-        loop, limits = asyncio.get_running_loop(), self._limits
+        loop = asyncio.get_running_loop()
         began_s = loop.time()
         for _ in range(_TURNS_TO_WRITE):
             await asyncio.sleep(0)
         now_s = loop.time()
         # What others did in those turns is not this stream's to wait for.
         took_s = min(now_s - began_s, takers * _MESSAGE_MAX_S)
-        self._not_before_s = now_s + min(limits.pace_max_s, limits.pace_factor * took_s)
+        self._not_before_s = now_s + min(self._limits.pace_max_s, took_s)
 
     async def _recover(self, failure: Failed) -> None:
         """The driver specification: one attempt at once, then with backoff; here for as long as somebody waits."""

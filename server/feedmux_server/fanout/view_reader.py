@@ -74,10 +74,6 @@ class ViewReader:
         return self._narrow.is_open
 
     @property
-    def pace_s(self) -> float:
-        return self._wide.pace_s if self._wide is not None else 0.0
-
-    @property
     def view_of(self) -> WideStream | None:
         return self._wide
 
@@ -170,7 +166,7 @@ class ViewReader:
         newest = chunks[-1].end if chunks else passed
         if newest is not None:
             narrow.go_on_from(newest)
-        return Batch(chunks, passed, False)
+        return Batch(chunks, passed, False, wide.pace_s if wide is not None else 0.0)
 
     def _follow_plan(self, wide: WideStream) -> None:
         wanted = self._wide_streams.of(self._group)

@@ -57,6 +57,8 @@ class Batch:
     post_batch: ResumeToken | None
     exhausted: bool
     """The stream was invalidated: MongoDB closed the cursor."""
+    gathered_s: float = 0.0
+    """A wide stream has gathered its events for so long, and told of them."""
 
 
 class Failed(Exception):
@@ -71,9 +73,6 @@ class Failed(Exception):
 
 class ChangeStreamReader:
     """A change stream of one key, from `origin` on."""
-
-    pace_s = 0.0
-    """It reads as often as it is asked."""
 
     def __init__(
         self, source: Source, key: StreamKey, origin: JoinPoint, limits: ReadLimits, reads_for: Callable[[], str] = str
