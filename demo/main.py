@@ -18,6 +18,7 @@ from demo.world import Child, World, started
 from feedmux.cli.sample_workload import COLLECTION, DATABASE
 from feedmux.cli.terminal import Terminal
 from feedmux.feeds import Feed, Start
+from feedmux_server.cancelling import cancellable
 from feedmux_server.embedded import EmbeddedError
 
 _FRAME_S = 0.2
@@ -128,7 +129,7 @@ class Play:
 
     async def open(self) -> Timestamp:
         """Everyone who is there from the beginning, ready; the operation time before the first write."""
-        hello = await self._world.mongo.admin.command("ping")
+        hello = await cancellable(self._world.mongo.admin.command("ping"))
         start: Timestamp = hello["operationTime"]
         for actor in self.actors:
             if actor.role.joins_at is None:

@@ -16,6 +16,7 @@ from pymongo.errors import PyMongoError
 from demo.cast import Actor
 from demo.world import Child, World
 from feedmux.v1 import operator_pb2
+from feedmux_server.cancelling import cancellable
 
 _SERVER_S = 0.4
 _MONGODB_S = 0.8
@@ -130,7 +131,7 @@ class Observer:
         while True:
             # One that does not answer is shown as it was; if it is really away, the demo fails elsewhere.
             with suppress(grpc.aio.AioRpcError, PyMongoError):
-                await ask()
+                await cancellable(ask())
             await asyncio.sleep(pause_s)
 
     async def _ask_server(self) -> None:

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 
+from feedmux_server.cancelling import cancellable
 from feedmux_server.config import Config, ConfigError, RedisSection
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.readiness import ReadinessRules
@@ -96,7 +97,7 @@ async def _check_source(source: Source) -> None:
             # A password that is being changed is no reason to end.
             raise FeedmuxError(ErrorReason.SOURCE_UNAVAILABLE, error.message) from error
         return
-    for warning in await source.connect():
+    for warning in await cancellable(source.connect()):
         log.warning(warning)
 
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from cryptography import x509
 
+from feedmux_server.cancelling import cancellable
 from feedmux_server.config import Config, ConfigError, TlsSection, load_tenants
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.finding import Finding, Level
@@ -65,7 +66,7 @@ async def examine(
 async def _within(step: Step, timeout_s: float) -> list[Finding]:
     try:
         async with asyncio.timeout(timeout_s):
-            return await step.run()
+            return await cancellable(step.run())
     except TimeoutError:
         return [
             Finding(

@@ -163,7 +163,8 @@ class Runner:
         while not self._desk.closing and self._desk.broken is None and (left_s := deadline_s - self._loop.time()) > 0:
             self._work.clear()
             try:
-                await asyncio.wait_for(self._work.wait(), left_s)
+                async with asyncio.timeout(left_s):
+                    await self._work.wait()
             except TimeoutError:
                 return
 

@@ -17,6 +17,7 @@ from typing import Any, Self
 from pymongo import AsyncMongoClient
 from pymongo.errors import OperationFailure, PyMongoError
 
+from feedmux_server.cancelling import cancellable
 from feedmux_server.embedded.mongod_binary import find_mongod, library_env
 from feedmux_server.embedded.ports import free_ports
 from feedmux_server.embedded.process import EmbeddedError, Process
@@ -188,7 +189,7 @@ class ReplicaSet:
         try:
             for node in self.nodes:
                 await node.start()
-            await self._initiate()
+            await cancellable(self._initiate())
             await self.wait_for_primary()
         except BaseException:
             await self.stop()
@@ -211,7 +212,7 @@ class ReplicaSet:
     async def primary_index(self) -> int | None:
         """The number of the node that is a writable primary now; None if there is none."""
         for index, node in enumerate(self.nodes):
-            if node.process.running and await _is_writable_primary(node):
+            if node.process.running and await cancellable(_is_writable_primary(node)):
                 return index
         return None
 
@@ -225,8 +226,7 @@ class ReplicaSet:
         alone = len(self.nodes) == 1
         pause_s = seconds or (1 if alone else 10)
         catch_up_s = 0 if alone else pause_s
-        async with self.nodes[primary].client() as client:
-            await client.admin.command("replSetStepDown", pause_s, secondaryCatchUpPeriodSecs=catch_up_s, force=alone)
+        await cancellable(_step_down(self.nodes[primary], pause_s, catch_up_s, force=alone))
         await self.wait_for_primary()
 
     async def kill9(self, node: int = 0) -> None:
@@ -269,6 +269,11 @@ class ReplicaSet:
             except OperationFailure as error:
                 if error.code != _ALREADY_INITIALIZED:
                     raise
+
+
+async def _step_down(node: Mongod, pause_s: int, catch_up_s: int, *, force: bool) -> None:
+    async with node.client() as client:
+        await client.admin.command("replSetStepDown", pause_s, secondaryCatchUpPeriodSecs=catch_up_s, force=force)
 
 
 async def _is_writable_primary(node: Mongod) -> bool:

@@ -18,6 +18,7 @@ from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import make_read_preference, read_pref_mode_from_name
 from pymongo.uri_parser import parse_uri
 
+from feedmux_server.cancelling import cancellable
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed import FeedSpec
 from feedmux_server.core.finding import Level, failures
@@ -235,7 +236,7 @@ class Source:
         wait_s = self._config.server_selection_timeout_ms / 1000
         try:
             async with asyncio.timeout(wait_s):
-                return await command
+                return await cancellable(command)
         except TimeoutError:
             raise FeedmuxError(
                 ErrorReason.SOURCE_UNAVAILABLE,

@@ -22,6 +22,8 @@ from pymongo.asynchronous.database import AsyncDatabase
 from pymongo.message import _CursorAddress
 from pymongo.operations import _Op
 
+from feedmux_server.cancelling import cancellable
+
 _REPLY = CodecOptions[dict[str, Any]](unicode_decode_error_handler="replace")
 _EMPTY_ARRAY = b"\x05\x00\x00\x00\x00"
 _DOCUMENT, _ARRAY = 3, 4
@@ -134,12 +136,14 @@ class RawChangeStreamCursor:
         session = database.client.start_session(causal_consistency=False)
         try:
             command = _RawAggregate(database, collection, pipeline, options)
-            cursor: Any = await database.client._retryable_read(
-                command.get_cursor,
-                command.get_read_preference(session),  # type: ignore[arg-type]
-                session,
-                retryable=True,
-                operation=_Op.AGGREGATE,
+            cursor: Any = await cancellable(
+                database.client._retryable_read(
+                    command.get_cursor,
+                    command.get_read_preference(session),  # type: ignore[arg-type]
+                    session,
+                    retryable=True,
+                    operation=_Op.AGGREGATE,
+                )
             )
         except BaseException:
             await session.end_session()
@@ -153,7 +157,7 @@ class RawChangeStreamCursor:
 
     async def next_batch(self) -> RawBatch:
         """One getMore: waits up to maxAwaitTimeMS for events. Raises pymongo's errors."""
-        data = await self._cursor.try_next()
+        data = await cancellable(self._cursor.try_next())
         token = self._cursor._postbatchresumetoken
         return RawBatch(
             bytes(data) if data else b"", None if token is None else bson.encode(token), not self._cursor.alive
@@ -163,7 +167,7 @@ class RawChangeStreamCursor:
         """Kills the cursor on its server; after an error in the background, as that server may be away."""
         cursor, left = self._cursor, self._cursor._killed and self._cursor._id
         try:
-            await cursor.close()
+            await cancellable(cursor.close())
         finally:
             await self._session.end_session()
             if left and cursor.address is not None:

@@ -7,6 +7,8 @@ from typing import Any
 from bson import ObjectId
 from pymongo import AsyncMongoClient, DeleteOne, InsertOne, ReplaceOne, UpdateOne
 
+from feedmux_server.cancelling import cancellable
+
 DATABASE, COLLECTION = "shop", "orders"
 _TICK_S = 0.1
 _LIVE_MAX = 2_000
@@ -69,6 +71,6 @@ async def write_sample(uri: str, rate: float) -> None:
             due = int((loop.time() - started_s) * rate) + 1 - written
             if due > 0:
                 changes = [shop.change() for _ in range(min(due, 1_000))]
-                await orders.bulk_write(changes)
+                await cancellable(orders.bulk_write(changes))
                 written += len(changes)
             await asyncio.sleep(min(_TICK_S, 1 / rate))
