@@ -179,7 +179,7 @@ async def test_silence_is_noticed_and_the_stream_opened_again() -> None:
     ):
         began = asyncio.get_running_loop().time()
         assert await take(session, 1) == [1]
-        assert 2 < asyncio.get_running_loop().time() - began < 6
+        assert 2 < asyncio.get_running_loop().time() - began < 20
         assert len(server.calls) == 2
 
 
@@ -388,7 +388,7 @@ async def test_a_close_that_nobody_answers_ends_after_its_timeout() -> None:
         session = await client.subscription("s").open()
         began = asyncio.get_running_loop().time()
         await session.close(0.1)
-        assert asyncio.get_running_loop().time() - began < 1.0
+        assert asyncio.get_running_loop().time() - began < 4.0
 
 
 async def test_a_close_while_reconnecting_does_not_wait() -> None:
@@ -404,7 +404,7 @@ async def test_a_close_while_reconnecting_does_not_wait() -> None:
         await server.call(1)
         began = asyncio.get_running_loop().time()
         await session.close()
-        assert asyncio.get_running_loop().time() - began < 1.0
+        assert asyncio.get_running_loop().time() - began < 4.0
 
 
 async def test_reconnecting_gives_up_when_told_to() -> None:

@@ -199,7 +199,7 @@ async def test_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     started = time.monotonic()
     await child.terminate(patience_s=0.2)
     assert child.returncode == -signal.SIGKILL
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 15
 
 
 def test_child_of_another_thread_is_refused(tmp_path: Path) -> None:
