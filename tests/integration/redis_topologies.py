@@ -1,6 +1,6 @@
 """Real Redis in the two forms that fail over: a primary watched by sentinels, and a cluster. Both die with the test."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,13 @@ from feedmux_server.embedded.redis_server import find_redis_server
 from tests.integration.servers import until
 
 SERVICE = "feedmux"
+
+Announce = Callable[[int], Awaitable[int]]
+"""The port by which a server on this port is to be known to all others."""
+
+
+async def _as_it_is(port: int) -> int:
+    return port
 
 
 async def ask(port: int, *command: Any, password: str = "") -> Any:
@@ -36,10 +43,11 @@ class Sentinels:
     servers: Sequence[RedisServer]
     sentinels: Sequence[Process]
     ports: Sequence[int]
+    known_ports: Sequence[int]
 
     @property
     def url(self) -> str:
-        return f"redis+sentinel://{','.join(f'127.0.0.1:{port}' for port in self.ports)}/{SERVICE}"
+        return f"redis+sentinel://{','.join(f'127.0.0.1:{port}' for port in self.known_ports)}/{SERVICE}"
 
     async def primary(self) -> RedisServer:
         """As the first living sentinel sees it."""
@@ -51,11 +59,20 @@ class Sentinels:
 
 
 @asynccontextmanager
-async def sentinels(folder: Path, *, down_after_ms: int = 500) -> AsyncIterator[Sentinels]:
+async def sentinels(
+    folder: Path, *, down_after_ms: int = 500, announce: Announce = _as_it_is
+) -> AsyncIterator[Sentinels]:
     async with AsyncExitStack() as stack:
         primary = await stack.enter_async_context(RedisServer())
-        replica = RedisServer(config={"replicaof": f"127.0.0.1 {primary.port}", "repl-diskless-sync-delay": "0"})
-        await stack.enter_async_context(replica)
+        primary_port = await announce(primary.port)
+        [own] = free_ports(1)
+        replica_port = await announce(own)
+        directives = {
+            "replicaof": f"127.0.0.1 {primary_port}",
+            "replica-announce-port": str(replica_port),
+            "repl-diskless-sync-delay": "0",
+        }
+        replica = await stack.enter_async_context(RedisServer(port=own, config=directives))
         ports = free_ports(3)
         processes: list[Process] = []
         for port in ports:
@@ -63,7 +80,7 @@ async def sentinels(folder: Path, *, down_after_ms: int = 500) -> AsyncIterator[
             home.mkdir()
             (home / "sentinel.conf").write_text(
                 f"port {port}\nbind 127.0.0.1\ndir {home}\n"
-                f"sentinel monitor {SERVICE} 127.0.0.1 {primary.port} 2\n"
+                f"sentinel monitor {SERVICE} 127.0.0.1 {primary_port} 2\n"
                 f"sentinel down-after-milliseconds {SERVICE} {down_after_ms}\n"
                 f"sentinel failover-timeout {SERVICE} 3000\n"
             )
@@ -78,13 +95,13 @@ async def sentinels(folder: Path, *, down_after_ms: int = 500) -> AsyncIterator[
             for port in ports:
                 state = await _answer(port, "SENTINEL", "CKQUORUM", SERVICE)
                 known = await _answer(port, "SENTINEL", "REPLICAS", SERVICE)
-                if "OK 3" not in state or str(replica.port) not in known:
+                if "OK 3" not in state or str(replica_port) not in known:
                     return False
             return True
 
         await until(settled, 60, 0.1)
         await until(lambda: _is_in_step(replica.port), 60, 0.1)
-        yield Sentinels((primary, replica), processes, ports)
+        yield Sentinels((primary, replica), processes, ports, [await announce(port) for port in ports])
 
 
 async def _is_in_step(port: int) -> bool:
@@ -96,26 +113,31 @@ class Cluster:
     """Three primaries; the last server is a replica of the first."""
 
     servers: Sequence[RedisServer]
+    known_ports: Sequence[int]
 
     @property
     def url(self) -> str:
-        return f"redis+cluster://{','.join(f'127.0.0.1:{server.port}' for server in self.servers)}"
+        return f"redis+cluster://{','.join(f'127.0.0.1:{port}' for port in self.known_ports)}"
 
 
 @asynccontextmanager
-async def cluster(*, node_timeout_ms: int = 1500, config: dict[str, str] | None = None) -> AsyncIterator[Cluster]:
+async def cluster(
+    *, node_timeout_ms: int = 1500, config: dict[str, str] | None = None, announce: Announce = _as_it_is
+) -> AsyncIterator[Cluster]:
     async with AsyncExitStack() as stack:
         servers: list[RedisServer] = []
-        buses = free_ports(4)
-        for bus in buses:
+        ports, buses = free_ports(4), free_ports(4)
+        known = [await announce(port) for port in ports]
+        for port, known_port, bus in zip(ports, known, buses, strict=True):
             directives = {
+                "cluster-announce-port": str(known_port),
                 "cluster-enabled": "yes",
                 "cluster-port": str(bus),
                 "cluster-node-timeout": str(node_timeout_ms),
                 "repl-diskless-sync-delay": "0",
                 **(config or {}),
             }
-            servers.append(await stack.enter_async_context(RedisServer(config=directives)))
+            servers.append(await stack.enter_async_context(RedisServer(port=port, config=directives)))
         slots = (0, 5461, 10923, 16384)
         for index, server in enumerate(servers[:3]):
             await ask(server.port, "CLUSTER", "ADDSLOTSRANGE", slots[index], slots[index + 1] - 1)
@@ -133,7 +155,7 @@ async def cluster(*, node_timeout_ms: int = 1500, config: dict[str, str] | None 
 
         async def replica_known() -> bool:
             told = [await _answer(server.port, "CLUSTER", "REPLICAS", primary_id) for server in servers[:3]]
-            return all(str(servers[3].port) in each for each in told)
+            return all(str(known[3]) in each for each in told)
 
         await until(replica_known, 60, 0.1)
-        yield Cluster(servers)
+        yield Cluster(servers, known)

@@ -4,6 +4,7 @@ import asyncio
 import ipaddress
 import signal
 import ssl
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,11 @@ from feedmux_server.core.finding import Level
 from feedmux_server.embedded import ReplicaSet
 from feedmux_server.state.batcher import CommitBatcher
 from feedmux_server.state.connection import Client, RedisAccess, StartupError, connect
-from feedmux_server.state.examine import check_redis, examine_sentinels, probe
+from feedmux_server.state.examine import RedisAway, check_redis, examine_sentinels, ping, probe
 from feedmux_server.state.schema import SCHEMA_KEY, check_layout
 from feedmux_server.state.store import SubscriptionStore
 from tests.conftest import RedisFactory
-from tests.integration.balancer import Balancer
+from tests.integration.balancer import Front, fronted
 from tests.integration.certificates import Authority
 from tests.integration.client_history import ClientHistory, written_since
 from tests.integration.redis_topologies import Cluster, Sentinels, ask, cluster, sentinels
@@ -91,6 +92,40 @@ async def test_a_cluster_commits_on_every_node_in_one_pass() -> None:
             assert all(recorder.causes == [] for _, recorder in sessions.values())
         finally:
             await client.aclose()
+
+
+async def test_a_whole_cluster_goes_away_and_comes_back() -> None:
+    async with cluster() as nodes:
+        client = connect(nodes.url)
+        try:
+            store = SubscriptionStore(client, lease_s=30.0, timeout_s=1.5)
+            batcher = CommitBatcher(store, interval_s=0.02)
+            sessions = await attached(store, batcher, ["a", "b", "c"])
+            async with running(batcher):
+                for server in nodes.servers:
+                    await server.kill9()
+                for handle, _ in sessions.values():
+                    submit(handle, 7)
+                await until(lambda: all(recorder.available == [False] for _, recorder in sessions.values()), 30)
+                await says_that_it_is_away(client, nodes.url)
+                stranger = connect(nodes.url)
+                await says_that_it_is_away(stranger, nodes.url)
+                await stranger.aclose()
+                for server in nodes.servers:
+                    await server.restart()
+                await until(lambda: all(recorder.commits for _, recorder in sessions.values()), 60)
+            assert all(recorder.causes == [] for _, recorder in sessions.values())
+        finally:
+            await client.aclose()
+
+
+async def says_that_it_is_away(client: Client, url: str) -> None:
+    with pytest.raises(RedisAway, match=r"redis\.url"):
+        await check_redis(client, url)
+    for call in (ping(client), SubscriptionStore(client, lease_s=5.0).get("t", "a")):
+        with pytest.raises(FeedmuxError) as caught:
+            await call
+        assert caught.value.reason is ErrorReason.STATE_UNAVAILABLE
 
 
 @pytest.mark.parametrize("fault", ["kill", "freeze"])
@@ -204,43 +239,106 @@ async def test_readers_go_on_through_a_failover(
 
 
 async def test_tls_and_a_user_with_no_more_than_it_needs(redis_factory: RedisFactory, tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
-    names = (x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
-    files = authority.sign("redis", *names)
+    context, access = tls(tmp_path)
     server = await redis_factory()
-    # The Redis of the tests was built without TLS.
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority.path))
-    context.load_cert_chain(str(files.certificate), str(files.key))
-    context.verify_mode = ssl.CERT_REQUIRED
-    balancer = Balancer([server.port])
-    front = await asyncio.start_server(balancer.linked, "127.0.0.1", 0, ssl=context)
-    tls_port = front.sockets[0].getsockname()[1]
-    rules = acl_rules()
-    await ask(server.port, "ACL", "SETUSER", "feedmux", "on", ">secret", *rules)
-    url = f"rediss://localhost:{tls_port}/0"
-    access = RedisAccess(
-        "feedmux", "secret", "", "", authority.path, Path(str(files.certificate)), Path(str(files.key))
-    )
-    client = connect(url, access)
-    try:
-        assert await check_redis(client, url) == ()
-        assert (await probe(client)).level is Level.OK
-    finally:
-        await client.aclose()
-    stranger = connect(url, RedisAccess("feedmux", "secret"))
-    try:
-        with pytest.raises(StartupError, match=r"redis\.ca_file"):
-            await check_redis(stranger, url)
-    finally:
-        await stranger.aclose()
-    front.close()
-    balancer.cut()
+    await ask(server.port, "ACL", "SETUSER", "feedmux", "on", ">secret", *acl_rules())
+    async with fronted(server.port, context) as front:
+        url = f"rediss://localhost:{front.port}/0"
+        client = connect(url, access)
+        try:
+            assert await check_redis(client, url) == ()
+            assert (await probe(client)).level is Level.OK
+        finally:
+            await client.aclose()
+        stranger = connect(url, RedisAccess("feedmux", "secret"))
+        try:
+            with pytest.raises(StartupError, match=r"redis\.ca_file"):
+                await check_redis(stranger, url)
+        finally:
+            await stranger.aclose()
     with pytest.raises(StartupError, match=r"redis\.certificate_file and redis\.key_file"):
-        connect(url, RedisAccess(certificate_file=authority.path))
+        connect(url, RedisAccess(certificate_file=access.ca_file))
     with pytest.raises(StartupError, match=r"redis\.ca_file: .*/absent\.pem cannot be read"):
         connect(url, RedisAccess(ca_file=tmp_path / "absent.pem"))
     with pytest.raises(StartupError, match="begin it with rediss"):
-        connect(server.url, RedisAccess(ca_file=authority.path))
+        connect(server.url, RedisAccess(ca_file=access.ca_file))
+
+
+def tls(folder: Path) -> tuple[ssl.SSLContext, RedisAccess]:
+    """What a server needs that asks for the client's certificate, and what `feedmux` needs to be let in."""
+    authority = Authority(folder)
+    files = authority.sign("redis", x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority.path))
+    context.load_cert_chain(str(files.certificate), str(files.key))
+    context.verify_mode = ssl.CERT_REQUIRED
+    own = Path(str(files.certificate)), Path(str(files.key))
+    return context, RedisAccess("feedmux", "secret", "", "", authority.path, *own)
+
+
+class Fronts:
+    """The Redis of the tests was built without TLS, so each server gets a port before it that speaks it."""
+
+    def __init__(self, stack: AsyncExitStack, context: ssl.SSLContext) -> None:
+        self._stack = stack
+        self._context = context
+        self.by_port: dict[int, Front] = {}
+
+    async def announce(self, port: int) -> int:
+        front = self.by_port[port] = await self._stack.enter_async_context(fronted(port, self._context))
+        return front.port
+
+
+async def test_a_cluster_with_tls(tmp_path: Path) -> None:
+    context, access = tls(tmp_path)
+    async with AsyncExitStack() as stack:
+        fronts = Fronts(stack, context)
+        nodes = await stack.enter_async_context(cluster(announce=fronts.announce))
+        for server in nodes.servers:
+            await ask(server.port, "ACL", "SETUSER", "feedmux", "on", ">secret", *acl_rules())
+        await commits_by_tls(nodes.url, access)
+        for server in nodes.servers[:3]:
+            assert fronts.by_port[server.port].tls_count
+        await refuses_strangers(nodes.url)
+
+
+async def test_sentinels_with_tls(tmp_path: Path) -> None:
+    context, access = tls(tmp_path)
+    async with AsyncExitStack() as stack:
+        fronts = Fronts(stack, context)
+        nodes = await stack.enter_async_context(sentinels(tmp_path, announce=fronts.announce))
+        for server in nodes.servers:
+            await ask(server.port, "ACL", "SETUSER", "feedmux", "on", ">secret", *acl_rules())
+        await commits_by_tls(nodes.url, access)
+        assert fronts.by_port[nodes.servers[0].port].tls_count
+        assert any(fronts.by_port[port].tls_count for port in nodes.ports)
+        await refuses_strangers(nodes.url)
+
+
+async def commits_by_tls(url: str, access: RedisAccess) -> None:
+    secure = url.replace("redis+", "rediss+")
+    client = connect(secure, access)
+    try:
+        assert await check_redis(client, secure) == ()
+        assert (await probe(client)).level is Level.OK
+        store = SubscriptionStore(client, lease_s=30.0)
+        batcher = CommitBatcher(store, interval_s=0.02)
+        sessions = await attached(store, batcher, [f"s{number}" for number in range(COUNT)])
+        async with running(batcher):
+            for handle, _ in sessions.values():
+                submit(handle, 7)
+            await until(lambda: all(recorder.commits for _, recorder in sessions.values()))
+    finally:
+        await client.aclose()
+
+
+async def refuses_strangers(url: str) -> None:
+    secure = url.replace("redis+", "rediss+")
+    stranger = connect(secure, RedisAccess("feedmux", "secret"))
+    try:
+        with pytest.raises(RedisAway, match=r"redis\.ca_file"):
+            await check_redis(stranger, secure)
+    finally:
+        await stranger.aclose()
 
 
 def acl_rules() -> list[str]:

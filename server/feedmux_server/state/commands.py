@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from redis import exceptions as redis_errors
 from redis.asyncio import RedisCluster
 
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.state.connection import CONNECTIONS_MAX, Client
-from feedmux_server.state.failure import code_of, is_of_one_key, state_unavailable
+from feedmux_server.state.failure import FAILURES, code_of, is_of_one_key, state_unavailable
 from feedmux_server.telemetry.observer import NOBODY, Observer
 
 _log = logging.getLogger(__name__)
@@ -52,7 +51,7 @@ class Commands:
                 if isinstance(self._client, RedisCluster):
                     return await self._by_node(self._client, commands)
                 answers = await self._pipeline(commands)
-        except (redis_errors.RedisError, OSError) as error:
+        except FAILURES as error:
             self._look_again()
             raise state_unavailable(error) from error
         for answer in answers:
@@ -90,7 +89,7 @@ class Commands:
         try:
             async with asyncio.timeout(self._timeout_s * 0.8):
                 return await self._pipeline(commands)
-        except (redis_errors.RedisError, OSError) as error:
+        except FAILURES as error:
             return [error] * len(commands)
 
     def _look_again(self) -> None:
@@ -98,7 +97,7 @@ class Commands:
             self._looking = asyncio.create_task(self._look(self._client), name="redis-cluster-layout")
 
     async def _look(self, cluster: RedisCluster) -> None:
-        with suppress(redis_errors.RedisError, OSError):
+        with suppress(*FAILURES):
             async with asyncio.timeout(self._timeout_s):
                 await cluster.nodes_manager.initialize()
 

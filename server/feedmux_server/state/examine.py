@@ -16,7 +16,7 @@ from redis.asyncio import RedisCluster
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.finding import Finding, Level, clock_finding, failures
 from feedmux_server.state.connection import Client, StartupError, WatchedPrimary
-from feedmux_server.state.failure import state_unavailable
+from feedmux_server.state.failure import FAILURES, state_unavailable
 from feedmux_server.state.redis_url import Kind, parse_redis_url
 from feedmux_server.state.schema import check_layout
 from feedmux_server.state.store import SubscriptionStore
@@ -50,7 +50,7 @@ async def examine_redis(client: Client, url: str, *, timeout_s: float = 5.0) -> 
     try:
         async with asyncio.timeout(timeout_s):
             infos = await _infos(client)
-    except (redis_errors.RedisError, OSError) as error:
+    except FAILURES as error:
         raise RedisAway(f"redis.url: Redis at {place} cannot be used. {state_unavailable(error).message}.") from None
     if infos is None:
         return [
@@ -154,7 +154,7 @@ async def ping(client: Client, *, timeout_s: float = 2.0) -> None:
                 await client.ping(target_nodes=RedisCluster.PRIMARIES)
             else:
                 await client.ping()
-    except (redis_errors.RedisError, OSError) as error:
+    except FAILURES as error:
         raise state_unavailable(error) from None
 
 

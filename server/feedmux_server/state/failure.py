@@ -13,6 +13,9 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 
 RETRY_AFTER_S: Final = 1.0
 
+FAILURES: Final = (redis_errors.RedisError, redis_errors.RedisClusterException, OSError)
+"""What a call of redis-py may raise. That of a cluster without a node in reach is no RedisError."""
+
 _BY_CODE: Final = {
     "OOM": "Redis is out of memory and stores no positions: raise its maxmemory or free memory",
     "LOADING": "Redis is loading its data after a start; it will answer when that is done",
@@ -41,11 +44,11 @@ def code_of(error: Exception) -> str:
     if isinstance(error, (redis_errors.TimeoutError, TimeoutError)):
         return "TIMEOUT"
     if isinstance(error, MasterNotFoundError):
-        return "NOPRIMARY"
+        return "CERTIFICATE" if _is_of_certificate(error.__cause__) else "NOPRIMARY"
     if isinstance(error, redis_errors.RedisClusterException):
         cause = code_of(error.__cause__) if isinstance(error.__cause__, Exception) else "ERR"
         return "LAYOUT" if cause in ("ERR", "CONNECTION") else cause
-    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+    if _is_of_certificate(error):
         return "CERTIFICATE"
     status = getattr(error, "status_code", None)
     if isinstance(status, str) and status.isupper():
@@ -56,6 +59,10 @@ def code_of(error: Exception) -> str:
     if isinstance(error, (redis_errors.ConnectionError, OSError)):
         return "CONNECTION"
     return "ERR"
+
+
+def _is_of_certificate(error: BaseException | None) -> bool:
+    return "CERTIFICATE_VERIFY_FAILED" in str(error)
 
 
 def is_of_one_key(error: Exception) -> bool:
