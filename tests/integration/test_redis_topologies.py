@@ -27,9 +27,10 @@ from tests.integration.balancer import Front, fronted
 from tests.integration.certificates import Authority
 from tests.integration.client_history import ClientHistory, written_since
 from tests.integration.redis_topologies import Cluster, Sentinels, ask, cluster, sentinels
-from tests.integration.servers import serving, settings, until
+from tests.integration.servers import server_process, serving, settings, until
 from tests.integration.state_support import Recorder, create, place, running, submit
 from tests.integration.test_rolling_restart import Reader, Writer, reading
+from tests.integration.wire import LATEST, feed, refused
 
 Documents = Database[dict[str, Any]]
 COUNT = 60
@@ -117,6 +118,33 @@ async def test_a_whole_cluster_goes_away_and_comes_back() -> None:
             assert all(recorder.causes == [] for _, recorder in sessions.values())
         finally:
             await client.aclose()
+
+
+async def test_a_server_outlives_its_cluster(mongo: ReplicaSet, database: Documents, name: str, tmp_path: Path) -> None:
+    async with cluster() as nodes, server_process(settings(mongo.uri, nodes.url), tmp_path) as server:
+        async with server.api() as api:
+            await api.create(name, feed(database.name, "c"), LATEST)
+            session = await api.open(name)
+            database.c.insert_many([{"n": n} for n in range(10)])
+            assert await session.numbers(10) == list(range(10))
+            for node in nodes.servers:
+                await node.kill9()
+            await session.ack(10)
+            await session.until(lambda: session.notices, 30)
+            assert (session.notices[0].degraded.dependency, session.notices[0].degraded.away) == ("state", True)
+            database.c.insert_many([{"n": n} for n in range(10, 20)])
+            assert await session.numbers(10) == list(range(10, 20))
+            outcome = await refused(api.get(name))
+            assert (outcome.code, outcome.reason) == ("UNAVAILABLE", "STATE_UNAVAILABLE")
+            # Long enough for every task that asks Redis from time to time.
+            await asyncio.sleep(6.0)
+            for node in nodes.servers:
+                await node.restart()
+            await session.until(lambda: session.committed and session.committed[-1].delivery_sequence == 10, 60)
+            await session.ack_and_wait(20)
+            await session.close()
+        assert server.process.running
+        assert "Traceback" not in server.log.read_text()
 
 
 async def says_that_it_is_away(client: Client, url: str) -> None:
