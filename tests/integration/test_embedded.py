@@ -25,6 +25,7 @@ from feedmux_server.embedded import (
     mongod_binary,
     workdir,
 )
+from feedmux_server.embedded.ports import free_ports
 
 ReplicaSetFactory = Callable[..., Awaitable[ReplicaSet]]
 RedisFactory = Callable[..., Awaitable[RedisServer]]
@@ -225,3 +226,8 @@ def test_missing_binary_is_named(tmp_path: Path) -> None:
 async def test_another_version_brings_its_libraries(newer_mongo: ReplicaSet) -> None:
     async with newer_mongo.nodes[0].client() as client:
         assert (await client.server_info())["version"] == "6.0.27"
+
+
+def test_a_port_is_given_once() -> None:
+    given = [port for _ in range(200) for port in free_ports(3)]
+    assert len(set(given)) == 600

@@ -2,10 +2,15 @@
 
 They lie below the kernel's ephemeral range: while such a server is down, a reconnecting client would sooner
 or later be given its port as a source port, and the server could not bind it again.
+
+A port is taken only once its server listens. Until then nobody else should be given it, so a process goes through the
+ports in their order, from a random one on: it gives none twice, and hardly ever meets another process.
 """
 
+import itertools
 import random
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 _LOWEST = 20_000
@@ -13,21 +18,21 @@ _LOWEST = 20_000
 
 def free_ports(count: int) -> list[int]:
     """`count` different ports nobody listens on at this moment."""
-    ports: set[int] = set()
-    while len(ports) < count:
-        port = _candidate()
-        if _is_free(port):
-            ports.add(port)
-    return sorted(ports)
+    return sorted(itertools.islice(filter(_is_free, _in_turn), count))
 
 
-def _candidate() -> int:
+def _all_in_turn() -> Iterator[int]:
+    ports = range(_LOWEST, _highest())
+    first = random.SystemRandom().randrange(len(ports))
+    return itertools.cycle((*ports[first:], *ports[:first]))
+
+
+def _highest() -> int:
     try:
         ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     except OSError:
         ephemeral = 32_768
-    highest = ephemeral if ephemeral > _LOWEST + 1000 else 60_000
-    return random.SystemRandom().randrange(_LOWEST, highest)
+    return ephemeral if ephemeral > _LOWEST + 1000 else 60_000
 
 
 def _is_free(port: int) -> bool:
@@ -38,3 +43,6 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
         return True
+
+
+_in_turn = _all_in_turn()
