@@ -4,6 +4,7 @@ import asyncio
 import ipaddress
 import signal
 import ssl
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from redis.asyncio import RedisCluster
 import feedmux
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.finding import Level
-from feedmux_server.embedded import ReplicaSet
+from feedmux_server.embedded import RedisServer, ReplicaSet
 from feedmux_server.state.batcher import CommitBatcher
 from feedmux_server.state.connection import Client, RedisAccess, StartupError, connect
 from feedmux_server.state.examine import RedisAway, check_redis, examine_sentinels, ping, probe
@@ -54,8 +55,7 @@ async def test_a_cluster_commits_on_every_node_in_one_pass() -> None:
         assert isinstance(client, RedisCluster)
         try:
             assert await check_redis(client, nodes.url) == ()
-            for server in nodes.servers:
-                await ask(server.port, "ACL", "SETUSER", "feedmux", "on", ">secret", *acl_rules())
+            await add_user(nodes.servers)
             limited = connect(nodes.url, RedisAccess("feedmux", "secret"))
             assert (await check_redis(limited, nodes.url), (await probe(limited)).level) == ((), Level.OK)
             await limited.aclose()
@@ -269,21 +269,10 @@ async def test_readers_go_on_through_a_failover(
 async def test_tls_and_a_user_with_no_more_than_it_needs(redis_factory: RedisFactory, tmp_path: Path) -> None:
     context, access = tls(tmp_path)
     server = await redis_factory()
-    await ask(server.port, "ACL", "SETUSER", "feedmux", "on", ">secret", *acl_rules())
+    await add_user([server])
     async with fronted(server.port, context) as front:
         url = f"rediss://localhost:{front.port}/0"
-        client = connect(url, access)
-        try:
-            assert await check_redis(client, url) == ()
-            assert (await probe(client)).level is Level.OK
-        finally:
-            await client.aclose()
-        stranger = connect(url, RedisAccess("feedmux", "secret"))
-        try:
-            with pytest.raises(StartupError, match=r"redis\.ca_file"):
-                await check_redis(stranger, url)
-        finally:
-            await stranger.aclose()
+        await lets_in_by_certificate_alone(url, access)
     with pytest.raises(StartupError, match=r"redis\.certificate_file and redis\.key_file"):
         connect(url, RedisAccess(certificate_file=access.ca_file))
     with pytest.raises(StartupError, match=r"redis\.ca_file: .*/absent\.pem cannot be read"):
@@ -321,12 +310,12 @@ async def test_a_cluster_with_tls(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         fronts = Fronts(stack, context)
         nodes = await stack.enter_async_context(cluster(announce=fronts.announce))
-        for server in nodes.servers:
-            await ask(server.port, "ACL", "SETUSER", "feedmux", "on", ">secret", *acl_rules())
-        await commits_by_tls(nodes.url, access)
+        await add_user(nodes.servers)
+        url = nodes.url.replace("redis+", "rediss+")
+        await lets_in_by_certificate_alone(url, access)
+        await takes_commits(url, access)
         for server in nodes.servers[:3]:
             assert fronts.by_port[server.port].tls_count
-        await refuses_strangers(nodes.url)
 
 
 async def test_sentinels_with_tls(tmp_path: Path) -> None:
@@ -334,20 +323,17 @@ async def test_sentinels_with_tls(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         fronts = Fronts(stack, context)
         nodes = await stack.enter_async_context(sentinels(tmp_path, announce=fronts.announce))
-        for server in nodes.servers:
-            await ask(server.port, "ACL", "SETUSER", "feedmux", "on", ">secret", *acl_rules())
-        await commits_by_tls(nodes.url, access)
+        await add_user(nodes.servers)
+        url = nodes.url.replace("redis+", "rediss+")
+        await lets_in_by_certificate_alone(url, access)
+        await takes_commits(url, access)
         assert fronts.by_port[nodes.servers[0].port].tls_count
         assert any(fronts.by_port[port].tls_count for port in nodes.ports)
-        await refuses_strangers(nodes.url)
 
 
-async def commits_by_tls(url: str, access: RedisAccess) -> None:
-    secure = url.replace("redis+", "rediss+")
-    client = connect(secure, access)
+async def takes_commits(url: str, access: RedisAccess) -> None:
+    client = connect(url, access)
     try:
-        assert await check_redis(client, secure) == ()
-        assert (await probe(client)).level is Level.OK
         store = SubscriptionStore(client, lease_s=30.0)
         batcher = CommitBatcher(store, interval_s=0.02)
         sessions = await attached(store, batcher, [f"s{number}" for number in range(COUNT)])
@@ -359,14 +345,24 @@ async def commits_by_tls(url: str, access: RedisAccess) -> None:
         await client.aclose()
 
 
-async def refuses_strangers(url: str) -> None:
-    secure = url.replace("redis+", "rediss+")
-    stranger = connect(secure, RedisAccess("feedmux", "secret"))
+async def lets_in_by_certificate_alone(url: str, access: RedisAccess) -> None:
+    client = connect(url, access)
+    try:
+        assert await check_redis(client, url) == ()
+        assert (await probe(client)).level is Level.OK
+    finally:
+        await client.aclose()
+    stranger = connect(url, RedisAccess("feedmux", "secret"))
     try:
         with pytest.raises(RedisAway, match=r"redis\.ca_file"):
-            await check_redis(stranger, secure)
+            await check_redis(stranger, url)
     finally:
         await stranger.aclose()
+
+
+async def add_user(servers: Sequence[RedisServer]) -> None:
+    for server in servers:
+        await ask(server.port, "ACL", "SETUSER", "feedmux", "on", ">secret", *acl_rules())
 
 
 def acl_rules() -> list[str]:

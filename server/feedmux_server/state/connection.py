@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from redis import exceptions as redis_errors
 from redis.asyncio import BlockingConnectionPool, Redis, RedisCluster, SSLConnection, UnixDomainSocketConnection
 from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 
+from feedmux_server.state.failure import FAILURES
 from feedmux_server.state.redis_url import Kind, RedisUrl, parse_redis_url
 
 Client = Redis | RedisCluster
@@ -148,7 +148,7 @@ class _Sentinels(Sentinel):
             try:
                 async with asyncio.timeout(SENTINEL_TIMEOUT_S):
                     known: Any = await sentinel.sentinel_masters()
-            except (redis_errors.RedisError, OSError) as error:
+            except FAILURES as error:
                 failure = error
                 continue
             state = known.get(service_name)
@@ -163,7 +163,7 @@ class _Sentinels(Sentinel):
         try:
             async with asyncio.timeout(SENTINEL_TIMEOUT_S):
                 known: Any = await self.by_name[name].sentinel_masters()
-        except (redis_errors.RedisError, OSError) as error:
+        except FAILURES as error:
             return f"!{type(error).__name__}"
         state = known.get(self.service)
         return f"{state['ip']}:{state['port']}" if state else "!it knows no primary of that name"

@@ -1,7 +1,7 @@
 """Turns what redis-py raises into STATE_UNAVAILABLE with what to do.
 
-Invariant: no text of redis-py or of Redis beyond its error code leaves this module. `scripts` is the only
-caller.
+Invariant: no text of redis-py or of Redis beyond its error code leaves this module. Neighbours: `commands`, `examine`
+and `connection`, which call redis-py.
 """
 
 from typing import Final
