@@ -135,6 +135,7 @@ async def running(
                 stop,
                 config.limits.drain_s,
                 credentials.grants(),
+                credentials.trusted(),
                 config.limits.connection_age_s,
                 config.limits.unused_subscription_days,
             )

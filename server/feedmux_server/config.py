@@ -551,6 +551,11 @@ class Tenant(_Section):
         max_length=GRANTS_MAX,
         description="What the tenant may see. Left out: everything that feedmux serves. An empty list: nothing.",
     )
+    pipelines: Literal["bounded", "any"] = Field(
+        default="bounded",
+        description="`bounded`: pipelines whose output is bounded by the event's size (docs/pipelines.md). `any`: all"
+        " that MongoDB can do, for tenants that are trusted not to overload it.",
+    )
 
     @field_validator("name")
     @classmethod

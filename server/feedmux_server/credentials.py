@@ -76,6 +76,12 @@ class Credentials:
             return {ANONYMOUS.tenant: None}
         return {record.name: record.grants for record in self._registry.tenants.values()}
 
+    def trusted(self) -> frozenset[str]:
+        """The tenants whose pipelines may use MongoDB's whole language; without a tenants file, everybody."""
+        if self._registry is None:
+            return frozenset({ANONYMOUS.tenant})
+        return frozenset(record.name for record in self._registry.tenants.values() if record.any_pipelines)
+
     def start(self, service: Service, tasks: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
         """What keeps them up to date; to be cancelled at the end."""
         every_s = self._config.reload_s
@@ -125,7 +131,7 @@ class Credentials:
             for name in names:
                 service.audit.record(AuditEvent.TENANTS_CHANGED, tenant=name, reason=what)
         service.end_revoked()
-        service.change_grants(self.grants())
+        service.change_grants(self.grants(), self.trusted())
         service.hub.accounts.refresh()
 
 
@@ -179,6 +185,7 @@ def tenant_records(file: TenantsFile) -> list[TenantRecord]:
                 for kind, value in each.model_dump(exclude_none=True).items()
             ),
             quotas=quotas[tenant.name],
+            any_pipelines=tenant.pipelines == "any",
             grants=None if tenant.grants is None else tuple(each.grant() for each in tenant.grants),
         )
         for tenant in file.tenants

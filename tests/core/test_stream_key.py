@@ -32,11 +32,11 @@ def test_every_field_separates_feeds() -> None:
     told_apart = {
         field.name for field in fields(FeedSpec) for o in OTHERS if getattr(o, field.name) != getattr(SPEC, field.name)
     }
-    assert told_apart | {"batch_size", "max_await_time_ms"} == {field.name for field in fields(FeedSpec)}
+    assert told_apart | {"batch_size", "max_await_time_ms", "bounded"} == {field.name for field in fields(FeedSpec)}
 
 
-def test_batch_size_and_await_time_do_not_separate_feeds() -> None:
-    key = stream_key(replace(SPEC, batch_size=7, max_await_time_ms=3))
+def test_batch_size_await_time_and_the_rules_of_its_check_do_not_separate_feeds() -> None:
+    key = stream_key(replace(SPEC, batch_size=7, max_await_time_ms=3, bounded=True))
     assert key == stream_key(SPEC)
     assert hash(key) == hash(stream_key(SPEC))
     assert key.spec == SPEC

@@ -51,6 +51,8 @@ class FeedSpec:
     read_concern: str = ""
     batch_size: int = 0
     max_await_time_ms: int = 0
+    bounded: bool = False
+    """Whether the pipeline passed the check for tenants with `pipelines: bounded`. No part of the stream key."""
 
 
 def change_stream_options(spec: FeedSpec) -> dict[str, Any]:

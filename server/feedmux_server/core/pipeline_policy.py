@@ -56,9 +56,10 @@ def pipeline_from_extended_json(text: str) -> bytes:
         raise _invalid("the pipeline holds a value that BSON cannot express") from None
 
 
-def check_pipeline(pipeline: bytes) -> None:
-    """Whether these stages may run. `pipeline` is a BSON document `{pipeline: [stages]}`, or empty for none.
+def check_pipeline(pipeline: bytes, *, bounded: bool) -> None:
+    """Checks whether these stages may run. `pipeline` is a BSON document `{pipeline: [stages]}`, or empty for none.
 
+    `bounded`: the pipeline is of a tenant that is not trusted with MongoDB's whole language.
     Raises FeedmuxError: BSON_INVALID, PIPELINE_INVALID or STAGE_NOT_ALLOWED, and nothing else.
     """
     if not pipeline:

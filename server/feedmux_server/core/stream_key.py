@@ -15,7 +15,7 @@ from bson.raw_bson import RawBSONDocument
 
 from feedmux_server.core.feed import FeedSpec, Scope
 
-_NOT_IN_KEY: Final = frozenset({"batch_size", "max_await_time_ms"})
+_NOT_IN_KEY: Final = frozenset({"batch_size", "max_await_time_ms", "bounded"})
 _NO_STAGES: Final = bson.encode({"pipeline": []})
 # A date that Python has no type for is the user's good right, and must not keep an operator from listing the stream.
 _RAW: Final = CodecOptions(document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_AUTO)
@@ -42,7 +42,7 @@ class StreamKey:
 
 
 def stream_key(spec: FeedSpec, policy: bytes = b"") -> StreamKey:
-    spec = replace(spec, batch_size=0, max_await_time_ms=0)
+    spec = replace(spec, batch_size=0, max_await_time_ms=0, bounded=False)
     digest = blake2b(digest_size=16, person=b"feedmux-stream")
     for name, value in _parts(spec, policy):
         for part in (name.encode(), value):

@@ -46,8 +46,8 @@ def parse(kind: type[M], data: bytes) -> M:
         ) from None
 
 
-def feed_spec(feed: feed_pb2.Feed) -> FeedSpec:
-    """Checks names, pipeline and BSON. Raises FeedmuxError."""
+def feed_spec(feed: feed_pb2.Feed, *, bounded: bool) -> FeedSpec:
+    """Checks names, pipeline and BSON. `bounded`: by the rules of `pipelines: bounded`. Raises FeedmuxError."""
     scope = Scope(feed.source, feed.database, feed.collection)
     check_scope(scope)
     pipeline = b""
@@ -57,7 +57,7 @@ def feed_spec(feed: feed_pb2.Feed) -> FeedSpec:
         case "bson":
             pipeline = feed.pipeline.bson
     if pipeline:
-        check_pipeline(pipeline)
+        check_pipeline(pipeline, bounded=bounded)
     for name in ("collation", "comment"):
         value: bytes = getattr(feed, name)
         if value:
@@ -80,6 +80,7 @@ def feed_spec(feed: feed_pb2.Feed) -> FeedSpec:
         read_concern=feed.read_concern,
         batch_size=feed.batch_size,
         max_await_time_ms=feed.max_await_time_ms,
+        bounded=bounded,
     )
 
 

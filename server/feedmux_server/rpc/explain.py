@@ -40,7 +40,7 @@ class Explain:
     async def _fill(self, response: wire.ExplainResponse, request: wire.ExplainRequest, tenant: str) -> None:
         """As far as the first refusal."""
         service = self._service
-        feed = convert.feed_spec(request.feed)
+        feed = service.feed_of(request.feed, tenant)
         key = service.key_of(feed, tenant)
         self._describe(response, feed, key, tenant)
         source = service.hub.source(key.spec.scope.source)

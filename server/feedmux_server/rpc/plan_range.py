@@ -70,11 +70,11 @@ class PlanRange:
         """The feed and where the range begins. A subscription is opened by it, and its processed place stored."""
         service = self._service
         if request.WhichOneof("target") == "feed":
-            return service.key_of(convert.feed_spec(request.feed), tenant), request.after
+            return service.key_of(service.feed_of(request.feed, tenant), tenant), request.after
         check_name("subscription", request.subscription)
         stored, lease = await service.store.open(tenant, request.subscription, instance_id=request.instance_id)
         content = subscriptions_pb2.Subscription.FromString(stored.definition)
-        key = service.key_of(convert.feed_spec(content.feed), tenant)
+        key = service.key_of(service.feed_of(content.feed, tenant), tenant)
         if request.processed:
             source = service.hub.source(key.spec.scope.source)
             token = decode_position(request.processed, fingerprint_of(source, tenant, key)).token

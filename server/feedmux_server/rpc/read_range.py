@@ -80,12 +80,12 @@ class ReadRange:
     async def _feed(self, request: wire.ReadRangeRequest, tenant: str) -> FeedSpec:
         match request.WhichOneof("target"):
             case "feed":
-                return convert.feed_spec(request.feed)
+                return self._service.feed_of(request.feed, tenant)
             case "subscription":
                 check_name("subscription", request.subscription)
                 stored = await self._service.store.get(tenant, request.subscription)
                 content = subscriptions_pb2.Subscription.FromString(stored.definition)
-                return convert.feed_spec(content.feed)
+                return self._service.feed_of(content.feed, tenant)
         raise FeedmuxError(
             ErrorReason.MESSAGE_INVALID, "a range needs a subscription name or a feed", {"field": "target"}
         )

@@ -18,7 +18,7 @@ class ResolvePosition:
         service = self._service
         tenant = (await service.identify(context)).tenant
         request = convert.parse(wire.ResolvePositionRequest, data)
-        key = service.key_of(convert.feed_spec(request.feed), tenant)
+        key = service.key_of(service.feed_of(request.feed, tenant), tenant)
         if request.start.WhichOneof("at") is None:
             raise FeedmuxError(ErrorReason.MESSAGE_INVALID, "start is required", {"field": "start"}, field="start")
         source = service.hub.source(key.spec.scope.source)

@@ -3,11 +3,12 @@
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping, Set
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from feedmux.v1 import feed_pb2
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed import FeedSpec, route_of
 from feedmux_server.core.grant import Grants
@@ -18,6 +19,7 @@ from feedmux_server.fanout.hub import Hub
 from feedmux_server.fanout.ranges import Ranges
 from feedmux_server.fanout.session import Session
 from feedmux_server.fanout.starting import fingerprint_of
+from feedmux_server.rpc import convert
 from feedmux_server.rpc.auth import Authenticator
 from feedmux_server.rpc.status import Context
 from feedmux_server.state.batcher import CommitBatcher
@@ -84,6 +86,8 @@ class Service:
     drain_s: float
     grants: Mapping[str, Grants] = field(default_factory=dict)
     """By tenant, for every tenant there is: one that is missing here sees nothing. Replaced by `change_grants`."""
+    trusted: Set[str] = frozenset()
+    """Tenants with `pipelines: any`. All others may send bounded pipelines only. Replaced by `change_grants`."""
     connection_age_s: float = 0.0
     """A session older than this is told to reconnect, so that new replicas get their share; 0: never."""
     unused_days: float = 0.0
@@ -91,6 +95,10 @@ class Service:
     live: dict[int, LiveSession] = field(default_factory=dict)
     draining: bool = False
     _left: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def feed_of(self, feed: feed_pb2.Feed, tenant: str) -> FeedSpec:
+        """Converts a tenant's feed and checks it by the rules for the tenant. Raises FeedmuxError."""
+        return convert.feed_spec(feed, bounded=tenant not in self.trusted)
 
     def key_of(self, spec: FeedSpec, tenant: str) -> StreamKey:
         """The stream key of a tenant's feed, with its policy. Raises NAMESPACE_DENIED, OPTION_REFUSED, QUOTA_EXCEEDED.
@@ -105,15 +113,18 @@ class Service:
     def grants_of(self, tenant: str) -> Grants:
         return self.grants.get(tenant, ())
 
-    def change_grants(self, grants: Mapping[str, Grants]) -> int:
-        """Takes other grants, and ends the sessions that these would not open, or on another stream; how many.
+    def change_grants(self, grants: Mapping[str, Grants], trusted: Set[str] | None = None) -> int:
+        """Takes other grants (and other `trusted` tenants, unless None), and ends the sessions that these would not
+        open, or on another stream; how many.
 
         A session that is being opened meanwhile is checked again when it enters (`check_granted`).
         """
         before, self.grants = self.grants, grants
+        distrusted = self.trusted - trusted if trusted is not None else frozenset[str]()
+        self.trusted = self.trusted if trusted is None else trusted
         ended = 0
         for live in self.sessions():
-            if before.get(live.tenant, ()) == self.grants_of(live.tenant):
+            if before.get(live.tenant, ()) == self.grants_of(live.tenant) and live.tenant not in distrusted:
                 continue
             refusal = self._refusal(live)
             if refusal is not None:
@@ -143,6 +154,12 @@ class Service:
         return self._refusal_of(live.feed, live.tenant, live.key)
 
     def _refusal_of(self, feed: FeedSpec, tenant: str, key: StreamKey) -> FeedmuxError | None:
+        if not feed.bounded and feed.pipeline and tenant not in self.trusted:
+            # Not checked here, because a check may take long: the reconnect does it.
+            return FeedmuxError(
+                ErrorReason.GRANTS_CHANGED,
+                "the tenant's pipelines are bounded now (docs/pipelines.md); reconnect, and the pipeline is checked",
+            )
         try:
             if self.key_of(feed, tenant) == key:
                 return None

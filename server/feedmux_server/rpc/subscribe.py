@@ -145,7 +145,7 @@ class Subscribe:
                 "last_acked is for durable subscriptions; use start",
                 field="open.last_acked",
             )
-        feed = convert.feed_spec(request.feed)
+        feed = self._service.feed_of(request.feed, tenant)
         key = self._service.key_of(feed, tenant)
         source = self._service.hub.source(key.spec.scope.source)
         start = convert.start(request.start)
@@ -172,7 +172,7 @@ class Subscribe:
 
     def _at_stored(self, request: wire.Open, tenant: str, stored: StoredSubscription, lease: Lease) -> _Target:
         content = subscriptions_pb2.Subscription.FromString(stored.definition)
-        feed = convert.feed_spec(content.feed)
+        feed = self._service.feed_of(content.feed, tenant)
         key = self._service.key_of(feed, tenant)
         source = self._service.hub.source(key.spec.scope.source)
         fingerprint = fingerprint_of(source, tenant, key)

@@ -37,7 +37,7 @@ class Subscriptions:
         wanted = request.subscription
         check_name("subscription.name", wanted.name)
         _check_policies(wanted)
-        key = self._service.key_of(convert.feed_spec(wanted.feed), tenant)
+        key = self._service.key_of(self._service.feed_of(wanted.feed, tenant), tenant)
         at = await self._resolve(convert.start(request.start), tenant, key)
         definition = convert.definition(wanted)
         await self._check_room(tenant, wanted.name)
@@ -79,7 +79,7 @@ class Subscriptions:
         check_name("subscription.name", wanted.name)
         stored = await self._service.store.get(tenant, wanted.name)
         content = subscriptions_pb2.Subscription.FromString(stored.definition)
-        before = convert.feed_spec(content.feed).scope
+        before = content.feed.source, content.feed.database, content.feed.collection
         for name in _masked(request):
             content.ClearField(name)
             if name == "feed":
@@ -87,8 +87,8 @@ class Subscriptions:
             else:
                 setattr(content, name, getattr(wanted, name))
         _check_policies(content)
-        spec = convert.feed_spec(content.feed)
-        if spec.scope != before:
+        spec = self._service.feed_of(content.feed, tenant)
+        if (spec.scope.source, spec.scope.database, spec.scope.collection) != before:
             raise FeedmuxError(
                 ErrorReason.MESSAGE_INVALID,
                 "source, database and collection of a subscription cannot change; create another one",
@@ -129,7 +129,7 @@ class Subscriptions:
             raise FeedmuxError(ErrorReason.MESSAGE_INVALID, "to is required", {"field": "to"}, field="to")
         stored = await self._service.store.get(tenant, request.name)
         content = subscriptions_pb2.Subscription.FromString(stored.definition)
-        key = self._service.key_of(convert.feed_spec(content.feed), tenant)
+        key = self._service.key_of(self._service.feed_of(content.feed, tenant), tenant)
         place = (await self._resolve(convert.start(request.to), tenant, key)).place
         sought = await self._service.store.seek(
             tenant,

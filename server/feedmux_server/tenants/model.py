@@ -45,6 +45,8 @@ class TenantRecord:
     certificates: tuple[CertificateName, ...] = ()
     quotas: Quotas = UNLIMITED_QUOTAS
     grants: Grants = None
+    any_pipelines: bool = False
+    """Whether its pipelines may use MongoDB's whole language."""
 
 
 class CredentialKind(StrEnum):

@@ -142,7 +142,9 @@ def _home(folder: Path) -> _Home:
 
 def _config(port: int, home: _Home, folder: Path, mongodb_uri: str, redis_url: str) -> Config:
     tenants = folder / "tenants.yaml"
-    tenants.write_text(json.dumps({"tenants": [{"name": TENANT, "api_key_hashes": [home.key_hash]}]}))
+    tenants.write_text(
+        json.dumps({"tenants": [{"name": TENANT, "api_key_hashes": [home.key_hash], "pipelines": "any"}]})
+    )
     data, operator, health = (f"127.0.0.1:{port + offset if port else 0}" for offset in range(3))
     return make_config(
         {
