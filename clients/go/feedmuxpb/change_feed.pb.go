@@ -1626,9 +1626,13 @@ type ResolvePositionResponse struct {
 	// Its cluster time.
 	ClusterTime *ClusterTime `protobuf:"bytes,2,opt,name=cluster_time,json=clusterTime,proto3" json:"cluster_time,omitempty"`
 	// The same as wall-clock time, by the second.
-	Time          *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=time,proto3" json:"time,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Time *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=time,proto3" json:"time,omitempty"`
+	// The fingerprint of the request's feed: opaque, at most 64 bytes. It is equal for feeds that give the same events: the
+	// notation of the pipeline, `comment`, `batch_size`, `max_await_time_ms`, `read_preference` and the tenant's grants do not
+	// change it.
+	FeedFingerprint []byte `protobuf:"bytes,4,opt,name=feed_fingerprint,json=feedFingerprint,proto3" json:"feed_fingerprint,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *ResolvePositionResponse) Reset() {
@@ -1682,6 +1686,13 @@ func (x *ResolvePositionResponse) GetTime() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *ResolvePositionResponse) GetFeedFingerprint() []byte {
+	if x != nil {
+		return x.FeedFingerprint
+	}
+	return nil
+}
+
 // Asks for the next stretch of a feed.
 type PlanRangeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1708,9 +1719,12 @@ type PlanRangeRequest struct {
 	Processed []byte `protobuf:"bytes,9,opt,name=processed,proto3" json:"processed,omitempty"`
 	// With a subscription: a name of this client, stable over its restarts. Another instance gets SUBSCRIPTION_BUSY while
 	// the lease of this one lasts. At most 120 bytes.
-	InstanceId    string `protobuf:"bytes,10,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	InstanceId string `protobuf:"bytes,10,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
+	// Optional, at most 64 bytes. The fingerprint that the feed must have. Another feed is FAILED_PRECONDITION, FEED_CHANGED,
+	// before anything is stored or read.
+	FeedFingerprint []byte `protobuf:"bytes,11,opt,name=feed_fingerprint,json=feedFingerprint,proto3" json:"feed_fingerprint,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *PlanRangeRequest) Reset() {
@@ -1824,6 +1838,13 @@ func (x *PlanRangeRequest) GetInstanceId() string {
 	return ""
 }
 
+func (x *PlanRangeRequest) GetFeedFingerprint() []byte {
+	if x != nil {
+		return x.FeedFingerprint
+	}
+	return nil
+}
+
 type isPlanRangeRequest_Target interface {
 	isPlanRangeRequest_Target()
 }
@@ -1862,9 +1883,12 @@ type PlanRangeResponse struct {
 	// Where the range begins.
 	After []byte `protobuf:"bytes,8,opt,name=after,proto3" json:"after,omitempty"`
 	// Metadata `x-feedmux-route` for ReadRange, so that a proxy finds the replica that has kept what was read.
-	RoutingKey    string `protobuf:"bytes,9,opt,name=routing_key,json=routingKey,proto3" json:"routing_key,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	RoutingKey string `protobuf:"bytes,9,opt,name=routing_key,json=routingKey,proto3" json:"routing_key,omitempty"`
+	// The fingerprint of the feed that was planned: give it to ReadRange and to the next PlanRange, so that no range is
+	// planned by one feed and read by another.
+	FeedFingerprint []byte `protobuf:"bytes,10,opt,name=feed_fingerprint,json=feedFingerprint,proto3" json:"feed_fingerprint,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *PlanRangeResponse) Reset() {
@@ -1960,6 +1984,13 @@ func (x *PlanRangeResponse) GetRoutingKey() string {
 	return ""
 }
 
+func (x *PlanRangeResponse) GetFeedFingerprint() []byte {
+	if x != nil {
+		return x.FeedFingerprint
+	}
+	return nil
+}
+
 // A part of a range.
 type RangeSlice struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2049,6 +2080,8 @@ type ReadRangeRequest struct {
 	Until []byte `protobuf:"bytes,4,opt,name=until,proto3" json:"until,omitempty"`
 	// Optional. As in Open.
 	MessageBytesMax int32 `protobuf:"varint,5,opt,name=message_bytes_max,json=messageBytesMax,proto3" json:"message_bytes_max,omitempty"`
+	// Optional, at most 64 bytes. As in PlanRangeRequest; usually `PlanRangeResponse.feed_fingerprint`.
+	FeedFingerprint []byte `protobuf:"bytes,6,opt,name=feed_fingerprint,json=feedFingerprint,proto3" json:"feed_fingerprint,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -2127,6 +2160,13 @@ func (x *ReadRangeRequest) GetMessageBytesMax() int32 {
 		return x.MessageBytesMax
 	}
 	return 0
+}
+
+func (x *ReadRangeRequest) GetFeedFingerprint() []byte {
+	if x != nil {
+		return x.FeedFingerprint
+	}
+	return nil
 }
 
 type isReadRangeRequest_Target interface {
@@ -2994,11 +3034,12 @@ const file_feedmux_v1_change_feed_proto_rawDesc = "" +
 	"\amessage\"g\n" +
 	"\x16ResolvePositionRequest\x12$\n" +
 	"\x04feed\x18\x01 \x01(\v2\x10.feedmux.v1.FeedR\x04feed\x12'\n" +
-	"\x05start\x18\x02 \x01(\v2\x11.feedmux.v1.StartR\x05start\"\xa1\x01\n" +
+	"\x05start\x18\x02 \x01(\v2\x11.feedmux.v1.StartR\x05start\"\xcc\x01\n" +
 	"\x17ResolvePositionResponse\x12\x1a\n" +
 	"\bposition\x18\x01 \x01(\fR\bposition\x12:\n" +
 	"\fcluster_time\x18\x02 \x01(\v2\x17.feedmux.v1.ClusterTimeR\vclusterTime\x12.\n" +
-	"\x04time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"\xd8\x02\n" +
+	"\x04time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12)\n" +
+	"\x10feed_fingerprint\x18\x04 \x01(\fR\x0ffeedFingerprint\"\x83\x03\n" +
 	"\x10PlanRangeRequest\x12$\n" +
 	"\fsubscription\x18\x01 \x01(\tH\x00R\fsubscription\x12&\n" +
 	"\x04feed\x18\x02 \x01(\v2\x10.feedmux.v1.FeedH\x00R\x04feed\x12\x14\n" +
@@ -3012,8 +3053,9 @@ const file_feedmux_v1_change_feed_proto_rawDesc = "" +
 	"\tprocessed\x18\t \x01(\fR\tprocessed\x12\x1f\n" +
 	"\vinstance_id\x18\n" +
 	" \x01(\tR\n" +
-	"instanceIdB\b\n" +
-	"\x06target\"\xd6\x02\n" +
+	"instanceId\x12)\n" +
+	"\x10feed_fingerprint\x18\v \x01(\fR\x0ffeedFingerprintB\b\n" +
+	"\x06target\"\x81\x03\n" +
 	"\x11PlanRangeResponse\x12\x10\n" +
 	"\x03end\x18\x01 \x01(\fR\x03end\x12:\n" +
 	"\fcluster_time\x18\x02 \x01(\v2\x17.feedmux.v1.ClusterTimeR\vclusterTime\x12\x1f\n" +
@@ -3026,7 +3068,9 @@ const file_feedmux_v1_change_feed_proto_rawDesc = "" +
 	"\x06latest\x18\a \x01(\v2\x17.feedmux.v1.ClusterTimeR\x06latest\x12\x14\n" +
 	"\x05after\x18\b \x01(\fR\x05after\x12\x1f\n" +
 	"\vrouting_key\x18\t \x01(\tR\n" +
-	"routingKey\"x\n" +
+	"routingKey\x12)\n" +
+	"\x10feed_fingerprint\x18\n" +
+	" \x01(\fR\x0ffeedFingerprint\"x\n" +
 	"\n" +
 	"RangeSlice\x12\x14\n" +
 	"\x05after\x18\x01 \x01(\fR\x05after\x12\x14\n" +
@@ -3034,13 +3078,14 @@ const file_feedmux_v1_change_feed_proto_rawDesc = "" +
 	"\vevent_count\x18\x03 \x01(\x03R\n" +
 	"eventCount\x12\x1d\n" +
 	"\n" +
-	"size_bytes\x18\x04 \x01(\x03R\tsizeBytes\"\xc2\x01\n" +
+	"size_bytes\x18\x04 \x01(\x03R\tsizeBytes\"\xed\x01\n" +
 	"\x10ReadRangeRequest\x12$\n" +
 	"\fsubscription\x18\x01 \x01(\tH\x00R\fsubscription\x12&\n" +
 	"\x04feed\x18\x02 \x01(\v2\x10.feedmux.v1.FeedH\x00R\x04feed\x12\x14\n" +
 	"\x05after\x18\x03 \x01(\fR\x05after\x12\x14\n" +
 	"\x05until\x18\x04 \x01(\fR\x05until\x12*\n" +
-	"\x11message_bytes_max\x18\x05 \x01(\x05R\x0fmessageBytesMaxB\b\n" +
+	"\x11message_bytes_max\x18\x05 \x01(\x05R\x0fmessageBytesMax\x12)\n" +
+	"\x10feed_fingerprint\x18\x06 \x01(\fR\x0ffeedFingerprintB\b\n" +
 	"\x06target\"\x8d\x01\n" +
 	"\x11ReadRangeResponse\x12)\n" +
 	"\x05batch\x18\x02 \x01(\v2\x11.feedmux.v1.BatchH\x00R\x05batch\x12B\n" +

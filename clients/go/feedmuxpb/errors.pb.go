@@ -94,6 +94,8 @@ const (
 	ErrorReason_ERROR_REASON_SOURCE_UNSUITABLE ErrorReason = 56
 	// FAILED_PRECONDITION. The etag of an update or delete is not the stored one.
 	ErrorReason_ERROR_REASON_ETAG_MISMATCH ErrorReason = 57
+	// FAILED_PRECONDITION. The feed does not have the fingerprint that the request gave: its pipeline or options have changed.
+	ErrorReason_ERROR_REASON_FEED_CHANGED ErrorReason = 58
 	// ABORTED. The session lost its subscription. Metadata: `cause` (TAKEOVER, SEEK, UPDATE, DELETE, LEASE).
 	ErrorReason_ERROR_REASON_FENCED ErrorReason = 60
 	// ABORTED. An operator ended the session. It may be opened again.
@@ -148,6 +150,7 @@ var (
 		55: "ERROR_REASON_SUBSCRIPTION_BUSY",
 		56: "ERROR_REASON_SOURCE_UNSUITABLE",
 		57: "ERROR_REASON_ETAG_MISMATCH",
+		58: "ERROR_REASON_FEED_CHANGED",
 		60: "ERROR_REASON_FENCED",
 		61: "ERROR_REASON_ENDED_BY_OPERATOR",
 		62: "ERROR_REASON_GRANTS_CHANGED",
@@ -191,6 +194,7 @@ var (
 		"ERROR_REASON_SUBSCRIPTION_BUSY":      55,
 		"ERROR_REASON_SOURCE_UNSUITABLE":      56,
 		"ERROR_REASON_ETAG_MISMATCH":          57,
+		"ERROR_REASON_FEED_CHANGED":           58,
 		"ERROR_REASON_FENCED":                 60,
 		"ERROR_REASON_ENDED_BY_OPERATOR":      61,
 		"ERROR_REASON_GRANTS_CHANGED":         62,
@@ -234,7 +238,7 @@ var File_feedmux_v1_errors_proto protoreflect.FileDescriptor
 const file_feedmux_v1_errors_proto_rawDesc = "" +
 	"\n" +
 	"\x17feedmux/v1/errors.proto\x12\n" +
-	"feedmux.v1*\x8c\v\n" +
+	"feedmux.v1*\xab\v\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12!\n" +
 	"\x1dERROR_REASON_POSITION_INVALID\x10\x01\x12!\n" +
@@ -269,7 +273,8 @@ const file_feedmux_v1_errors_proto_rawDesc = "" +
 	"\x1cERROR_REASON_PIPELINE_FAILED\x106\x12\"\n" +
 	"\x1eERROR_REASON_SUBSCRIPTION_BUSY\x107\x12\"\n" +
 	"\x1eERROR_REASON_SOURCE_UNSUITABLE\x108\x12\x1e\n" +
-	"\x1aERROR_REASON_ETAG_MISMATCH\x109\x12\x17\n" +
+	"\x1aERROR_REASON_ETAG_MISMATCH\x109\x12\x1d\n" +
+	"\x19ERROR_REASON_FEED_CHANGED\x10:\x12\x17\n" +
 	"\x13ERROR_REASON_FENCED\x10<\x12\"\n" +
 	"\x1eERROR_REASON_ENDED_BY_OPERATOR\x10=\x12\x1f\n" +
 	"\x1bERROR_REASON_GRANTS_CHANGED\x10>\x12\x1f\n" +

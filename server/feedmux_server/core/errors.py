@@ -43,6 +43,7 @@ class ErrorReason(StrEnum):
     SUBSCRIPTION_BUSY = "SUBSCRIPTION_BUSY"
     SOURCE_UNSUITABLE = "SOURCE_UNSUITABLE"
     ETAG_MISMATCH = "ETAG_MISMATCH"
+    FEED_CHANGED = "FEED_CHANGED"
     FENCED = "FENCED"
     ENDED_BY_OPERATOR = "ENDED_BY_OPERATOR"
     GRANTS_CHANGED = "GRANTS_CHANGED"
@@ -95,6 +96,7 @@ _BY_STATUS: Final[Mapping[str, tuple[ErrorReason, ...]]] = {
         ErrorReason.SUBSCRIPTION_BUSY,
         ErrorReason.SOURCE_UNSUITABLE,
         ErrorReason.ETAG_MISMATCH,
+        ErrorReason.FEED_CHANGED,
     ),
     "ABORTED": (ErrorReason.FENCED, ErrorReason.ENDED_BY_OPERATOR, ErrorReason.GRANTS_CHANGED),
     "RESOURCE_EXHAUSTED": (ErrorReason.QUOTA_EXCEEDED,),

@@ -4,6 +4,8 @@ from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import subscriptions_pb2
 from feedmux_server.core.credit import BYTES_GRANT_MAX, EVENTS_GRANT_MAX
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.feed import FeedSpec
+from feedmux_server.core.feed_fingerprint import check_fingerprint, feed_fingerprint
 from feedmux_server.core.names import check_name
 from feedmux_server.core.position import decode_position
 from feedmux_server.core.resume_token import ResumeToken
@@ -33,7 +35,7 @@ class PlanRange:
         service.admit()
         request = convert.parse(wire.PlanRangeRequest, data)
         _check(request)
-        key, after = await self._target(request, tenant)
+        feed, key, after = await self._target(request, tenant)
         source = service.hub.source(key.spec.scope.source)
         fingerprint = fingerprint_of(source, tenant, key)
         at = join_point(decode_position(after, fingerprint), key)
@@ -63,18 +65,29 @@ class PlanRange:
             caught_up=plan.caught_up,
             latest=convert.cluster_time(latest),
             routing_key=service.routing_key(key),
+            feed_fingerprint=feed_fingerprint(feed),
         )
         return response.SerializeToString()
 
-    async def _target(self, request: wire.PlanRangeRequest, tenant: str) -> tuple[StreamKey, bytes]:
-        """The feed and where the range begins. A subscription is opened by it, and its processed place stored."""
+    async def _target(self, request: wire.PlanRangeRequest, tenant: str) -> tuple[FeedSpec, StreamKey, bytes]:
+        """The feed and where the range begins. A subscription is opened by it, and its processed position stored."""
         service = self._service
         if request.WhichOneof("target") == "feed":
-            return service.key_of(service.feed_of(request.feed, tenant), tenant), request.after
+            feed = service.feed_of(request.feed, tenant)
+            key = service.key_of(feed, tenant)
+            check_fingerprint(feed, request.feed_fingerprint)
+            return feed, key, request.after
         check_name("subscription", request.subscription)
         stored, lease = await service.store.open(tenant, request.subscription, instance_id=request.instance_id)
         content = subscriptions_pb2.Subscription.FromString(stored.definition)
-        key = service.key_of(service.feed_of(content.feed, tenant), tenant)
+        feed = service.feed_of(content.feed, tenant)
+        key = service.key_of(feed, tenant)
+        try:
+            # Before `processed` is stored, which was processed under another feed.
+            check_fingerprint(feed, request.feed_fingerprint)
+        except FeedmuxError:
+            await service.store.release(lease)
+            raise
         if request.processed:
             source = service.hub.source(key.spec.scope.source)
             token = decode_position(request.processed, fingerprint_of(source, tenant, key)).token
@@ -84,7 +97,7 @@ class PlanRange:
                 raise FeedmuxError(
                     ErrorReason.FENCED, "another client has opened the subscription meanwhile", {"cause": "TAKEOVER"}
                 )
-        return key, request.after or stored.position
+        return feed, key, request.after or stored.position
 
 
 def _check(request: wire.PlanRangeRequest) -> None:

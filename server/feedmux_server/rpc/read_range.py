@@ -9,6 +9,7 @@ from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import subscriptions_pb2
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed import FeedSpec
+from feedmux_server.core.feed_fingerprint import check_fingerprint
 from feedmux_server.core.names import check_name
 from feedmux_server.core.position import decode_position
 from feedmux_server.core.resume_token import ResumeToken
@@ -45,6 +46,7 @@ class ReadRange:
         message_bytes_max = convert.message_bytes_max(request.message_bytes_max)
         feed = await self._feed(request, tenant)
         key = service.key_of(feed, tenant)
+        check_fingerprint(feed, request.feed_fingerprint)
         fingerprint = fingerprint_of(service.hub.source(key.spec.scope.source), tenant, key)
         after = join_point(decode_position(request.after, fingerprint), key)
         until = decode_position(request.until, fingerprint).token

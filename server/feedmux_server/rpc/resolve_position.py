@@ -2,6 +2,7 @@
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.feed_fingerprint import feed_fingerprint
 from feedmux_server.fanout.starting import resolve_start
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.service import Service
@@ -18,7 +19,8 @@ class ResolvePosition:
         service = self._service
         tenant = (await service.identify(context)).tenant
         request = convert.parse(wire.ResolvePositionRequest, data)
-        key = service.key_of(service.feed_of(request.feed, tenant), tenant)
+        feed = service.feed_of(request.feed, tenant)
+        key = service.key_of(feed, tenant)
         if request.start.WhichOneof("at") is None:
             raise FeedmuxError(ErrorReason.MESSAGE_INVALID, "start is required", {"field": "start"}, field="start")
         source = service.hub.source(key.spec.scope.source)
@@ -27,5 +29,6 @@ class ResolvePosition:
             position=service.positions(key, tenant).encode(place),
             cluster_time=convert.cluster_time(place.cluster_time),
             time=convert.timestamp(place.cluster_time >> 32),
+            feed_fingerprint=feed_fingerprint(feed),
         )
         return response.SerializeToString()

@@ -263,17 +263,19 @@ class ResolvePositionRequest(_message.Message):
     def __init__(self, feed: _Optional[_Union[_feed_pb2.Feed, _Mapping]] = ..., start: _Optional[_Union[_feed_pb2.Start, _Mapping]] = ...) -> None: ...
 
 class ResolvePositionResponse(_message.Message):
-    __slots__ = ("position", "cluster_time", "time")
+    __slots__ = ("position", "cluster_time", "time", "feed_fingerprint")
     POSITION_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_TIME_FIELD_NUMBER: _ClassVar[int]
     TIME_FIELD_NUMBER: _ClassVar[int]
+    FEED_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     position: bytes
     cluster_time: _feed_pb2.ClusterTime
     time: _timestamp_pb2.Timestamp
-    def __init__(self, position: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    feed_fingerprint: bytes
+    def __init__(self, position: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., feed_fingerprint: _Optional[bytes] = ...) -> None: ...
 
 class PlanRangeRequest(_message.Message):
-    __slots__ = ("subscription", "feed", "after", "until", "events_max", "bytes_max", "slices", "wait", "processed", "instance_id")
+    __slots__ = ("subscription", "feed", "after", "until", "events_max", "bytes_max", "slices", "wait", "processed", "instance_id", "feed_fingerprint")
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     FEED_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
@@ -284,6 +286,7 @@ class PlanRangeRequest(_message.Message):
     WAIT_FIELD_NUMBER: _ClassVar[int]
     PROCESSED_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    FEED_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     subscription: str
     feed: _feed_pb2.Feed
     after: bytes
@@ -294,10 +297,11 @@ class PlanRangeRequest(_message.Message):
     wait: _duration_pb2.Duration
     processed: bytes
     instance_id: str
-    def __init__(self, subscription: _Optional[str] = ..., feed: _Optional[_Union[_feed_pb2.Feed, _Mapping]] = ..., after: _Optional[bytes] = ..., until: _Optional[bytes] = ..., events_max: _Optional[int] = ..., bytes_max: _Optional[int] = ..., slices: _Optional[int] = ..., wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., processed: _Optional[bytes] = ..., instance_id: _Optional[str] = ...) -> None: ...
+    feed_fingerprint: bytes
+    def __init__(self, subscription: _Optional[str] = ..., feed: _Optional[_Union[_feed_pb2.Feed, _Mapping]] = ..., after: _Optional[bytes] = ..., until: _Optional[bytes] = ..., events_max: _Optional[int] = ..., bytes_max: _Optional[int] = ..., slices: _Optional[int] = ..., wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., processed: _Optional[bytes] = ..., instance_id: _Optional[str] = ..., feed_fingerprint: _Optional[bytes] = ...) -> None: ...
 
 class PlanRangeResponse(_message.Message):
-    __slots__ = ("end", "cluster_time", "event_count", "size_bytes", "slices", "caught_up", "latest", "after", "routing_key")
+    __slots__ = ("end", "cluster_time", "event_count", "size_bytes", "slices", "caught_up", "latest", "after", "routing_key", "feed_fingerprint")
     END_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_TIME_FIELD_NUMBER: _ClassVar[int]
     EVENT_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -307,6 +311,7 @@ class PlanRangeResponse(_message.Message):
     LATEST_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     ROUTING_KEY_FIELD_NUMBER: _ClassVar[int]
+    FEED_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     end: bytes
     cluster_time: _feed_pb2.ClusterTime
     event_count: int
@@ -316,7 +321,8 @@ class PlanRangeResponse(_message.Message):
     latest: _feed_pb2.ClusterTime
     after: bytes
     routing_key: str
-    def __init__(self, end: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., event_count: _Optional[int] = ..., size_bytes: _Optional[int] = ..., slices: _Optional[_Iterable[_Union[RangeSlice, _Mapping]]] = ..., caught_up: _Optional[bool] = ..., latest: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., after: _Optional[bytes] = ..., routing_key: _Optional[str] = ...) -> None: ...
+    feed_fingerprint: bytes
+    def __init__(self, end: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., event_count: _Optional[int] = ..., size_bytes: _Optional[int] = ..., slices: _Optional[_Iterable[_Union[RangeSlice, _Mapping]]] = ..., caught_up: _Optional[bool] = ..., latest: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., after: _Optional[bytes] = ..., routing_key: _Optional[str] = ..., feed_fingerprint: _Optional[bytes] = ...) -> None: ...
 
 class RangeSlice(_message.Message):
     __slots__ = ("after", "until", "event_count", "size_bytes")
@@ -331,18 +337,20 @@ class RangeSlice(_message.Message):
     def __init__(self, after: _Optional[bytes] = ..., until: _Optional[bytes] = ..., event_count: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
 class ReadRangeRequest(_message.Message):
-    __slots__ = ("subscription", "feed", "after", "until", "message_bytes_max")
+    __slots__ = ("subscription", "feed", "after", "until", "message_bytes_max", "feed_fingerprint")
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     FEED_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     UNTIL_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    FEED_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     subscription: str
     feed: _feed_pb2.Feed
     after: bytes
     until: bytes
     message_bytes_max: int
-    def __init__(self, subscription: _Optional[str] = ..., feed: _Optional[_Union[_feed_pb2.Feed, _Mapping]] = ..., after: _Optional[bytes] = ..., until: _Optional[bytes] = ..., message_bytes_max: _Optional[int] = ...) -> None: ...
+    feed_fingerprint: bytes
+    def __init__(self, subscription: _Optional[str] = ..., feed: _Optional[_Union[_feed_pb2.Feed, _Mapping]] = ..., after: _Optional[bytes] = ..., until: _Optional[bytes] = ..., message_bytes_max: _Optional[int] = ..., feed_fingerprint: _Optional[bytes] = ...) -> None: ...
 
 class ReadRangeResponse(_message.Message):
     __slots__ = ("batch", "event_fragment")

@@ -39,6 +39,7 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_SUBSCRIPTION_BUSY: _ClassVar[ErrorReason]
     ERROR_REASON_SOURCE_UNSUITABLE: _ClassVar[ErrorReason]
     ERROR_REASON_ETAG_MISMATCH: _ClassVar[ErrorReason]
+    ERROR_REASON_FEED_CHANGED: _ClassVar[ErrorReason]
     ERROR_REASON_FENCED: _ClassVar[ErrorReason]
     ERROR_REASON_ENDED_BY_OPERATOR: _ClassVar[ErrorReason]
     ERROR_REASON_GRANTS_CHANGED: _ClassVar[ErrorReason]
@@ -80,6 +81,7 @@ ERROR_REASON_PIPELINE_FAILED: ErrorReason
 ERROR_REASON_SUBSCRIPTION_BUSY: ErrorReason
 ERROR_REASON_SOURCE_UNSUITABLE: ErrorReason
 ERROR_REASON_ETAG_MISMATCH: ErrorReason
+ERROR_REASON_FEED_CHANGED: ErrorReason
 ERROR_REASON_FENCED: ErrorReason
 ERROR_REASON_ENDED_BY_OPERATOR: ErrorReason
 ERROR_REASON_GRANTS_CHANGED: ErrorReason

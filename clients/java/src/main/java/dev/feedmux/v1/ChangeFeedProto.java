@@ -291,74 +291,78 @@ public final class ChangeFeedProto {
       "H\000R\006noticeB\t\n\007message\"g\n\026ResolvePosition" +
       "Request\022$\n\004feed\030\001 \001(\0132\020.feedmux.v1.FeedR" +
       "\004feed\022\'\n\005start\030\002 \001(\0132\021.feedmux.v1.StartR" +
-      "\005start\"\241\001\n\027ResolvePositionResponse\022\032\n\010po" +
+      "\005start\"\314\001\n\027ResolvePositionResponse\022\032\n\010po" +
       "sition\030\001 \001(\014R\010position\022:\n\014cluster_time\030\002" +
       " \001(\0132\027.feedmux.v1.ClusterTimeR\013clusterTi" +
       "me\022.\n\004time\030\003 \001(\0132\032.google.protobuf.Times" +
-      "tampR\004time\"\330\002\n\020PlanRangeRequest\022$\n\014subsc" +
-      "ription\030\001 \001(\tH\000R\014subscription\022&\n\004feed\030\002 " +
-      "\001(\0132\020.feedmux.v1.FeedH\000R\004feed\022\024\n\005after\030\003" +
-      " \001(\014R\005after\022\024\n\005until\030\004 \001(\014R\005until\022\035\n\neve" +
-      "nts_max\030\005 \001(\003R\teventsMax\022\033\n\tbytes_max\030\006 " +
-      "\001(\003R\010bytesMax\022\026\n\006slices\030\007 \001(\005R\006slices\022-\n" +
-      "\004wait\030\010 \001(\0132\031.google.protobuf.DurationR\004" +
-      "wait\022\034\n\tprocessed\030\t \001(\014R\tprocessed\022\037\n\013in" +
-      "stance_id\030\n \001(\tR\ninstanceIdB\010\n\006target\"\326\002" +
-      "\n\021PlanRangeResponse\022\020\n\003end\030\001 \001(\014R\003end\022:\n" +
-      "\014cluster_time\030\002 \001(\0132\027.feedmux.v1.Cluster" +
-      "TimeR\013clusterTime\022\037\n\013event_count\030\003 \001(\003R\n" +
-      "eventCount\022\035\n\nsize_bytes\030\004 \001(\003R\tsizeByte" +
-      "s\022.\n\006slices\030\005 \003(\0132\026.feedmux.v1.RangeSlic" +
-      "eR\006slices\022\033\n\tcaught_up\030\006 \001(\010R\010caughtUp\022/" +
-      "\n\006latest\030\007 \001(\0132\027.feedmux.v1.ClusterTimeR" +
-      "\006latest\022\024\n\005after\030\010 \001(\014R\005after\022\037\n\013routing" +
-      "_key\030\t \001(\tR\nroutingKey\"x\n\nRangeSlice\022\024\n\005" +
-      "after\030\001 \001(\014R\005after\022\024\n\005until\030\002 \001(\014R\005until" +
-      "\022\037\n\013event_count\030\003 \001(\003R\neventCount\022\035\n\nsiz" +
-      "e_bytes\030\004 \001(\003R\tsizeBytes\"\302\001\n\020ReadRangeRe" +
-      "quest\022$\n\014subscription\030\001 \001(\tH\000R\014subscript" +
-      "ion\022&\n\004feed\030\002 \001(\0132\020.feedmux.v1.FeedH\000R\004f" +
-      "eed\022\024\n\005after\030\003 \001(\014R\005after\022\024\n\005until\030\004 \001(\014" +
-      "R\005until\022*\n\021message_bytes_max\030\005 \001(\005R\017mess" +
-      "ageBytesMaxB\010\n\006target\"\215\001\n\021ReadRangeRespo" +
-      "nse\022)\n\005batch\030\002 \001(\0132\021.feedmux.v1.BatchH\000R" +
-      "\005batch\022B\n\016event_fragment\030\003 \001(\0132\031.feedmux" +
-      ".v1.EventFragmentH\000R\reventFragmentB\t\n\007me" +
-      "ssage\"_\n\016ExplainRequest\022$\n\004feed\030\001 \001(\0132\020." +
-      "feedmux.v1.FeedR\004feed\022\'\n\005start\030\002 \001(\0132\021.f" +
-      "eedmux.v1.StartR\005start\"\247\005\n\017ExplainRespon" +
-      "se\022=\n\007refusal\030\001 \001(\0132#.feedmux.v1.Explain" +
-      "Response.RefusalR\007refusal\022\032\n\010pipeline\030\002 " +
-      "\001(\tR\010pipeline\022\035\n\nstream_key\030\003 \001(\tR\tstrea" +
-      "mKey\022\037\n\013stream_open\030\004 \001(\010R\nstreamOpen\022D\n" +
-      "\006images\030\005 \003(\0132,.feedmux.v1.ExplainRespon" +
-      "se.CollectionImagesR\006images\022@\n\016oplog_hea" +
-      "droom\030\006 \001(\0132\031.google.protobuf.DurationR\r" +
-      "oplogHeadroom\022@\n\010withheld\030\007 \003(\0132$.feedmu" +
-      "x.v1.ExplainResponse.WithheldR\010withheld\022" +
-      "\036\n\013may_be_view\030\010 \001(\010R\tmayBeView\032S\n\007Refus" +
-      "al\022\026\n\006status\030\001 \001(\tR\006status\022\026\n\006reason\030\002 \001" +
-      "(\tR\006reason\022\030\n\007message\030\003 \001(\tR\007message\032\207\001\n" +
-      "\020CollectionImages\022\032\n\010database\030\001 \001(\tR\010dat" +
-      "abase\022\036\n\ncollection\030\002 \001(\tR\ncollection\022\030\n" +
-      "\007enabled\030\003 \001(\010R\007enabled\022\035\n\nfor_grants\030\004 " +
-      "\001(\010R\tforGrants\0320\n\010Withheld\022\022\n\004what\030\001 \001(\t" +
-      "R\004what\022\020\n\003why\030\002 \001(\tR\003why2\320\003\n\nChangeFeed\022" +
-      "L\n\tSubscribe\022\034.feedmux.v1.SubscribeReque" +
-      "st\032\035.feedmux.v1.SubscribeResponse(\0010\001\022>\n" +
-      "\005Watch\022\030.feedmux.v1.WatchRequest\032\031.feedm" +
-      "ux.v1.WatchResponse0\001\022Z\n\017ResolvePosition" +
-      "\022\".feedmux.v1.ResolvePositionRequest\032#.f" +
-      "eedmux.v1.ResolvePositionResponse\022H\n\tPla" +
-      "nRange\022\034.feedmux.v1.PlanRangeRequest\032\035.f" +
-      "eedmux.v1.PlanRangeResponse\022J\n\tReadRange" +
-      "\022\034.feedmux.v1.ReadRangeRequest\032\035.feedmux" +
-      ".v1.ReadRangeResponse0\001\022B\n\007Explain\022\032.fee" +
-      "dmux.v1.ExplainRequest\032\033.feedmux.v1.Expl" +
-      "ainResponseBj\n\016dev.feedmux.v1B\017ChangeFee" +
-      "dProtoP\001\242\002\003FXX\252\002\nFeedmux.V1\312\002\nFeedmux\\V1" +
-      "\342\002\026Feedmux\\V1\\GPBMetadata\352\002\013Feedmux::V1b" +
-      "\006proto3"
+      "tampR\004time\022)\n\020feed_fingerprint\030\004 \001(\014R\017fe" +
+      "edFingerprint\"\203\003\n\020PlanRangeRequest\022$\n\014su" +
+      "bscription\030\001 \001(\tH\000R\014subscription\022&\n\004feed" +
+      "\030\002 \001(\0132\020.feedmux.v1.FeedH\000R\004feed\022\024\n\005afte" +
+      "r\030\003 \001(\014R\005after\022\024\n\005until\030\004 \001(\014R\005until\022\035\n\n" +
+      "events_max\030\005 \001(\003R\teventsMax\022\033\n\tbytes_max" +
+      "\030\006 \001(\003R\010bytesMax\022\026\n\006slices\030\007 \001(\005R\006slices" +
+      "\022-\n\004wait\030\010 \001(\0132\031.google.protobuf.Duratio" +
+      "nR\004wait\022\034\n\tprocessed\030\t \001(\014R\tprocessed\022\037\n" +
+      "\013instance_id\030\n \001(\tR\ninstanceId\022)\n\020feed_f" +
+      "ingerprint\030\013 \001(\014R\017feedFingerprintB\010\n\006tar" +
+      "get\"\201\003\n\021PlanRangeResponse\022\020\n\003end\030\001 \001(\014R\003" +
+      "end\022:\n\014cluster_time\030\002 \001(\0132\027.feedmux.v1.C" +
+      "lusterTimeR\013clusterTime\022\037\n\013event_count\030\003" +
+      " \001(\003R\neventCount\022\035\n\nsize_bytes\030\004 \001(\003R\tsi" +
+      "zeBytes\022.\n\006slices\030\005 \003(\0132\026.feedmux.v1.Ran" +
+      "geSliceR\006slices\022\033\n\tcaught_up\030\006 \001(\010R\010caug" +
+      "htUp\022/\n\006latest\030\007 \001(\0132\027.feedmux.v1.Cluste" +
+      "rTimeR\006latest\022\024\n\005after\030\010 \001(\014R\005after\022\037\n\013r" +
+      "outing_key\030\t \001(\tR\nroutingKey\022)\n\020feed_fin" +
+      "gerprint\030\n \001(\014R\017feedFingerprint\"x\n\nRange" +
+      "Slice\022\024\n\005after\030\001 \001(\014R\005after\022\024\n\005until\030\002 \001" +
+      "(\014R\005until\022\037\n\013event_count\030\003 \001(\003R\neventCou" +
+      "nt\022\035\n\nsize_bytes\030\004 \001(\003R\tsizeBytes\"\355\001\n\020Re" +
+      "adRangeRequest\022$\n\014subscription\030\001 \001(\tH\000R\014" +
+      "subscription\022&\n\004feed\030\002 \001(\0132\020.feedmux.v1." +
+      "FeedH\000R\004feed\022\024\n\005after\030\003 \001(\014R\005after\022\024\n\005un" +
+      "til\030\004 \001(\014R\005until\022*\n\021message_bytes_max\030\005 " +
+      "\001(\005R\017messageBytesMax\022)\n\020feed_fingerprint" +
+      "\030\006 \001(\014R\017feedFingerprintB\010\n\006target\"\215\001\n\021Re" +
+      "adRangeResponse\022)\n\005batch\030\002 \001(\0132\021.feedmux" +
+      ".v1.BatchH\000R\005batch\022B\n\016event_fragment\030\003 \001" +
+      "(\0132\031.feedmux.v1.EventFragmentH\000R\reventFr" +
+      "agmentB\t\n\007message\"_\n\016ExplainRequest\022$\n\004f" +
+      "eed\030\001 \001(\0132\020.feedmux.v1.FeedR\004feed\022\'\n\005sta" +
+      "rt\030\002 \001(\0132\021.feedmux.v1.StartR\005start\"\247\005\n\017E" +
+      "xplainResponse\022=\n\007refusal\030\001 \001(\0132#.feedmu" +
+      "x.v1.ExplainResponse.RefusalR\007refusal\022\032\n" +
+      "\010pipeline\030\002 \001(\tR\010pipeline\022\035\n\nstream_key\030" +
+      "\003 \001(\tR\tstreamKey\022\037\n\013stream_open\030\004 \001(\010R\ns" +
+      "treamOpen\022D\n\006images\030\005 \003(\0132,.feedmux.v1.E" +
+      "xplainResponse.CollectionImagesR\006images\022" +
+      "@\n\016oplog_headroom\030\006 \001(\0132\031.google.protobu" +
+      "f.DurationR\roplogHeadroom\022@\n\010withheld\030\007 " +
+      "\003(\0132$.feedmux.v1.ExplainResponse.Withhel" +
+      "dR\010withheld\022\036\n\013may_be_view\030\010 \001(\010R\tmayBeV" +
+      "iew\032S\n\007Refusal\022\026\n\006status\030\001 \001(\tR\006status\022\026" +
+      "\n\006reason\030\002 \001(\tR\006reason\022\030\n\007message\030\003 \001(\tR" +
+      "\007message\032\207\001\n\020CollectionImages\022\032\n\010databas" +
+      "e\030\001 \001(\tR\010database\022\036\n\ncollection\030\002 \001(\tR\nc" +
+      "ollection\022\030\n\007enabled\030\003 \001(\010R\007enabled\022\035\n\nf" +
+      "or_grants\030\004 \001(\010R\tforGrants\0320\n\010Withheld\022\022" +
+      "\n\004what\030\001 \001(\tR\004what\022\020\n\003why\030\002 \001(\tR\003why2\320\003\n" +
+      "\nChangeFeed\022L\n\tSubscribe\022\034.feedmux.v1.Su" +
+      "bscribeRequest\032\035.feedmux.v1.SubscribeRes" +
+      "ponse(\0010\001\022>\n\005Watch\022\030.feedmux.v1.WatchReq" +
+      "uest\032\031.feedmux.v1.WatchResponse0\001\022Z\n\017Res" +
+      "olvePosition\022\".feedmux.v1.ResolvePositio" +
+      "nRequest\032#.feedmux.v1.ResolvePositionRes" +
+      "ponse\022H\n\tPlanRange\022\034.feedmux.v1.PlanRang" +
+      "eRequest\032\035.feedmux.v1.PlanRangeResponse\022" +
+      "J\n\tReadRange\022\034.feedmux.v1.ReadRangeReque" +
+      "st\032\035.feedmux.v1.ReadRangeResponse0\001\022B\n\007E" +
+      "xplain\022\032.feedmux.v1.ExplainRequest\032\033.fee" +
+      "dmux.v1.ExplainResponseBj\n\016dev.feedmux.v" +
+      "1B\017ChangeFeedProtoP\001\242\002\003FXX\252\002\nFeedmux.V1\312" +
+      "\002\nFeedmux\\V1\342\002\026Feedmux\\V1\\GPBMetadata\352\002\013" +
+      "Feedmux::V1b\006proto3"
     };
     descriptor = com.google.protobuf.Descriptors.FileDescriptor
       .internalBuildGeneratedFileFrom(descriptorData,
@@ -504,19 +508,19 @@ public final class ChangeFeedProto {
     internal_static_feedmux_v1_ResolvePositionResponse_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_feedmux_v1_ResolvePositionResponse_descriptor,
-        new java.lang.String[] { "Position", "ClusterTime", "Time", });
+        new java.lang.String[] { "Position", "ClusterTime", "Time", "FeedFingerprint", });
     internal_static_feedmux_v1_PlanRangeRequest_descriptor =
       getDescriptor().getMessageTypes().get(18);
     internal_static_feedmux_v1_PlanRangeRequest_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_feedmux_v1_PlanRangeRequest_descriptor,
-        new java.lang.String[] { "Subscription", "Feed", "After", "Until", "EventsMax", "BytesMax", "Slices", "Wait", "Processed", "InstanceId", "Target", });
+        new java.lang.String[] { "Subscription", "Feed", "After", "Until", "EventsMax", "BytesMax", "Slices", "Wait", "Processed", "InstanceId", "FeedFingerprint", "Target", });
     internal_static_feedmux_v1_PlanRangeResponse_descriptor =
       getDescriptor().getMessageTypes().get(19);
     internal_static_feedmux_v1_PlanRangeResponse_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_feedmux_v1_PlanRangeResponse_descriptor,
-        new java.lang.String[] { "End", "ClusterTime", "EventCount", "SizeBytes", "Slices", "CaughtUp", "Latest", "After", "RoutingKey", });
+        new java.lang.String[] { "End", "ClusterTime", "EventCount", "SizeBytes", "Slices", "CaughtUp", "Latest", "After", "RoutingKey", "FeedFingerprint", });
     internal_static_feedmux_v1_RangeSlice_descriptor =
       getDescriptor().getMessageTypes().get(20);
     internal_static_feedmux_v1_RangeSlice_fieldAccessorTable = new
@@ -528,7 +532,7 @@ public final class ChangeFeedProto {
     internal_static_feedmux_v1_ReadRangeRequest_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_feedmux_v1_ReadRangeRequest_descriptor,
-        new java.lang.String[] { "Subscription", "Feed", "After", "Until", "MessageBytesMax", "Target", });
+        new java.lang.String[] { "Subscription", "Feed", "After", "Until", "MessageBytesMax", "FeedFingerprint", "Target", });
     internal_static_feedmux_v1_ReadRangeResponse_descriptor =
       getDescriptor().getMessageTypes().get(22);
     internal_static_feedmux_v1_ReadRangeResponse_fieldAccessorTable = new

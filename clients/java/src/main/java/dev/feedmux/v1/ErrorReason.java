@@ -282,6 +282,14 @@ public enum ErrorReason
   ERROR_REASON_ETAG_MISMATCH(57),
   /**
    * <pre>
+   * FAILED_PRECONDITION. The feed does not have the fingerprint that the request gave: its pipeline or options have changed.
+   * </pre>
+   *
+   * <code>ERROR_REASON_FEED_CHANGED = 58;</code>
+   */
+  ERROR_REASON_FEED_CHANGED(58),
+  /**
+   * <pre>
    * ABORTED. The session lost its subscription. Metadata: `cause` (TAKEOVER, SEEK, UPDATE, DELETE, LEASE).
    * </pre>
    *
@@ -614,6 +622,14 @@ public enum ErrorReason
   public static final int ERROR_REASON_ETAG_MISMATCH_VALUE = 57;
   /**
    * <pre>
+   * FAILED_PRECONDITION. The feed does not have the fingerprint that the request gave: its pipeline or options have changed.
+   * </pre>
+   *
+   * <code>ERROR_REASON_FEED_CHANGED = 58;</code>
+   */
+  public static final int ERROR_REASON_FEED_CHANGED_VALUE = 58;
+  /**
+   * <pre>
    * ABORTED. The session lost its subscription. Metadata: `cause` (TAKEOVER, SEEK, UPDATE, DELETE, LEASE).
    * </pre>
    *
@@ -735,6 +751,7 @@ public enum ErrorReason
       case 55: return ERROR_REASON_SUBSCRIPTION_BUSY;
       case 56: return ERROR_REASON_SOURCE_UNSUITABLE;
       case 57: return ERROR_REASON_ETAG_MISMATCH;
+      case 58: return ERROR_REASON_FEED_CHANGED;
       case 60: return ERROR_REASON_FENCED;
       case 61: return ERROR_REASON_ENDED_BY_OPERATOR;
       case 62: return ERROR_REASON_GRANTS_CHANGED;

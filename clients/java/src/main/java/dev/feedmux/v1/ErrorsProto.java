@@ -24,7 +24,7 @@ public final class ErrorsProto {
       descriptor;
   static {
     java.lang.String[] descriptorData = {
-      "\n\027feedmux/v1/errors.proto\022\nfeedmux.v1*\214\013" +
+      "\n\027feedmux/v1/errors.proto\022\nfeedmux.v1*\253\013" +
       "\n\013ErrorReason\022\034\n\030ERROR_REASON_UNSPECIFIE" +
       "D\020\000\022!\n\035ERROR_REASON_POSITION_INVALID\020\001\022!" +
       "\n\035ERROR_REASON_POSITION_FOREIGN\020\002\022\037\n\033ERR" +
@@ -54,16 +54,17 @@ public final class ErrorsProto {
       "ASON_PIPELINE_FAILED\0206\022\"\n\036ERROR_REASON_S" +
       "UBSCRIPTION_BUSY\0207\022\"\n\036ERROR_REASON_SOURC" +
       "E_UNSUITABLE\0208\022\036\n\032ERROR_REASON_ETAG_MISM" +
-      "ATCH\0209\022\027\n\023ERROR_REASON_FENCED\020<\022\"\n\036ERROR" +
-      "_REASON_ENDED_BY_OPERATOR\020=\022\037\n\033ERROR_REA" +
-      "SON_GRANTS_CHANGED\020>\022\037\n\033ERROR_REASON_QUO" +
-      "TA_EXCEEDED\020F\022\031\n\025ERROR_REASON_DRAINING\020P" +
-      "\022#\n\037ERROR_REASON_SOURCE_UNAVAILABLE\020Q\022\"\n" +
-      "\036ERROR_REASON_STATE_UNAVAILABLE\020R\022\031\n\025ERR" +
-      "OR_REASON_INTERNAL\020ZBf\n\016dev.feedmux.v1B\013" +
-      "ErrorsProtoP\001\242\002\003FXX\252\002\nFeedmux.V1\312\002\nFeedm" +
-      "ux\\V1\342\002\026Feedmux\\V1\\GPBMetadata\352\002\013Feedmux" +
-      "::V1b\006proto3"
+      "ATCH\0209\022\035\n\031ERROR_REASON_FEED_CHANGED\020:\022\027\n" +
+      "\023ERROR_REASON_FENCED\020<\022\"\n\036ERROR_REASON_E" +
+      "NDED_BY_OPERATOR\020=\022\037\n\033ERROR_REASON_GRANT" +
+      "S_CHANGED\020>\022\037\n\033ERROR_REASON_QUOTA_EXCEED" +
+      "ED\020F\022\031\n\025ERROR_REASON_DRAINING\020P\022#\n\037ERROR" +
+      "_REASON_SOURCE_UNAVAILABLE\020Q\022\"\n\036ERROR_RE" +
+      "ASON_STATE_UNAVAILABLE\020R\022\031\n\025ERROR_REASON" +
+      "_INTERNAL\020ZBf\n\016dev.feedmux.v1B\013ErrorsPro" +
+      "toP\001\242\002\003FXX\252\002\nFeedmux.V1\312\002\nFeedmux\\V1\342\002\026F" +
+      "eedmux\\V1\\GPBMetadata\352\002\013Feedmux::V1b\006pro" +
+      "to3"
     };
     descriptor = com.google.protobuf.Descriptors.FileDescriptor
       .internalBuildGeneratedFileFrom(descriptorData,

@@ -25,6 +25,7 @@ private static final long serialVersionUID = 0L;
     until_ = com.google.protobuf.ByteString.EMPTY;
     processed_ = com.google.protobuf.ByteString.EMPTY;
     instanceId_ = "";
+    feedFingerprint_ = com.google.protobuf.ByteString.EMPTY;
   }
 
   @java.lang.Override
@@ -374,6 +375,22 @@ private static final long serialVersionUID = 0L;
     }
   }
 
+  public static final int FEED_FINGERPRINT_FIELD_NUMBER = 11;
+  private com.google.protobuf.ByteString feedFingerprint_ = com.google.protobuf.ByteString.EMPTY;
+  /**
+   * <pre>
+   * Optional, at most 64 bytes. The fingerprint that the feed must have. Another feed is FAILED_PRECONDITION, FEED_CHANGED,
+   * before anything is stored or read.
+   * </pre>
+   *
+   * <code>bytes feed_fingerprint = 11 [json_name = "feedFingerprint"];</code>
+   * @return The feedFingerprint.
+   */
+  @java.lang.Override
+  public com.google.protobuf.ByteString getFeedFingerprint() {
+    return feedFingerprint_;
+  }
+
   private byte memoizedIsInitialized = -1;
   @java.lang.Override
   public final boolean isInitialized() {
@@ -417,6 +434,9 @@ private static final long serialVersionUID = 0L;
     }
     if (!com.google.protobuf.GeneratedMessageV3.isStringEmpty(instanceId_)) {
       com.google.protobuf.GeneratedMessageV3.writeString(output, 10, instanceId_);
+    }
+    if (!feedFingerprint_.isEmpty()) {
+      output.writeBytes(11, feedFingerprint_);
     }
     getUnknownFields().writeTo(output);
   }
@@ -465,6 +485,10 @@ private static final long serialVersionUID = 0L;
     if (!com.google.protobuf.GeneratedMessageV3.isStringEmpty(instanceId_)) {
       size += com.google.protobuf.GeneratedMessageV3.computeStringSize(10, instanceId_);
     }
+    if (!feedFingerprint_.isEmpty()) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeBytesSize(11, feedFingerprint_);
+    }
     size += getUnknownFields().getSerializedSize();
     memoizedSize = size;
     return size;
@@ -499,6 +523,8 @@ private static final long serialVersionUID = 0L;
         .equals(other.getProcessed())) return false;
     if (!getInstanceId()
         .equals(other.getInstanceId())) return false;
+    if (!getFeedFingerprint()
+        .equals(other.getFeedFingerprint())) return false;
     if (!getTargetCase().equals(other.getTargetCase())) return false;
     switch (targetCase_) {
       case 1:
@@ -543,6 +569,8 @@ private static final long serialVersionUID = 0L;
     hash = (53 * hash) + getProcessed().hashCode();
     hash = (37 * hash) + INSTANCE_ID_FIELD_NUMBER;
     hash = (53 * hash) + getInstanceId().hashCode();
+    hash = (37 * hash) + FEED_FINGERPRINT_FIELD_NUMBER;
+    hash = (53 * hash) + getFeedFingerprint().hashCode();
     switch (targetCase_) {
       case 1:
         hash = (37 * hash) + SUBSCRIPTION_FIELD_NUMBER;
@@ -711,6 +739,7 @@ private static final long serialVersionUID = 0L;
       }
       processed_ = com.google.protobuf.ByteString.EMPTY;
       instanceId_ = "";
+      feedFingerprint_ = com.google.protobuf.ByteString.EMPTY;
       targetCase_ = 0;
       target_ = null;
       return this;
@@ -774,6 +803,9 @@ private static final long serialVersionUID = 0L;
       }
       if (((from_bitField0_ & 0x00000200) != 0)) {
         result.instanceId_ = instanceId_;
+      }
+      if (((from_bitField0_ & 0x00000400) != 0)) {
+        result.feedFingerprint_ = feedFingerprint_;
       }
       result.bitField0_ |= to_bitField0_;
     }
@@ -856,6 +888,9 @@ private static final long serialVersionUID = 0L;
         instanceId_ = other.instanceId_;
         bitField0_ |= 0x00000200;
         onChanged();
+      }
+      if (other.getFeedFingerprint() != com.google.protobuf.ByteString.EMPTY) {
+        setFeedFingerprint(other.getFeedFingerprint());
       }
       switch (other.getTargetCase()) {
         case SUBSCRIPTION: {
@@ -953,6 +988,11 @@ private static final long serialVersionUID = 0L;
               bitField0_ |= 0x00000200;
               break;
             } // case 82
+            case 90: {
+              feedFingerprint_ = input.readBytes();
+              bitField0_ |= 0x00000400;
+              break;
+            } // case 90
             default: {
               if (!super.parseUnknownField(input, extensionRegistry, tag)) {
                 done = true; // was an endgroup tag
@@ -1794,6 +1834,53 @@ private static final long serialVersionUID = 0L;
       checkByteStringIsUtf8(value);
       instanceId_ = value;
       bitField0_ |= 0x00000200;
+      onChanged();
+      return this;
+    }
+
+    private com.google.protobuf.ByteString feedFingerprint_ = com.google.protobuf.ByteString.EMPTY;
+    /**
+     * <pre>
+     * Optional, at most 64 bytes. The fingerprint that the feed must have. Another feed is FAILED_PRECONDITION, FEED_CHANGED,
+     * before anything is stored or read.
+     * </pre>
+     *
+     * <code>bytes feed_fingerprint = 11 [json_name = "feedFingerprint"];</code>
+     * @return The feedFingerprint.
+     */
+    @java.lang.Override
+    public com.google.protobuf.ByteString getFeedFingerprint() {
+      return feedFingerprint_;
+    }
+    /**
+     * <pre>
+     * Optional, at most 64 bytes. The fingerprint that the feed must have. Another feed is FAILED_PRECONDITION, FEED_CHANGED,
+     * before anything is stored or read.
+     * </pre>
+     *
+     * <code>bytes feed_fingerprint = 11 [json_name = "feedFingerprint"];</code>
+     * @param value The feedFingerprint to set.
+     * @return This builder for chaining.
+     */
+    public Builder setFeedFingerprint(com.google.protobuf.ByteString value) {
+      if (value == null) { throw new NullPointerException(); }
+      feedFingerprint_ = value;
+      bitField0_ |= 0x00000400;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * Optional, at most 64 bytes. The fingerprint that the feed must have. Another feed is FAILED_PRECONDITION, FEED_CHANGED,
+     * before anything is stored or read.
+     * </pre>
+     *
+     * <code>bytes feed_fingerprint = 11 [json_name = "feedFingerprint"];</code>
+     * @return This builder for chaining.
+     */
+    public Builder clearFeedFingerprint() {
+      bitField0_ = (bitField0_ & ~0x00000400);
+      feedFingerprint_ = getDefaultInstance().getFeedFingerprint();
       onChanged();
       return this;
     }

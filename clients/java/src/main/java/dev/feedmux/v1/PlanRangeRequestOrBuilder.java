@@ -173,5 +173,16 @@ public interface PlanRangeRequestOrBuilder extends
   com.google.protobuf.ByteString
       getInstanceIdBytes();
 
+  /**
+   * <pre>
+   * Optional, at most 64 bytes. The fingerprint that the feed must have. Another feed is FAILED_PRECONDITION, FEED_CHANGED,
+   * before anything is stored or read.
+   * </pre>
+   *
+   * <code>bytes feed_fingerprint = 11 [json_name = "feedFingerprint"];</code>
+   * @return The feedFingerprint.
+   */
+  com.google.protobuf.ByteString getFeedFingerprint();
+
   dev.feedmux.v1.PlanRangeRequest.TargetCase getTargetCase();
 }

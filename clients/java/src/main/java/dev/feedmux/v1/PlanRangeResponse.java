@@ -25,6 +25,7 @@ private static final long serialVersionUID = 0L;
     slices_ = java.util.Collections.emptyList();
     after_ = com.google.protobuf.ByteString.EMPTY;
     routingKey_ = "";
+    feedFingerprint_ = com.google.protobuf.ByteString.EMPTY;
   }
 
   @java.lang.Override
@@ -307,6 +308,22 @@ private static final long serialVersionUID = 0L;
     }
   }
 
+  public static final int FEED_FINGERPRINT_FIELD_NUMBER = 10;
+  private com.google.protobuf.ByteString feedFingerprint_ = com.google.protobuf.ByteString.EMPTY;
+  /**
+   * <pre>
+   * The fingerprint of the feed that was planned: give it to ReadRange and to the next PlanRange, so that no range is
+   * planned by one feed and read by another.
+   * </pre>
+   *
+   * <code>bytes feed_fingerprint = 10 [json_name = "feedFingerprint"];</code>
+   * @return The feedFingerprint.
+   */
+  @java.lang.Override
+  public com.google.protobuf.ByteString getFeedFingerprint() {
+    return feedFingerprint_;
+  }
+
   private byte memoizedIsInitialized = -1;
   @java.lang.Override
   public final boolean isInitialized() {
@@ -347,6 +364,9 @@ private static final long serialVersionUID = 0L;
     }
     if (!com.google.protobuf.GeneratedMessageV3.isStringEmpty(routingKey_)) {
       com.google.protobuf.GeneratedMessageV3.writeString(output, 9, routingKey_);
+    }
+    if (!feedFingerprint_.isEmpty()) {
+      output.writeBytes(10, feedFingerprint_);
     }
     getUnknownFields().writeTo(output);
   }
@@ -392,6 +412,10 @@ private static final long serialVersionUID = 0L;
     if (!com.google.protobuf.GeneratedMessageV3.isStringEmpty(routingKey_)) {
       size += com.google.protobuf.GeneratedMessageV3.computeStringSize(9, routingKey_);
     }
+    if (!feedFingerprint_.isEmpty()) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeBytesSize(10, feedFingerprint_);
+    }
     size += getUnknownFields().getSerializedSize();
     memoizedSize = size;
     return size;
@@ -431,6 +455,8 @@ private static final long serialVersionUID = 0L;
         .equals(other.getAfter())) return false;
     if (!getRoutingKey()
         .equals(other.getRoutingKey())) return false;
+    if (!getFeedFingerprint()
+        .equals(other.getFeedFingerprint())) return false;
     if (!getUnknownFields().equals(other.getUnknownFields())) return false;
     return true;
   }
@@ -469,6 +495,8 @@ private static final long serialVersionUID = 0L;
     hash = (53 * hash) + getAfter().hashCode();
     hash = (37 * hash) + ROUTING_KEY_FIELD_NUMBER;
     hash = (53 * hash) + getRoutingKey().hashCode();
+    hash = (37 * hash) + FEED_FINGERPRINT_FIELD_NUMBER;
+    hash = (53 * hash) + getFeedFingerprint().hashCode();
     hash = (29 * hash) + getUnknownFields().hashCode();
     memoizedHashCode = hash;
     return hash;
@@ -635,6 +663,7 @@ private static final long serialVersionUID = 0L;
       }
       after_ = com.google.protobuf.ByteString.EMPTY;
       routingKey_ = "";
+      feedFingerprint_ = com.google.protobuf.ByteString.EMPTY;
       return this;
     }
 
@@ -711,6 +740,9 @@ private static final long serialVersionUID = 0L;
       }
       if (((from_bitField0_ & 0x00000100) != 0)) {
         result.routingKey_ = routingKey_;
+      }
+      if (((from_bitField0_ & 0x00000200) != 0)) {
+        result.feedFingerprint_ = feedFingerprint_;
       }
       result.bitField0_ |= to_bitField0_;
     }
@@ -811,6 +843,9 @@ private static final long serialVersionUID = 0L;
         bitField0_ |= 0x00000100;
         onChanged();
       }
+      if (other.getFeedFingerprint() != com.google.protobuf.ByteString.EMPTY) {
+        setFeedFingerprint(other.getFeedFingerprint());
+      }
       this.mergeUnknownFields(other.getUnknownFields());
       onChanged();
       return this;
@@ -894,6 +929,11 @@ private static final long serialVersionUID = 0L;
               bitField0_ |= 0x00000100;
               break;
             } // case 74
+            case 82: {
+              feedFingerprint_ = input.readBytes();
+              bitField0_ |= 0x00000200;
+              break;
+            } // case 82
             default: {
               if (!super.parseUnknownField(input, extensionRegistry, tag)) {
                 done = true; // was an endgroup tag
@@ -1845,6 +1885,53 @@ private static final long serialVersionUID = 0L;
       checkByteStringIsUtf8(value);
       routingKey_ = value;
       bitField0_ |= 0x00000100;
+      onChanged();
+      return this;
+    }
+
+    private com.google.protobuf.ByteString feedFingerprint_ = com.google.protobuf.ByteString.EMPTY;
+    /**
+     * <pre>
+     * The fingerprint of the feed that was planned: give it to ReadRange and to the next PlanRange, so that no range is
+     * planned by one feed and read by another.
+     * </pre>
+     *
+     * <code>bytes feed_fingerprint = 10 [json_name = "feedFingerprint"];</code>
+     * @return The feedFingerprint.
+     */
+    @java.lang.Override
+    public com.google.protobuf.ByteString getFeedFingerprint() {
+      return feedFingerprint_;
+    }
+    /**
+     * <pre>
+     * The fingerprint of the feed that was planned: give it to ReadRange and to the next PlanRange, so that no range is
+     * planned by one feed and read by another.
+     * </pre>
+     *
+     * <code>bytes feed_fingerprint = 10 [json_name = "feedFingerprint"];</code>
+     * @param value The feedFingerprint to set.
+     * @return This builder for chaining.
+     */
+    public Builder setFeedFingerprint(com.google.protobuf.ByteString value) {
+      if (value == null) { throw new NullPointerException(); }
+      feedFingerprint_ = value;
+      bitField0_ |= 0x00000200;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * The fingerprint of the feed that was planned: give it to ReadRange and to the next PlanRange, so that no range is
+     * planned by one feed and read by another.
+     * </pre>
+     *
+     * <code>bytes feed_fingerprint = 10 [json_name = "feedFingerprint"];</code>
+     * @return This builder for chaining.
+     */
+    public Builder clearFeedFingerprint() {
+      bitField0_ = (bitField0_ & ~0x00000200);
+      feedFingerprint_ = getDefaultInstance().getFeedFingerprint();
       onChanged();
       return this;
     }

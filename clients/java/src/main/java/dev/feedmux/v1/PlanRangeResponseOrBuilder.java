@@ -175,4 +175,15 @@ public interface PlanRangeResponseOrBuilder extends
    */
   com.google.protobuf.ByteString
       getRoutingKeyBytes();
+
+  /**
+   * <pre>
+   * The fingerprint of the feed that was planned: give it to ReadRange and to the next PlanRange, so that no range is
+   * planned by one feed and read by another.
+   * </pre>
+   *
+   * <code>bytes feed_fingerprint = 10 [json_name = "feedFingerprint"];</code>
+   * @return The feedFingerprint.
+   */
+  com.google.protobuf.ByteString getFeedFingerprint();
 }

@@ -23,6 +23,7 @@ private static final long serialVersionUID = 0L;
   private ReadRangeRequest() {
     after_ = com.google.protobuf.ByteString.EMPTY;
     until_ = com.google.protobuf.ByteString.EMPTY;
+    feedFingerprint_ = com.google.protobuf.ByteString.EMPTY;
   }
 
   @java.lang.Override
@@ -239,6 +240,21 @@ private static final long serialVersionUID = 0L;
     return messageBytesMax_;
   }
 
+  public static final int FEED_FINGERPRINT_FIELD_NUMBER = 6;
+  private com.google.protobuf.ByteString feedFingerprint_ = com.google.protobuf.ByteString.EMPTY;
+  /**
+   * <pre>
+   * Optional, at most 64 bytes. As in PlanRangeRequest; usually `PlanRangeResponse.feed_fingerprint`.
+   * </pre>
+   *
+   * <code>bytes feed_fingerprint = 6 [json_name = "feedFingerprint"];</code>
+   * @return The feedFingerprint.
+   */
+  @java.lang.Override
+  public com.google.protobuf.ByteString getFeedFingerprint() {
+    return feedFingerprint_;
+  }
+
   private byte memoizedIsInitialized = -1;
   @java.lang.Override
   public final boolean isInitialized() {
@@ -268,6 +284,9 @@ private static final long serialVersionUID = 0L;
     if (messageBytesMax_ != 0) {
       output.writeInt32(5, messageBytesMax_);
     }
+    if (!feedFingerprint_.isEmpty()) {
+      output.writeBytes(6, feedFingerprint_);
+    }
     getUnknownFields().writeTo(output);
   }
 
@@ -296,6 +315,10 @@ private static final long serialVersionUID = 0L;
       size += com.google.protobuf.CodedOutputStream
         .computeInt32Size(5, messageBytesMax_);
     }
+    if (!feedFingerprint_.isEmpty()) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeBytesSize(6, feedFingerprint_);
+    }
     size += getUnknownFields().getSerializedSize();
     memoizedSize = size;
     return size;
@@ -317,6 +340,8 @@ private static final long serialVersionUID = 0L;
         .equals(other.getUntil())) return false;
     if (getMessageBytesMax()
         != other.getMessageBytesMax()) return false;
+    if (!getFeedFingerprint()
+        .equals(other.getFeedFingerprint())) return false;
     if (!getTargetCase().equals(other.getTargetCase())) return false;
     switch (targetCase_) {
       case 1:
@@ -347,6 +372,8 @@ private static final long serialVersionUID = 0L;
     hash = (53 * hash) + getUntil().hashCode();
     hash = (37 * hash) + MESSAGE_BYTES_MAX_FIELD_NUMBER;
     hash = (53 * hash) + getMessageBytesMax();
+    hash = (37 * hash) + FEED_FINGERPRINT_FIELD_NUMBER;
+    hash = (53 * hash) + getFeedFingerprint().hashCode();
     switch (targetCase_) {
       case 1:
         hash = (37 * hash) + SUBSCRIPTION_FIELD_NUMBER;
@@ -500,6 +527,7 @@ private static final long serialVersionUID = 0L;
       after_ = com.google.protobuf.ByteString.EMPTY;
       until_ = com.google.protobuf.ByteString.EMPTY;
       messageBytesMax_ = 0;
+      feedFingerprint_ = com.google.protobuf.ByteString.EMPTY;
       targetCase_ = 0;
       target_ = null;
       return this;
@@ -544,6 +572,9 @@ private static final long serialVersionUID = 0L;
       }
       if (((from_bitField0_ & 0x00000010) != 0)) {
         result.messageBytesMax_ = messageBytesMax_;
+      }
+      if (((from_bitField0_ & 0x00000020) != 0)) {
+        result.feedFingerprint_ = feedFingerprint_;
       }
     }
 
@@ -608,6 +639,9 @@ private static final long serialVersionUID = 0L;
       }
       if (other.getMessageBytesMax() != 0) {
         setMessageBytesMax(other.getMessageBytesMax());
+      }
+      if (other.getFeedFingerprint() != com.google.protobuf.ByteString.EMPTY) {
+        setFeedFingerprint(other.getFeedFingerprint());
       }
       switch (other.getTargetCase()) {
         case SUBSCRIPTION: {
@@ -678,6 +712,11 @@ private static final long serialVersionUID = 0L;
               bitField0_ |= 0x00000010;
               break;
             } // case 40
+            case 50: {
+              feedFingerprint_ = input.readBytes();
+              bitField0_ |= 0x00000020;
+              break;
+            } // case 50
             default: {
               if (!super.parseUnknownField(input, extensionRegistry, tag)) {
                 done = true; // was an endgroup tag
@@ -1133,6 +1172,50 @@ private static final long serialVersionUID = 0L;
     public Builder clearMessageBytesMax() {
       bitField0_ = (bitField0_ & ~0x00000010);
       messageBytesMax_ = 0;
+      onChanged();
+      return this;
+    }
+
+    private com.google.protobuf.ByteString feedFingerprint_ = com.google.protobuf.ByteString.EMPTY;
+    /**
+     * <pre>
+     * Optional, at most 64 bytes. As in PlanRangeRequest; usually `PlanRangeResponse.feed_fingerprint`.
+     * </pre>
+     *
+     * <code>bytes feed_fingerprint = 6 [json_name = "feedFingerprint"];</code>
+     * @return The feedFingerprint.
+     */
+    @java.lang.Override
+    public com.google.protobuf.ByteString getFeedFingerprint() {
+      return feedFingerprint_;
+    }
+    /**
+     * <pre>
+     * Optional, at most 64 bytes. As in PlanRangeRequest; usually `PlanRangeResponse.feed_fingerprint`.
+     * </pre>
+     *
+     * <code>bytes feed_fingerprint = 6 [json_name = "feedFingerprint"];</code>
+     * @param value The feedFingerprint to set.
+     * @return This builder for chaining.
+     */
+    public Builder setFeedFingerprint(com.google.protobuf.ByteString value) {
+      if (value == null) { throw new NullPointerException(); }
+      feedFingerprint_ = value;
+      bitField0_ |= 0x00000020;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * Optional, at most 64 bytes. As in PlanRangeRequest; usually `PlanRangeResponse.feed_fingerprint`.
+     * </pre>
+     *
+     * <code>bytes feed_fingerprint = 6 [json_name = "feedFingerprint"];</code>
+     * @return This builder for chaining.
+     */
+    public Builder clearFeedFingerprint() {
+      bitField0_ = (bitField0_ & ~0x00000020);
+      feedFingerprint_ = getDefaultInstance().getFeedFingerprint();
       onChanged();
       return this;
     }

@@ -94,5 +94,15 @@ public interface ReadRangeRequestOrBuilder extends
    */
   int getMessageBytesMax();
 
+  /**
+   * <pre>
+   * Optional, at most 64 bytes. As in PlanRangeRequest; usually `PlanRangeResponse.feed_fingerprint`.
+   * </pre>
+   *
+   * <code>bytes feed_fingerprint = 6 [json_name = "feedFingerprint"];</code>
+   * @return The feedFingerprint.
+   */
+  com.google.protobuf.ByteString getFeedFingerprint();
+
   dev.feedmux.v1.ReadRangeRequest.TargetCase getTargetCase();
 }

@@ -22,6 +22,7 @@ private static final long serialVersionUID = 0L;
   }
   private ResolvePositionResponse() {
     position_ = com.google.protobuf.ByteString.EMPTY;
+    feedFingerprint_ = com.google.protobuf.ByteString.EMPTY;
   }
 
   @java.lang.Override
@@ -136,6 +137,23 @@ private static final long serialVersionUID = 0L;
     return time_ == null ? com.google.protobuf.Timestamp.getDefaultInstance() : time_;
   }
 
+  public static final int FEED_FINGERPRINT_FIELD_NUMBER = 4;
+  private com.google.protobuf.ByteString feedFingerprint_ = com.google.protobuf.ByteString.EMPTY;
+  /**
+   * <pre>
+   * The fingerprint of the request's feed: opaque, at most 64 bytes. It is equal for feeds that give the same events: the
+   * notation of the pipeline, `comment`, `batch_size`, `max_await_time_ms`, `read_preference` and the tenant's grants do not
+   * change it.
+   * </pre>
+   *
+   * <code>bytes feed_fingerprint = 4 [json_name = "feedFingerprint"];</code>
+   * @return The feedFingerprint.
+   */
+  @java.lang.Override
+  public com.google.protobuf.ByteString getFeedFingerprint() {
+    return feedFingerprint_;
+  }
+
   private byte memoizedIsInitialized = -1;
   @java.lang.Override
   public final boolean isInitialized() {
@@ -159,6 +177,9 @@ private static final long serialVersionUID = 0L;
     if (((bitField0_ & 0x00000002) != 0)) {
       output.writeMessage(3, getTime());
     }
+    if (!feedFingerprint_.isEmpty()) {
+      output.writeBytes(4, feedFingerprint_);
+    }
     getUnknownFields().writeTo(output);
   }
 
@@ -179,6 +200,10 @@ private static final long serialVersionUID = 0L;
     if (((bitField0_ & 0x00000002) != 0)) {
       size += com.google.protobuf.CodedOutputStream
         .computeMessageSize(3, getTime());
+    }
+    if (!feedFingerprint_.isEmpty()) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeBytesSize(4, feedFingerprint_);
     }
     size += getUnknownFields().getSerializedSize();
     memoizedSize = size;
@@ -207,6 +232,8 @@ private static final long serialVersionUID = 0L;
       if (!getTime()
           .equals(other.getTime())) return false;
     }
+    if (!getFeedFingerprint()
+        .equals(other.getFeedFingerprint())) return false;
     if (!getUnknownFields().equals(other.getUnknownFields())) return false;
     return true;
   }
@@ -228,6 +255,8 @@ private static final long serialVersionUID = 0L;
       hash = (37 * hash) + TIME_FIELD_NUMBER;
       hash = (53 * hash) + getTime().hashCode();
     }
+    hash = (37 * hash) + FEED_FINGERPRINT_FIELD_NUMBER;
+    hash = (53 * hash) + getFeedFingerprint().hashCode();
     hash = (29 * hash) + getUnknownFields().hashCode();
     memoizedHashCode = hash;
     return hash;
@@ -381,6 +410,7 @@ private static final long serialVersionUID = 0L;
         timeBuilder_.dispose();
         timeBuilder_ = null;
       }
+      feedFingerprint_ = com.google.protobuf.ByteString.EMPTY;
       return this;
     }
 
@@ -429,6 +459,9 @@ private static final long serialVersionUID = 0L;
             ? time_
             : timeBuilder_.build();
         to_bitField0_ |= 0x00000002;
+      }
+      if (((from_bitField0_ & 0x00000008) != 0)) {
+        result.feedFingerprint_ = feedFingerprint_;
       }
       result.bitField0_ |= to_bitField0_;
     }
@@ -486,6 +519,9 @@ private static final long serialVersionUID = 0L;
       if (other.hasTime()) {
         mergeTime(other.getTime());
       }
+      if (other.getFeedFingerprint() != com.google.protobuf.ByteString.EMPTY) {
+        setFeedFingerprint(other.getFeedFingerprint());
+      }
       this.mergeUnknownFields(other.getUnknownFields());
       onChanged();
       return this;
@@ -531,6 +567,11 @@ private static final long serialVersionUID = 0L;
               bitField0_ |= 0x00000004;
               break;
             } // case 26
+            case 34: {
+              feedFingerprint_ = input.readBytes();
+              bitField0_ |= 0x00000008;
+              break;
+            } // case 34
             default: {
               if (!super.parseUnknownField(input, extensionRegistry, tag)) {
                 done = true; // was an endgroup tag
@@ -904,6 +945,56 @@ private static final long serialVersionUID = 0L;
         time_ = null;
       }
       return timeBuilder_;
+    }
+
+    private com.google.protobuf.ByteString feedFingerprint_ = com.google.protobuf.ByteString.EMPTY;
+    /**
+     * <pre>
+     * The fingerprint of the request's feed: opaque, at most 64 bytes. It is equal for feeds that give the same events: the
+     * notation of the pipeline, `comment`, `batch_size`, `max_await_time_ms`, `read_preference` and the tenant's grants do not
+     * change it.
+     * </pre>
+     *
+     * <code>bytes feed_fingerprint = 4 [json_name = "feedFingerprint"];</code>
+     * @return The feedFingerprint.
+     */
+    @java.lang.Override
+    public com.google.protobuf.ByteString getFeedFingerprint() {
+      return feedFingerprint_;
+    }
+    /**
+     * <pre>
+     * The fingerprint of the request's feed: opaque, at most 64 bytes. It is equal for feeds that give the same events: the
+     * notation of the pipeline, `comment`, `batch_size`, `max_await_time_ms`, `read_preference` and the tenant's grants do not
+     * change it.
+     * </pre>
+     *
+     * <code>bytes feed_fingerprint = 4 [json_name = "feedFingerprint"];</code>
+     * @param value The feedFingerprint to set.
+     * @return This builder for chaining.
+     */
+    public Builder setFeedFingerprint(com.google.protobuf.ByteString value) {
+      if (value == null) { throw new NullPointerException(); }
+      feedFingerprint_ = value;
+      bitField0_ |= 0x00000008;
+      onChanged();
+      return this;
+    }
+    /**
+     * <pre>
+     * The fingerprint of the request's feed: opaque, at most 64 bytes. It is equal for feeds that give the same events: the
+     * notation of the pipeline, `comment`, `batch_size`, `max_await_time_ms`, `read_preference` and the tenant's grants do not
+     * change it.
+     * </pre>
+     *
+     * <code>bytes feed_fingerprint = 4 [json_name = "feedFingerprint"];</code>
+     * @return This builder for chaining.
+     */
+    public Builder clearFeedFingerprint() {
+      bitField0_ = (bitField0_ & ~0x00000008);
+      feedFingerprint_ = getDefaultInstance().getFeedFingerprint();
+      onChanged();
+      return this;
     }
     @java.lang.Override
     public final Builder setUnknownFields(

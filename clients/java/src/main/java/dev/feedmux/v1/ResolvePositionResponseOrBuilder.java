@@ -71,4 +71,16 @@ public interface ResolvePositionResponseOrBuilder extends
    * <code>.google.protobuf.Timestamp time = 3 [json_name = "time"];</code>
    */
   com.google.protobuf.TimestampOrBuilder getTimeOrBuilder();
+
+  /**
+   * <pre>
+   * The fingerprint of the request's feed: opaque, at most 64 bytes. It is equal for feeds that give the same events: the
+   * notation of the pipeline, `comment`, `batch_size`, `max_await_time_ms`, `read_preference` and the tenant's grants do not
+   * change it.
+   * </pre>
+   *
+   * <code>bytes feed_fingerprint = 4 [json_name = "feedFingerprint"];</code>
+   * @return The feedFingerprint.
+   */
+  com.google.protobuf.ByteString getFeedFingerprint();
 }

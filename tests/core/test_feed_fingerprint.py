@@ -1,0 +1,87 @@
+from dataclasses import fields, replace
+
+import bson
+import pytest
+
+from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.core.feed import FeedSpec, Scope
+from feedmux_server.core.feed_fingerprint import check_fingerprint, feed_fingerprint
+from feedmux_server.core.pipeline_policy import pipeline_from_extended_json
+
+STAGES = [{"$match": {"operationType": "insert", "fullDocument.n": {"$gt": 3}}}, {"$unset": "a"}]
+SPEC = FeedSpec(Scope("main", "shop", "orders"), pipeline=bson.encode({"pipeline": STAGES}))
+OTHERS = [
+    replace(SPEC, scope=Scope("other", "shop", "orders")),
+    replace(SPEC, scope=Scope("main", "shopo", "rders")),
+    replace(SPEC, scope=Scope("main", "shop")),
+    replace(SPEC, scope=Scope("main")),
+    replace(SPEC, pipeline=b""),
+    replace(SPEC, pipeline=bson.encode({"pipeline": STAGES[::-1]})),
+    replace(SPEC, full_document="updateLookup"),
+    replace(SPEC, full_document_before_change="updateLookup"),
+    replace(SPEC, show_expanded_events=True),
+    replace(SPEC, match_collection_uuid_for_update_lookup=True),
+    replace(SPEC, collation=bson.encode({"locale": "de"})),
+    replace(SPEC, read_concern="local"),
+]
+SAME = [
+    replace(SPEC, comment=bson.encode({"comment": "x"})),
+    replace(SPEC, batch_size=7),
+    replace(SPEC, max_await_time_ms=3),
+    replace(SPEC, read_preference="secondary"),
+    replace(SPEC, full_document="default"),
+    replace(SPEC, full_document_before_change="off"),
+    replace(SPEC, read_concern="majority"),
+]
+
+
+def test_every_field_that_decides_what_comes_separates_feeds() -> None:
+    assert len({feed_fingerprint(each) for each in (SPEC, *OTHERS)}) == len(OTHERS) + 1
+    told = {
+        field.name
+        for field in fields(FeedSpec)
+        for other in (*OTHERS, *SAME)
+        if getattr(other, field.name) != getattr(SPEC, field.name)
+    }
+    assert told == {field.name for field in fields(FeedSpec)}, "a new field: say which kind it is"
+
+
+@pytest.mark.parametrize("same", SAME)
+def test_what_changes_no_event_changes_no_fingerprint(same: FeedSpec) -> None:
+    assert feed_fingerprint(same) == feed_fingerprint(SPEC)
+    check_fingerprint(same, feed_fingerprint(SPEC))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[{"$match": {"operationType": "insert", "fullDocument.n": {"$gt": 3}}}, {"$unset": "a"}]',
+        '[ {"$match":{"operationType":"\\u0069nsert","fullDocument.n":{"$gt":{"$numberInt":"3"}}}},\n{"$unset":"a"}]',
+    ],
+)
+def test_the_notation_does_not_matter(text: str) -> None:
+    assert feed_fingerprint(replace(SPEC, pipeline=pipeline_from_extended_json(text))) == feed_fingerprint(SPEC)
+
+
+def test_no_pipeline_and_an_empty_one_are_the_same() -> None:
+    none = replace(SPEC, pipeline=b"")
+    assert feed_fingerprint(replace(SPEC, pipeline=bson.encode({"pipeline": []}))) == feed_fingerprint(none)
+
+
+def test_the_fingerprint_is_stable_over_releases() -> None:
+    """Spark's checkpoints hold it: if it changes, every query fails at its next start."""
+    assert feed_fingerprint(SPEC).hex() == "c33339a7d1a727283e3d29b99434ce5b"
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [(b"x", "FEED_CHANGED"), (feed_fingerprint(SPEC)[:8], "FEED_CHANGED"), (bytes(65), "MESSAGE_INVALID")],
+)
+def test_another_fingerprint_is_rejected(given: bytes, reason: str) -> None:
+    with pytest.raises(FeedmuxError) as caught:
+        check_fingerprint(SPEC, given)
+    assert (caught.value.reason, caught.value.field) == (reason, "feed_fingerprint")
+
+
+def test_no_fingerprint_is_accepted() -> None:
+    check_fingerprint(SPEC, b"")

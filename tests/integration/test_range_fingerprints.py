@@ -1,0 +1,114 @@
+"""No range is planned by one feed and read by another: what PlanRange and ReadRange do with a feed's fingerprint."""
+
+import json
+from typing import Any
+
+import bson
+from pymongo.database import Database
+
+from feedmux.v1 import change_feed_pb2 as wire
+from feedmux.v1 import feed_pb2
+from feedmux_server.core.grant import make_grant
+from tests.integration.servers import Here
+from tests.integration.wire import EARLIEST, Api, feed, refused
+
+Documents = Database[dict[str, Any]]
+FEW = '[{"$match": {"fullDocument.n": {"$lt": 5}}}]'
+MANY = '[{"$match": {"fullDocument.n": {"$gte": 5}}}]'
+CHANGED = ("FAILED_PRECONDITION", "FEED_CHANGED")
+
+
+def insert(database: Documents, numbers: range) -> None:
+    database.c.insert_many([{"n": n} for n in numbers])
+
+
+async def resolved(api: Api, wanted: feed_pb2.Feed) -> wire.ResolvePositionResponse:
+    return await api.resolve(wanted, EARLIEST)
+
+
+async def numbers(api: Api, plan: wire.PlanRangeResponse, **fields: Any) -> list[int]:
+    found = [await api.read_range(after=each.after, until=each.until, **fields).rest() for each in plan.slices]
+    return [event.n for part in found for event in part]
+
+
+async def test_every_way_to_name_a_feed_gives_the_same_fingerprint(api: Api, database: Documents, name: str) -> None:
+    text = feed(database.name, "c", FEW, comment=bson.encode({"comment": "text"}))
+    binary = feed(database.name, "c")
+    binary.pipeline.bson = bson.encode({"pipeline": json.loads(FEW)})
+    start = await resolved(api, text)
+    await api.create(name, text, EARLIEST)
+    insert(database, range(10))
+    by_name = await api.plan(subscription=name, instance_id="one")
+    found = {
+        start.feed_fingerprint,
+        (await resolved(api, binary)).feed_fingerprint,
+        (await api.plan(feed=text, after=start.position)).feed_fingerprint,
+        (await api.plan(feed=binary, after=start.position)).feed_fingerprint,
+        by_name.feed_fingerprint,
+    }
+    assert len(found) == 1
+    (fingerprint,) = found
+    assert fingerprint != (await resolved(api, feed(database.name, "c", MANY))).feed_fingerprint
+    for target in ({"subscription": name}, {"feed": text}, {"feed": binary}):
+        assert await numbers(api, by_name, feed_fingerprint=fingerprint, **target) == list(range(5))
+
+
+async def test_a_plan_of_another_feed_is_rejected_before_anything_is_stored(
+    api: Api, database: Documents, name: str
+) -> None:
+    few, many = feed(database.name, "c", FEW), feed(database.name, "c", MANY)
+    start = await resolved(api, many)
+    created = await api.create(name, few, EARLIEST)
+    insert(database, range(10))
+    plan = await api.plan(subscription=name, instance_id="one")
+    assert await numbers(api, plan, feed=few) == list(range(5))
+    wrong = {"feed_fingerprint": start.feed_fingerprint}
+    refusal = await refused(api.plan(subscription=name, instance_id="one", after=plan.end, processed=plan.end, **wrong))
+    assert (refusal.code, refusal.reason) == CHANGED
+    assert "the feed changed" in refusal.message
+    stored = await api.get(name)
+    assert (stored.position, stored.active) == (created.position, False)
+    refusal = await refused(api.plan(feed=few, after=start.position, **wrong))
+    assert (refusal.code, refusal.reason) == CHANGED
+
+
+async def test_an_update_is_noticed_by_the_next_plan_and_the_next_read(
+    api: Api, database: Documents, name: str
+) -> None:
+    few, many = feed(database.name, "c", FEW), feed(database.name, "c", MANY)
+    await api.create(name, few, EARLIEST)
+    insert(database, range(10))
+    plan = await api.plan(subscription=name, instance_id="one")
+    carried = {"feed_fingerprint": plan.feed_fingerprint}
+    await api.update(name=name, feed=many)
+    for refusal in (
+        await refused(api.plan(subscription=name, instance_id="one", **carried)),
+        await api.read_range(subscription=name, after=plan.after, until=plan.end, **carried).end(),
+        await api.read_range(feed=many, after=plan.after, until=plan.end, **carried).end(),
+    ):
+        assert (refusal.code, refusal.reason) == CHANGED
+    # What was planned is still read by the feed that planned it.
+    assert await numbers(api, plan, feed=few, **carried) == list(range(5))
+    again = await api.plan(subscription=name, instance_id="one")
+    assert await numbers(api, again, subscription=name, feed_fingerprint=again.feed_fingerprint) == list(range(5, 10))
+
+
+async def test_a_changed_grant_takes_effect_and_is_no_changed_feed(
+    here: Here, api: Api, database: Documents, name: str
+) -> None:
+    wanted = feed(database.name, "c", FEW)
+    await api.create(name, wanted, EARLIEST)
+    insert(database, range(10))
+    plan = await api.plan(subscription=name, instance_id="one")
+    carried = {"feed_fingerprint": plan.feed_fingerprint}
+    assert await numbers(api, plan, feed=wanted, **carried) == list(range(5))
+    before = here.server.service.grants
+    hidden = make_grant("*", database.name, "*", hide=["n"])
+    try:
+        here.server.service.change_grants({**before, "default": (hidden,)})
+        again = await api.plan(subscription=name, instance_id="one", **carried)
+        assert again.feed_fingerprint == plan.feed_fingerprint
+        events = await api.read_range(feed=wanted, after=again.after, until=again.end, **carried).rest()
+        assert events == []  # the pipeline sees no `n`
+    finally:
+        here.server.service.change_grants(before)
