@@ -28,6 +28,7 @@ SAME = [
     replace(SPEC, comment=bson.encode({"comment": "x"})),
     replace(SPEC, batch_size=7),
     replace(SPEC, max_await_time_ms=3),
+    replace(SPEC, bounded=True),
     replace(SPEC, read_preference="secondary"),
     replace(SPEC, full_document="default"),
     replace(SPEC, full_document_before_change="off"),

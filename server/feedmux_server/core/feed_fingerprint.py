@@ -18,7 +18,7 @@ from feedmux_server.core.feed import FeedSpec, Scope
 
 FINGERPRINT_BYTES_MAX: Final = 64
 _BYTES: Final = 16
-_NO_MATTER: Final = frozenset({"comment", "batch_size", "max_await_time_ms", "read_preference"})
+_NO_MATTER: Final = frozenset({"bounded", "comment", "batch_size", "max_await_time_ms", "read_preference"})
 _SAME_AS_UNSET: Final = {
     "pipeline": bson.encode({"pipeline": []}),
     "full_document": "default",
