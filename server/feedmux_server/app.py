@@ -155,6 +155,8 @@ async def running(
                 committing.cancel()
             else:
                 log.info("serving", extra={"address": _address(config.listen.data, ports.data)})
+                if not insecure_no_auth:
+                    _warn_of_plaintext(config)
                 unfit = _Unfit(stop)
                 stored = StoredHistory(service, config.limits.stored_look_s)
                 look = Look(hub, ranges, batcher, config.limits.sessions, lambda: health.ready)
@@ -228,6 +230,15 @@ def _audit_log(config: Config) -> AuditLog:
             f"audit.file {config.audit.file} cannot be written: {error.strerror}. Name a file in a folder that this"
             " user may write to, or leave it out: then the lines go to standard error"
         ) from None
+
+
+def _warn_of_plaintext(config: Config) -> None:
+    if addresses := config.plaintext_addresses:
+        log.warning(
+            "keys and events cross the network in plaintext: %s is without TLS. Set tls.certificate_file and"
+            " tls.key_file; or, where a proxy or a service mesh encrypts the connection, listen.accept_plaintext",
+            " and ".join(addresses),
+        )
 
 
 def _address(listen: str, port: int) -> str:

@@ -85,6 +85,16 @@ class ListenSection(_Section):
         description="The metrics page for Prometheus, http without TLS; empty for none. Where this is not set and the"
         " default port is taken, the server goes on without it.",
     )
+    accept_plaintext: bool = Field(
+        default=False,
+        description="Credentials may cross the network without TLS: where a proxy or a service mesh encrypts the"
+        " connection. False: the server warns at its start if `data` or `operator` accepts them so.",
+    )
+
+    @property
+    def open_addresses(self) -> tuple[str, ...]:
+        """Of data and operator, those that other machines can reach."""
+        return tuple(each for each in (self.data, self.operator) if not _is_of_this_machine(each))
 
 
 class TlsSection(_Section):
@@ -144,6 +154,10 @@ def _is_local(host: str) -> bool:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _is_of_this_machine(address: str) -> bool:
+    return address.startswith("unix") or _is_local(address.rpartition(":")[0].strip("[]"))
 
 
 class LimitsSection(_Section):
@@ -409,6 +423,11 @@ class Config(BaseSettings):
         if self.listen.data_mtls and (self.tls is None or self.tls.client_ca_file is None):
             raise ValueError("listen.data_mtls needs tls.client_ca_file")
         return self
+
+    @property
+    def plaintext_addresses(self) -> tuple[str, ...]:
+        """Where credentials cross the network without TLS, and nobody has said that this is meant."""
+        return () if self.tls is not None or self.listen.accept_plaintext else self.listen.open_addresses
 
     @field_validator("operator_key_hashes")
     @classmethod

@@ -152,7 +152,15 @@ async def _files(config: Config) -> list[Finding]:
     else:
         count = len(load_tenants(config.tenants_file).tenants)
         found.append(Finding("tenants", Level.OK, f"{config.tenants_file} has {count} tenants"))
-    if config.tls is None:
+    if addresses := config.plaintext_addresses:
+        advice = (
+            "Set tls.certificate_file and tls.key_file, or listen.accept_plaintext where a proxy or a mesh encrypts"
+        )
+        says = f"keys cross the network in plaintext: {' and '.join(addresses)} is without TLS"
+        found.append(Finding("tls", Level.WARNING, says, advice))
+    elif config.tls is None and config.listen.accept_plaintext:
+        found.append(Finding("tls", Level.OK, "plaintext is accepted (listen.accept_plaintext)"))
+    elif config.tls is None:
         advice = "Leave it so only where a proxy ends TLS, or nobody else can listen"
         found.append(Finding("tls", Level.WARNING, "the data and operator ports are without TLS", advice))
     else:

@@ -135,6 +135,16 @@ def test_a_forced_match_asks_for_both_images_and_refuses_what_shows_other_times(
     assert apply_grants((hiding,), replace(SPEC, full_document="updateLookup"))[0].full_document == "updateLookup"
 
 
+@pytest.mark.parametrize("name", ["full_document", "full_document_before_change"])
+def test_an_image_that_is_required_would_tell_of_changes_that_are_hidden(name: str) -> None:
+    hiding, plain = make_grant("*", "shop", "*", None, ["secret"]), make_grant("*", "shop", "orders")
+    required: dict[str, Any] = {name: "required"}
+    error = refused((hiding,), replace(SPEC, **required))
+    assert (error.reason, error.field) == (ErrorReason.OPTION_REFUSED, f"feed.{name}")
+    assert refused((plain, hiding), replace(DATABASE, **required)).field == f"feed.{name}"
+    assert getattr(apply_grants((plain,), replace(DATABASE, **required))[0], name) == "required"
+
+
 def test_hidden_paths_within_others_and_repeated_ones_change_nothing() -> None:
     assert make_grant("*", "*", "*", None, ["b", "a.b", "a", "b", "a.b.c"]).hide == ("a", "b")
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from feedmux_server.core.errors import ErrorReason
-from feedmux_server.core.resume_policy import RESUMABLE_LABEL, Action, MongoFailure, classify
+from feedmux_server.core.resume_policy import RESUMABLE_LABEL, Action, MongoFailure, classify, without_words
 
 GET_MORE = MongoFailure(1, "InternalError", "something", frozenset(), False, "getMore", 17)
 AGGREGATE = replace(GET_MORE, during="aggregate")
@@ -146,3 +146,33 @@ def test_tokens_and_documents_stay_out_of_messages(code: int, message: str, kept
     told = classify(replace(GET_MORE, code=code, message=message)).error.message
     assert kept in told
     assert not any(part in told for part in ("826B", "_data", "Expected", "found:", "element", "secret"))
+
+
+ANSWERED = [1, 2, 13, 18, 43, 47, 50, 123, 136, 241, 260, 280, 286, 326, 8000, 10107, 10334, 11601, 16608, 40573, 51059]
+
+
+@pytest.mark.parametrize("failure", [AGGREGATE, GET_MORE])
+@pytest.mark.parametrize("code", ANSWERED)
+def test_nothing_of_mongodbs_answer_stays_where_grants_withhold_something(failure: MongoFailure, code: int) -> None:
+    said = f"canary: Executor error during getMore :: caused by :: {TOKEN}"
+    answer = replace(failure, code=code, code_name="CanaryName", message=said, labels=frozenset({"CanaryLabel"}))
+    shown, told = classify(answer), without_words(classify(answer))
+    assert (told.action, told.error.reason) == (shown.action, shown.error.reason)
+    assert told.error.retry_after_s == shown.error.retry_after_s
+    if told.error.reason is not ErrorReason.OPTION_REFUSED:
+        assert told.error.metadata == {}
+        assert "anary" not in told.error.message
+
+
+def test_words_about_a_pipeline_that_was_not_run_stay() -> None:
+    answer = replace(AGGREGATE, code=40324, message="Unrecognized pipeline stage name: '$foo'")
+    assert "$foo" in without_words(classify(answer)).error.message
+
+
+@pytest.mark.parametrize("code", [13, 18, 8000])
+def test_a_refused_command_is_quoted_to_nobody(code: int) -> None:
+    """MongoDB quotes the whole command: with grants, the stages of the policy stand in it."""
+    quoted = 'not authorized on shop to execute command { aggregate: "orders", pipeline: [ canary ] }'
+    error = classify(replace(AGGREGATE, code=code, code_name="Unauthorized", message=quoted)).error
+    assert "canary" not in error.message + repr(error.metadata)
+    assert error.metadata["code"] == str(code)

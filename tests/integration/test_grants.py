@@ -508,26 +508,105 @@ async def test_a_pipeline_cannot_fail_on_documents_of_others(tenant: Any, databa
     assert everything.end.reason == "PIPELINE_FAILED"
 
 
-async def test_errors_do_not_quote_events(tenant: Any, database: Documents) -> None:
+async def test_errors_hold_nothing_of_mongodbs(tenant: Any, database: Documents) -> None:
     since = now(database)
     database["orders"].insert_one({"_id": 1, "secret": "canary", "note": "visible-text"})
-    database["orders"].update_one({"_id": 1}, {"$set": {"secret": "canary-2"}})
-    for asked, reason in (
-        (feed(database.name, "orders", full_document="required"), "IMAGE_UNAVAILABLE"),
-        (feed(database.name, "orders", '[{"$set": {"x": {"$toInt": "$fullDocument.note"}}}]'), "PIPELINE_FAILED"),
+    database["orders"].update_one({"_id": 1}, {"$set": {"secret": "canary-2", "note": "visible-text"}})
+    for name, scope, options, reason in (
+        ("orders", "", {"full_document": "required"}, "IMAGE_UNAVAILABLE"),
+        ("hiding", "orders", {"pipeline": TO_INT}, "PIPELINE_FAILED"),
+        ("team-a", "orders", {"pipeline": '[{"$unset": "_id"}]'}, "RESUME_TOKEN_MODIFIED"),
     ):
-        seen = await see(await tenant("hiding"), database, asked, since)
+        database["orders"].insert_one({"owner": "a", "note": "visible-text"})
+        seen = await see(await tenant(name), database, feed(database.name, scope, **options), since)
         assert seen.end is not None
         assert seen.end.reason == reason
         assert "withheld" in seen.end.message
         assert "canary" not in seen
-        assert "visible-text" not in seen.end.message
+        assert "visible-text" not in repr(seen.end)
+        assert set(seen.end.metadata) == set()
     # Words about the pipeline itself are the user's own.
     outcome = (
         await (await tenant("hiding")).watch(feed(database.name, "orders", '[{"$set": {"x": {"$nope": 1}}}]')).end()
     )
     assert outcome.reason == "OPTION_REFUSED"
     assert "$nope" in outcome.message
+
+
+TO_INT = '[{"$set": {"x": {"$toInt": "$fullDocument.note"}}}]'
+QUESTIONS = (
+    '{"$divide": [1, "$fullDocument.secret"]}',
+    '{"$toInt": "$fullDocument.secret"}',
+    '{"$toInt": "$updateDescription.updatedFields.secret"}',
+    '{"$divide": [1, {"$getField": {"field": "secret", "input": "$e.fullDocument"}}]}',
+    '{"$toObjectId": "$fullDocumentBeforeChange.secret"}',
+    '{"$arrayToObject": "$fullDocument.secret"}',
+    '{"$dateFromString": {"dateString": "$fullDocument.secret"}}',
+)
+"""Each fails on some value of a hidden field, or of another's document."""
+
+
+@pytest.mark.parametrize("name", ["team-a", "hiding"])
+async def test_no_pipeline_fails_on_what_is_withheld(tenant: Any, database: Documents, name: str) -> None:
+    """Whether it fails, and how, would answer a question about it; so would a missing image, or an event's size."""
+    with_images(database, "orders")
+    since, orders = now(database), database["orders"]
+    orders.insert_many([{"_id": "mine", "owner": "a", "n": 1, "secret": 0}])
+    for secret in ("canary", {"canary": 1}, ["canary"], 0, None):
+        orders.update_one({"_id": "mine"}, {"$set": {"secret": secret}})
+        if name == "team-a":
+            orders.replace_one({"_id": "canary"}, {"owner": "b", "n": secret, "secret": secret}, upsert=True)
+    private = database["private"]  # it has no images
+    private.insert_one({"_id": "canary", "secret": "canary"})
+    private.update_one({}, {"$set": {"secret": 0}})
+    mode, api = "whenAvailable", await tenant(name)
+    asked = [
+        feed(database.name, scope, stages % question, full_document=mode, full_document_before_change=mode)
+        for question in QUESTIONS
+        for stages in ('[{"$set": {"x": %s}}]', '[{"$match": {"$expr": %s}}]')
+        for scope in ("orders", "")
+    ]
+    for one, seen in zip(
+        asked, await asyncio.gather(*(see(api, database, each, since) for each in asked)), strict=True
+    ):
+        assert seen.end is None, (one, seen.end)
+        assert "canary" not in seen
+
+
+@pytest.mark.parametrize("option", ["full_document", "full_document_before_change"])
+async def test_a_missing_image_of_what_is_withheld_ends_nothing(tenant: Any, database: Documents, option: str) -> None:
+    with_images(database, "orders")
+    since = now(database)
+    database["orders"].insert_one({"_id": 1, "n": 1})
+    database["private"].insert_one({"_id": "canary"})
+    database["private"].update_one({}, {"$set": {"n": "canary"}})
+    database["private"].delete_one({})
+    database["orders"].update_one({"_id": 1}, {"$set": {"n": 2}})
+    seen = await see(await tenant("orders"), database, feed(database.name, **{option: "required"}), since)
+    assert seen.end is None
+    assert seen.kinds == ["insert", "update"]
+    outcome = await refused(
+        (await tenant("hiding")).resolve(feed(database.name, "orders", **{option: "required"}), LATEST)
+    )
+    assert (outcome.reason, "hides fields" in outcome.message) == ("OPTION_REFUSED", True)
+
+
+async def test_the_size_of_what_is_withheld_ends_nothing(tenant: Any, database: Documents) -> None:
+    """An event of over 16 MB, most of it hidden or another's, is no larger than what is shown of it."""
+    with_images(database, "orders")
+    since, orders = now(database), database["orders"]
+    large = "canary" * 1_500_000
+    orders.insert_many([{"_id": 1, "owner": "a", "secret": large}, {"_id": 2, "owner": "b", "secret": large}])
+    orders.update_many({}, {"$set": {"secret": large + "x"}})
+    orders.update_many({}, {"$set": {"secret": large, "n": 1}})
+    orders.insert_one({"_id": 3, "owner": "a"})
+    mode = "whenAvailable"
+    asked = feed(database.name, "orders", full_document=mode, full_document_before_change=mode)
+    for name in ("team-a", "hiding"):
+        seen = await see(await tenant(name), database, asked, since)
+        assert seen.end is None, seen.end
+        assert "canary" not in seen
+        assert seen.events[-1]["documentKey"]["_id"] == 3
 
 
 async def test_a_token_cannot_be_used_to_ask_for_a_change(tenant: Any, database: Documents) -> None:

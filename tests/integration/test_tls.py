@@ -17,10 +17,12 @@ from pymongo.database import Database
 
 from feedmux.link import Tls
 from feedmux_server.config import ConfigError, make_config
+from feedmux_server.core.finding import Level
+from feedmux_server.doctor import _files
 from feedmux_server.embedded import RedisServer, ReplicaSet
 from feedmux_server.rpc.server import Ports
 from tests.integration.certificates import Authority
-from tests.integration.servers import until
+from tests.integration.servers import KEY_A, serving, settings, tenants_file, until
 from tests.integration.tenancy import Tenancy, configuration, entry, tenancy
 from tests.integration.wire import Api, feed
 
@@ -206,3 +208,41 @@ def test_what_cannot_be_configured() -> None:
     values = {"sources": {"main": {"uri": "mongodb://x"}}, "listen": {"data_mtls": "127.0.0.1:0"}}
     with pytest.raises(ConfigError, match="client_ca_file"):
         make_config(values)
+
+
+PLAIN = {"sources": {"main": {"uri": "mongodb://x"}}}
+FILES = {"certificate_file": "c", "key_file": "k"}
+
+
+@pytest.mark.parametrize(
+    ("listen", "tls", "exposed"),
+    [
+        ({}, None, ()),
+        ({"data": "localhost:7117", "operator": "[::1]:7118"}, None, ()),
+        ({"data": "unix:/run/feedmux.sock", "health": "0.0.0.0:1", "metrics": "0.0.0.0:2"}, None, ()),
+        ({"data": "0.0.0.0:7117"}, None, ("0.0.0.0:7117",)),
+        ({"data": "[::]:7117", "operator": "10.1.2.3:7118"}, None, ("[::]:7117", "10.1.2.3:7118")),
+        ({"data": "feeds.example.com:7117"}, None, ("feeds.example.com:7117",)),
+        ({"data": "0.0.0.0:7117"}, FILES, ()),
+        ({"data": "0.0.0.0:7117", "accept_plaintext": True}, None, ()),
+    ],
+)
+def test_where_keys_cross_the_network_in_plaintext(
+    listen: dict[str, Any], tls: dict[str, str] | None, exposed: tuple[str, ...]
+) -> None:
+    assert make_config({**PLAIN, "listen": listen, "tls": tls}).plaintext_addresses == exposed
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+async def test_a_server_warns_of_keys_in_plaintext(
+    mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture, accepted: bool
+) -> None:
+    values = settings(mongo.uri, redis_server.url)
+    values["listen"] |= {"data": "0.0.0.0:0", "accept_plaintext": accepted}
+    values["tenants_file"] = str(tenants_file(tmp_path))
+    with caplog.at_level(logging.WARNING):
+        async with serving(values, key=KEY_A):
+            warned = [each.getMessage() for each in caplog.records if "plaintext" in each.getMessage()]
+    assert [("0.0.0.0:0" in each, "tls.certificate_file" in each) for each in warned] == [(True, True)] * (not accepted)
+    [found, *_] = [each for each in await _files(make_config(values)) if each.check == "tls"]
+    assert (found.level is Level.OK) == accepted

@@ -138,6 +138,41 @@ async def test_a_refusal_is_no_failure_of_the_server(
         assert call.status.code == call.status.STATUS_CODE_UNSET
 
 
+async def test_nothing_of_pipelines_and_documents_is_exported(
+    mongo: ReplicaSet, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, database: Documents, name: str
+) -> None:
+    """MongoDB quotes both in its errors, and the errors of calls and streams stand in spans and logs."""
+    asked = {
+        "refused": '[{"$set": {"x": {"$nope": "canary-1"}}}]',
+        "constant": '[{"$set": {"x": {"$toInt": "canary-2"}}}]',
+        "failing": '[{"$set": {"x": {"$toInt": {"$concat": ["$fullDocument.text", "canary-3"]}}}}]',
+        "token": '[{"$set": {"_id": "canary-4"}}]',
+        "stage": '[{"$match": {"$where": "canary-5"}}]',
+    }
+    logging.getLogger("feedmux_server").setLevel(logging.DEBUG)
+    async with traced(mongo, redis_server, monkeypatch) as (here, collector):
+        traceparent(here.api)
+        told = []
+        for number, (what, pipeline) in enumerate(asked.items()):
+            one = feed(database.name, what, pipeline)
+            await here.api.explain(feed=one, start=LATEST)
+            watch = here.api.watch(one)
+            if what in ("failing", "token"):
+                await watch.opened()
+                database[what].insert_one({"_id": f"canary-{number}", "text": "canary-6"})
+            told.append((await watch.end()).message)
+        assert any("canary-3" in each for each in told)  # the caller hears it
+        streams = "feedmux stream open"
+        await until(
+            lambda: len(collector.named(streams)) >= 4 and len(collector.named("feedmux.v1.ChangeFeed/Watch")) == 5
+        )
+        await until(lambda: collector.metrics and collector.logs)
+        await asyncio.sleep(0.3)  # one more export of each
+        assert any(each.status.code == each.status.STATUS_CODE_ERROR for each in collector.named(streams))
+        for each in (*collector.spans, *collector.logs, *collector.metrics.values()):
+            assert "canary" not in str(each)
+
+
 async def test_the_python_client_passes_its_trace_on(
     mongo: ReplicaSet, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, database: Documents
 ) -> None:

@@ -1,8 +1,15 @@
-"""What exporters say while a collector is away reaches the log at a sane rate."""
+"""Log lines: what they withhold, and at what rate exporters may complain."""
 
+import json
 import logging
+import sys
 
-from feedmux_server.telemetry.log import ComplaintFilter
+import pytest
+from bson.errors import InvalidBSON
+from pymongo.errors import OperationFailure
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.telemetry.log import ComplaintFilter, JsonFormatter, LineFormatter
 
 
 def record(logger: str, level: int = logging.WARNING) -> logging.LogRecord:
@@ -29,3 +36,26 @@ def test_what_the_server_says_itself_is_never_kept_back() -> None:
     complaints = ComplaintFilter(lambda: 0.0)
     assert all(complaints.filter(record("feedmux_server.fanout.pump", logging.ERROR)) for _ in range(10))
     assert all(complaints.filter(record("opentelemetry.exporter", logging.DEBUG)) for _ in range(10))
+
+
+@pytest.mark.parametrize("formatter", [JsonFormatter(), LineFormatter()])
+@pytest.mark.parametrize(
+    "quoting",
+    [
+        OperationFailure("canary", 1, {"errmsg": "canary"}),
+        InvalidBSON("canary"),
+        FeedmuxError(ErrorReason.OPTION_REFUSED, "MongoDB: canary"),
+        json.JSONDecodeError("canary", "canary", 0),
+    ],
+)
+def test_a_stack_in_the_log_holds_no_text_that_quotes_data(formatter: logging.Formatter, quoting: Exception) -> None:
+    try:
+        try:
+            raise quoting
+        except Exception as error:
+            raise RuntimeError("our own words") from error
+    except RuntimeError:
+        line = formatter.format(logging.makeLogRecord({"msg": "failed", "exc_info": sys.exc_info()}))
+    assert "canary" not in line
+    for kept in ("our own words", type(quoting).__name__, "test_log.py"):
+        assert kept in line

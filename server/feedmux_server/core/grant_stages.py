@@ -55,6 +55,8 @@ def apply_grants(grants: Grants, spec: FeedSpec) -> tuple[FeedSpec, bytes]:
     judged = any(grant.match for grant in cases)
     if judged:
         _check_images(spec)
+    elif any(grant.hide for grant in cases):
+        _check_not_required(spec)
     stages = _stages(cases, targets, spec, judged=judged)
     asked = replace(spec, collation=_SIMPLE_COLLATION)
     if judged:
@@ -79,6 +81,13 @@ def _check_images(spec: FeedSpec) -> None:
         raise _refused("full_document", f"full_document can be default or whenAvailable {why}")
     if spec.full_document_before_change not in _IMAGES_SHOWN:
         raise _refused("full_document_before_change", f"full_document_before_change can be off or whenAvailable {why}")
+
+
+def _check_not_required(spec: FeedSpec) -> None:
+    """A required image that is missing ends the feed, also for a change of nothing but hidden fields."""
+    for name in ("full_document", "full_document_before_change"):
+        if getattr(spec, name) == "required":
+            raise _refused(name, f"{name} cannot be required where a grant hides fields: use whenAvailable")
 
 
 def _refused(field: str, message: str) -> FeedmuxError:

@@ -6,7 +6,7 @@ Everything else is named by one table.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, Literal
 
@@ -138,22 +138,36 @@ def classify(failure: MongoFailure) -> Verdict:
     return Verdict(rule.action, _error(failure, rule.reason, rule.advice))
 
 
-_WITHOUT_WORDS: Final = {
+_OWN_WORDS: Final = {
     ErrorReason.PIPELINE_FAILED: "a stage of the pipeline failed on an event",
     ErrorReason.IMAGE_UNAVAILABLE: "a pre- or post-image that the feed requires does not exist",
     ErrorReason.EVENT_TOO_LARGE: "an event is larger than the 16 MB that MongoDB can send",
     ErrorReason.RESUME_TOKEN_MODIFIED: "the pipeline removed or changed _id, which is the resume token; keep it",
     ErrorReason.RESUME_TOKEN_NOT_FOUND: "the resume token was not found",
+    ErrorReason.START_AFTER_REQUIRED: "the token is of an invalidate event; use start_after",
+    ErrorReason.HISTORY_LOST: "the oplog no longer reaches back to the position",
+    ErrorReason.SOURCE_UNAUTHORIZED: "MongoDB does not permit feedmux's account to read this",
+    ErrorReason.SOURCE_UNSUITABLE: "MongoDB cannot serve change streams: it must run as a replica set",
+    ErrorReason.SOURCE_UNAVAILABLE: "MongoDB cannot serve the feed now",
 }
 
 
-def without_words(error: FeedmuxError) -> FeedmuxError:
-    """The error for a tenant whose grants withhold something: MongoDB quotes whole events in what it says of one."""
-    words = _WITHOUT_WORDS.get(error.reason)
-    if words is None:
-        return error
+def without_words(verdict: Verdict) -> Verdict:
+    """The verdict for a tenant whose grants withhold something: nothing of MongoDB's answer stays but our reason.
+
+    MongoDB quotes events, keys and the command, which holds the grants. It quotes none of these when it refuses a
+    pipeline or an option before it has read anything, so the words of OPTION_REFUSED stay: they are about the request.
+    """
+    error = verdict.error
+    if error.reason is ErrorReason.OPTION_REFUSED:
+        return verdict
+    return replace(verdict, error=_in_own_words(error.reason, error.retry_after_s))
+
+
+def _in_own_words(reason: ErrorReason, retry_after_s: float | None) -> FeedmuxError:
+    words = _OWN_WORDS.get(reason, "MongoDB cannot serve the feed")
     message = f"{words} (MongoDB's own words are withheld, because they may quote what the grants withhold)"
-    return FeedmuxError(error.reason, message, error.metadata, retry_after_s=error.retry_after_s)
+    return FeedmuxError(reason, message, retry_after_s=retry_after_s)
 
 
 def _is_resumable(failure: MongoFailure) -> bool:
@@ -165,13 +179,15 @@ def _is_resumable(failure: MongoFailure) -> bool:
 
 
 def _error(failure: MongoFailure, reason: ErrorReason, advice: str) -> FeedmuxError:
-    words = _without_token(failure.message)
+    # "not authorized on DB to execute command {…}" quotes the whole command, and with it the grants.
+    unauthorized = reason is ErrorReason.SOURCE_UNAUTHORIZED
+    words = _OWN_WORDS[reason] if unauthorized else _without_token(failure.message)
     metadata = {"errmsg": words, "code_name": failure.code_name, "labels": ",".join(sorted(failure.labels))}
     if failure.code is not None:
         metadata["code"] = str(failure.code)
     return FeedmuxError(
         reason,
-        f"MongoDB: {words}" + (f"; {advice}" if advice else ""),
+        (words if unauthorized else f"MongoDB: {words}") + (f"; {advice}" if advice else ""),
         {name: value for name, value in metadata.items() if value},
         retry_after_s=_RETRY_AFTER_S if reason is ErrorReason.SOURCE_UNAVAILABLE else None,
     )

@@ -6,7 +6,10 @@ readiness, "" (empty)    SERVING while Redis and at least one source are there, 
 feedmux.v1.ChangeFeed    SERVING while at least one source is there, until the drain begins
 feedmux.v1.Subscriptions SERVING while Redis is there, until the drain begins
 feedmux.v1.Operator      SERVING until the drain begins
-redis, source/NAME       that dependency alone
+redis                    SERVING while Redis is there
+
+These names are fixed: health is asked without credentials, so it says nothing of which sources are configured. The
+metric `feedmux.source.available` and the log do.
 """
 
 from collections.abc import Mapping
@@ -81,7 +84,7 @@ class Health:
             CHANGE_FEED: serving and source,
             SUBSCRIPTIONS: serving and redis,
             OPERATOR: serving,
-            **self._there,
+            REDIS: redis,
         }
         for name, up in told.items():
             await self._servicer.set(name, _Status.SERVING if up else _Status.NOT_SERVING)

@@ -236,6 +236,8 @@ class ChangeStreamReader:
         """Closes the cursor and raises, or returns when another way to open was found at once."""
         await self.close()
         verdict = judge(error, during)
+        if self._key.policy:
+            verdict = without_words(verdict)
         if verdict.action in (Action.RESUME, Action.RETRY):
             raise Failed(error, at_once=verdict.action is Action.RESUME) from error
         if verdict.action is Action.REPOSITION and self._at.native is None and self._at.exact:
@@ -246,7 +248,7 @@ class ChangeStreamReader:
             raise Failed(error, at_once=True) from error
         if verdict.error.reason is ErrorReason.HISTORY_LOST:
             await self._add_oldest_time(verdict.error)
-        raise (without_words(verdict.error) if self._key.policy else verdict.error) from error
+        raise verdict.error from error
 
     async def _add_oldest_time(self, error: FeedmuxError) -> None:
         try:

@@ -8,10 +8,13 @@ import logging
 import secrets
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
 
 from opentelemetry import trace
+
+from feedmux_server.core.errors import FeedmuxError
 
 _FIELDS = (
     "address", "code", "correlation_id", "epoch", "error", "method", "peer", "reason", "scope", "source", "stream",
@@ -22,6 +25,10 @@ _FIELDS = (
 EXPORTERS = ("opentelemetry", "urllib3")
 """Loggers of those who export telemetry. While a collector is away they complain at every attempt."""
 _COMPLAINTS_EVERY_S = 60.0
+_QUOTING = ("pymongo", "bson", "redis", "google", "json")
+"""Packages whose exceptions quote what they were given."""
+_WITHHELD = "(its text is withheld: it may quote data)"
+_CAUSES_MAX = 8
 
 
 def correlation_id() -> str:
@@ -42,7 +49,7 @@ class JsonFormatter(logging.Formatter):
         line.update(facts_of(record))
         line.update(_trace_ids())
         if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
+            line["exception"] = stack_of(record.exc_info[1])
         return json.dumps(line, default=str)
 
 
@@ -53,7 +60,7 @@ class LineFormatter(logging.Formatter):
         facts = " ".join(f"{name}={value}" for name, value in facts_of(record).items())
         time = datetime.fromtimestamp(record.created, UTC).astimezone().strftime("%H:%M:%S")
         text = f"{time} {record.levelname.lower():7} {record.getMessage()}{'  ' + facts if facts else ''}"
-        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+        return f"{text}\n{stack_of(record.exc_info[1])}" if record.exc_info else text
 
 
 def configure(level: str, style: str) -> None:
@@ -97,6 +104,18 @@ class ComplaintFilter(logging.Filter):
 def facts_of(record: logging.LogRecord) -> dict[str, object]:
     """What a record was given to say beside its text."""
     return {name: record.__dict__[name] for name in _FIELDS if record.__dict__.get(name) is not None}
+
+
+def stack_of(error: BaseException | None) -> str:
+    """An exception with its causes and their stacks, without the texts that quote pipelines, keys or documents."""
+    parts: list[str] = []
+    while error is not None and len(parts) < _CAUSES_MAX:
+        kind = type(error)
+        quotes = kind.__module__.partition(".")[0] in _QUOTING or isinstance(error, FeedmuxError)
+        stack = "".join(traceback.format_tb(error.__traceback__))
+        parts.append(f"{stack}{kind.__module__}.{kind.__qualname__}: {_WITHHELD if quotes else error}")
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return "\n\nwhile this was the cause or was being handled:\n\n".join(parts)
 
 
 def _trace_ids() -> dict[str, str]:

@@ -167,9 +167,9 @@ class _Span(Span):
     ) -> None:
         contexts.detach(self._token)
         if error is not None and not isinstance(error, asyncio.CancelledError):
-            # Not the exception's text: what a client sent or MongoDB holds may stand in it.
+            # Without any text, our own included: it quotes MongoDB, and MongoDB quotes pipelines, keys and documents.
             self._span.set_attribute(metrics.ERROR, error_type(error))
-            self._span.set_status(Status(StatusCode.ERROR, error.message if isinstance(error, FeedmuxError) else None))
+            self._span.set_status(Status(StatusCode.ERROR))
         self._span.end()
 
 

@@ -7,7 +7,7 @@ from opentelemetry import context as contexts
 from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.sdk._logs import LoggerProvider
 
-from feedmux_server.telemetry.log import EXPORTERS, facts_of
+from feedmux_server.telemetry.log import EXPORTERS, facts_of, stack_of
 
 _SEVERITIES = (
     (logging.CRITICAL, SeverityNumber.FATAL, "FATAL"),
@@ -38,7 +38,7 @@ class OtlpHandler(logging.Handler):
         }
         if record.exc_info and record.exc_info[0] is not None:
             attributes["exception.type"] = record.exc_info[0].__name__
-            attributes["exception.stacktrace"] = logging.Formatter().formatException(record.exc_info)
+            attributes["exception.stacktrace"] = stack_of(record.exc_info[1])
         self._provider.get_logger(record.name).emit(
             LogRecord(
                 timestamp=int(record.created * 1e9),
