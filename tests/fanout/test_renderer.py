@@ -81,9 +81,9 @@ async def test_an_event_that_cannot_be_rendered_is_told_and_the_others_go_on(ren
 async def test_a_killed_process_is_replaced_and_nothing_lost(renderer: Renderer) -> None:
     await renderer.render(chunk_at(1), RELAXED, "a", lambda _: None)
     for number in range(2, 5):
-        worker = renderer._worker
-        assert worker is not None
-        os.kill(worker.process.pid, signal.SIGKILL)
+        pid = renderer._process.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
         wanted = chunk_at(number)
         await renderer.render(wanted, RELAXED, "a", lambda _: None)
         assert b'"n":%d}' % number in text(wanted.chunk, RELAXED)
@@ -96,4 +96,4 @@ async def test_nobody_waits_for_ever_when_it_is_closed() -> None:
     await renderer.close()
     _, pending = await asyncio.wait(waiting, timeout=5)
     assert not pending
-    assert renderer._worker is None
+    assert renderer._process.pid is None

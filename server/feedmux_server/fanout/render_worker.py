@@ -1,15 +1,13 @@
-"""The process that renders Extended JSON: requests on standard input, views on standard output, one after the other.
+"""The side process that renders Extended JSON: a request is a chunk, its answer the chunk's view.
 
 A process and not a thread, because rendering holds Python's lock all the time, and the event loop would wait for it
-at every step (measured: half of its turns took 2 ms instead of 0.2, one in ten 10 ms). It ends with its standard
-input, and so with the server, however that ends.
+at every step (measured: half of its turns took 2 ms instead of 0.2, one in ten 10 ms).
 
-Request: length of the data (8 bytes, little endian), canonical (1 byte), concatenated BSON documents.
-Answer: length of the data and number of offsets (8 bytes each), data, offsets; a length of -1 for what is not BSON.
+Request: canonical (1 byte), concatenated BSON documents.
+Answer: number of offsets (8 bytes, little endian), offsets (8 bytes each), data; empty for what is not BSON.
 """
 
 import os
-import sys
 from array import array
 from collections.abc import Callable
 from struct import Struct
@@ -17,9 +15,9 @@ from struct import Struct
 from feedmux_server.core.chunk import View, document_offsets
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.extended_json import render_events
+from feedmux_server.fanout.side_worker import serve_requests
 
-REQUEST = Struct("<Q?")
-ANSWER = Struct("<qQ")
+_COUNT = Struct("<Q")
 JSON_FIELD_TAG = b"\x82\x01"
 """Tag of `Batch.json` (field 16, length-delimited): a view's texts stand ready as that repeated field."""
 _YIELD_EVERY = 16
@@ -56,22 +54,31 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
+def request_of(data: bytes, canonical: bool) -> bytes:
+    return (b"\x01" if canonical else b"\x00") + data
+
+
+def view_of(answer: bytes) -> View | None:
+    """None for what is not BSON."""
+    if not answer:
+        return None
+    (count,) = _COUNT.unpack_from(answer)
+    texts_at = _COUNT.size + 8 * count
+    return View(answer[texts_at:], array("Q", answer[_COUNT.size : texts_at]))
+
+
+def _answer(request: bytes) -> bytes:
+    try:
+        view = json_view(request[1:], request[:1] == b"\x01")
+    except (FeedmuxError, ValueError):
+        return b""
+    return b"".join((_COUNT.pack(len(view.offsets)), array("Q", view.offsets).tobytes(), view.data))
+
+
 def main() -> None:
     # Texts are made in bulk, and the event loop beside it has everybody's deliveries to make.
     os.nice(5)
-    requests, answers = sys.stdin.buffer, sys.stdout.buffer
-    while len(head := requests.read(REQUEST.size)) == REQUEST.size:
-        size, canonical = REQUEST.unpack(head)
-        data = requests.read(size)
-        try:
-            view = json_view(data, canonical)
-        except (FeedmuxError, ValueError):
-            answers.write(ANSWER.pack(-1, 0))
-        else:
-            answers.write(ANSWER.pack(len(view.data), len(view.offsets)))
-            answers.write(view.data)
-            answers.write(array("Q", view.offsets).tobytes())
-        answers.flush()
+    serve_requests(_answer)
 
 
 if __name__ == "__main__":

@@ -4,13 +4,7 @@ One chunk at a time, tenant by tenant. The process starts with the first request
 """
 
 import asyncio
-import socket
-import subprocess
-import sys
-from array import array
-from asyncio import StreamReader, StreamWriter
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from feedmux_server.core.chunk import Chunk, View
@@ -18,13 +12,11 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.fair_queue import FairQueue
 from feedmux_server.core.subscriber import NeedsRender
 from feedmux_server.fanout import render_worker
-from feedmux_server.fanout.render_worker import ANSWER, REQUEST
+from feedmux_server.fanout.render_worker import request_of, view_of
+from feedmux_server.fanout.side_process import SideProcess, SideProcessFailed
 
 RELAXED = "extended_json_relaxed"
 CANONICAL = "extended_json_canonical"
-
-_COMMAND = (sys.executable, "-m", render_worker.__name__)
-_READ_AHEAD_BYTES = 1024 * 1024
 
 
 class _Job(NamedTuple):
@@ -33,46 +25,9 @@ class _Job(NamedTuple):
     view: "asyncio.Future[View]"
 
 
-def _spawn(end: int) -> "subprocess.Popen[bytes]":
-    # By subprocess, which uses vfork: asyncio's fork runs gRPC's fork handlers in a process full of its threads.
-    return subprocess.Popen(_COMMAND, stdin=end, stdout=end, process_group=0)
-
-
-@dataclass(frozen=True, slots=True)
-class _Worker:
-    """The process, and the socket that is its standard input and output."""
-
-    process: "subprocess.Popen[bytes]"
-    answers: StreamReader
-    requests: StreamWriter
-
-    @classmethod
-    async def start(cls) -> "_Worker":
-        ours, theirs = socket.socketpair()
-        try:
-            with theirs:
-                process = _spawn(theirs.fileno())
-        except OSError:
-            ours.close()
-            raise
-        answers, requests = await asyncio.open_connection(sock=ours, limit=_READ_AHEAD_BYTES)
-        return cls(process, answers, requests)
-
-    async def ask(self, data: bytes, canonical: bool) -> View:
-        """Raises OSError or IncompleteReadError when the process is gone; FeedmuxError for what is not BSON."""
-        self.requests.write(REQUEST.pack(len(data), canonical))
-        self.requests.write(data)
-        await self.requests.drain()
-        size, count = ANSWER.unpack(await self.answers.readexactly(ANSWER.size))
-        if size < 0:
-            raise FeedmuxError(ErrorReason.BSON_INVALID, "an event cannot be written as JSON; format BSON delivers it")
-        text = await self.answers.readexactly(size)
-        return View(text, array("Q", await self.answers.readexactly(8 * count)))
-
-    async def end(self) -> None:
-        self.requests.close()
-        self.process.kill()
-        await asyncio.to_thread(self.process.wait)
+def render_timeout_s(size: int) -> float:
+    """How long the texts of a chunk may take. On a machine with time to spare a MiB takes half a second at most."""
+    return 5.0 + 4.0 * size / 2**20
 
 
 class Renderer:
@@ -82,7 +37,7 @@ class Renderer:
         self._known: dict[tuple[int, str], asyncio.Future[View]] = {}
         self._queue: FairQueue[_Job] = FairQueue()
         self._working: asyncio.Task[None] | None = None
-        self._worker: _Worker | None = None
+        self._process = SideProcess(render_worker.__name__, render_timeout_s)
 
     async def render(self, wanted: NeedsRender, wire_format: str, tenant: str, filled: Callable[[int], None]) -> None:
         """Gives the chunk its view and tells `filled` its bytes. Concurrent sessions share the work.
@@ -111,7 +66,7 @@ class Renderer:
             await asyncio.wait([self._working])
         while self._queue:
             self._queue.get().view.cancel()
-        await self._end_worker()
+        await self._process.close()
 
     async def _work(self) -> None:
         try:
@@ -127,20 +82,14 @@ class Renderer:
             self._working = None
 
     async def _view(self, job: _Job) -> View:
-        """Once more with a new process if the first one dies over it."""
-        for _ in range(2):
-            try:
-                if self._worker is None:
-                    self._worker = await _Worker.start()
-                return await self._worker.ask(job.bson.data, job.canonical)
-            except (OSError, asyncio.IncompleteReadError):
-                await self._end_worker()
-        raise FeedmuxError(ErrorReason.INTERNAL, "the event cannot be rendered: the renderer's process dies over it")
-
-    async def _end_worker(self) -> None:
-        worker, self._worker = self._worker, None
-        if worker is not None:
-            await worker.end()
+        try:
+            answer = await self._process.ask(request_of(job.bson.data, job.canonical))
+        except SideProcessFailed as error:
+            raise FeedmuxError(ErrorReason.INTERNAL, "the event cannot be rendered") from error
+        view = view_of(answer)
+        if view is None:
+            raise FeedmuxError(ErrorReason.BSON_INVALID, "an event cannot be written as JSON; format BSON delivers it")
+        return view
 
     def _forget(self, name: tuple[int, str], coming: "asyncio.Future[View]") -> None:
         del self._known[name]

@@ -1,0 +1,37 @@
+"""The child's half of `side_process`: answers requests from standard input, one after the other.
+
+The process's own module calls `serve_requests`. This module imports no other of feedmux's, so that a side process
+starts fast. The process ends with its standard input, and so with the server, however the server ends.
+
+Requests and answers travel over one socket, which is both standard input and standard output. Each is its length
+(8 bytes, little endian) and its bytes. An empty answer comes first, when the process is ready.
+"""
+
+import os
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from struct import Struct
+
+LENGTH = Struct("<Q")
+
+
+def serve_requests(answer: Callable[[bytes], bytes]) -> None:
+    """Answers until the server closes the socket. An exception of `answer` ends the process."""
+    with socket.socket(fileno=os.dup(sys.stdin.fileno())) as server, server.makefile("rb") as requests:
+        # What a library prints must not become a part of an answer.
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        with suppress(ConnectionError):
+            _send(server, b"")
+            while len(head := requests.read(LENGTH.size)) == LENGTH.size:
+                (size,) = LENGTH.unpack(head)
+                request = requests.read(size)
+                if len(request) < size:
+                    return
+                _send(server, answer(request))
+
+
+def _send(server: socket.socket, answer: bytes) -> None:
+    server.sendall(LENGTH.pack(len(answer)))
+    server.sendall(answer)
