@@ -113,14 +113,7 @@ func (b *Batch) token(index int) bson.Raw {
 	if b.format == FormatBSON {
 		return eventToken(b.bytes(index))
 	}
-	var event struct {
-		ID bson.RawValue `bson:"_id"`
-	}
-	if bson.UnmarshalExtJSON(b.bytes(index), false, &event) != nil {
-		return nil
-	}
-	token, _ := event.ID.DocumentOK()
-	return token
+	return jsonToken(b.bytes(index))
 }
 
 // part is the events [first, end) as a batch of their own, on the same bytes.

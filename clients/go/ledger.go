@@ -190,9 +190,10 @@ func (l *ledger) prune(acked int64) {
 		batch := l.kept[0]
 		l.kept[0] = nil
 		l.kept = l.kept[1:]
-		l.ackedTo = batch.place
-		if len(batch.place.Position) == 0 {
-			l.ackedTo = tokenPlace(batch.token(batch.Len() - 1))
+		if len(batch.place.Position) > 0 {
+			l.ackedTo = batch.place
+		} else if token := batch.token(batch.Len() - 1); token != nil {
+			l.ackedTo = tokenPlace(token)
 		}
 	}
 }

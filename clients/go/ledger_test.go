@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
 func events(t *testing.T, numbers ...int) *Batch {
@@ -179,4 +181,22 @@ func TestRandomReconnectsGiveEveryEventOnceInOrder(t *testing.T) {
 			t.Fatalf("seed %d: %v", seed, seen)
 		}
 	}
+}
+
+func TestWhereATokenIsMissingTheLastKnownPlaceCounts(t *testing.T) {
+	l := begun(true)
+	arrive(t, l, 1, 1, 2)
+	stripped, err := bson.Marshal(bson.D{{Key: "n", Value: 3}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	batch, err := bsonBatch(append(stripped, documents(0, 4)...), 2, at(4), batchTime)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = l.arrive(3, batch.part(0, 1)); err != nil {
+		t.Fatal(err)
+	}
+	arrive(t, l, 4, 5)
+	same(t, l.ackedPlace(3), at(2))
 }

@@ -3,6 +3,8 @@ package feedmux
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/json"
+	"regexp"
 	"strconv"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -32,6 +34,57 @@ func eventToken(document bson.Raw) bson.Raw {
 	}
 	token, _ := document.Lookup("_id").DocumentOK()
 	return token
+}
+
+var hexDigits = regexp.MustCompile("^[0-9A-Fa-f]+$")
+
+// jsonToken is the `_id` of an event in extended JSON as the BSON that MongoDB sent: its resume token, bit for bit. Nil
+// where `_id` is anything but a resume token: nothing is made up.
+//
+// A token is {_data: <hex>} or {_data: <hex>, _typeBits: <binary>}. MongoDB adds `_typeBits` where the hex alone cannot
+// tell the type of a number: int64, double and decimal `_id`s.
+func jsonToken(event []byte) bson.Raw {
+	var token bson.D
+	if bson.UnmarshalExtJSON(jsonMember(event, "_id"), false, &token) != nil {
+		return nil
+	}
+	known := map[string]bool{}
+	for _, element := range token {
+		switch value := element.Value.(type) {
+		case string:
+			known[element.Key] = element.Key == "_data" && hexDigits.MatchString(value)
+		case bson.Binary:
+			known[element.Key] = element.Key == "_typeBits"
+		}
+	}
+	raw, err := bson.Marshal(token)
+	if err != nil || !known["_data"] || len(token) > 1 && !known["_typeBits"] || len(token) > len(known) {
+		return nil
+	}
+	return raw
+}
+
+// jsonMember is the text of one member of an object, nil where there is none. What follows it is not read: of an event,
+// whose `_id` is mostly the first member, nearly everything.
+func jsonMember(object []byte, wanted string) []byte {
+	members := json.NewDecoder(bytes.NewReader(object))
+	if begin, err := members.Token(); err != nil || begin != json.Delim('{') {
+		return nil
+	}
+	for members.More() {
+		name, err := members.Token()
+		if err != nil {
+			return nil
+		}
+		var value json.RawMessage
+		if members.Decode(&value) != nil {
+			return nil
+		}
+		if name == wanted {
+			return value
+		}
+	}
+	return nil
 }
 
 // tokenTime is the cluster time inside a resume token. False for a layout that is not MongoDB's hex key string

@@ -2,6 +2,7 @@
 
 import random
 
+import bson
 import pytest
 from bson.codec_options import CodecOptions
 
@@ -180,3 +181,21 @@ def test_random_reconnects_give_every_event_once_in_order(seed: int) -> None:
         acked = rng.randint(acked, len(seen))  # Acked between asking and Opened.
         ledger.begin(at(begin), known)
     assert seen == list(range(1, len(seen) + 1))
+
+
+def test_where_a_token_is_missing_the_last_known_place_counts() -> None:
+    ledger = begun()
+    ledger.arrive(1, events(1, 2))
+    stripped = bson.encode({"n": 3}) + event(4)
+    first = BsonBatch(memoryview(stripped), 2, at(4), 0, CodecOptions()).part(0, 1)
+    ledger.arrive(3, first)
+    ledger.arrive(4, events(5))
+    assert ledger.acked_place(3) == at(2), "nothing is made up"
+
+
+def test_the_place_of_a_token_has_its_time() -> None:
+    ledger = begun()
+    ledger.arrive(1, events(1, 2).part(0, 1))
+    ledger.arrive(2, events(2))
+    acked = ledger.acked_place(1)
+    assert (acked.resume_token, acked.time) == (token(1), (1001, 1))

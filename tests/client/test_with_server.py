@@ -7,8 +7,10 @@ import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
+import bson
 import pytest
 import pytest_asyncio
+from bson import Decimal128, Int64
 from pymongo import AsyncMongoClient
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import OperationFailure
@@ -270,3 +272,22 @@ async def test_synchronously(server: Here, documents: Documents) -> None:
 
     async with asyncio.timeout(60):
         assert await asyncio.to_thread(work) == list(range(20_000))
+
+
+async def test_a_resume_token_is_the_same_bytes_in_every_format(
+    client: feedmux.AsyncClient, documents: Documents
+) -> None:
+    ids = [Int64(1), -2.5, Decimal128("3.00"), Int64(-(2**53) - 1), -0.0, float("nan"), Decimal128("-0.10"), 8, "text"]
+    begin = (await client.resolve("latest")).cluster_time
+    await documents.insert_many([{"_id": each} for each in ids])
+    feed = client.feed(database=documents.database.name, collection=documents.name)
+    tokens: dict[str, list[bytes]] = {}
+    async with asyncio.timeout(20):
+        for format_ in ("bson", "extended_json_canonical", "extended_json_relaxed"):
+            async with feed.open(begin, format=format_) as session:
+                events = [await session.next() for _ in ids]
+            tokens[format_] = [bson.encode(event.resume_token or {}) for event in events]
+            for number, event in enumerate(events[:-1]):
+                async with feed.open(event.resume_token, format=format_) as session:
+                    assert (await session.next()).raw == events[number + 1].raw
+    assert tokens["extended_json_canonical"] == tokens["extended_json_relaxed"] == tokens["bson"]

@@ -9,10 +9,9 @@
 import { deserialize, type DeserializeOptions, type Document, EJSON, serialize, type Timestamp } from "bson";
 
 import { ProtocolError } from "./errors.js";
-import { eventId, Place } from "./places.js";
+import { eventId, jsonEventId, Place } from "./places.js";
 
 const SMALLEST_DOCUMENT = 5;
-const NO_BYTES = Buffer.alloc(0);
 
 /** One change event. */
 export class ChangeEvent<T extends Document = Document> {
@@ -187,8 +186,7 @@ export class JsonBatch<T extends Document = Document> extends Batch<T> {
   }
 
   eventKey(index: number): Buffer {
-    const id: unknown = parsed(() => JSON.parse(this.#text(index)) as Document)["_id"];
-    return typeof id === "object" && id !== null ? Buffer.from(serialize(id)) : NO_BYTES;
+    return parsed(() => jsonEventId(this.#text(index)));
   }
 
   part(first: number, end: number): JsonBatch<T> {
@@ -205,7 +203,7 @@ export class JsonBatch<T extends Document = Document> extends Batch<T> {
   }
 }
 
-function parsed(parse: () => Document): Document {
+function parsed<T>(parse: () => T): T {
   try {
     return parse();
   } catch (error) {

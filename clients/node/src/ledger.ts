@@ -13,7 +13,7 @@ import type { Timestamp } from "bson";
 
 import type { Batch } from "./batches.js";
 import { ProtocolError } from "./errors.js";
-import { isEarlier, NOWHERE, Place, tokenTime } from "./places.js";
+import { isEarlier, NOWHERE, type Place, tokenPlace, tokenTime } from "./places.js";
 
 interface Range {
   readonly sequence: number;
@@ -66,9 +66,9 @@ export class Ledger {
     this.#prune(done);
     const first = this.#kept[0];
     if (first !== undefined && first.firstSequence <= done) {
-      const token = copyOf(first.eventKey(done - first.firstSequence));
-      if (token.length > 0) {
-        return new Place(undefined, token, tokenTime(token));
+      const key = first.eventKey(done - first.firstSequence);
+      if (key.length > 0) {
+        return tokenPlace(key);
       }
     }
     return this.#ackedPlace;
@@ -208,17 +208,18 @@ export class Ledger {
   #prune(acked: number): void {
     for (let batch = this.#kept[0]; batch !== undefined && batch.lastSequence <= acked; batch = this.#kept[0]) {
       this.#kept.shift();
-      this.#ackedPlace =
-        batch.place.position.length > 0 ? batch.place : new Place(undefined, copyOf(batch.eventKey(batch.length - 1)));
+      if (batch.place.position.length > 0) {
+        this.#ackedPlace = batch.place;
+        continue;
+      }
+      const key = batch.eventKey(batch.length - 1);
+      if (key.length > 0) {
+        this.#ackedPlace = tokenPlace(key);
+      }
     }
   }
 }
 
 function nameOf(key: Buffer): string {
   return key.toString("latin1");
-}
-
-/** A view would hold the whole message that it is a part of. */
-function copyOf(bytes: Buffer): Buffer {
-  return Buffer.from(bytes);
 }

@@ -1,6 +1,6 @@
 /** Places in a feed: feedmux's position, MongoDB's resume token and the cluster time, as they travel together. */
 
-import { deserialize, type Document, Timestamp } from "bson";
+import { Binary, deserialize, type Document, serialize, Timestamp } from "bson";
 
 import { ProtocolError } from "./errors.js";
 
@@ -47,6 +47,57 @@ export function eventId(event: Buffer): Buffer {
     throw new ProtocolError("an event is not BSON", error);
   }
   return Buffer.isBuffer(id) ? id : NO_BYTES;
+}
+
+/**
+ * The `_id` of an event in extended JSON as the BSON that MongoDB sent: its resume token, bit for bit. Empty where `_id` is
+ * anything but a resume token: nothing is made up. Throws SyntaxError for what is not JSON.
+ *
+ * A token is `{_data: <hex>}` or `{_data: <hex>, _typeBits: {$binary: {base64, subType}}}`, in the text's order. MongoDB
+ * adds `_typeBits` where the hex alone cannot tell the type of a number: int64, double and decimal `_id`s.
+ */
+export function jsonEventId(text: string): Buffer {
+  const event: unknown = JSON.parse(text);
+  const id = isObject(event) ? event["_id"] : undefined;
+  if (!isObject(id) || typeof id["_data"] !== "string") {
+    return NO_BYTES;
+  }
+  const token: [string, string | Binary][] = [];
+  for (const [name, value] of Object.entries(id)) {
+    const part = name === "_data" ? hex(value) : name === "_typeBits" ? binary(value) : undefined;
+    if (part === undefined) {
+      return NO_BYTES;
+    }
+    token.push([name, part]);
+  }
+  return Buffer.from(serialize(Object.fromEntries(token)));
+}
+
+function hex(value: unknown): string | undefined {
+  return typeof value === "string" && /^[0-9A-Fa-f]+$/.test(value) ? value : undefined;
+}
+
+function binary(value: unknown): Binary | undefined {
+  const parts = isObject(value) && Object.keys(value).length === 1 ? value["$binary"] : undefined;
+  if (!isObject(parts) || Object.keys(parts).length !== 2) {
+    return undefined;
+  }
+  const { base64, subType } = parts;
+  if (typeof base64 !== "string" || typeof subType !== "string" || !/^[0-9A-Fa-f]{1,2}$/.test(subType)) {
+    return undefined;
+  }
+  const bytes = Buffer.from(base64, "base64");
+  return bytes.toString("base64") === base64 ? new Binary(bytes, parseInt(subType, 16)) : undefined;
+}
+
+function isObject(value: unknown): value is Record<string, unknown> {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+/** The place of an event whose resume token is all that is known. The token is copied: a view holds its whole message. */
+export function tokenPlace(key: Buffer): Place {
+  const token = Buffer.from(key);
+  return new Place(undefined, token, tokenTime(token));
 }
 
 /**

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { Timestamp } from "bson";
+import { serialize, Timestamp } from "bson";
 
 import { type Batch, BsonBatch } from "../src/batches.js";
 import { ProtocolError } from "../src/errors.js";
@@ -194,4 +194,21 @@ test("random reconnects give every event once, in order", () => {
       `seed ${String(seed)}`,
     );
   }
+});
+
+test("where a token is missing the last known place counts", () => {
+  const ledger = begun();
+  ledger.arrive(1n, events(1, 2));
+  const stripped = Buffer.concat([serialize({ n: 3 }), event(4)]);
+  ledger.arrive(3n, new BsonBatch(stripped, 2, at(4), undefined, {}).part(0, 1));
+  ledger.arrive(4n, events(5));
+  assert.deepEqual(ledger.ackedPlace(3), at(2), "nothing is made up");
+});
+
+test("the place of a token has its time", () => {
+  const ledger = begun();
+  ledger.arrive(1n, events(1, 2).part(0, 1));
+  ledger.arrive(2n, events(2));
+  const acked = ledger.ackedPlace(1);
+  assert.deepEqual([acked.resumeToken, acked.clusterTime], [token(1), at(1).clusterTime]);
 });

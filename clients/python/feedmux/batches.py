@@ -5,7 +5,6 @@ so that a batch costs the same whatever it holds. Batches are made by `wire`, nu
 sessions. Ordinals are the client's own: they count from 1 over the life of a session object, through reconnects.
 """
 
-import json
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from bson.codec_options import CodecOptions
 from bson.timestamp import Timestamp
 
 from feedmux.errors import ProtocolError
-from feedmux.places import Place, event_id
+from feedmux.places import Place, event_id, json_event_id
 
 _INT32 = struct.Struct("<i")
 _SMALLEST_DOCUMENT = 5
@@ -156,9 +155,10 @@ class Batch(ABC):
     def raw_event(self, index: int) -> bytes:
         """The bytes of one event."""
 
-    @abstractmethod
     def event_token(self, index: int) -> dict[str, Any] | None:
         """The resume token of one event as a document."""
+        key = self.event_key(index)
+        return bson.decode(key) if key else None
 
     @abstractmethod
     def event_key(self, index: int) -> bytes:
@@ -232,10 +232,6 @@ class BsonBatch(Batch):
         offsets = self.offsets
         return bytes(self._view[offsets[index] : offsets[index + 1]])
 
-    def event_token(self, index: int) -> dict[str, Any] | None:
-        key = self.event_key(index)
-        return bson.decode(key) if key else None
-
     def event_key(self, index: int) -> bytes:
         return event_id(self.raw_event(index))
 
@@ -280,13 +276,11 @@ class JsonBatch(Batch):
     def raw_event(self, index: int) -> bytes:
         return self.texts[index].encode()
 
-    def event_token(self, index: int) -> dict[str, Any] | None:
-        found = json.loads(self.texts[index]).get("_id")
-        return found if isinstance(found, dict) else None
-
     def event_key(self, index: int) -> bytes:
-        token = self.event_token(index)
-        return bson.encode(token) if token else b""
+        try:
+            return json_event_id(self.texts[index])
+        except ValueError as error:
+            raise ProtocolError("an event is not extended JSON") from error
 
     def part(self, first: int, end: int) -> Batch:
         place = self.place if end == self._count else Place()

@@ -12,7 +12,7 @@ from collections import deque
 
 from feedmux.batches import Batch
 from feedmux.errors import ProtocolError
-from feedmux.places import NOWHERE, Place, token_time
+from feedmux.places import NOWHERE, Place, token_place, token_time
 
 
 class Ledger:
@@ -59,7 +59,7 @@ class Ledger:
         if self._kept and self._kept[0].first_sequence <= acked:
             key = self._kept[0].event_key(acked - self._kept[0].first_sequence)
             if key:
-                return Place(token=key, time=token_time(key) or (0, 0))
+                return token_place(key)
         return self._acked_place
 
     def forget(self) -> None:
@@ -172,5 +172,5 @@ class Ledger:
             batch = self._kept.popleft()
             if batch.place.position:
                 self._acked_place = batch.place
-            else:
-                self._acked_place = Place(token=batch.event_key(len(batch) - 1))
+            elif key := batch.event_key(len(batch) - 1):
+                self._acked_place = token_place(key)

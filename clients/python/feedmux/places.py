@@ -3,12 +3,15 @@
 Everything here is a value. Tokens stay raw BSON until somebody looks, because most are never looked at.
 """
 
+import base64
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import bson
+from bson.binary import Binary
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
@@ -17,6 +20,10 @@ _ID_FIRST_END = 4 + len(_ID_FIRST)
 # Cluster time, token version, type "event", transaction index 0 (no transaction invalidates), fromInvalidate true.
 _FROM_INVALIDATE = re.compile(rb"82[0-9A-F]{16}2B0[24]2C0100296F")
 _DATA_AT = 4 + len(b"\x02_data\x00") + 4
+_ID_FIRST_IN_JSON = re.compile(r'\s*\{\s*"_id"\s*:\s*')
+_HEX = re.compile(r"[0-9A-Fa-f]+")
+_SUBTYPE = re.compile(r"[0-9A-Fa-f]{1,2}")
+_DECODER = json.JSONDecoder()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +64,44 @@ def event_id(document: bytes) -> bytes:
     return bytes(found.raw) if isinstance(found, RawBSONDocument) else b""
 
 
+def json_event_id(text: str) -> bytes:
+    """The `_id` of an event in extended JSON as the BSON that MongoDB sent: its resume token, bit for bit.
+
+    Empty where `_id` is anything but a resume token: nothing is made up. Raises ValueError for what is not JSON.
+    """
+    begin = _ID_FIRST_IN_JSON.match(text)
+    if begin is not None:
+        found, _ = _DECODER.raw_decode(text, begin.end())
+    else:
+        event = json.loads(text)
+        found = event.get("_id") if isinstance(event, dict) else None
+    return _json_token(found)
+
+
+def _json_token(found: Any) -> bytes:
+    """A token is `{_data: <hex>}` or `{_data: <hex>, _typeBits: {$binary: {base64, subType}}}`, in the text's order.
+
+    MongoDB adds `_typeBits` where the hex alone cannot tell the type of a number: int64, double and decimal `_id`s.
+    """
+    match found:
+        case {"_data": str(data)} if _HEX.fullmatch(data) and found.keys() <= {"_data", "_typeBits"}:
+            values = {key: data if key == "_data" else _json_binary(value) for key, value in found.items()}
+            return b"" if None in values.values() else bson.encode(values)
+    return b""
+
+
+def _json_binary(value: Any) -> Binary | None:
+    match value:
+        case {"$binary": {"base64": str(text), "subType": str(subtype)} as binary} if (
+            len(value) == 1 and len(binary) == 2 and _SUBTYPE.fullmatch(subtype)
+        ):
+            try:
+                return Binary(base64.b64decode(text, validate=True), int(subtype, 16))
+            except ValueError:
+                return None
+    return None
+
+
 def token_time(token: Mapping[str, Any] | bytes) -> tuple[int, int] | None:
     """The cluster time inside a resume token, as (seconds, increment).
 
@@ -70,6 +115,11 @@ def token_time(token: Mapping[str, Any] | bytes) -> tuple[int, int] | None:
         return int(data[2:10], 16), int(data[10:18], 16)
     except (ValueError, bson.errors.BSONError):
         return None
+
+
+def token_place(token: bytes) -> Place:
+    """The place of an event whose resume token is all that is known."""
+    return Place(token=token, time=token_time(token) or (0, 0))
 
 
 def from_invalidate(token: bytes) -> bool:

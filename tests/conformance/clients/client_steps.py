@@ -160,21 +160,21 @@ class ClientSteps(ServerSteps):
         """Remembers the session's position."""
         self._marks[name] = {"position": (await self._ask("state", session=session))["position"]}
 
-    async def exact(self, *, session: str = "s", count: int, as_json: bool = False) -> None:
-        """The last `count` events reported are, byte by byte and value by value, what MongoDB sent."""
+    async def exact(self, *, session: str = "s", count: int, after: int = 0, as_json: bool = False) -> None:
+        """The last `count` events are, byte by byte and value by value, what MongoDB sent after `after` others."""
         reported = self._seats[session].events[-count:]
         fields = {"format": feed_pb2.FORMAT_EXTENDED_JSON_CANONICAL} if as_json else {}
         receiver = self._stage.api.watch(
             feed_message(self._stage.documents.name), self._marked("begin"), message_bytes_max=64 << 20, **fields
         )
-        sent = await receiver.take(count)
+        sent = (await receiver.take(after + count))[after:]
         receiver.cancel()
         for event, original in zip(reported, sent, strict=True):
             document = json_util.loads(original.data.decode()) if as_json else original.document
             if "raw" in event:
                 assert base64.b64decode(event["raw"]) == original.data, "not the bytes that MongoDB sent"
             if "token" in event:
-                assert bson.decode(base64.b64decode(event["token"])) == document["_id"], "not the resume token"
+                assert base64.b64decode(event["token"]) == bson.encode(document["_id"]), "not the resume token"
             if "document" in event:
                 text = json_util.dumps(document, json_options=json_util.CANONICAL_JSON_OPTIONS)
                 assert not (wrong := differences(event["document"], json.loads(text))), wrong

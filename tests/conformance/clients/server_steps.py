@@ -36,10 +36,11 @@ class ServerSteps(Steps):
         *,
         collection: str = "c",
         pad: int = 0,
+        fill: str = "x",
         documents: Sequence[Any] | None = None,
     ) -> None:
         chosen = [numbers] if isinstance(numbers, int) else numbers
-        made = [{"n": number, "pad": "x" * pad} for number in chosen]
+        made = [{"n": number, "pad": fill * pad} for number in chosen]
         given = [json_util.loads(json_util.dumps(each)) for each in documents or ()]
         self._stage.documents[collection].insert_many([*made, *given])
 

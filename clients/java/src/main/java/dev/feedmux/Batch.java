@@ -115,10 +115,13 @@ public abstract sealed class Batch implements Iterable<Event> permits BsonBatch,
     /** The events [first, end) as a batch of their own, on the same bytes. */
     abstract Batch part(int first, int end);
 
+    /** The {@code _id} of one event as BSON: its resume token; null where the pipeline removed it. */
+    abstract @Nullable ByteBuffer token(int index);
+
     /** The resume token of one event, as bytes that can be compared; null where the pipeline removed it. */
     final @Nullable ByteBuffer key(int index) {
         try {
-            return Tokens.idOf(bson(index));
+            return token(index);
         } catch (BSONException | JsonParseException error) {
             throw new ProtocolException("an event cannot be read: " + error.getMessage());
         }

@@ -60,6 +60,12 @@ final class BsonBatch extends Batch {
     }
 
     @Override
+    @Nullable
+    ByteBuffer token(int index) {
+        return Tokens.idOf(bson(index));
+    }
+
+    @Override
     Batch part(int first, int end) {
         int[] chosen = Arrays.copyOfRange(offsets, first, end + 1);
         return numberedLike(new BsonBatch(bytes, chosen, placeOfPart(end), readAt()), first);

@@ -18,7 +18,11 @@ final class Documents {
 
     private Documents() {}
 
+    /** The bytes of a document: those it was made of where it is raw, so that a token goes back bit for bit. */
     static ByteString encode(BsonDocument document) {
+        if (document instanceof RawBsonDocument raw) {
+            return ByteString.copyFrom(raw.getByteBuffer().asNIO());
+        }
         BasicOutputBuffer buffer = new BasicOutputBuffer();
         try (BsonBinaryWriter writer = new BsonBinaryWriter(buffer)) {
             BSON.encode(writer, document, EncoderContext.builder().build());

@@ -1,5 +1,6 @@
 package dev.feedmux;
 
+import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.time.Instant;
 import java.util.List;
@@ -49,6 +50,12 @@ final class JsonBatch extends Batch {
     @Override
     int eventBytes(int index) {
         return bytes[index];
+    }
+
+    @Override
+    @Nullable
+    ByteBuffer token(int index) {
+        return Tokens.idOf(texts.get(index));
     }
 
     @Override

@@ -79,7 +79,7 @@ final class Ledger {
         if (first != null && first.firstSequence() <= acked) {
             RawBsonDocument token = Tokens.document(first.key((int) (acked - first.firstSequence())));
             if (token != null) {
-                return new Place(Position.NONE, token, Tokens.timeOf(token));
+                return Place.of(token);
             }
         }
         return ackedPlace;
@@ -224,9 +224,14 @@ final class Ledger {
     private void prune(long acked) {
         for (Batch first = kept.peekFirst(); first != null && first.lastSequence() <= acked; first = kept.peekFirst()) {
             kept.removeFirst();
-            ackedPlace = first.place().position().isEmpty()
-                    ? new Place(Position.NONE, Tokens.document(first.key(first.size() - 1)), null)
-                    : first.place();
+            if (!first.place().position().isEmpty()) {
+                ackedPlace = first.place();
+                continue;
+            }
+            RawBsonDocument token = Tokens.document(first.key(first.size() - 1));
+            if (token != null) {
+                ackedPlace = Place.of(token);
+            }
         }
     }
 }

@@ -17,6 +17,11 @@ public record Place(
         @Nullable BsonTimestamp clusterTime) {
     static final Place NOWHERE = new Place(Position.NONE, null, null);
 
+    /** The place of an event whose resume token is all that is known. */
+    static Place of(BsonDocument token) {
+        return new Place(Position.NONE, token, Tokens.timeOf(token));
+    }
+
     boolean isNowhere() {
         return position.isEmpty() && resumeToken == null;
     }

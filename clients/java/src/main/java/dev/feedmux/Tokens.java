@@ -2,12 +2,17 @@ package dev.feedmux;
 
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
+import java.util.Set;
+import java.util.regex.Pattern;
 import org.bson.BSONException;
 import org.bson.BsonDocument;
 import org.bson.BsonTimestamp;
 import org.bson.BsonType;
 import org.bson.BsonValue;
 import org.bson.RawBsonDocument;
+import org.bson.codecs.BsonDocumentCodec;
+import org.bson.codecs.DecoderContext;
+import org.bson.json.JsonReader;
 import org.jspecify.annotations.Nullable;
 
 /** Reads resume tokens as far as the client must: which event is which, and which of two is later. */
@@ -16,6 +21,11 @@ final class Tokens {
     private static final int ID_AT = Integer.BYTES + ID_FIRST.length;
     /** Behind it seconds and increment, eight hexadecimal digits each. */
     private static final String TIME_FOLLOWS = "82";
+
+    private static final Set<String> DATA = Set.of("_data");
+    private static final Set<String> DATA_AND_TYPES = Set.of("_data", "_typeBits");
+    private static final Pattern HEX = Pattern.compile("[0-9A-Fa-f]+");
+    private static final BsonDocumentCodec DOCUMENTS = new BsonDocumentCodec();
 
     private static final int TIME_END = TIME_FOLLOWS.length() + 16;
 
@@ -37,6 +47,42 @@ final class Tokens {
         return id instanceof RawBsonDocument found
                 ? found.getByteBuffer().asNIO().slice()
                 : null;
+    }
+
+    /**
+     * The {@code _id} of an event in extended JSON as the BSON that MongoDB sent: its resume token, bit for bit. Null where
+     * {@code _id} is anything but a resume token: nothing is made up. What follows it is not read.
+     *
+     * <p>A token is {@code {_data: <hex>}} or {@code {_data: <hex>, _typeBits: <binary>}}. MongoDB adds {@code _typeBits}
+     * where the hex alone cannot tell the type of a number: int64, double and decimal {@code _id}s.
+     */
+    static @Nullable ByteBuffer idOf(String event) {
+        BsonDocument token = jsonId(event);
+        if (token == null || !token.keySet().equals(token.containsKey("_typeBits") ? DATA_AND_TYPES : DATA)) {
+            return null;
+        }
+        BsonValue data = token.get("_data");
+        BsonValue types = token.get("_typeBits");
+        boolean isToken = data.isString()
+                && HEX.matcher(data.asString().getValue()).matches()
+                && (types == null || types.isBinary());
+        return isToken ? Documents.encode(token).asReadOnlyByteBuffer() : null;
+    }
+
+    private static @Nullable BsonDocument jsonId(String event) {
+        try (JsonReader reader = new JsonReader(event)) {
+            reader.readStartDocument();
+            while (reader.readBsonType() != BsonType.END_OF_DOCUMENT) {
+                if (!reader.readName().equals("_id")) {
+                    reader.skipValue();
+                } else if (reader.getCurrentBsonType() == BsonType.DOCUMENT) {
+                    return DOCUMENTS.decode(reader, DecoderContext.builder().build());
+                } else {
+                    return null;
+                }
+            }
+        }
+        return null;
     }
 
     static @Nullable RawBsonDocument document(@Nullable ByteBuffer key) {

@@ -46,6 +46,21 @@ final class LedgerTest {
     }
 
     @Test
+    void whereATokenIsMissingTheLastKnownPlaceCounts() {
+        ledger.arrive(1, events(1, 2));
+        ledger.arrive(3, new JsonBatch(List.of("{\"n\":3}", "{\"n\":4}"), at(4), null).part(0, 1));
+        ledger.arrive(4, events(5, 1));
+        assertEquals(at(2), ledger.ackedPlace(3), "nothing is made up");
+    }
+
+    @Test
+    void thePlaceOfATokenHasItsTime() {
+        ledger.arrive(1, events(1, 2).part(0, 1));
+        ledger.arrive(2, events(2, 1));
+        assertEquals(at(1).clusterTime(), ledger.ackedPlace(1).clusterTime());
+    }
+
+    @Test
     void repeatsAreDroppedAndTheirAcksMapped() {
         ledger.arrive(1, events(1, 3));
         ledger.arrive(4, events(4, 2));
