@@ -28,9 +28,11 @@ from feedmux_server.fanout.survey import Look
 from feedmux_server.fanout.wide_stream import WideStreamLimits
 from feedmux_server.rpc.health import Health
 from feedmux_server.rpc.readiness import Readiness
+from feedmux_server.rpc.receiving import RequestLimits
 from feedmux_server.rpc.server import Listeners, PortInUse, Ports, Servers
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.stored_history import StoredHistory
+from feedmux_server.rpc.transport import Transport
 from feedmux_server.rpc.unused import sweep
 from feedmux_server.source.reader import ReadLimits
 from feedmux_server.state.batcher import CommitBatcher
@@ -138,10 +140,11 @@ async def running(
                 credentials.trusted(),
                 config.limits.connection_age_s,
                 config.limits.unused_subscription_days,
+                RequestLimits(config.limits.request_bytes, config.limits.first_message_s),
             )
             listen = config.listen
             listeners = Listeners(
-                listen.data, listen.operator, credentials.tls, listen.data_mtls, config.limits.connection_age_s
+                listen.data, listen.operator, credentials.tls, listen.data_mtls, _transport(config.limits)
             )
             servers = Servers(service, health, listeners)
             readiness = dependencies.readiness(health)
@@ -243,6 +246,10 @@ def _warn_of_plaintext(config: Config) -> None:
 
 def _address(listen: str, port: int) -> str:
     return f"{listen.rpartition(':')[0]}:{port}"
+
+
+def _transport(limits: LimitsSection) -> Transport:
+    return Transport(limits.request_bytes, limits.connections, limits.streams_per_connection, limits.connection_age_s)
 
 
 def hub_limits(limits: LimitsSection, wide: WideSection) -> HubLimits:

@@ -228,6 +228,31 @@ class LimitsSection(_Section):
         " keeps most is given up, and read from MongoDB again. Counts beside memory_bytes.",
     )
     sessions: int = Field(default=10_000, ge=1, description="Sessions of the process; about 60 KB each when idle.")
+    request_bytes: int = Field(
+        default=256 << 10,
+        ge=16 << 10,
+        le=1 << 20,
+        description="Largest request. The default holds the largest pipeline there may be; less spares memory where"
+        " pipelines are small.",
+    )
+    first_message_s: float = Field(
+        default=10.0,
+        gt=0,
+        le=120,
+        description="A call whose request has not arrived after this long is ended: Subscribe without its Open, too.",
+    )
+    connections: int = Field(
+        default=4_096,
+        ge=1,
+        description="Connections of each port, from clients with or without credentials; further ones are closed."
+        " About 20 KB each, more with TLS, and a file descriptor.",
+    )
+    streams_per_connection: int = Field(
+        default=10_000,
+        ge=1,
+        description="Calls on one connection at a time; a client's further ones wait within the client. A client object"
+        " has one connection for all its sessions.",
+    )
     history_at_risk_s: tuple[PositiveFloat, ...] = Field(
         default=(3_600.0, 600.0),
         description="A session is told when the time until its place leaves the oplog, by the oplog's present rate,"
@@ -461,7 +486,11 @@ class QuotaSection(_Section):
     """What a tenant may use of one replica. Counts refuse what exceeds them; rates slow it down."""
 
     subscriptions: int = Field(default=1_000, ge=0, description="Durable subscriptions that exist.")
-    streams: int = Field(default=200, ge=0, description="Subscribe and Watch calls open at a time.")
+    streams: int = Field(
+        default=200,
+        ge=0,
+        description="Subscribe, Watch and ReadRange calls at a time, counted from when the caller is known.",
+    )
     shared_streams: int = Field(
         default=50,
         ge=0,
@@ -483,6 +512,11 @@ class QuotaSection(_Section):
         default=160 << 20,
         ge=1 << 20,
         description="Read for PlanRange and not yet by ReadRange; at it a plan ends with what it has.",
+    )
+    calls: int = Field(
+        default=200,
+        ge=1,
+        description="Calls under way that are no streams, PlanRange among them; each may hold a request.",
     )
     pipeline_bytes: int = Field(default=64 << 10, ge=0, description="Size of a feed's pipeline as BSON.")
     requests_per_s: int = Field(

@@ -16,20 +16,28 @@ def refused(call: object) -> FeedmuxError:
     return caught.value
 
 
-def test_streams_and_feeds_are_counted_and_given_back() -> None:
-    account = Account("t", Quotas(streams=3, shared_streams=2), 0.0)
-    account.open_stream("one")
-    account.open_stream("one")
-    account.open_stream("two")
-    assert refused(lambda: account.open_stream("one")).metadata == {"quota": "streams", "limit": "3"}
-    account.close_stream("one")
-    error = refused(lambda: account.open_stream("three"))
+def test_streams_feeds_and_calls_are_counted_and_given_back() -> None:
+    account = Account("t", Quotas(streams=2, shared_streams=2, calls=1), 0.0)
+    account.open_stream()
+    account.open_stream()
+    assert refused(account.open_stream).metadata == {"quota": "streams", "limit": "2"}
+    account.close_stream()
+    account.open_stream()
+    account.open_feed("one")
+    account.open_feed("one")
+    account.open_feed("two")
+    error = refused(lambda: account.open_feed("three"))
     assert error.metadata == {"quota": "shared_streams", "limit": "2"}
     assert error.retry_after_s
-    account.open_stream("two")
-    account.close_stream("one")
-    account.open_stream("three")
-    assert (account.streams, set(account.feeds)) == (3, {"two", "three"})
+    account.close_feed("one")
+    refused(lambda: account.open_feed("three"))
+    account.close_feed("one")
+    account.open_feed("three")
+    assert (account.streams, set(account.feeds)) == (2, {"two", "three"})
+    account.open_call()
+    assert refused(account.open_call).metadata == {"quota": "calls", "limit": "1"}
+    account.close_call()
+    account.open_call()
 
 
 def test_calls_in_a_loop_are_slowed_down_and_calls_in_a_flood_refused() -> None:

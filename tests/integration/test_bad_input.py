@@ -442,10 +442,15 @@ async def test_undecodable_streams(api: Api, database: Documents) -> None:
 
 
 async def test_oversized_requests(api: Api, database: Documents) -> None:
+    large = feed("d", "c", comment=b"x" * (260 << 10))
+    check(await refused(api.watch(large).opened()), INVALID, "MESSAGE_INVALID")
+    check(await refused((await api.session(feed=large)).opened()), INVALID, "MESSAGE_INVALID")
+    check(await refused(api.create("large", large)), INVALID, "MESSAGE_INVALID")
+    # What is far too large is rejected by gRPC, unread.
     huge = feed("d", "c", comment=b"x" * (5 << 20))
-    check(await refused(api.watch(huge).opened()), INVALID, "MESSAGE_INVALID")
-    check(await refused((await api.session(feed=huge)).opened()), INVALID, "MESSAGE_INVALID")
-    check(await refused(api.create("huge", huge)), INVALID, "MESSAGE_INVALID")
+    assert (await refused(api.watch(huge).opened())).code == "RESOURCE_EXHAUSTED"
+    assert (await refused((await api.session(feed=huge)).opened())).code == "RESOURCE_EXHAUSTED"
+    assert (await refused(api.create("huge", huge))).code == "RESOURCE_EXHAUSTED"
     # The server is well.
     receiver = api.watch(feed(database.name, "c"))
     await receiver.opened()

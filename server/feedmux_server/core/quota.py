@@ -25,7 +25,7 @@ class Quotas:
     subscriptions: int = UNLIMITED
     """Durable subscriptions that exist."""
     streams: int = UNLIMITED
-    """Subscribe and Watch calls open at a time."""
+    """Subscribe, Watch and ReadRange calls at a time, from when their caller is known."""
     shared_streams: int = UNLIMITED
     """Distinct feeds read at a time, whoever else reads them: each is a stream that MongoDB serves."""
     trailing_streams: int = UNLIMITED
@@ -40,6 +40,8 @@ class Quotas:
     pipeline_bytes: int = UNLIMITED
     requests_per_s: int = UNLIMITED
     """Calls of any kind, opening a stream is one."""
+    calls: int = UNLIMITED
+    """Calls under way at a time that are no streams."""
 
 
 UNLIMITED_QUOTAS: Final = Quotas()
@@ -76,6 +78,7 @@ class Account:
     def __init__(self, tenant: str, quotas: Quotas, now_s: float) -> None:
         self.tenant = tenant
         self.streams = 0
+        self.calls = 0
         self.feeds: Counter[Hashable] = Counter()
         self.outstanding_bytes = 0
         self.kept_bytes = 0
@@ -103,20 +106,34 @@ class Account:
         self._requests.take(1, now_s)
         return wait_s
 
-    def open_stream(self, feed: Hashable) -> None:
+    def open_stream(self) -> None:
         """Raises QUOTA_EXCEEDED. To be undone by `close_stream`."""
         if self.streams >= self.quotas.streams:
             raise exceeded("streams", self.quotas.streams)
+        self.streams += 1
+
+    def close_stream(self) -> None:
+        self.streams -= 1
+
+    def open_feed(self, feed: Hashable) -> None:
+        """A stream reads this feed. Raises QUOTA_EXCEEDED. To be undone by `close_feed`."""
         if feed not in self.feeds and len(self.feeds) >= self.quotas.shared_streams:
             raise exceeded("shared_streams", self.quotas.shared_streams)
-        self.streams += 1
         self.feeds[feed] += 1
 
-    def close_stream(self, feed: Hashable) -> None:
-        self.streams -= 1
+    def close_feed(self, feed: Hashable) -> None:
         self.feeds[feed] -= 1
         if not self.feeds[feed]:
             del self.feeds[feed]
+
+    def open_call(self) -> None:
+        """Raises QUOTA_EXCEEDED. To be undone by `close_call`."""
+        if self.calls >= self.quotas.calls:
+            raise exceeded("calls", self.quotas.calls)
+        self.calls += 1
+
+    def close_call(self) -> None:
+        self.calls -= 1
 
     def check_pipeline(self, size: int) -> None:
         """Raises QUOTA_EXCEEDED for a pipeline of more bytes than allowed."""
@@ -143,6 +160,7 @@ class Account:
         used = {
             "subscriptions": subscriptions,
             "streams": self.streams,
+            "calls": self.calls,
             "shared_streams": len(self.feeds),
             "trailing_streams": trailing_streams,
             "outstanding_bytes": self.outstanding_bytes,

@@ -15,7 +15,6 @@ from feedmux_server.core.start import Start, StartKind
 from feedmux_server.core.subscriber import BSON
 from feedmux_server.fanout.rendering import CANONICAL, RELAXED
 
-REQUEST_BYTES_MAX = 4 * 1024 * 1024
 TOKEN_BYTES_MAX = 64 * 1024
 HEARTBEAT_DEFAULT_S = 10.0
 MESSAGE_BYTES_DEFAULT = 1024 * 1024
@@ -33,11 +32,7 @@ _FORMATS: dict[int, str] = {
 
 
 def parse(kind: type[M], data: bytes) -> M:
-    """Raises MESSAGE_INVALID on bytes that are not a message of this kind, or too many."""
-    if len(data) > REQUEST_BYTES_MAX:
-        raise FeedmuxError(
-            ErrorReason.MESSAGE_INVALID, f"the request is larger than {REQUEST_BYTES_MAX} bytes, the limit of a message"
-        )
+    """Raises MESSAGE_INVALID on bytes that are not a message of this kind."""
     try:
         return kind.FromString(data)
     except DecodeError:

@@ -24,7 +24,7 @@ class Explain:
         self._service = service
 
     async def __call__(self, data: bytes, context: Context) -> bytes:
-        tenant = (await self._service.identify(context)).tenant
+        tenant = self._service.caller().tenant
         request = convert.parse(wire.ExplainRequest, data)
         response = wire.ExplainResponse()
         try:

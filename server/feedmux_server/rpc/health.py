@@ -16,11 +16,12 @@ from collections.abc import Mapping
 from typing import Final
 
 import grpc.aio
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1._async import HealthServicer
+from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection
 
 from feedmux.v1 import change_feed_pb2, operator_pb2, subscriptions_pb2
+from feedmux_server.rpc.health_service import REFLECTION_LIMITS, HealthService, Unnamed, reflection_handlers
+from feedmux_server.rpc.transport import Transport
 
 CHANGE_FEED: Final = change_feed_pb2.DESCRIPTOR.services_by_name["ChangeFeed"].full_name
 SUBSCRIPTIONS: Final = subscriptions_pb2.DESCRIPTOR.services_by_name["Subscriptions"].full_name
@@ -28,30 +29,35 @@ OPERATOR: Final = operator_pb2.DESCRIPTOR.services_by_name["Operator"].full_name
 HEALTH: Final = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 
 LIVENESS, STARTUP, READINESS, REDIS = "liveness", "startup", "readiness", "redis"
-_Status = health_pb2.HealthCheckResponse
 
 
 class Health:
     """The statuses of a process, and the server that shows them before there is anything else to serve."""
 
     def __init__(self) -> None:
-        self._servicer = HealthServicer()
-        self._server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
+        self._statuses = HealthService()
+        self._server = grpc.aio.server(options=Transport(request_bytes=1024, connections=1_000).options())
         self._started = self._draining = False
         self._there: Mapping[str, bool] = {}
         self.ready = False
         """What `readiness` says."""
-        self.add_to(self._server)
-        reflection.enable_server_reflection((HEALTH, reflection.SERVICE_NAME), self._server)
+        self.add_to(self._server, ())
 
-    def add_to(self, server: grpc.aio.Server) -> None:
-        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
+    def add_to(self, server: grpc.aio.Server, names: tuple[str, ...]) -> None:
+        """Health, and reflection of it and the services of these names."""
+        described = (*names, HEALTH, reflection.SERVICE_NAME)
+        server.add_generic_rpc_handlers(
+            (
+                self._statuses.handlers(HEALTH, Unnamed()),
+                reflection_handlers(reflection.SERVICE_NAME, described, Unnamed(REFLECTION_LIMITS)),
+            )
+        )
 
     async def start(self, address: str) -> int:
         """Listens; the port. Raises RuntimeError where it cannot."""
         port = self._server.add_insecure_port(address)
         await self._server.start()
-        await self._tell()
+        self._tell()
         return port
 
     async def stop(self) -> None:
@@ -59,19 +65,19 @@ class Health:
 
     async def started(self) -> None:
         self._started = True
-        await self._tell()
+        self._tell()
 
     async def drain(self) -> None:
         """NOT_SERVING for all who choose a server by it; for good."""
         self._draining = True
-        await self._tell()
+        self._tell()
 
     async def show(self, there: Mapping[str, bool]) -> None:
         """`redis` and `source/NAME`: whether each dependency is there."""
         self._there = dict(there)
-        await self._tell()
+        self._tell()
 
-    async def _tell(self) -> None:
+    def _tell(self) -> None:
         redis = self._there.get(REDIS, False)
         source = any(there for name, there in self._there.items() if name != REDIS)
         serving = self._started and not self._draining
@@ -87,4 +93,4 @@ class Health:
             REDIS: redis,
         }
         for name, up in told.items():
-            await self._servicer.set(name, _Status.SERVING if up else _Status.NOT_SERVING)
+            self._statuses.show(name, up=up)

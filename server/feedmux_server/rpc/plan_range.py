@@ -31,7 +31,7 @@ class PlanRange:
 
     async def __call__(self, data: bytes, context: Context) -> bytes:
         service = self._service
-        tenant = (await service.identify(context)).tenant
+        tenant = service.caller().tenant
         service.admit()
         request = convert.parse(wire.PlanRangeRequest, data)
         _check(request)

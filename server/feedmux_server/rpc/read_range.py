@@ -39,9 +39,8 @@ class ReadRange:
 
     async def __call__(self, data: bytes, context: Context) -> None:
         service = self._service
-        identity = await service.identify(context)
+        identity = service.caller()
         tenant = identity.tenant
-        service.admit()
         request = convert.parse(wire.ReadRangeRequest, data)
         message_bytes_max = convert.message_bytes_max(request.message_bytes_max)
         feed = await self._feed(request, tenant)
@@ -57,7 +56,7 @@ class ReadRange:
         framer = Framer(service.positions(key, tenant), BSON, message_bytes_max)
         checked_s = time.monotonic()
         account, signal = service.hub.accounts.of(tenant), Signal()
-        account.open_stream(key)
+        account.open_feed(key)
         allowance = Allowance(account, signal.set, holds=False)
         try:
             async with aclosing(self._deliveries(key, tenant, after, until, framer.payload_max)) as deliveries:
@@ -77,7 +76,7 @@ class ReadRange:
                         await context.write(frame)
         finally:
             allowance.close()
-            account.close_stream(key)
+            account.close_feed(key)
 
     async def _feed(self, request: wire.ReadRangeRequest, tenant: str) -> FeedSpec:
         match request.WhichOneof("target"):

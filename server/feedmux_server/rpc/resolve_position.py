@@ -17,7 +17,7 @@ class ResolvePosition:
 
     async def __call__(self, data: bytes, context: Context) -> bytes:
         service = self._service
-        tenant = (await service.identify(context)).tenant
+        tenant = service.caller().tenant
         request = convert.parse(wire.ResolvePositionRequest, data)
         feed = service.feed_of(request.feed, tenant)
         key = service.key_of(feed, tenant)

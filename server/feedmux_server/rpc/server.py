@@ -3,34 +3,31 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import grpc
 import grpc.aio
-from grpc_reflection.v1alpha import reflection
 
-from feedmux_server.rpc.convert import REQUEST_BYTES_MAX
 from feedmux_server.rpc.explain import Explain
-from feedmux_server.rpc.health import CHANGE_FEED, HEALTH, OPERATOR, SUBSCRIPTIONS, Health
+from feedmux_server.rpc.health import CHANGE_FEED, OPERATOR, SUBSCRIPTIONS, Health
 from feedmux_server.rpc.list_shared_streams import ListSharedStreams
 from feedmux_server.rpc.operator import Operator
 from feedmux_server.rpc.plan_range import PlanRange
 from feedmux_server.rpc.read_range import ReadRange
+from feedmux_server.rpc.receiving import receive_all, receive_one
 from feedmux_server.rpc.resolve_position import ResolvePosition
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import Context, guarded
 from feedmux_server.rpc.subscribe import Subscribe
 from feedmux_server.rpc.subscriptions import Subscriptions
 from feedmux_server.rpc.tls import Tls
+from feedmux_server.rpc.transport import Transport
 from feedmux_server.rpc.watch import Watch
 
 log = logging.getLogger(__name__)
-
-# More than handlers take, so that a request somewhat too large gets an ErrorInfo; beyond, gRPC refuses it unread.
-RECEIVE_BYTES_MAX = 4 * REQUEST_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +39,7 @@ class Listeners:
     tls: Tls | None = None
     data_mtls: str = ""
     """A second address for data, where a client certificate is required; then `data` wants none."""
-    connection_age_s: float = 0.0
-    """A connection this old is told to make another one; 0: never. What runs on it goes on."""
+    transport: Transport = field(default_factory=Transport)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,42 +109,29 @@ class Servers:
         await asyncio.gather(*(server.stop(grace_s) for server in self._servers))
 
     def _server(self, handlers: tuple[grpc.GenericRpcHandler, ...], names: tuple[str, ...]) -> grpc.aio.Server:
-        server = grpc.aio.server(
-            options=(
-                ("grpc.max_receive_message_length", RECEIVE_BYTES_MAX),
-                ("grpc.max_send_message_length", -1),
-                # A second process on the port would take half the calls.
-                ("grpc.so_reuseport", 0),
-                # A client that vanished is noticed within 40 s.
-                ("grpc.keepalive_time_ms", 30_000),
-                ("grpc.keepalive_timeout_ms", 10_000),
-                ("grpc.keepalive_permit_without_calls", 1),
-                ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-                *_age_options(self._listeners.connection_age_s),
-            )
-        )
+        server = grpc.aio.server(options=self._listeners.transport.options())
         server.add_generic_rpc_handlers(handlers)
-        self._health.add_to(server)
-        reflection.enable_server_reflection((*names, HEALTH, reflection.SERVICE_NAME), server)
+        self._health.add_to(server, names)
         self._servers.append(server)
         return server
-
-
-def _age_options(age_s: float) -> tuple[tuple[str, int], ...]:
-    # gRPC varies it by a tenth, and leaves what runs on the connection alone: `rpc.serving` ends sessions, later.
-    return (("grpc.max_connection_age_ms", int(age_s * 1000)),) if age_s else ()
 
 
 def _data_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
     guard = partial(guarded, refused=service.refused, observer=service.hub.observer, service=CHANGE_FEED)
     subscriptions = Subscriptions(service)
+    limits = service.request_limits
+    one = partial(receive_one, identify=service.identify, counted=service.calling, limits=limits)
+    streamed = partial(receive_one, identify=service.identify, counted=service.streaming, limits=limits)
+    subscribe = receive_all(Subscribe(service), service.identify, service.streaming)
     feed: dict[str, Any] = {
-        "Subscribe": grpc.stream_stream_rpc_method_handler(guard("Subscribe", Subscribe(service))),
-        "Watch": grpc.unary_stream_rpc_method_handler(guard("Watch", Watch(service))),
-        "ResolvePosition": grpc.unary_unary_rpc_method_handler(guard("ResolvePosition", ResolvePosition(service))),
-        "PlanRange": grpc.unary_unary_rpc_method_handler(guard("PlanRange", PlanRange(service))),
-        "ReadRange": grpc.unary_stream_rpc_method_handler(guard("ReadRange", ReadRange(service))),
-        "Explain": grpc.unary_unary_rpc_method_handler(guard("Explain", Explain(service))),
+        "Subscribe": grpc.stream_stream_rpc_method_handler(guard("Subscribe", subscribe)),
+        "Watch": grpc.stream_stream_rpc_method_handler(guard("Watch", streamed(Watch(service)))),
+        "ResolvePosition": grpc.stream_unary_rpc_method_handler(
+            guard("ResolvePosition", one(ResolvePosition(service)))
+        ),
+        "PlanRange": grpc.stream_unary_rpc_method_handler(guard("PlanRange", one(PlanRange(service)))),
+        "ReadRange": grpc.stream_stream_rpc_method_handler(guard("ReadRange", streamed(ReadRange(service)))),
+        "Explain": grpc.stream_unary_rpc_method_handler(guard("Explain", one(Explain(service)))),
     }
     control = {
         "CreateSubscription": subscriptions.create,
@@ -159,7 +142,7 @@ def _data_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
         "SeekSubscription": subscriptions.seek,
     }
     unary: dict[str, Any] = {
-        name: grpc.unary_unary_rpc_method_handler(guard(name, method, service=SUBSCRIPTIONS))
+        name: grpc.stream_unary_rpc_method_handler(guard(name, one(method), service=SUBSCRIPTIONS))
         for name, method in control.items()
     }
     return (
@@ -177,8 +160,9 @@ def _operator_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
         "EndSubscriber": operator.end_subscriber,
         "Drain": operator.drain,
     }
+    one = partial(receive_one, identify=service.check_operator, counted=nullcontext, limits=service.request_limits)
     handlers: dict[str, Any] = {
-        name: grpc.unary_unary_rpc_method_handler(guard(name, method)) for name, method in methods.items()
+        name: grpc.stream_unary_rpc_method_handler(guard(name, one(method))) for name, method in methods.items()
     }
     return (grpc.method_handlers_generic_handler(OPERATOR, handlers),)
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine, Iterator, Mapping, Set
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,7 @@ from feedmux_server.fanout.session import Session
 from feedmux_server.fanout.starting import fingerprint_of
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.auth import Authenticator
+from feedmux_server.rpc.receiving import RequestLimits
 from feedmux_server.rpc.status import Context
 from feedmux_server.state.batcher import CommitBatcher
 from feedmux_server.state.store import SubscriptionStore
@@ -92,8 +94,11 @@ class Service:
     """A session older than this is told to reconnect, so that new replicas get their share; 0: never."""
     unused_days: float = 0.0
     """Subscriptions that nobody has used for so long are deleted; 0: never."""
+    request_limits: RequestLimits = field(default_factory=RequestLimits)
     live: dict[int, LiveSession] = field(default_factory=dict)
     draining: bool = False
+    streams: int = 0
+    """Calls of streams under way, from when their caller is known; `live` has those that are open."""
     _left: asyncio.Event = field(default_factory=asyncio.Event)
 
     def feed_of(self, feed: feed_pb2.Feed, tenant: str) -> FeedSpec:
@@ -179,6 +184,35 @@ class Service:
             await asyncio.sleep(wait_s)
         return identity
 
+    def caller(self) -> Identity:
+        """Who calls, in the task of a call that `identify` has let in."""
+        identity = _caller.get()
+        assert identity is not None, "the call was not authenticated"
+        return identity
+
+    @contextmanager
+    def streaming(self) -> Iterator[None]:
+        """Counts the caller's stream, also while nothing was received yet. Raises DRAINING, QUOTA_EXCEEDED."""
+        self.admit()
+        account = self.hub.accounts.of(self.caller().tenant)
+        account.open_stream()
+        self.streams += 1
+        try:
+            yield
+        finally:
+            self.streams -= 1
+            account.close_stream()
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """Counts the caller's call that is no stream. Raises QUOTA_EXCEEDED."""
+        account = self.hub.accounts.of(self.caller().tenant)
+        account.open_call()
+        try:
+            yield
+        finally:
+            account.close_call()
+
     def did(
         self, event: AuditEvent, method: str, context: Context, *, subscription: str = "", reason: str = ""
     ) -> None:
@@ -226,15 +260,19 @@ class Service:
 
     def admit(self) -> None:
         """Raises DRAINING or QUOTA_EXCEEDED when no further session is taken."""
-        if self.draining:
-            raise FeedmuxError(ErrorReason.DRAINING, "the server is shutting down; reconnect", retry_after_s=1.0)
-        if len(self.live) >= self.sessions_max:
+        self.check_draining()
+        if self.streams >= self.sessions_max:
             raise FeedmuxError(
                 ErrorReason.QUOTA_EXCEEDED,
                 f"the server serves {self.sessions_max} sessions, its limit",
                 {"quota": "sessions"},
                 retry_after_s=5.0,
             )
+
+    def check_draining(self) -> None:
+        """Raises DRAINING."""
+        if self.draining:
+            raise FeedmuxError(ErrorReason.DRAINING, "the server is shutting down; reconnect", retry_after_s=1.0)
 
     def enter(self, number: int, live: LiveSession) -> None:
         self.live[number] = live

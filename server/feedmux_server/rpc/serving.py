@@ -29,12 +29,12 @@ Write = Callable[[bytes], Awaitable[None]]
 def listed(service: Service, live: LiveSession) -> Iterator[None]:
     """The session is known to the operator and to a drain while it lasts, and leaves its feed at the end.
 
-    Raises QUOTA_EXCEEDED when the tenant may have no further one.
+    Raises QUOTA_EXCEEDED when the tenant may read no further feed.
     """
-    service.admit()
+    service.check_draining()
     service.check_granted(live)
     account = service.hub.accounts.of(live.tenant)
-    account.open_stream(live.key)
+    account.open_feed(live.key)
     name = next(_ids)
     service.enter(name, live)
     aging: asyncio.TimerHandle | None = None
@@ -60,7 +60,7 @@ def listed(service: Service, live: LiveSession) -> Iterator[None]:
         service.hub.observer.session_ended(live.tenant, outcome)
         live.session.close()
         service.leave(name)
-        account.close_stream(live.key)
+        account.close_feed(live.key)
 
 
 def opened_message(

@@ -1,7 +1,6 @@
 """ChangeFeed.Subscribe: a session with credits and acks, durable or inline."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from feedmux.v1 import change_feed_pb2 as wire
@@ -18,6 +17,7 @@ from feedmux_server.fanout.session import RewoundMark, Session, SessionPolicy, o
 from feedmux_server.fanout.starting import client_token, fingerprint_of, join_point, resolve_start
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.frames import Framer
+from feedmux_server.rpc.receiving import RequestLimits, Requests, first_message
 from feedmux_server.rpc.service import LiveSession, Service
 from feedmux_server.rpc.serving import listed, opened_message, serve
 from feedmux_server.rpc.status import Context, internal_error
@@ -26,6 +26,8 @@ from feedmux_server.state.model import Lease, StoredSubscription
 from feedmux_server.telemetry.audit import AuditEvent
 
 INSTANCE_BYTES_MAX = 120
+LATER_BYTES_MAX = 1024
+"""Of Credit, Ack and Close."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +54,11 @@ class Subscribe:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    async def __call__(self, requests: AsyncIterator[bytes], context: Context) -> None:
+    async def __call__(self, requests: Requests, context: Context) -> None:
         service = self._service
-        identity = await service.identify(context)
+        identity = service.caller()
         tenant = identity.tenant
-        service.admit()
-        request = await _first(requests)
+        request = await _first(requests, service.request_limits)
         heartbeat_s = convert.heartbeat_s(request.heartbeat_interval, request.HasField("heartbeat_interval"))
         message_bytes_max = convert.message_bytes_max(request.message_bytes_max)
         wire_format = convert.wire_format(request.format)
@@ -222,19 +223,23 @@ def _is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-async def _first(requests: AsyncIterator[bytes]) -> wire.Open:
-    async for data in requests:
+async def _first(requests: Requests, limits: RequestLimits) -> wire.Open:
+    data = await first_message(requests, limits)
+    if data is not None:
         request = convert.parse(wire.SubscribeRequest, data)
         if request.WhichOneof("message") == "open":
             return request.open
-        break
     raise FeedmuxError(ErrorReason.OPEN_REQUIRED, "the first message of a session must be open")
 
 
-async def _listen(requests: AsyncIterator[bytes], session: Session) -> None:
+async def _listen(requests: Requests, session: Session) -> None:
     """Applies what the client sends. Its errors end the session."""
     try:
         async for data in requests:
+            if len(data) > LATER_BYTES_MAX:
+                raise FeedmuxError(
+                    ErrorReason.MESSAGE_INVALID, f"a message after open is larger than {LATER_BYTES_MAX} bytes"
+                )
             request = convert.parse(wire.SubscribeRequest, data)
             match request.WhichOneof("message"):
                 case "credit":

@@ -32,7 +32,7 @@ class Subscriptions:
         self._service = service
 
     async def create(self, data: bytes, context: Context) -> bytes:
-        tenant = await self._tenant(context)
+        tenant = self._service.caller().tenant
         request = convert.parse(subscriptions_pb2.CreateSubscriptionRequest, data)
         wanted = request.subscription
         check_name("subscription.name", wanted.name)
@@ -53,13 +53,13 @@ class Subscriptions:
         return self._message(stored).SerializeToString()
 
     async def get(self, data: bytes, context: Context) -> bytes:
-        tenant = await self._tenant(context)
+        tenant = self._service.caller().tenant
         request = convert.parse(subscriptions_pb2.GetSubscriptionRequest, data)
         check_name("name", request.name)
         return self._message(await self._service.store.get(tenant, request.name)).SerializeToString()
 
     async def list_(self, data: bytes, context: Context) -> bytes:
-        tenant = await self._tenant(context)
+        tenant = self._service.caller().tenant
         request = convert.parse(subscriptions_pb2.ListSubscriptionsRequest, data)
         if request.page_size < 0:
             raise FeedmuxError(ErrorReason.MESSAGE_INVALID, "page_size must not be negative", field="page_size")
@@ -73,7 +73,7 @@ class Subscriptions:
         return response.SerializeToString()
 
     async def update(self, data: bytes, context: Context) -> bytes:
-        tenant = await self._tenant(context)
+        tenant = self._service.caller().tenant
         request = convert.parse(subscriptions_pb2.UpdateSubscriptionRequest, data)
         wanted = request.subscription
         check_name("subscription.name", wanted.name)
@@ -109,7 +109,7 @@ class Subscriptions:
         return self._message(updated).SerializeToString()
 
     async def delete(self, data: bytes, context: Context) -> bytes:
-        tenant = await self._tenant(context)
+        tenant = self._service.caller().tenant
         request = convert.parse(subscriptions_pb2.DeleteSubscriptionRequest, data)
         check_name("name", request.name)
         try:
@@ -122,7 +122,7 @@ class Subscriptions:
         return empty_pb2.Empty().SerializeToString()
 
     async def seek(self, data: bytes, context: Context) -> bytes:
-        tenant = await self._tenant(context)
+        tenant = self._service.caller().tenant
         request = convert.parse(subscriptions_pb2.SeekSubscriptionRequest, data)
         check_name("name", request.name)
         if request.to.WhichOneof("at") is None:
@@ -144,9 +144,6 @@ class Subscriptions:
 
     def _message(self, stored: StoredSubscription) -> subscriptions_pb2.Subscription:
         return _message(stored, self._service.unused_days)
-
-    async def _tenant(self, context: Context) -> str:
-        return (await self._service.identify(context)).tenant
 
     async def _check_room(self, tenant: str, name: str) -> None:
         """Raises QUOTA_EXCEEDED for one more than allowed. Those who create at the same moment may exceed it by as

@@ -23,9 +23,8 @@ class Watch:
 
     async def __call__(self, data: bytes, context: Context) -> None:
         service = self._service
-        identity = await service.identify(context)
+        identity = service.caller()
         tenant = identity.tenant
-        service.admit()
         request = convert.parse(wire.WatchRequest, data)
         heartbeat_s = convert.heartbeat_s(request.heartbeat_interval, request.HasField("heartbeat_interval"))
         message_bytes_max = convert.message_bytes_max(request.message_bytes_max)

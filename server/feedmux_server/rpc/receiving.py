@@ -1,0 +1,83 @@
+"""Receives a call's request: after its caller is known, and within a time limit.
+
+gRPC calls a unary handler only when the whole request is in memory, whoever sent it. So every method is registered as
+one that receives a stream, which is the same on the wire, and nothing is read before the caller is known and counted.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.rpc.status import Context
+
+Requests = AsyncIterator[bytes]
+Handler = Callable[[bytes, Context], Awaitable[bytes | None]]
+StreamHandler = Callable[[Requests, Context], Awaitable[bytes | None]]
+_RETRY_AFTER_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """What the first message of a call may be."""
+
+    bytes_max: int = 256 * 1024
+    first_message_s: float = 10.0
+
+
+async def first_message(requests: Requests, limits: RequestLimits) -> bytes | None:
+    """The first message; None where the client has ended its side without one.
+
+    Raises QUOTA_EXCEEDED when it does not arrive in time, and MESSAGE_INVALID when it is too large.
+    """
+    try:
+        async with asyncio.timeout(limits.first_message_s):
+            data = await anext(aiter(requests), None)
+    except TimeoutError:
+        raise FeedmuxError(
+            ErrorReason.QUOTA_EXCEEDED,
+            f"the request did not arrive within {limits.first_message_s:g} s, the server's limits.first_message_s",
+            {"quota": "first_message_s"},
+            retry_after_s=_RETRY_AFTER_S,
+        ) from None
+    if data is not None and len(data) > limits.bytes_max:
+        raise FeedmuxError(
+            ErrorReason.MESSAGE_INVALID,
+            f"the request is larger than {limits.bytes_max} bytes, the server's limits.request_bytes",
+        )
+    return data
+
+
+def receive_one(
+    handler: Handler,
+    identify: Callable[[Context], Awaitable[object]],
+    counted: Callable[[], AbstractContextManager[None]],
+    limits: RequestLimits,
+) -> StreamHandler:
+    """A handler of one request: `identify` raises for an unknown caller, `counted` for one that has no call left."""
+
+    async def call(requests: Requests, context: Context) -> bytes | None:
+        await identify(context)
+        with counted():
+            data = await first_message(requests, limits)
+            if data is None:
+                raise FeedmuxError(ErrorReason.MESSAGE_INVALID, "the call has no request")
+            return await handler(data, context)
+
+    return call
+
+
+def receive_all(
+    handler: StreamHandler,
+    identify: Callable[[Context], Awaitable[object]],
+    counted: Callable[[], AbstractContextManager[None]],
+) -> StreamHandler:
+    """As `receive_one` for a handler that reads its requests itself, by `first_message` to begin with."""
+
+    async def call(requests: Requests, context: Context) -> bytes | None:
+        await identify(context)
+        with counted():
+            return await handler(requests, context)
+
+    return call

@@ -1,0 +1,45 @@
+"""gRPC's options: what a connection and a call may make the transport hold before the server has looked at it."""
+
+from dataclasses import dataclass
+from typing import Final
+
+LOOKAHEAD_BYTES: Final = 16 * 1024
+"""Received of a call that nobody reads. A call that is read gets as much as its message needs."""
+METADATA_BYTES: Final = 16 * 1024
+_TOO_LARGE_BYTES: Final = 16 * 1024
+"""Received above the limit, so that a request somewhat too large gets an ErrorInfo; beyond, gRPC rejects it unread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transport:
+    """Limits of one server."""
+
+    request_bytes: int = 256 * 1024
+    connections: int = 4_096
+    streams_per_connection: int = 10_000
+    connection_age_s: float = 0.0
+    """A connection this old is told to make another one; 0: never. What runs on it goes on."""
+
+    def options(self) -> tuple[tuple[str, int], ...]:
+        return (
+            ("grpc.max_receive_message_length", self.request_bytes + _TOO_LARGE_BYTES),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_allowed_incoming_connections", self.connections),
+            ("grpc.max_concurrent_streams", self.streams_per_connection),
+            ("grpc.max_metadata_size", METADATA_BYTES // 2),
+            ("grpc.absolute_max_metadata_size", METADATA_BYTES),
+            # TLS and HTTP/2 settings of a new connection must be there in this time.
+            ("grpc.server_handshake_timeout_ms", 10_000),
+            # Else the windows grow to megabytes for whoever sends fast.
+            ("grpc.http2.bdp_probe", 0),
+            ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
+            # A second process on the port would take half the calls.
+            ("grpc.so_reuseport", 0),
+            # A client that vanished is noticed within 40 s.
+            ("grpc.keepalive_time_ms", 30_000),
+            ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+            # gRPC varies it by a tenth, and leaves what runs on the connection alone: `rpc.serving` ends sessions.
+            *((("grpc.max_connection_age_ms", int(self.connection_age_s * 1000)),) if self.connection_age_s else ()),
+        )

@@ -1,0 +1,142 @@
+"""A client of HTTP/2 that does what gRPC's clients do not: requests that never end, streams that nobody reads."""
+
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from typing import Self
+
+_DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GOAWAY, _WINDOW = 0, 1, 3, 4, 6, 7, 8
+_END_HEADERS, _ACK = 4, 1
+_DEFAULT_WINDOW = 65_535
+_FRAME_BYTES = 16_384
+
+
+class RawConnection:
+    """One connection. It reads only in `pump`."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port))
+        self._received = b""
+        self._window = self._stream_window = _DEFAULT_WINDOW
+        self._windows: dict[int, int] = {}
+        self._left: dict[int, bytes] = {}
+        self._next = 1
+        self.closed = False
+        self.ended: set[int] = set()
+        """Streams that the server has reset or ended."""
+        self._send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(_SETTINGS, 0, 0, b""))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def call(self, method: str, metadata: Sequence[tuple[str, str]] = (), unfinished: int = 0) -> int:
+        """Opens a stream, and has the beginning of a message of so many bytes ready to be sent; the stream's number."""
+        number, self._next = self._next, self._next + 2
+        fields = [
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":path", method),
+            (":authority", "x"),
+            ("content-type", "application/grpc"),
+            ("te", "trailers"),
+            *metadata,
+        ]
+        self._send(_frame(_HEADERS, _END_HEADERS, number, b"".join(_literal(*field) for field in fields)))
+        self._windows[number] = self._stream_window
+        if unfinished:
+            self._left[number] = b"\0" + struct.pack(">I", unfinished) + b"x" * (unfinished - 1)
+        return number
+
+    def pump(self) -> int:
+        """Takes what has come, and sends as much as the server allows; how many bytes."""
+        self._take()
+        sent = 0
+        for number, left in list(self._left.items()):
+            size = min(len(left), self._windows[number], self._window, _FRAME_BYTES)
+            if size <= 0 or number in self.ended or self.closed:
+                continue
+            self._windows[number] -= size
+            self._window -= size
+            self._left[number] = left[size:]
+            self._send(_frame(_DATA, 0, number, left[:size]))
+            sent += size
+        return sent
+
+    def _send(self, data: bytes) -> None:
+        try:
+            self._socket.sendall(data)
+        except OSError:
+            self.closed = True
+
+    def _take(self) -> None:
+        try:
+            while not self.closed:
+                data = self._socket.recv(1 << 16, socket.MSG_DONTWAIT)  # the socket has no time limit, or this waits
+                self.closed = not data
+                self._received += data
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.closed = True
+        while len(self._received) >= 9:
+            size = int.from_bytes(self._received[:3], "big")
+            if len(self._received) < 9 + size:
+                break
+            kind, flags, number = self._received[3], self._received[4], int.from_bytes(self._received[5:9], "big")
+            content, self._received = self._received[9 : 9 + size], self._received[9 + size :]
+            self._on(kind, flags, number, content)
+
+    def _on(self, kind: int, flags: int, number: int, content: bytes) -> None:
+        if kind == _SETTINGS and not flags & _ACK:
+            for at in range(0, len(content), 6):
+                name, value = struct.unpack_from(">HI", content, at)
+                if name == 4:  # the window of a stream
+                    for each in self._windows:
+                        self._windows[each] += value - self._stream_window
+                    self._stream_window = value
+            self._send(_frame(_SETTINGS, _ACK, 0, b""))
+        elif kind == _WINDOW:
+            more = int.from_bytes(content, "big")
+            if not number:
+                self._window += more
+            elif number in self._windows:
+                self._windows[number] += more
+        elif kind == _PING and not flags & _ACK:
+            self._send(_frame(_PING, _ACK, 0, content))
+        elif kind == _RESET or (kind == _HEADERS and flags & 1):
+            self.ended.add(number)
+
+
+def pump_all(connections: Sequence[RawConnection], for_s: float) -> int:
+    """Sends as much as the server takes in this time; how many bytes."""
+    until_s, sent = time.monotonic() + for_s, 0
+    while time.monotonic() < until_s:
+        sent += sum(each.pump() for each in connections)
+        time.sleep(0.005)
+    return sent
+
+
+def _frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:
+    return struct.pack(">I", len(content))[1:] + bytes((kind, flags)) + struct.pack(">I", stream) + content
+
+
+def _literal(name: str, value: str) -> bytes:
+    return b"\0" + _text(name) + _text(value)
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return (bytes((len(data),)) if len(data) < 127 else b"\x7f" + _varint(len(data) - 127)) + data
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

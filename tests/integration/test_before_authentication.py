@@ -1,0 +1,278 @@
+"""What a caller without credentials, or with credentials and without a request, can make the server hold."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from pymongo.database import Database
+
+from feedmux.v1 import change_feed_pb2 as wire
+from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_server.rpc import health_service
+from feedmux_server.tenants.registry import hash_key
+from tests.integration.raw_http2 import RawConnection, pump_all
+from tests.integration.servers import (
+    KEY_A,
+    KEY_B,
+    OPERATOR_KEY,
+    Here,
+    server_process,
+    serving,
+    settings,
+    tenants_file,
+    until,
+)
+from tests.integration.wire import Refused, Session, feed, refused
+
+Documents = Database[dict[str, Any]]
+Limited = Callable[..., AbstractAsyncContextManager[Here]]
+UNFINISHED = 250_000
+DATA_METHODS = (
+    "/feedmux.v1.ChangeFeed/Subscribe",
+    "/feedmux.v1.ChangeFeed/Watch",
+    "/feedmux.v1.ChangeFeed/Explain",
+    "/feedmux.v1.Subscriptions/CreateSubscription",
+    "/grpc.health.v1.Health/Check",
+    "/grpc.health.v1.Health/Watch",
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+    "/no.such.Service/Method",
+)
+OPERATOR_METHODS = ("/feedmux.v1.Operator/ListTenants", "/feedmux.v1.Operator/Drain", *DATA_METHODS[4:])
+HEALTH_METHODS = DATA_METHODS[4:]
+
+
+def configured(mongo: ReplicaSet, redis_server: RedisServer, folder: Path, **limits: Any) -> dict[str, Any]:
+    configuration = settings(mongo.uri, redis_server.url, **limits)
+    configuration["tenants_file"] = str(tenants_file(folder))
+    configuration["operator_key_hashes"] = [hash_key(OPERATOR_KEY)]
+    return configuration
+
+
+@pytest.fixture
+def limited(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> Limited:
+    """`async with limited({"streams": 2}, sessions=5) as here`: tenant `a` with these quotas, a server with limits."""
+
+    @asynccontextmanager
+    async def make(quotas: dict[str, int] | None = None, **limits: Any) -> AsyncIterator[Here]:
+        configuration = configured(mongo, redis_server, tmp_path, **limits)
+        path = Path(configuration["tenants_file"])
+        content = json.loads(path.read_text())
+        content["tenants"][0]["quotas"] = quotas or {}
+        path.write_text(json.dumps(content))
+        async with serving(configuration, key=KEY_A) as here:
+            yield here
+
+    return make
+
+
+def resident_mib(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise AssertionError("the process has no memory")
+
+
+@contextmanager
+def connected(port: int, count: int) -> Iterator[list[RawConnection]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(RawConnection(port)) for _ in range(count)]
+
+
+async def test_unfinished_requests_without_credentials_hold_little(
+    mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """800 requests of 250 KB that never end, to every kind of method of every port: 200 MB if they were received."""
+    configuration = configured(mongo, redis_server, tmp_path, first_message_s=60)
+    async with server_process(configuration, tmp_path) as server, server.api(KEY_A) as api:
+        await api.page()
+        pid = server.process.pid
+        assert pid is not None
+        before = resident_mib(pid)
+        ports = dict(zip(server.ports, (DATA_METHODS, OPERATOR_METHODS, HEALTH_METHODS), strict=False))
+        with ExitStack() as stack:
+            attackers = []
+            for port, methods in ports.items():
+                for connection in stack.enter_context(connected(port, 5)):
+                    for number in range(50 if port != server.ports[0] else 60):
+                        connection.call(methods[number % len(methods)], unfinished=UNFINISHED)
+                    attackers.append(connection)
+            await asyncio.to_thread(pump_all, attackers, 3.0)
+            held = resident_mib(pid) - before
+            # The tenant is served meanwhile.
+            await api.page()
+        assert held < 60, held
+
+
+async def test_credentials_decide_before_the_request_is_there(limited: Limited) -> None:
+    async with limited() as here:
+        for method in DATA_METHODS[:4]:
+            call: Any = here.api.channel.stream_unary(method)(metadata=(("authorization", "Bearer nobody"),))
+            assert (await refused(call)).code == "UNAUTHENTICATED"
+        for method in OPERATOR_METHODS[:2]:
+            call = here.api.operator_channel.stream_unary(method)(metadata=here.api.metadata)
+            assert (await refused(call)).reason == "METHOD_DENIED"
+
+
+async def silent(here: Here, key: str = KEY_A) -> Any:
+    return here.api.feeds.Subscribe(metadata=(("authorization", f"Bearer {key}"),))
+
+
+async def end_of(call: Any) -> Refused:
+    return await Session(call, 1 << 20).end()
+
+
+async def test_streams_without_an_open_count_and_end(limited: Limited, database: Documents) -> None:
+    async with limited({"streams": 4}, first_message_s=1.5) as here, here.api.with_key(KEY_B) as other:
+        account = here.server.service.hub.accounts.of("a")
+        calls = [await silent(here) for _ in range(4)]
+        await until(lambda: account.streams == 4)
+        more = [await end_of(await silent(here)) for _ in range(3)]
+        assert {(each.code, each.metadata["quota"]) for each in more} == {("RESOURCE_EXHAUSTED", "streams")}
+        session = await other.open(feed=feed(database.name, "c"))
+        session.cancel()
+        ends = [await end_of(each) for each in calls]
+        assert {(each.reason, each.metadata["quota"]) for each in ends} == {("QUOTA_EXCEEDED", "first_message_s")}
+        assert all(each.retry_s for each in ends)
+        await until(lambda: (account.streams, here.server.service.streams) == (0, 0))
+        opened = await here.api.open(feed=feed(database.name, "c"))
+        opened.cancel()
+
+
+async def test_streams_without_an_open_count_for_the_server(limited: Limited, database: Documents) -> None:
+    async with limited(sessions=3) as here, here.api.with_key(KEY_B) as other:
+        calls = [await silent(here) for _ in range(3)]
+        await until(lambda: here.server.service.streams == 3)
+        outcome = await other.watch(feed(database.name, "c")).end()
+        assert (outcome.reason, outcome.metadata["quota"]) == ("QUOTA_EXCEEDED", "sessions")
+        calls[0].cancel()
+        await until(lambda: here.server.service.streams == 2)
+        receiver = other.watch(feed(database.name, "c"))
+        await receiver.opened()
+        receiver.cancel()
+        for call in calls:
+            call.cancel()
+
+
+async def test_calls_without_a_request_count_and_end(limited: Limited) -> None:
+    async with limited({"calls": 2}, first_message_s=1.0) as here:
+        account = here.server.service.hub.accounts.of("a")
+        method: Any = here.api.channel.stream_unary("/feedmux.v1.Subscriptions/GetSubscription")
+        calls = [method(metadata=here.api.metadata) for _ in range(2)]
+        await until(lambda: account.calls == 2)
+        assert (await refused(here.api.page())).metadata["quota"] == "calls"
+        outcomes = [await refused(call) for call in calls]
+        assert {each.metadata["quota"] for each in outcomes} == {"first_message_s"}
+        await until(lambda: account.calls == 0)
+        await here.api.page()
+        ended = method(metadata=here.api.metadata)
+        await ended.done_writing()
+        assert (await refused(ended)).reason == "MESSAGE_INVALID"
+
+
+async def test_connections_are_limited(limited: Limited) -> None:
+    async with limited(connections=10) as here:
+        await here.api.page()
+        with connected(here.api.data_port, 20) as connections:
+            await until(lambda: (pump_all(connections, 0.05), sum(each.closed for each in connections))[1] >= 11)
+            assert sum(each.closed for each in connections) <= 11
+            await here.api.page()
+        async with here.api.with_key(KEY_B) as other:
+            await until(lambda: _answers(other))
+
+
+async def _answers(api: Any) -> bool:
+    try:
+        await api.page()
+    except grpc.aio.AioRpcError as error:
+        if error.code() is not grpc.StatusCode.UNAVAILABLE:
+            raise
+        return False
+    return True
+
+
+async def test_requests_somewhat_too_large_are_told_so(limited: Limited) -> None:
+    async with limited(request_bytes=32 << 10) as here:
+        outcome = await refused(here.api.raw("/feedmux.v1.Subscriptions/GetSubscription", b"\x0a" * (33 << 10)))
+        assert (outcome.code, outcome.reason) == ("INVALID_ARGUMENT", "MESSAGE_INVALID")
+        assert "request_bytes" in outcome.message
+        outcome = await refused(here.api.raw("/feedmux.v1.Subscriptions/GetSubscription", b"\x0a" * (64 << 10)))
+        assert outcome.code == "RESOURCE_EXHAUSTED"
+
+
+# --- Health, which anybody may ask.
+
+
+def watching(here: Here, name: str = "liveness") -> Any:
+    stub: Any = health_pb2_grpc.HealthStub(here.api.channel)
+    return stub.Watch(health_pb2.HealthCheckRequest(service=name))
+
+
+async def test_health_is_watched_by_so_many(limited: Limited, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health_service, "WATCHERS_MAX", 3)
+    async with limited() as here:
+        watches = [watching(here) for _ in range(3)]
+        for each in watches:
+            assert (await each.read()).status == health_pb2.HealthCheckResponse.SERVING
+        outcome = await refused(watching(here).read())
+        assert (outcome.code, outcome.metadata["quota"]) == ("RESOURCE_EXHAUSTED", "unnamed")
+        watches.pop().cancel()
+
+        async def watches_again() -> bool:
+            again = watching(here)
+            try:
+                await again.read()
+            except grpc.aio.AioRpcError:
+                return False
+            again.cancel()
+            return True
+
+        await until(watches_again)
+
+
+async def test_unfinished_checks_do_not_keep_a_probe_waiting(limited: Limited) -> None:
+    async with limited() as here, grpc.aio.insecure_channel(f"127.0.0.1:{here.api.health_port}") as channel:
+        health: Any = health_pb2_grpc.HealthStub(channel)
+        with connected(here.api.health_port, 2) as connections:
+            for connection in connections:
+                for _ in range(100):
+                    connection.call("/grpc.health.v1.Health/Check", unfinished=1_000)
+            await asyncio.to_thread(pump_all, connections, 0.5)
+            answer = await health.Check(health_pb2.HealthCheckRequest(service="liveness"), timeout=3)
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+            await asyncio.to_thread(pump_all, connections, 0.2)
+            assert sum(len(connection.ended) for connection in connections) >= 200 - health_service.RECEIVING_MAX
+
+
+async def test_a_watcher_that_does_not_read_keeps_nobody_waiting(limited: Limited) -> None:
+    """gRPC's own health servicer awaits its watchers' writes while it holds the lock that a change needs."""
+    async with limited() as here:
+        service = health_service.HealthService()
+        service.show("x", up=True)
+        stuck = asyncio.Event()
+
+        class Context:
+            async def write(self, _: bytes) -> None:
+                stuck.set()
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(service._watch("x", Context()))  # type: ignore[arg-type]
+        await stuck.wait()
+        service.show("x", up=False)
+        task.cancel()
+        assert here
+
+
+async def test_an_open_that_comes_late_but_in_time(limited: Limited, database: Documents) -> None:
+    async with limited(first_message_s=5) as here:
+        call = await silent(here)
+        await asyncio.sleep(0.3)
+        session = Session(call, 1 << 20)
+        await session.send(open=wire.Open(feed=feed(database.name, "c")))
+        await session.opened()
+        session.cancel()
