@@ -15,7 +15,7 @@ from pymongo import MongoClient
 from demo.subscriber import DIGEST_BYTES, digest
 from demo.workload import END
 from feedmux.cli.sample_workload import COLLECTION, DATABASE
-from feedmux_server.core.position import decode_position
+from feedmux_server.core.position import inspect_position
 from feedmux_server.core.resume_token import ResumeToken
 
 _PATIENCE_MS = 2_000
@@ -33,7 +33,7 @@ class Truth:
 
     def count_until(self, position: bytes) -> int:
         """How many of the events lie at or before a position."""
-        place = decode_position(position, position[2:10]).token
+        place = inspect_position(position).token
         return sum(not token.is_after(place) for token in self.tokens)
 
 

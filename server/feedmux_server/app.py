@@ -115,7 +115,7 @@ async def running(
             credentials = Credentials(config, insecure_no_auth=insecure_no_auth)
             audit = _audit_log(config)
             stack.callback(audit.close)
-            dependencies = await Dependencies.connect(config, stack, observer)
+            dependencies = await Dependencies.connect(config, stack, observer, credentials.position_keys)
         except (FeedmuxError, StartupError, ConfigError) as error:
             raise CannotStart(str(error)) from None
         store = SubscriptionStore(dependencies.redis, lease_s=config.redis.lease_s, observer=observer)
@@ -136,6 +136,7 @@ async def running(
                 audit,
                 stop,
                 config.limits.drain_s,
+                credentials.position_keys,
                 credentials.grants(),
                 credentials.trusted(),
                 config.limits.connection_age_s,

@@ -336,6 +336,16 @@ class RedisSection(_Section):
         return self
 
 
+class PositionsSection(_Section):
+    """The keys that authenticate positions. Without a file the first server creates one in Redis, and all take it."""
+
+    key_file: Path | None = Field(
+        default=None,
+        description="Keys of positions, one a line in base64, at least 32 bytes each (openssl rand -base64 32): the"
+        " first signs, all verify. The same on every server; read again when it changes (docs/operations.md).",
+    )
+
+
 class WideSection(_Section):
     """Wide streams: many narrow feeds read as one stream of their database or deployment. What is delivered stays the
     same."""
@@ -414,6 +424,7 @@ class Config(BaseSettings):
 
     sources: dict[str, SourceSection] = Field(description="MongoDB deployments by name.", min_length=1)
     redis: RedisSection = RedisSection()
+    positions: PositionsSection = PositionsSection()
     listen: ListenSection = ListenSection()
     tls: TlsSection | None = None
     jwt: JwtSection | None = None
@@ -426,8 +437,9 @@ class Config(BaseSettings):
         default=2.0,
         ge=0.05,
         le=10,
-        description="How often the tenants file, the TLS files and the JWKS file are looked at, and open streams are"
-        " compared with their credentials. A changed file is acted on when the next look finds the same.",
+        description="How often the tenants file, the TLS files, the JWKS file and the keys of positions are looked at,"
+        " and open streams are compared with their credentials. A changed file is acted on when the next look finds the"
+        " same.",
     )
     when_away: Literal["refuse", "wait"] = Field(
         default="refuse",
@@ -759,6 +771,7 @@ def sample_config() -> str:
 _SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("sources.<name>", SourceSection),
     ("redis", RedisSection),
+    ("positions", PositionsSection),
     ("listen", ListenSection),
     ("tls", TlsSection),
     ("jwt", JwtSection),

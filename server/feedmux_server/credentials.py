@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from feedmux_server.config import Config, ConfigError, JwtSection, TenantsFile, load_tenants
 from feedmux_server.core.grant import Grants
+from feedmux_server.core.position_keys import PositionKeys, parse_keys
 from feedmux_server.core.quota import UNLIMITED_QUOTAS, Quotas
 from feedmux_server.rpc.auth import ANONYMOUS, Authenticator
 from feedmux_server.rpc.service import Service
@@ -37,6 +38,11 @@ class Credentials:
         self._registry: Registry | None = None
         self._jwks: Jwks | None = None
         self.tls: Tls | None = None
+        self.position_keys = PositionKeys()
+        """Empty where no file is configured: then they are in Redis."""
+        if config.positions.key_file is not None:
+            self._keys_watch = WatchedFiles([config.positions.key_file])
+            self.position_keys.replace(_read_keys(config.positions.key_file))
         if config.tls is not None:
             # Looked at first: what changes while it is read is read again.
             self._tls_watch = WatchedFiles(tls_paths(config.tls))
@@ -86,6 +92,8 @@ class Credentials:
         """What keeps them up to date; to be cancelled at the end."""
         every_s = self._config.reload_s
         work: dict[str, Coroutine[None, None, None]] = {"audit-suppressed": _flush_audit(service)}
+        if self._config.positions.key_file is not None:
+            work["position-keys"] = self._keys_watch.run(self._reload_keys, every_s=every_s)
         if self.tls is not None:
             work["tls-files"] = self._tls_watch.run(self._reload_tls, every_s=every_s)
         if self._registry is not None:
@@ -99,6 +107,16 @@ class Credentials:
             else:
                 work["jwks-url"] = self._jwks.run(jwt.refresh_s)
         return [tasks.create_task(each, name=name) for name, each in work.items()]
+
+    async def _reload_keys(self) -> None:
+        assert self._config.positions.key_file is not None
+        try:
+            materials = await asyncio.to_thread(_read_keys, self._config.positions.key_file)
+        except ConfigError as error:
+            log.error("the keys of positions cannot be used; those read before stay in force: %s", error)
+            return
+        if self.position_keys.replace(materials):
+            log.info("the keys of positions were read again", extra={"count": len(materials)})
 
     async def _reload_tls(self) -> None:
         assert self.tls is not None
@@ -133,6 +151,17 @@ class Credentials:
         service.end_revoked()
         service.change_grants(self.grants(), self.trusted())
         service.hub.accounts.refresh()
+
+
+def _read_keys(path: Path) -> tuple[bytes, ...]:
+    try:
+        return parse_keys(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"positions.key_file {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"positions.key_file {path} is not text; make a key with: openssl rand -base64 32") from None
+    except ValueError as error:
+        raise ConfigError(f"positions.key_file {path}: {error}") from None
 
 
 def _jwks(section: JwtSection) -> Jwks:

@@ -13,12 +13,14 @@ from functools import partial
 from feedmux_server.cancelling import cancellable
 from feedmux_server.config import Config, ConfigError, RedisSection
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.position_keys import PositionKeys
 from feedmux_server.core.readiness import ReadinessRules
 from feedmux_server.rpc.health import REDIS, Health
 from feedmux_server.rpc.readiness import Check, Readiness
 from feedmux_server.source.mongo import Source, SourceConfig
 from feedmux_server.state.connection import Client, RedisAccess, connect
 from feedmux_server.state.examine import RedisAway, check_redis, ping
+from feedmux_server.state.signing_keys import SigningKeys
 from feedmux_server.telemetry.observer import Observer
 
 log = logging.getLogger(__name__)
@@ -29,17 +31,22 @@ class Dependencies:
     sources: dict[str, Source]
     redis: Client
     redis_url: str
+    stored_keys: SigningKeys | None
+    """None where they come from a file."""
     redis_checked: bool = False
     there: dict[str, bool] = field(default_factory=dict)
     """`redis` and `source/NAME`, as they were found at the start."""
 
     @classmethod
-    async def connect(cls, config: Config, stack: AsyncExitStack, observer: Observer) -> "Dependencies":
-        """Raises FeedmuxError, StartupError, ConfigError."""
+    async def connect(
+        cls, config: Config, stack: AsyncExitStack, observer: Observer, position_keys: PositionKeys
+    ) -> "Dependencies":
+        """Raises FeedmuxError, StartupError, ConfigError. Fills `position_keys` from Redis where no file has them."""
         wait = config.when_away == "wait"
         redis = connect(config.redis.url, redis_access(config.redis))
         stack.push_async_callback(redis.aclose)
-        found = cls({}, redis, config.redis.url)
+        stored_keys = SigningKeys(redis, position_keys) if config.positions.key_file is None else None
+        found = cls({}, redis, config.redis.url, stored_keys)
         for name, section in config.sources.items():
             chosen = SourceConfig(
                 name,
@@ -74,13 +81,19 @@ class Dependencies:
         """Raises STATE_UNAVAILABLE, and StartupError where it is unfit."""
         if self.redis_checked:
             await ping(self.redis)
+            await self._refresh_keys()
             return
         try:
             for warning in await check_redis(self.redis, self.redis_url):
                 log.warning(warning)
         except RedisAway as error:
             raise FeedmuxError(ErrorReason.STATE_UNAVAILABLE, str(error)) from None
+        await self._refresh_keys()
         self.redis_checked = True
+
+    async def _refresh_keys(self) -> None:
+        if self.stored_keys is not None:
+            await self.stored_keys.refresh()
 
 
 def _is_away(error: BaseException) -> bool:

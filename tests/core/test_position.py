@@ -12,9 +12,11 @@ from feedmux_server.core.position import (
     PositionEncoder,
     decode_position,
     encode_position,
+    inspect_position,
     scope_fingerprint,
 )
-from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.core.position_keys import PositionKeys, format_keys, parse_keys
+from feedmux_server.core.resume_token import Given, ResumeToken
 
 SCOPE = scope_fingerprint("acme", "rs0:65f0", "shop.orders")
 KEY = b"streamky"
@@ -22,36 +24,39 @@ EVENT_DATA = "826B01668C000000022B022C0100296E5A1004942584E96D514A63B59E7230E383
 EVENT = ResumeToken.decode(bson.encode({"_data": EVENT_DATA}))
 TYPED = ResumeToken.decode(bson.encode({"_data": EVENT_DATA, "_typeBits": b"@"}))
 LOWER = ResumeToken.decode(bson.encode({"_data": EVENT_DATA.lower()}))
+OLD, NEW, OTHER = (bytes([each]) * 32 for each in (1, 2, 3))
+KEYS = PositionKeys([OLD])
 MARK = ResumeToken.high_water_mark(7 << 32 | 1)
 
 
-def refused(data: bytes, fingerprint: bytes = SCOPE) -> ErrorReason:
+def refused(data: bytes, fingerprint: bytes = SCOPE, keys: PositionKeys = KEYS) -> ErrorReason:
     with pytest.raises(FeedmuxError) as caught:
-        decode_position(data, fingerprint)
+        decode_position(data, fingerprint, keys)
     return caught.value.reason
 
 
-def checked(content: bytes) -> bytes:
-    return content + zlib.crc32(content).to_bytes(4)
+def signed(content: bytes) -> bytes:
+    """As only one who has the key can."""
+    return content + KEYS.signing.sign(content)
 
 
 @pytest.mark.parametrize("token", [EVENT, TYPED, LOWER, MARK])
 def test_round_trip(token: ResumeToken) -> None:
     position = Position(SCOPE, KEY, token)
-    data = encode_position(position)
-    assert data == PositionEncoder(SCOPE, KEY).encode(token)
-    assert decode_position(data, SCOPE) == position
+    data = encode_position(position, KEYS)
+    assert data == PositionEncoder(KEYS, SCOPE, KEY).encode(token)
+    assert decode_position(data, SCOPE, KEYS) == position
 
 
 @given(st.integers(0, 2**64 - 1), st.sampled_from([1, 2]), st.binary(min_size=8, max_size=8))
 def test_any_operation_time_round_trips(cluster_time: int, version: int, key: bytes) -> None:
     position = Position(SCOPE, key, ResumeToken.high_water_mark(cluster_time, version))
-    assert decode_position(encode_position(position), SCOPE) == position
+    assert decode_position(encode_position(position, KEYS), SCOPE, KEYS) == position
 
 
 @pytest.mark.parametrize("token", [EVENT, MARK])
 def test_every_flipped_bit_and_every_truncation_is_refused(token: ResumeToken) -> None:
-    data = encode_position(Position(SCOPE, KEY, token))
+    data = encode_position(Position(SCOPE, KEY, token), KEYS)
     for bit in range(len(data) * 8):
         flipped = bytearray(data)
         flipped[bit // 8] ^= 1 << bit % 8
@@ -71,33 +76,90 @@ def test_every_flipped_bit_and_every_truncation_is_refused(token: ResumeToken) -
     ],
 )
 def test_positions_of_other_scopes_are_foreign(other: tuple[str, str, str]) -> None:
-    data = encode_position(Position(scope_fingerprint(*other), KEY, EVENT))
+    data = encode_position(Position(scope_fingerprint(*other), KEY, EVENT), KEYS)
     assert refused(data) is ErrorReason.POSITION_FOREIGN
 
 
-def test_well_checked_nonsense_is_invalid() -> None:
-    head = bytes((0xF1, 0)) + SCOPE + KEY
-    for content in (head, head + b"x", head[:1] + b"\x02" + head[2:] + b"x", b"\xf2" + head[1:] + EVENT.raw):
-        assert refused(checked(content)) is ErrorReason.POSITION_INVALID
-    assert refused(checked(bytes((0xF1, 1)) + SCOPE + KEY + b"nonsense")) is ErrorReason.POSITION_INVALID
-    assert refused(b"\xf1" * (POSITION_BYTES_MAX + 1)) is ErrorReason.POSITION_INVALID
+def test_signed_nonsense_is_invalid() -> None:
+    head = bytes((0xF2, 0)) + KEYS.signing.id + SCOPE + KEY
+    assert decode_position(signed(head + EVENT.raw), SCOPE, KEYS).token == EVENT
+    for content in (head, head + b"x", head[:1] + b"\x08" + head[2:] + EVENT.raw, b"\xf3" + head[1:] + EVENT.raw):
+        assert refused(signed(content)) is ErrorReason.POSITION_INVALID
+    assert refused(signed(bytes((0xF2, 1)) + head[2:] + b"nonsense")) is ErrorReason.POSITION_INVALID
+    assert refused(b"\xf2" * (POSITION_BYTES_MAX + 1)) is ErrorReason.POSITION_INVALID
     assert refused(b"") is ErrorReason.POSITION_INVALID
 
 
 @given(st.binary(max_size=100))
 def test_any_bytes_are_refused(noise: bytes) -> None:
-    for data in (noise, b"\xf1" + noise, checked(b"\xf1" + noise)):
+    for data in (noise, b"\xf2" + noise, signed(b"\xf2" + noise)):
         with pytest.raises(FeedmuxError):
-            decode_position(data, SCOPE)
+            decode_position(data, SCOPE, KEYS)
+
+
+def test_a_position_with_a_checksum_alone_is_refused() -> None:
+    """The layout before positions were authenticated: anybody could make one."""
+    content = bytes((0xF1, 0)) + SCOPE + KEY + EVENT.raw
+    assert refused(content + zlib.crc32(content).to_bytes(4)) is ErrorReason.POSITION_INVALID
+
+
+def test_a_position_of_another_deployment_is_refused() -> None:
+    data = encode_position(Position(SCOPE, KEY, EVENT), PositionKeys([OTHER]))
+    assert refused(data) is ErrorReason.POSITION_INVALID
+    forged = data[:2] + KEYS.signing.id + data[6:]
+    assert refused(forged) is ErrorReason.POSITION_INVALID
+
+
+@pytest.mark.parametrize("given_by", list(Given))
+def test_who_gave_the_token_stays_with_it(given_by: Given) -> None:
+    for token in (EVENT, TYPED, MARK):
+        data = encode_position(Position(SCOPE, KEY, token.given_as(given_by)), KEYS)
+        assert decode_position(data, SCOPE, KEYS).token.given is given_by
+        assert inspect_position(data).token == token
+
+
+def test_rotation_refuses_nothing_that_was_made_within_it() -> None:
+    """Add the new key, then let it sign, then remove the old one; two servers that change at different times."""
+    one, other = PositionKeys([OLD]), PositionKeys([OLD])
+    encoders = [PositionEncoder(keys, SCOPE, KEY) for keys in (one, other)]
+    made = [encoders[0].encode(EVENT)]
+    for materials in ([OLD, NEW], [NEW, OLD]):
+        for keys in (one, other):
+            keys.replace(materials)
+            made += [encoder.encode(EVENT) for encoder in encoders]
+            for data in made:
+                for reader in (one, other):
+                    assert decode_position(data, SCOPE, reader).token == EVENT
+    one.replace([NEW])
+    assert refused(made[0], keys=one) is ErrorReason.POSITION_INVALID
+    assert decode_position(made[-1], SCOPE, one).token == EVENT, "sessions sign with the new key while they run"
+
+
+def test_without_keys_nothing_is_made_or_read() -> None:
+    data = encode_position(Position(SCOPE, KEY, EVENT), KEYS)
+    nothing = PositionKeys()
+    assert refused(data, keys=nothing) is ErrorReason.STATE_UNAVAILABLE
+    with pytest.raises(FeedmuxError) as caught:
+        PositionEncoder(nothing, SCOPE, KEY).encode(EVENT)
+    assert caught.value.reason is ErrorReason.STATE_UNAVAILABLE
+
+
+def test_keys_are_lines_of_base64() -> None:
+    text = "# the first signs\n\n" + format_keys([NEW, OLD])
+    assert parse_keys(text) == (NEW, OLD)
+    for wrong in ("", "# nothing", "c2hvcnQ=", "not base64!"):
+        with pytest.raises(ValueError, match="openssl rand -base64 32") as caught:
+            parse_keys(wrong)
+        assert "not base64!" not in str(caught.value)
 
 
 @pytest.mark.parametrize("type_bits", [b"", b"@"])
 def test_a_huge_token_gives_way_to_the_time_before_it(type_bits: bytes) -> None:
     data = EVENT_DATA[:-4] + "FF" * 5000 + "0004"
     huge = ResumeToken.decode(bson.encode({"_data": data} | ({"_typeBits": type_bits} if type_bits else {})))
-    encoded = encode_position(Position(SCOPE, KEY, huge))
+    encoded = encode_position(Position(SCOPE, KEY, huge), KEYS)
     assert len(encoded) <= POSITION_BYTES_MAX
-    token = decode_position(encoded, SCOPE).token
+    token = decode_position(encoded, SCOPE, KEYS).token
     assert token.is_high_water_mark
     assert token.cluster_time == huge.cluster_time
     assert huge.is_after(token)
@@ -105,4 +167,4 @@ def test_a_huge_token_gives_way_to_the_time_before_it(type_bits: bytes) -> None:
 
 def test_the_encoder_wants_eight_bytes_each() -> None:
     with pytest.raises(ValueError, match="8 bytes"):
-        PositionEncoder(b"short", KEY)
+        PositionEncoder(KEYS, b"short", KEY)

@@ -52,6 +52,7 @@ MATRIX: dict[str, Values] = {
         },
         "tenants": {"existingConfigMap": "", "existingSecret": "tenants"},
         "tls": {"existingSecret": "feedmux-tls", "clientCaSecret": "clients"},
+        "positions": {"keySecret": {"name": "positions", "key": "position.keys"}},
         "imagePullSecrets": ["registry"],
         "envFrom": [{"secretRef": {"name": "more"}}],
     },
@@ -231,7 +232,7 @@ def test_the_server_reads_its_configuration(case: str, tmp_path: Path, monkeypat
     assert set(config.sources) == set(values["sources"])
     assert all(each.uri == secrets["URI"] for each in config.sources.values())
     mounted = {each["mountPath"] for each in container["volumeMounts"]}
-    files = [config.tenants_file, config.redis.ca_file]
+    files = [config.tenants_file, config.redis.ca_file, config.positions.key_file]
     if config.tls is not None:
         files += [config.tls.certificate_file, config.tls.key_file, config.tls.client_ca_file]
     assert all(str(path.parent) in mounted for path in files if path is not None)

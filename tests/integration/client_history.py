@@ -8,7 +8,7 @@ from pymongo.collection import Collection
 
 from feedmux import responses
 from feedmux.runner import Runner
-from feedmux_server.core.position import decode_position
+from feedmux_server.core.position import inspect_position
 from tests.model import records
 from tests.model.checkers import check
 
@@ -57,7 +57,7 @@ class ClientHistory:
             case responses.Progress(place):
                 self.records.append(records.Progress(self._session[name], _data(place.token)))
             case responses.Committed(_, position):
-                raw = decode_position(position, position[2:10]).token.raw
+                raw = inspect_position(position).token.raw
                 epoch = int(self._session[name].rpartition("-")[2])
                 self.records.append(records.Committed(name, epoch, _data(raw)))
             case _:

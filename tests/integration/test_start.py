@@ -271,3 +271,16 @@ async def test_logs_hold_no_secrets(
         assert f'"{part}' not in text
     for line in text.splitlines():
         assert json.loads(line)["level"]
+
+
+@pytest.mark.parametrize("content", [None, "", "c2hvcnQ=", "secret-canary!"])
+async def test_unusable_key_file(
+    mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path, content: str | None
+) -> None:
+    path = tmp_path / "positions.keys"
+    if content is not None:
+        path.write_text(content)
+    configuration = settings(mongo.uri, redis_server.url) | {"positions": {"key_file": str(path)}}
+    message = await cannot_start(configuration)
+    assert "positions.key_file" in message
+    assert "canary" not in message

@@ -93,7 +93,7 @@ seccompProfile:
 {{- if gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas) -}}
 {{- fail "autoscaling: minReplicas is above maxReplicas" -}}
 {{- end -}}
-{{- range $name := list "sources" "redis" "listen" "tls" "tenants_file" "operator_key_hashes" -}}
+{{- range $name := list "sources" "redis" "positions" "listen" "tls" "tenants_file" "operator_key_hashes" -}}
 {{- if hasKey $.Values.config $name -}}
 {{- fail (printf "config.%s: the chart sets this itself; use the value of that name at the top level" $name) -}}
 {{- end -}}
@@ -119,6 +119,9 @@ seccompProfile:
 {{- $config = set $config "redis" $redis -}}
 {{- $config = set $config "listen" (dict "data" "0.0.0.0:7117" "operator" "0.0.0.0:7118" "health" "0.0.0.0:7119" "metrics" "0.0.0.0:9117") -}}
 {{- $config = set $config "tenants_file" "/etc/feedmux/tenants/tenants.yaml" -}}
+{{- if .Values.positions.keySecret.name -}}
+{{- $config = set $config "positions" (dict "key_file" (printf "/etc/feedmux/positions/%s" .Values.positions.keySecret.key)) -}}
+{{- end -}}
 {{- if include "feedmux.tlsSecret" . -}}
 {{- $tls := dict "certificate_file" "/etc/feedmux/tls/tls.crt" "key_file" "/etc/feedmux/tls/tls.key" -}}
 {{- if .Values.tls.clientCaSecret }}{{ $tls = set $tls "client_ca_file" "/etc/feedmux/client-ca/ca.crt" }}{{ end -}}

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from feedmux_server.core.replay_buffer import RingLimits
+from feedmux_server.core.resume_token import Given
 from feedmux_server.core.shared_stream import SharedStream, StreamState
 from feedmux_server.core.subscriber import JoinPoint, Subscriber, SubscriberState
 from feedmux_server.core.usage import Ledger
@@ -194,7 +195,7 @@ class FeedStreams:
             return False
         if at.place.is_high_water_mark:
             return at.place.version == ring.newest.version  # MongoDB resumes every feed after one
-        if ring.newest.raw == at.place.raw or ring.oldest.raw == at.place.raw:
+        if any(edge.raw == at.place.raw and edge.given is Given.BY_MONGODB for edge in (ring.newest, ring.oldest)):
             return True
         seq, index = ring.locate(at.place)
         if index == 0:

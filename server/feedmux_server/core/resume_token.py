@@ -9,8 +9,9 @@ Down the data path: chunks keep tokens, `position` wraps them, `source` hands th
 
 from binascii import Error as HexError
 from binascii import hexlify, unhexlify
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from enum import Enum
 from typing import Any, Final, Self
 from uuid import UUID
 
@@ -43,6 +44,17 @@ class UnknownTokenLayout(ValueError):
     """A resume token that this module cannot read, and that must not be compared with others."""
 
 
+class Given(Enum):
+    """Who vouches for a token, and so how MongoDB may be asked for it. It stays with the token, in positions too."""
+
+    BY_MONGODB = 0
+    """MongoDB sent it in this feed, or it is a high-water mark of ours."""
+    BY_CLIENT = 1
+    """A client gave it, and MongoDB has not judged it yet: its refusal would be for that client only."""
+    AS_TIME = 2
+    """It may not be of this feed: only its cluster time is asked for."""
+
+
 @dataclass(frozen=True, slots=True)
 class ResumeToken:
     """A place in the history of a cluster, as MongoDB wrote it."""
@@ -51,6 +63,7 @@ class ResumeToken:
     """The BSON document as MongoDB sent it."""
     version: int
     key: PlaceKey
+    given: Given = field(default=Given.BY_MONGODB, compare=False)
 
     @property
     def cluster_time(self) -> int:
@@ -71,11 +84,27 @@ class ResumeToken:
             return self.key > other.key
         return self.key[:4] > other.key[:4]
 
+    def given_as(self, given: Given) -> Self:
+        return self if given is self.given else replace(self, given=given)
+
     @classmethod
     def decode(cls, raw: bytes) -> Self:
         """From the BSON document. Raises `UnknownTokenLayout`."""
         version, key = _read_places(_key_string(raw))
         return cls(raw, version, key)
+
+    @classmethod
+    def from_client(cls, raw: bytes) -> Self:
+        """A token that a client gave, which must have the very form that MongoDB gives tokens. Raises
+        `UnknownTokenLayout`.
+
+        A token that came through another encoding (`_typeBits` as a document, a further field) may name a place that
+        is in a ring, and yet be refused by MongoDB once it is asked.
+        """
+        token = cls.decode(raw)
+        if key_string(token) is None and not _has_form_of_mongodb(raw):
+            raise UnknownTokenLayout("the token has not the form of MongoDB's: _data, and at times _typeBits")
+        return replace(token, given=Given.BY_CLIENT)
 
     @classmethod
     def from_key_string(cls, data: bytes) -> Self:
@@ -194,6 +223,12 @@ def _key_string(raw: bytes) -> bytes:
         return unhexlify(data)
     except ValueError:
         raise UnknownTokenLayout("_data is not hexadecimal") from None
+
+
+def _has_form_of_mongodb(raw: bytes) -> bool:
+    document = bson.decode(raw)
+    types = {name: type(value) for name, value in document.items()}
+    return types in ({"_data": str}, {"_data": str, "_typeBits": bytes}) and bson.encode(document) == raw
 
 
 def _document(data: bytes) -> bytes:

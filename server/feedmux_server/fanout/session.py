@@ -14,7 +14,7 @@ from typing import Protocol
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.history_alarm import HistoryAlarm
 from feedmux_server.core.position import PositionEncoder
-from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.core.resume_token import Given, ResumeToken
 from feedmux_server.core.shared_stream import SharedStream, StreamState
 from feedmux_server.core.stream_key import StreamKey
 from feedmux_server.core.subscriber import Delivery, Ended, JoinPoint, NeedsRender, Subscriber
@@ -359,7 +359,8 @@ class Session:
         if error.reason is ErrorReason.FEED_INVALIDATED and self._policy.continue_on_invalidate:
             # Where the pipeline hides the invalidate event the place may stay the same: not in a tight loop then.
             await asyncio.sleep(CONTINUE_PAUSE_S)
-            subscriber.rejoin(JoinPoint(subscriber.at.place, exact=True))
+            place = subscriber.at.place
+            subscriber.rejoin(JoinPoint(place, exact=place.given is Given.BY_MONGODB))
             return
         if self._goes_on_at_oldest(error):
             oldest = ResumeToken.high_water_mark(await self._hub.source(self._key.spec.scope.source).oldest_time())

@@ -1,75 +1,123 @@
-"""Turns a start into the place where a subscriber joins: asks the source for its clock or its oldest entry."""
+"""Turns what clients and Redis give as starts into places where a subscriber joins.
 
-import time
+The only place that decides which starts are taken: positions are authenticated, tokens of clients are marked as such,
+and a start that MongoDB has not reached is refused, whatever its kind and whichever call brings it.
+"""
+
+from dataclasses import dataclass
 from typing import Literal
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.position import Position, decode_position, scope_fingerprint
-from feedmux_server.core.resume_token import ResumeToken, UnknownTokenLayout
+from feedmux_server.core.position import Position, PositionEncoder, decode_position, scope_fingerprint
+from feedmux_server.core.position_keys import PositionKeys
+from feedmux_server.core.resume_token import Given, ResumeToken, UnknownTokenLayout
 from feedmux_server.core.start import Start, StartKind
 from feedmux_server.core.stream_key import StreamKey
 from feedmux_server.core.subscriber import JoinPoint
 from feedmux_server.source.mongo import Source
 
 
-def fingerprint_of(source: Source, tenant: str, key: StreamKey) -> bytes:
-    return scope_fingerprint(tenant, source.source_id, key.spec.scope.namespace)
+@dataclass(frozen=True, slots=True)
+class Starts:
+    """The starts of one feed of one tenant."""
+
+    source: Source
+    key: StreamKey
+    tenant: str
+    keys: PositionKeys
+
+    def encoder(self) -> PositionEncoder:
+        """Makes this feed's positions. Raises SOURCE_UNAVAILABLE while the source has not been reached."""
+        return PositionEncoder(self.keys, self._fingerprint, self.key.short)
+
+    async def resolve(self, start: Start) -> JoinPoint:
+        """Raises FeedmuxError: a foreign or damaged position, a start in the future, a source that is unavailable."""
+        match start.kind:
+            case StartKind.LATEST:
+                return JoinPoint(ResumeToken.high_water_mark(await self.source.operation_time() + 1))
+            case StartKind.EARLIEST:
+                return JoinPoint(ResumeToken.high_water_mark(await self.source.oldest_time()))
+            case StartKind.POSITION:
+                return await self.position(start.data, "start")
+            case StartKind.OPERATION_TIME | StartKind.TIME:
+                await self._check_reached(start.time, "start")
+                return JoinPoint(ResumeToken.high_water_mark(start.time))
+            case StartKind.RESUME_AFTER | StartKind.START_AFTER:
+                return await self._native(start)
+
+    async def position(self, data: bytes, field: str) -> JoinPoint:
+        """Where a position is on this feed. Raises as `resolve` does."""
+        at = join_point(decode_position(data, self._fingerprint, self.keys), self.key)
+        await self._check_reached(at.place.cluster_time, field)
+        return at
+
+    async def acked_token(self, raw: bytes, field: str) -> JoinPoint:
+        """Where a client says it has come to, by the token of an event. Raises as `resolve` does.
+
+        Nothing shows that the token is of this feed, and others may join a stream that is opened there: so it serves
+        as a place only, found by its cluster time, which MongoDB cannot refuse.
+        """
+        token = _client_token(raw, field)
+        await self._check_reached(token.cluster_time, field)
+        return JoinPoint(token.given_as(Given.AS_TIME))
+
+    async def _native(self, start: Start) -> JoinPoint:
+        name: Literal["resume_after", "start_after"] = (
+            "resume_after" if start.kind is StartKind.RESUME_AFTER else "start_after"
+        )
+        token = _client_token(start.data, f"start.{name}")
+        await self._check_reached(token.cluster_time, "start")
+        if not self.key.policy:
+            return JoinPoint(token, native=name)
+        # Whether MongoDB finds a token says whether there was that change of that document, which the policy may
+        # withhold. So the token serves as a place only.
+        if token.from_invalidate and name == "resume_after":
+            raise FeedmuxError(
+                ErrorReason.START_AFTER_REQUIRED, "the token is of an invalidate event; use start_after", field="start"
+            )
+        return JoinPoint(token.given_as(Given.AS_TIME))
+
+    async def _check_reached(self, cluster_time: int, field: str) -> None:
+        """Raises START_IN_FUTURE. MongoDB is asked only about what is after all that was seen of it."""
+        if cluster_time <= self.source.known_time + 1:
+            return
+        latest = await self.source.latest_time()
+        if cluster_time > latest:
+            raise FeedmuxError(
+                ErrorReason.START_IN_FUTURE,
+                f"{field} lies {max(1, (cluster_time >> 32) - (latest >> 32))} s in the future of the source's clock",
+                field=field,
+            )
+
+    @property
+    def _fingerprint(self) -> bytes:
+        return scope_fingerprint(self.tenant, self.source.source_id, self.key.spec.scope.namespace)
 
 
 def join_point(position: Position, key: StreamKey) -> JoinPoint:
-    """Where a stored place is on this feed: resumable by its token if it came from this very key."""
-    return JoinPoint(position.token, exact=position.stream_key == key.short)
+    """Where a place is on this feed: resumable by its token only if it came from this very key.
+
+    A token of a client's that MongoDB has not judged yet is judged by it now, as when it was given first.
+    """
+    token = position.token
+    if token.is_high_water_mark and token.given is Given.BY_MONGODB:
+        return JoinPoint(token, exact=position.stream_key == key.short)
+    if (
+        position.stream_key != key.short
+        or token.given is Given.AS_TIME
+        or (token.given is Given.BY_CLIENT and key.policy)
+    ):
+        return JoinPoint(token.given_as(Given.AS_TIME))
+    if token.given is Given.BY_CLIENT:
+        return JoinPoint(token, native="start_after")
+    return JoinPoint(token, exact=True)
 
 
-async def resolve_start(start: Start, source: Source, tenant: str, key: StreamKey) -> JoinPoint:
-    """Raises FeedmuxError: a foreign or damaged position, a start in the future, a source that is away."""
-    match start.kind:
-        case StartKind.LATEST:
-            return JoinPoint(ResumeToken.high_water_mark(await source.operation_time() + 1))
-        case StartKind.EARLIEST:
-            return JoinPoint(ResumeToken.high_water_mark(await source.oldest_time()))
-        case StartKind.POSITION:
-            return join_point(decode_position(start.data, fingerprint_of(source, tenant, key)), key)
-        case StartKind.OPERATION_TIME | StartKind.TIME:
-            await _refuse_future(start.time, source)
-            return JoinPoint(ResumeToken.high_water_mark(start.time))
-        case StartKind.RESUME_AFTER | StartKind.START_AFTER:
-            return _native(start, key)
-
-
-def _native(start: Start, key: StreamKey) -> JoinPoint:
-    name: Literal["resume_after", "start_after"] = (
-        "resume_after" if start.kind is StartKind.RESUME_AFTER else "start_after"
-    )
-    token = client_token(start.data, f"start.{name}")
-    if not key.policy:
-        return JoinPoint(token, native=name)
-    # Whether MongoDB finds a token says whether there was that change of that document, which the policy may withhold.
-    # So the token serves as a place only, found by its cluster time.
-    if token.from_invalidate and name == "resume_after":
-        raise FeedmuxError(
-            ErrorReason.START_AFTER_REQUIRED, "the token is of an invalidate event; use start_after", field="start"
-        )
-    return JoinPoint(token)
-
-
-def client_token(raw: bytes, field: str) -> ResumeToken:
-    """A resume token that a client gave. Raises POSITION_INVALID for one that cannot be read."""
+def _client_token(raw: bytes, field: str) -> ResumeToken:
+    """A resume token that a client gave. Raises POSITION_INVALID for one that is not of MongoDB's form."""
     try:
-        return ResumeToken.decode(raw)
+        return ResumeToken.from_client(raw)
     except UnknownTokenLayout:
         raise FeedmuxError(
             ErrorReason.POSITION_INVALID, f"{field} is not a resume token that this server can read", field=field
         ) from None
-
-
-async def _refuse_future(cluster_time: int, source: Source) -> None:
-    now = await source.operation_time()
-    # An idle replica set writes a no-op only every 10 s, so its clock alone would refuse the present second.
-    latest_s = max(now >> 32, int(time.time()))
-    if cluster_time >> 32 > latest_s:
-        raise FeedmuxError(
-            ErrorReason.START_IN_FUTURE,
-            f"the start lies {(cluster_time >> 32) - latest_s} s in the future of the source's clock",
-            field="start",
-        )

@@ -9,7 +9,6 @@ from feedmux_server.core.stream_key import StreamKey, user_stages
 from feedmux_server.core.subscriber import JoinPoint
 from feedmux_server.core.wide_plan import may_be_view
 from feedmux_server.fanout.explaining import collection_images, headroom_s, try_to_open
-from feedmux_server.fanout.starting import resolve_start
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import Context
@@ -50,7 +49,7 @@ class Explain:
                     database=each.database, collection=each.collection, enabled=each.enabled, for_grants=each.for_grants
                 )
             )
-        at: JoinPoint = await resolve_start(convert.start(request.start), source, tenant, key)
+        at: JoinPoint = await service.starts(key, tenant).resolve(convert.start(request.start))
         left_s = await headroom_s(source, at)
         if left_s is not None and left_s < 0:
             raise FeedmuxError(

@@ -7,12 +7,10 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed import FeedSpec
 from feedmux_server.core.feed_fingerprint import check_fingerprint, feed_fingerprint
 from feedmux_server.core.names import check_name
-from feedmux_server.core.position import decode_position
 from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.core.stream_key import StreamKey
 from feedmux_server.fanout.ranges import Wanted
 from feedmux_server.fanout.session import order_bytes
-from feedmux_server.fanout.starting import fingerprint_of, join_point
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import Context
@@ -36,10 +34,9 @@ class PlanRange:
         request = convert.parse(wire.PlanRangeRequest, data)
         _check(request)
         feed, key, after = await self._target(request, tenant)
-        source = service.hub.source(key.spec.scope.source)
-        fingerprint = fingerprint_of(source, tenant, key)
-        at = join_point(decode_position(after, fingerprint), key)
-        until = decode_position(request.until, fingerprint).token if request.until else None
+        source, starts = service.hub.source(key.spec.scope.source), service.starts(key, tenant)
+        at = await starts.position(after, "after")
+        until = (await starts.position(request.until, "until")).place if request.until else None
         latest = await source.operation_time()
         wanted = Wanted(
             until,
@@ -49,7 +46,7 @@ class PlanRange:
             convert.seconds(request.wait),
         )
         plan = await service.ranges.plan(key, tenant, at, wanted)
-        place = service.positions(key, tenant).encode
+        place = starts.encoder().encode
         response = wire.PlanRangeResponse(
             after=after,
             end=place(plan.range.end),
@@ -82,16 +79,17 @@ class PlanRange:
         content = subscriptions_pb2.Subscription.FromString(stored.definition)
         feed = service.feed_of(content.feed, tenant)
         key = service.key_of(feed, tenant)
+        processed = None
         try:
             # Before `processed` is stored, which was processed under another feed.
             check_fingerprint(feed, request.feed_fingerprint)
+            if request.processed:
+                processed = (await service.starts(key, tenant).position(request.processed, "processed")).place
         except FeedmuxError:
             await service.store.release(lease)
             raise
-        if request.processed:
-            source = service.hub.source(key.spec.scope.source)
-            token = decode_position(request.processed, fingerprint_of(source, tenant, key)).token
-            place = Place(request.processed, token.cluster_time, order_bytes(token))
+        if processed is not None:
+            place = Place(request.processed, processed.cluster_time, order_bytes(processed))
             [outcome] = await service.store.commit_many([CommitRequest(lease, place)])
             if outcome.status is not CommitStatus.OK:
                 raise FeedmuxError(

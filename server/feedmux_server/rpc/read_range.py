@@ -11,7 +11,6 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed import FeedSpec
 from feedmux_server.core.feed_fingerprint import check_fingerprint
 from feedmux_server.core.names import check_name
-from feedmux_server.core.position import decode_position
 from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.core.stream_key import StreamKey
 from feedmux_server.core.subscriber import BSON, Delivery, JoinPoint
@@ -19,7 +18,6 @@ from feedmux_server.fanout.allowance import Allowance
 from feedmux_server.fanout.range_reader import RangeReader
 from feedmux_server.fanout.ranges import GivenUp
 from feedmux_server.fanout.signal import Signal
-from feedmux_server.fanout.starting import fingerprint_of, join_point
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.frames import Framer
 from feedmux_server.rpc.service import Service
@@ -46,14 +44,14 @@ class ReadRange:
         feed = await self._feed(request, tenant)
         key = service.key_of(feed, tenant)
         check_fingerprint(feed, request.feed_fingerprint)
-        fingerprint = fingerprint_of(service.hub.source(key.spec.scope.source), tenant, key)
-        after = join_point(decode_position(request.after, fingerprint), key)
-        until = decode_position(request.until, fingerprint).token
+        starts = service.starts(key, tenant)
+        after = await starts.position(request.after, "after")
+        until = (await starts.position(request.until, "until")).place
         if after.place.is_after(until):
             raise FeedmuxError(
                 ErrorReason.MESSAGE_INVALID, "until lies before after", {"field": "until"}, field="until"
             )
-        framer = Framer(service.positions(key, tenant), BSON, message_bytes_max)
+        framer = Framer(starts.encoder(), BSON, message_bytes_max)
         checked_s = time.monotonic()
         account, signal = service.hub.accounts.of(tenant), Signal()
         account.open_feed(key)

@@ -3,7 +3,6 @@
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed_fingerprint import feed_fingerprint
-from feedmux_server.fanout.starting import resolve_start
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import Context
@@ -23,10 +22,10 @@ class ResolvePosition:
         key = service.key_of(feed, tenant)
         if request.start.WhichOneof("at") is None:
             raise FeedmuxError(ErrorReason.MESSAGE_INVALID, "start is required", {"field": "start"}, field="start")
-        source = service.hub.source(key.spec.scope.source)
-        place = (await resolve_start(convert.start(request.start), source, tenant, key)).place
+        starts = service.starts(key, tenant)
+        place = (await starts.resolve(convert.start(request.start))).place
         response = wire.ResolvePositionResponse(
-            position=service.positions(key, tenant).encode(place),
+            position=starts.encoder().encode(place),
             cluster_time=convert.cluster_time(place.cluster_time),
             time=convert.timestamp(place.cluster_time >> 32),
             feed_fingerprint=feed_fingerprint(feed),

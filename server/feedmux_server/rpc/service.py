@@ -15,11 +15,12 @@ from feedmux_server.core.feed import FeedSpec, route_of
 from feedmux_server.core.grant import Grants
 from feedmux_server.core.grant_stages import apply_grants
 from feedmux_server.core.position import PositionEncoder
+from feedmux_server.core.position_keys import PositionKeys
 from feedmux_server.core.stream_key import StreamKey, stream_key
 from feedmux_server.fanout.hub import Hub
 from feedmux_server.fanout.ranges import Ranges
 from feedmux_server.fanout.session import Session
-from feedmux_server.fanout.starting import fingerprint_of
+from feedmux_server.fanout.starting import Starts
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.auth import Authenticator
 from feedmux_server.rpc.receiving import RequestLimits
@@ -86,6 +87,7 @@ class Service:
     stop: asyncio.Event
     """Set to drain, by a signal or by an operator."""
     drain_s: float
+    position_keys: PositionKeys
     grants: Mapping[str, Grants] = field(default_factory=dict)
     """By tenant, for every tenant there is: one that is missing here sees nothing. Replaced by `change_grants`."""
     trusted: Set[str] = frozenset()
@@ -250,9 +252,11 @@ class Service:
                 ErrorReason.METHOD_DENIED, "this method is for operators; a tenant's credentials do not open it"
             ) from None
 
+    def starts(self, key: StreamKey, tenant: str) -> Starts:
+        return Starts(self.hub.source(key.spec.scope.source), key, tenant, self.position_keys)
+
     def positions(self, key: StreamKey, tenant: str) -> PositionEncoder:
-        source = self.hub.source(key.spec.scope.source)
-        return PositionEncoder(fingerprint_of(source, tenant, key), key.short)
+        return self.starts(key, tenant).encoder()
 
     def routing_key(self, key: StreamKey) -> str:
         """Value of `x-feedmux-route`: subscribers of one scope hash to one replica."""

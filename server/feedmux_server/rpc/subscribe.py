@@ -9,12 +9,11 @@ from feedmux_server.core.credit import CreditLimits, CreditWindow
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed import FeedSpec
 from feedmux_server.core.names import check_name
-from feedmux_server.core.position import decode_position
 from feedmux_server.core.start import StartKind
 from feedmux_server.core.stream_key import StreamKey
 from feedmux_server.core.subscriber import JoinPoint
 from feedmux_server.fanout.session import RewoundMark, Session, SessionPolicy, order_bytes
-from feedmux_server.fanout.starting import client_token, fingerprint_of, join_point, resolve_start
+from feedmux_server.fanout.starting import Starts
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.frames import Framer
 from feedmux_server.rpc.receiving import RequestLimits, Requests, first_message
@@ -148,9 +147,8 @@ class Subscribe:
             )
         feed = self._service.feed_of(request.feed, tenant)
         key = self._service.key_of(feed, tenant)
-        source = self._service.hub.source(key.spec.scope.source)
         start = convert.start(request.start)
-        at = await resolve_start(start, source, tenant, key)
+        at = await self._service.starts(key, tenant).resolve(start)
         from_earliest = start.kind is StartKind.EARLIEST
         return _Target(feed, key, at, batch_events_max=feed.batch_size, from_earliest=from_earliest)
 
@@ -166,21 +164,20 @@ class Subscribe:
             tenant, request.subscription, instance_id=request.instance_id, takeover=request.takeover
         )
         try:
-            return self._at_stored(request, tenant, stored, lease)
+            return await self._at_stored(request, tenant, stored, lease)
         except BaseException:
             self._service.spawn(self._service.store.release(lease), "lease-release")
             raise
 
-    def _at_stored(self, request: wire.Open, tenant: str, stored: StoredSubscription, lease: Lease) -> _Target:
+    async def _at_stored(self, request: wire.Open, tenant: str, stored: StoredSubscription, lease: Lease) -> _Target:
         content = subscriptions_pb2.Subscription.FromString(stored.definition)
         feed = self._service.feed_of(content.feed, tenant)
         key = self._service.key_of(feed, tenant)
-        source = self._service.hub.source(key.spec.scope.source)
-        fingerprint = fingerprint_of(source, tenant, key)
-        at = join_point(decode_position(stored.position, fingerprint), key)
+        starts = self._service.starts(key, tenant)
+        at = await starts.position(stored.position, "the stored position")
         rewound_from, at_last_acked = 0, False
         if request.HasField("last_acked"):
-            acked = _acked_place(request.last_acked, fingerprint, key)
+            acked = await _acked_place(request.last_acked, starts)
             if request.last_acked.epoch > stored.seek_epoch:
                 # The client knows better than a store that lost its last second; never the other way round.
                 at_last_acked = acked.place.is_after(at.place)
@@ -201,13 +198,13 @@ class Subscribe:
         )
 
 
-def _acked_place(last_acked: wire.LastAcked, fingerprint: bytes, key: StreamKey) -> JoinPoint:
+async def _acked_place(last_acked: wire.LastAcked, starts: Starts) -> JoinPoint:
     match last_acked.WhichOneof("place"):
         case "position":
-            return join_point(decode_position(last_acked.position, fingerprint), key)
+            return await starts.position(last_acked.position, "open.last_acked.position")
         case "resume_token":
             raw = convert.resume_token(last_acked.resume_token, "open.last_acked.resume_token")
-            return JoinPoint(client_token(raw, "open.last_acked.resume_token"), exact=True)
+            return await starts.acked_token(raw, "open.last_acked.resume_token")
     raise FeedmuxError(
         ErrorReason.MESSAGE_INVALID, "last_acked needs a position or a resume token", field="open.last_acked"
     )

@@ -12,7 +12,6 @@ from feedmux_server.core.start import Start, StartKind
 from feedmux_server.core.stream_key import StreamKey
 from feedmux_server.core.subscriber import JoinPoint
 from feedmux_server.fanout.session import order_bytes
-from feedmux_server.fanout.starting import resolve_start
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import Context
@@ -157,8 +156,7 @@ class Subscriptions:
         """The place to store. A native token is stored as the place it names; MongoDB judges it at the first read."""
         if start.kind is StartKind.RESUME_AFTER:
             start = Start(StartKind.START_AFTER, data=start.data)
-        source = self._service.hub.source(key.spec.scope.source)
-        return await resolve_start(start, source, tenant, key)
+        return await self._service.starts(key, tenant).resolve(start)
 
 
 def _masked(request: subscriptions_pb2.UpdateSubscriptionRequest) -> frozenset[str]:

@@ -3,7 +3,6 @@
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.core.start import StartKind
 from feedmux_server.fanout.session import Session, SessionPolicy
-from feedmux_server.fanout.starting import resolve_start
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.frames import Framer
 from feedmux_server.rpc.service import LiveSession, Service
@@ -31,9 +30,8 @@ class Watch:
         wire_format = convert.wire_format(request.format)
         feed = service.feed_of(request.feed, tenant)
         key = service.key_of(feed, tenant)
-        source = service.hub.source(key.spec.scope.source)
         start = convert.start(request.start)
-        at = await resolve_start(start, source, tenant, key)
+        at = await service.starts(key, tenant).resolve(start)
         positions = service.positions(key, tenant)
         framer = Framer(positions, wire_format, message_bytes_max)
         policy = SessionPolicy(

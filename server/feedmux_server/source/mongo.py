@@ -6,6 +6,7 @@ Owned by `app` for the life of the process; readers open cursors on it. Nothing 
 import asyncio
 from collections.abc import Awaitable, Coroutine, Mapping
 from dataclasses import dataclass
+from datetime import UTC
 from typing import Any, TypeVar
 
 import bson
@@ -32,6 +33,8 @@ from feedmux_server.telemetry.observer import NOBODY, Observer, Span
 RETRY_AFTER_S = 2.0
 _AUTHENTICATION_FAILED = 18
 _UNAUTHORIZED = 13
+_SHARDS_DIFFER_S = 5
+"""What the clocks of shards and of a mongos may differ by."""
 
 T = TypeVar("T")
 
@@ -51,6 +54,14 @@ class SourceConfig:
     connect_timeout_ms: int = 5_000
     history_reads: int = 2
     """Reads of history that are under way at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """See `Source.operation_time` and `Source.latest_time`."""
+
+    operation_time: int
+    latest_time: int
 
 
 class Source:
@@ -74,9 +85,12 @@ class Source:
         self.connected = False
         """Whether it has once been found fit for change streams."""
         self.history_reads = HistoryReads(config.history_reads)
+        self.known_time = 0
+        """The highest cluster time that this process has seen of the deployment since it last asked for it."""
         self._oplog_measurable = True
-        self._ping: asyncio.Task[int] | None = None
-        self._next_ping: asyncio.Task[int] | None = None
+        self._is_mongos = False
+        self._ping: asyncio.Task[Clock] | None = None
+        self._next_ping: asyncio.Task[Clock] | None = None
 
     @property
     def source_id(self) -> str:
@@ -93,6 +107,7 @@ class Source:
         """Checks that change streams can be had here; warnings. Raises FeedmuxError with what to do."""
         try:
             hello = await self._client.admin.command("hello")
+            self._clock_of(hello)
             found = judge_hello(self.name, hello, await self._client.admin.command("buildInfo"))
             if refused := failures(found):
                 raise FeedmuxError(ErrorReason.SOURCE_UNSUITABLE, "\n".join(str(each) for each in refused))
@@ -131,9 +146,26 @@ class Source:
         return as_error(error, f"source {self.name!r}", RETRY_AFTER_S)
 
     async def operation_time(self) -> int:
-        """The deployment's present operation time (seconds << 32 | increment), asked after this call began.
+        """The deployment's present operation time (seconds << 32 | increment), asked after this call began."""
+        return (await self._clock()).operation_time
 
-        Callers share a round trip, but never one that was under way before they asked: what was acknowledged
+    async def latest_time(self) -> int:
+        """The highest cluster time that a token or a start may name now, asked after this call began.
+
+        One after the operation time, where `latest` begins, is in any case: MongoDB gives no lower one to the next
+        write. An idle replica set writes a no-op only every 10 s, so MongoDB's own clock counts too, by which it gives
+        the next write its time; not the clock of this machine. A mongos that was idle does not know the newest time
+        of the shards, whose clocks may differ from its own by a little.
+        """
+        return (await self._clock()).latest_time
+
+    def saw(self, cluster_time: int) -> None:
+        """MongoDB has named this cluster time."""
+        if cluster_time > self.known_time:
+            self.known_time = cluster_time
+
+    async def _clock(self) -> "Clock":
+        """Callers share a round trip, but never one that was under way before they asked: what was acknowledged
         to them before must lie before the answer.
         """
         if self._ping is None:
@@ -225,7 +257,7 @@ class Source:
         name = f"{operation} {database}.{collection}" if collection else f"{operation} {database}"
         return self.observer.span(name, attributes, client=True)
 
-    def _pinging(self, asking: Coroutine[Any, Any, int]) -> asyncio.Task[int]:
+    def _pinging(self, asking: Coroutine[Any, Any, "Clock"]) -> asyncio.Task["Clock"]:
         task = asyncio.create_task(asking, name=f"operation-time-{self.name}")
         # All who waited may have gone.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -256,17 +288,30 @@ class Source:
         except OperationFailure:
             return str(hello["setName"])
 
-    async def _ask_time(self) -> int:
+    async def _ask_time(self) -> "Clock":
         try:
-            with self._span("ping", "admin"):
-                reply = await self._asked(self._client.admin.command("ping"))
+            with self._span("hello", "admin"):
+                reply = await self._asked(self._client.admin.command("hello"))
         finally:
             self._ping, self._next_ping = self._next_ping, None
-        return _as_int(reply["operationTime"])
+        return self._clock_of(reply)
 
-    async def _ask_time_after(self, running: asyncio.Task[int]) -> int:
+    async def _ask_time_after(self, running: asyncio.Task["Clock"]) -> "Clock":
         await asyncio.wait([running])
         return await self._ask_time()
+
+    def _clock_of(self, hello: Mapping[str, Any]) -> "Clock":
+        self._is_mongos = hello.get("msg") == "isdbgrid"
+        operation_time = _as_int(hello["operationTime"]) if "operationTime" in hello else 0
+        newest = operation_time
+        if "$clusterTime" in hello:
+            newest = max(newest, _as_int(hello["$clusterTime"]["clusterTime"]))
+        # Not the highest ever seen: a MongoDB that was restored from a backup is back before it.
+        self.known_time = newest
+        own_s = int(hello["localTime"].replace(tzinfo=UTC).timestamp())
+        if self._is_mongos:
+            own_s += _SHARDS_DIFFER_S
+        return Clock(operation_time, max(newest + 1, (own_s + 1 << 32) - 1))
 
 
 def _as_int(time: Timestamp) -> int:

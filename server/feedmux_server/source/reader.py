@@ -22,7 +22,7 @@ from feedmux_server.core.chunk import Chunk, cut_batch, read_token
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.event_time import event_time_s
 from feedmux_server.core.feed import change_stream_options
-from feedmux_server.core.resume_policy import Action, without_words
+from feedmux_server.core.resume_policy import Action, Verdict, without_words
 from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.core.stream_key import StreamKey, effective_stages
 from feedmux_server.core.subscriber import JoinPoint
@@ -59,6 +59,13 @@ class Batch:
     """The stream was invalidated: MongoDB closed the cursor."""
     gathered_s: float = 0.0
     """A wide stream has gathered its events for so long, and told of them."""
+
+
+_ABOUT_OPTIONS = frozenset({ErrorReason.OPTION_REFUSED, ErrorReason.START_AFTER_REQUIRED})
+
+
+def _may_be_the_token(verdict: Verdict, during: str) -> bool:
+    return verdict.action is Action.REPOSITION or (during == "aggregate" and verdict.error.reason in _ABOUT_OPTIONS)
 
 
 class Failed(Exception):
@@ -154,6 +161,8 @@ class ChangeStreamReader:
         if self._drop_until is not None:
             chunks = self._drop_passed(chunks, self._drop_until)
         newest = chunks[-1].end if chunks else post_batch
+        if newest is not None:
+            self._source.saw(newest.cluster_time)
         if newest is not None and newest.is_after(place):
             # The start stays native until an event has come: MongoDB has not judged the token before, and by the
             # specification ("Resume Process") startAfter is kept until then, with the newest token.
@@ -240,8 +249,9 @@ class ChangeStreamReader:
             verdict = without_words(verdict)
         if verdict.action in (Action.RESUME, Action.RETRY):
             raise Failed(error, at_once=verdict.action is Action.RESUME) from error
-        if verdict.action is Action.REPOSITION and self._at.native is None and self._at.exact:
-            # A token of ours that the pipeline hides now: its cluster time finds the place all the same.
+        if self._at.native is None and self._at.exact and _may_be_the_token(verdict, during):
+            # A token that the pipeline hides now, or that this mongod cannot read: its cluster time finds the place all
+            # the same. What MongoDB refuses then is no fault of the start, and concerns everybody who shares the feed.
             self._at = JoinPoint(self._at.place, exact=False)
             if during == "aggregate":
                 return

@@ -1,6 +1,7 @@
 """Which layout the keys in Redis have, and whether this version of feedmux can work on it.
 
     feedmux:schema                  the layout's number, written by the first server (`LAYOUT`)
+    feedmux:position-keys           the keys of positions, unless a file holds them (`signing_keys`)
     feedmux:1:{TENANT/NAME}         a subscription: position, epoch, lease, definition (see lua/)
     feedmux:1:names:{TENANT}        the names of a tenant's subscriptions, for listing
     feedmux:1:sweep                 held by the replica that looks for unused subscriptions

@@ -17,7 +17,7 @@ START_HELP = (
     "where to begin: latest, earliest, a time (2026-11-21T10:00:00Z; without a zone local time), how long ago (90s,"
     " 15m, 2h, 7d), a cluster time (SECONDS:INCREMENT), a resume token (hex or JSON), or a position of feedmux"
 )
-POSITION_FIRST_BYTE = 0xF1
+POSITION_FIRST_BYTE = 0xF2
 _AGO = re.compile(r"(\d{1,9})([smhd])")
 _AGO_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _CLUSTER_TIME = re.compile(r"(\d{9,10}):(\d{1,10})")

@@ -15,17 +15,18 @@ from feedmux.cli.failure import CliError
 from feedmux.cli.feed_arguments import place_of
 from feedmux.cli.terminal import Terminal, print_json
 from feedmux_server.core.errors import FeedmuxError
-from feedmux_server.core.position import decode_position
+from feedmux_server.core.position import inspect_position
 from feedmux_server.core.resume_token import TokenDescription, UnknownTokenLayout, describe
-
-_FINGERPRINT = slice(2, 10)
-"""Where a position says whose it is; here any tenant's is read."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, title="actions")
     decode = actions.add_parser(
-        "decode", help="show what a token says", description="Shows what a token says.", allow_abbrev=False
+        "decode",
+        help="show what a token says",
+        description="Shows what a token says. It does not verify a position: only a server of the deployment that made"
+        " it has the key.",
+        allow_abbrev=False,
     )
     decode.add_argument(
         "token",
@@ -44,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     except FeedmuxError as error:
         raise CliError(error.message) from None
     if args.json:
-        print_json({"kind": kind, **_as_json(facts)})
+        print_json({"kind": kind, **({"verified": False} if kind == "position" else {}), **_as_json(facts)})
     else:
         _show(kind, facts)
     return 0
@@ -53,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
 def _describe(text: str) -> tuple[str, TokenDescription]:
     place = place_of(text)
     if isinstance(place, bytes):
-        return "position", describe(decode_position(place, place[_FINGERPRINT]).token.raw)
+        return "position", describe(inspect_position(place).token.raw)
     return "resume token", describe(bson.encode(place))
 
 
@@ -67,7 +68,7 @@ def _as_json(facts: TokenDescription) -> dict[str, Any]:
 def _show(kind: str, facts: TokenDescription) -> None:
     terminal = Terminal(sys.stdout)
     shown: dict[str, object] = {
-        "kind": kind,
+        "kind": f"{kind} (not verified)" if kind == "position" else kind,
         "cluster time": f"{facts.time}, increment {facts.cluster_time_increment}"
         f" (Timestamp({facts.cluster_time_seconds}, {facts.cluster_time_increment}))",
         "type": facts.token_type,

@@ -1,0 +1,57 @@
+"""The keys of positions in Redis, where the operator names no file: created by the first server, taken by all others.
+
+A server keeps them in memory and puts them back when Redis has lost them, so that the positions which clients hold
+outlive a FLUSHALL. Neighbours: `dependencies` calls it as often as it checks whether Redis is there.
+"""
+
+import logging
+from typing import Final
+
+from feedmux_server.core.position_keys import KEYS_MAX, PositionKeys, format_keys, new_key, parse_keys
+from feedmux_server.state.connection import Client, StartupError
+from feedmux_server.state.scripts import ScriptCall, ScriptRunner
+
+KEYS_KEY: Final = "feedmux:position-keys"
+
+log = logging.getLogger(__name__)
+
+
+class SigningKeys:
+    """Keeps `keys` as they stand in Redis."""
+
+    def __init__(self, client: Client, keys: PositionKeys, *, timeout_s: float = 3.0) -> None:
+        self._keys = keys
+        self._scripts = ScriptRunner(client, timeout_s=timeout_s)
+        self._unreadable = ""
+
+    async def refresh(self) -> None:
+        """Raises STATE_UNAVAILABLE; StartupError where the keys cannot be read and none were read before."""
+        text = await self._scripts.command("GET", KEYS_KEY)
+        if text is None:
+            await self._scripts.command("SET", KEYS_KEY, format_keys(self._keys.materials or (new_key(),)), "NX")
+            text = await self._scripts.command("GET", KEYS_KEY)
+        try:
+            stored = parse_keys(text.decode() if isinstance(text, bytes) else "")
+        except ValueError as error:
+            self._keep_known(str(error))
+            return
+        self._unreadable = ""
+        known = self._keys.materials
+        if known and not set(known) & set(stored):
+            # Redis lost ours, and a server that never had them made its own before we looked: both are in use.
+            both = (*known, *stored)[:KEYS_MAX]
+            await self._scripts.run(ScriptCall("replace", KEYS_KEY, (text, format_keys(both))))
+            stored = both
+        if self._keys.replace(stored) and known:
+            log.info("the keys of positions were read again", extra={"count": len(stored)})
+
+    def _keep_known(self, error: str) -> None:
+        message = (
+            f"{KEYS_KEY} in Redis cannot be read as keys of positions: {error}. Put the keys back, or name"
+            " positions.key_file"
+        )
+        if not self._keys.known:
+            raise StartupError(message)
+        if self._unreadable != error:
+            log.error("%s. Those read before stay in force", message)
+        self._unreadable = error

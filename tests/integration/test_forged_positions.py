@@ -1,0 +1,287 @@
+"""A tenant makes up positions and tokens: its own calls are refused, and nobody else's session notices."""
+
+import asyncio
+import zlib
+from contextlib import suppress
+from typing import Any
+
+import bson
+import grpc
+import pytest
+from pymongo.database import Database
+
+from feedmux.v1 import change_feed_pb2 as wire
+from feedmux.v1 import feed_pb2
+from feedmux_server.core.position import inspect_position
+from feedmux_server.core.resume_token import ResumeToken
+from tests.integration.servers import KEY_B, Here
+from tests.integration.wire import LATEST, Api, at, feed, refusal, refused
+
+Documents = Database[dict[str, Any]]
+
+REFUSED = {
+    "POSITION_INVALID",
+    "POSITION_FOREIGN",
+    "RESUME_TOKEN_NOT_FOUND",
+    "HISTORY_LOST",
+    "START_IN_FUTURE",
+    "OPTION_REFUSED",
+    "START_AFTER_REQUIRED",
+}
+
+
+def from_hex(data: str | bytes) -> bytes:
+    """A token document."""
+    return bson.encode({"_data": (data if isinstance(data, str) else data.hex()).upper()})
+
+
+def data_of(token: bytes) -> bytes:
+    return bytes.fromhex(bson.decode(token)["_data"])
+
+
+def moved(token: bytes, seconds: int) -> bytes:
+    """The same event at another time, where there was none."""
+    data = data_of(token)
+    time = int.from_bytes(data[1:9]) + (seconds << 32)
+    return from_hex(data[:1] + time.to_bytes(8) + data[9:])
+
+
+def forged_tokens(token: bytes) -> dict[str, bytes]:
+    """By what is wrong with them. `token` is an event's."""
+    data = data_of(token)
+    return {
+        "garbage behind": from_hex(data[:-1] + bytes.fromhex("2B0A2B0A04")),
+        "another document": from_hex(data[:-8] + bytes([data[-8] ^ 1]) + data[-7:]),
+        "never existed": moved(token, -1),
+        "before the oplog": moved(token, -400 * 86_400),
+        "the future": moved(token, 3_600),
+        "a high-water mark before the oplog": ResumeToken.high_water_mark(1 << 32).raw,
+        "type bits of none": bson.encode({"_data": data.hex().upper(), "_typeBits": b"\xff" * 9}),
+    }
+
+
+def forged_positions(position: bytes, foreign: bytes, token: bytes) -> dict[str, bytes]:
+    """`position` is B's own, `foreign` is A's."""
+    content = bytes((0xF1, 0)) + position[6:22] + moved(token, -1)
+    return {
+        "with a checksum": content + zlib.crc32(content).to_bytes(4),
+        "another token": position[:22] + moved(token, -1) + position[-16:],
+        "another token, compact": position[:22] + data_of(moved(token, -1)) + position[-16:],
+        "without a MAC": position[:-16],
+        "a MAC of zeros": position[:-16] + bytes(16),
+        "of tenant A": foreign,
+        "of A under B's fingerprint": foreign[:6] + position[6:14] + foreign[14:],
+        "flags changed": position[:1] + bytes([position[1] ^ 2]) + position[2:],
+        **{f"bit {bit}": flipped(position, bit) for bit in range(0, len(position) * 8, 37)},
+    }
+
+
+def flipped(data: bytes, bit: int) -> bytes:
+    changed = bytearray(data)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+async def give_everywhere(api: Api, wanted: feed_pb2.Feed, name: str, bad: bytes, good: bytes) -> dict[str, str]:
+    """The reason by call, for a position that is refused whatever it is given for."""
+    start = at(position=bad)
+    calls = {
+        "Watch": api.watch(wanted, start).opened(),
+        "Subscribe": opened(api, feed=wanted, start=start),
+        "last_acked": opened(
+            api, subscription=name, instance_id="i", last_acked=wire.LastAcked(epoch=1 << 60, position=bad)
+        ),
+        "ResolvePosition": api.resolve(wanted, start),
+        "Create": api.create(f"{name}-2", wanted, start),
+        "Seek": api.seek(name, start),
+        "PlanRange.after": api.plan(feed=wanted, after=bad),
+        "PlanRange.until": api.plan(feed=wanted, after=good, until=bad),
+        "PlanRange.processed": api.plan(subscription=name, instance_id="i", processed=bad),
+        "ReadRange.after": first_of(api, feed=wanted, after=bad, until=good),
+        "ReadRange.until": first_of(api, feed=wanted, after=good, until=bad),
+    }
+    found = {call: (await refused(asked)).reason for call, asked in calls.items()}
+    found["Explain"] = (await api.explain(feed=wanted, start=start)).refusal.reason
+    return found
+
+
+async def opened(api: Api, **fields: Any) -> None:
+    session = await api.session(**fields)
+    try:
+        await session.opened()
+    finally:
+        session.cancel()
+
+
+async def first_of(api: Api, **fields: Any) -> None:
+    receiver = api.read_range(**fields)
+    try:
+        await receiver.message()
+    finally:
+        receiver.cancel()
+
+
+async def event_of(api: Api, wanted: feed_pb2.Feed, database: Documents, n: int) -> tuple[bytes, bytes]:
+    """Token and position of an insert."""
+    receiver = api.watch(wanted, LATEST)
+    await receiver.opened()
+    database.c.insert_one({"_id": f"e{n}", "n": n})
+    await receiver.take(1)
+    receiver.cancel()
+    return receiver.resume_token, receiver.position
+
+
+async def test_a_forged_position_is_refused_by_every_call(tenants: Here, database: Documents, name: str) -> None:
+    wanted = feed(database.name, "c")
+    async with tenants.api.with_key(KEY_B) as other:
+        token, position = await event_of(other, wanted, database, 1)
+        _, foreign = await event_of(tenants.api, wanted, database, 2)
+        await other.create(name, wanted, LATEST)
+        for what, bad in forged_positions(position, foreign, token).items():
+            reasons = await give_everywhere(other, wanted, name, bad, position)
+            assert set(reasons.values()) <= {"POSITION_INVALID", "POSITION_FOREIGN"}, (what, reasons)
+
+
+async def test_a_token_that_mongodb_has_not_judged_stays_so_in_positions(
+    tenants: Here, database: Documents, name: str
+) -> None:
+    """Whatever way a position was made of it: nobody else joins the stream that it opens, and MongoDB judges it."""
+    wanted = feed(database.name, "c")
+    api = tenants.api
+    token, _ = await event_of(api, wanted, database, 1)
+    forged = moved(token, -1)
+    made = [(await api.resolve(wanted, at(resume_after=forged))).position]
+    made.append((await api.create(name, wanted, at(resume_after=forged))).position)
+    await api.create(f"{name}-2", wanted, LATEST)
+    made.append((await api.seek(f"{name}-2", at(start_after=forged))).position)
+    asleep = api.watch(wanted, at(start_after=forged))
+    with suppress(grpc.aio.AioRpcError):
+        made.append((await asleep.opened()).position)
+    asleep.cancel()
+    for position in made:
+        own = api.watch(wanted, at(position=position))
+        other = api.watch(wanted, at(start_at_operation_time=time_of(forged)))
+        assert (await own.end()).reason == "RESUME_TOKEN_NOT_FOUND"
+        assert await other.numbers(1) == [1]
+        other.cancel()
+    session = await api.session(name)
+    assert (await session.end()).reason == "RESUME_TOKEN_NOT_FOUND"
+
+
+async def test_a_last_acked_token_is_never_refused_by_mongodb(tenants: Here, database: Documents, name: str) -> None:
+    """It is a place in time, also when it is stored and read again."""
+    wanted = feed(database.name, "c")
+    api = tenants.api
+    token, _ = await event_of(api, wanted, database, 1)
+    await api.create(name, wanted, at(start_at_operation_time=time_of(moved(token, -2))))
+    acked = wire.LastAcked(epoch=1 << 60, resume_token=moved(token, -1))
+    session = await api.session(name, last_acked=acked)
+    assert (await session.opened()).at_last_acked
+    await session.close()
+    stored = (await api.get(name)).position
+    assert inspect_position(stored).token.raw == moved(token, -1)
+    receiver = api.watch(wanted, at(position=stored))
+    session = await api.open(name)
+    assert await session.numbers(1) == await receiver.numbers(1) == [1]
+    receiver.cancel()
+    await session.close()
+
+
+def time_of(token: bytes) -> feed_pb2.ClusterTime:
+    time = ResumeToken.decode(token).cluster_time
+    return feed_pb2.ClusterTime(seconds=time >> 32, increment=time & 0xFFFF_FFFF)
+
+
+@pytest.mark.parametrize("same_feed", [True, False])
+async def test_tenants_on_the_same_feed_see_no_error_and_no_gap(
+    tenants: Here, database: Documents, name: str, same_feed: bool
+) -> None:
+    """B opens with everything that it can make up, in a loop, while A's sessions run and reconnect."""
+    wanted = feed(database.name, "c")
+    theirs = wanted if same_feed else feed(database.name, "c", pipeline='[{"$match": {"operationType": "insert"}}]')
+    api, total = tenants.api, 300
+    async with tenants.api.with_key(KEY_B) as other:
+        token, position = await event_of(other, theirs, database, -1)
+        _, foreign = await event_of(api, wanted, database, -2)
+        await other.create(f"{name}-b", theirs, LATEST)
+        live = api.watch(wanted, LATEST)
+        begun = await live.opened()
+        await api.create(name, wanted, at(position=begun.position))
+        durable = await api.open(name)
+        asked: dict[str, str] = {}
+
+        async def attack() -> None:
+            while True:
+                for what, start in starts(token, position, foreign):
+                    asked[what] = await reason_of(other, theirs, start)
+                for what, forged in forged_tokens(token).items():
+                    acked = wire.LastAcked(epoch=1 << 60, resume_token=forged)
+                    asked[f"last acked {what}"] = await reason_of_session(other, f"{name}-b", acked)
+
+        async def write() -> None:
+            for n in range(total):
+                await asyncio.to_thread(database.c.insert_one, {"_id": n, "n": n})
+                await asyncio.sleep(0.01)
+
+        async def reconnect() -> list[int]:
+            """One who opens again and again at its own place."""
+            found: list[int] = []
+            place = at(position=begun.position)
+            while len(found) < total:
+                each = api.watch(wanted, place)
+                found += await each.numbers(min(7, total - len(found)))
+                place = at(resume_after=each.resume_token) if len(found) % 2 else at(position=each.position)
+                pending = await each.take(len(each._pending))  # the rest of the batch whose place it is
+                found += [event.n for event in pending]
+                each.cancel()
+            return found
+
+        attackers = [asyncio.create_task(attack()) for _ in range(2)]
+        writing = asyncio.create_task(write())
+        try:
+            reconnected = await reconnect()
+            assert reconnected == list(range(total))
+            assert await live.numbers(total, 30) == list(range(total))
+            assert await durable.numbers(total, 30) == list(range(total))
+            await writing
+        finally:
+            for task in (*attackers, writing):
+                task.cancel()
+            await asyncio.gather(*attackers, writing, return_exceptions=True)
+        durable.cancel()
+        live.cancel()
+    wrong = {what: reason for what, reason in asked.items() if reason and reason not in REFUSED}
+    assert not wrong
+    assert {asked[f"position {what}"] for what in ("with a checksum", "a MAC of zeros")} == {"POSITION_INVALID"}
+
+
+def starts(token: bytes, position: bytes, foreign: bytes) -> list[tuple[str, feed_pb2.Start]]:
+    found = [(f"position {what}", at(position=bad)) for what, bad in forged_positions(position, foreign, token).items()]
+    for what, bad in forged_tokens(token).items():
+        found += [(f"resume {what}", at(resume_after=bad)), (f"start {what}", at(start_after=bad))]
+    return found
+
+
+async def reason_of(api: Api, wanted: feed_pb2.Feed, start: feed_pb2.Start) -> str:
+    """Why it ends; empty when it is still open after a moment."""
+    receiver = api.watch(wanted, start)
+    try:
+        await receiver.opened()
+        return (await receiver.end(0.2)).reason
+    except grpc.aio.AioRpcError as error:
+        return refusal(error).reason
+    except TimeoutError:
+        return ""
+    finally:
+        receiver.cancel()
+
+
+async def reason_of_session(api: Api, name: str, acked: wire.LastAcked) -> str:
+    session = await api.session(name, last_acked=acked, takeover=True, credit=wire.Credit(events=1, bytes=1))
+    try:
+        await session.opened()
+    except grpc.aio.AioRpcError as error:
+        return refusal(error).reason
+    finally:
+        session.cancel()
+    return ""

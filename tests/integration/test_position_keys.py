@@ -1,0 +1,149 @@
+"""The keys of positions: in Redis or in a file, lost, met by several servers, rotated while sessions run."""
+
+import base64
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo.database import Database
+from redis.asyncio import Redis
+
+from feedmux_server.core.position import inspect_position
+from feedmux_server.core.position_keys import PositionKeys, format_keys, parse_keys
+from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_server.state.connection import StartupError
+from feedmux_server.state.signing_keys import KEYS_KEY, SigningKeys
+from tests.conftest import RedisFactory
+from tests.integration.servers import serving, settings, until
+from tests.integration.state_support import client
+from tests.integration.wire import LATEST, at, feed, refused
+
+Documents = Database[dict[str, Any]]
+OLD, NEW, OTHER = (bytes([each]) * 32 for each in (1, 2, 3))
+
+
+async def stored(redis: Redis) -> tuple[bytes, ...]:
+    text = await redis.get(KEYS_KEY)
+    assert isinstance(text, bytes)
+    return parse_keys(text.decode())
+
+
+def holds(keys: PositionKeys, materials: tuple[bytes, ...]) -> bool:
+    return keys.materials == materials
+
+
+async def test_the_first_server_makes_the_key_and_all_take_it(redis_factory: RedisFactory) -> None:
+    async with client((await redis_factory()).url) as redis:
+        one, other = PositionKeys(), PositionKeys()
+        for keys in (one, other):
+            await SigningKeys(redis, keys).refresh()
+        assert one.materials == other.materials == await stored(redis)
+
+
+async def test_a_redis_that_lost_the_key_gets_it_back(redis_factory: RedisFactory) -> None:
+    async with client((await redis_factory()).url) as redis:
+        keys = PositionKeys()
+        signing = SigningKeys(redis, keys)
+        await signing.refresh()
+        before = keys.materials
+        await redis.flushall()
+        await signing.refresh()
+        assert keys.materials == before == await stored(redis)
+
+
+async def test_a_server_that_never_had_the_lost_key_takes_nothing_from_the_others(redis_factory: RedisFactory) -> None:
+    """It starts between the loss and the next look of the others, and makes a key of its own."""
+    async with client((await redis_factory()).url) as redis:
+        old = [PositionKeys(), PositionKeys()]
+        signing = [SigningKeys(redis, keys) for keys in old]
+        for each in signing:
+            await each.refresh()
+        lost = old[0].materials
+        await redis.flushall()
+        fresh = PositionKeys()
+        await SigningKeys(redis, fresh).refresh()
+        made = fresh.materials
+        for each in (*signing, SigningKeys(redis, fresh)):
+            await each.refresh()
+        assert old[0].materials == old[1].materials == fresh.materials == await stored(redis) == (*lost, *made)
+
+
+async def test_an_operator_rotates_the_key_in_redis(redis_factory: RedisFactory) -> None:
+    async with client((await redis_factory()).url) as redis:
+        keys = PositionKeys()
+        signing = SigningKeys(redis, keys)
+        await redis.set(KEYS_KEY, format_keys([OLD]))
+        for materials in ((OLD,), (OLD, NEW), (NEW, OLD), (NEW,)):
+            await redis.set(KEYS_KEY, format_keys(materials))
+            await signing.refresh()
+            assert keys.materials == materials
+
+
+async def test_what_is_no_key_in_redis(redis_factory: RedisFactory) -> None:
+    async with client((await redis_factory()).url) as redis:
+        keys = PositionKeys([OLD])
+        await redis.set(KEYS_KEY, "canary")
+        await SigningKeys(redis, keys).refresh()
+        assert keys.materials == (OLD,)
+        with pytest.raises(StartupError, match="key_file") as caught:
+            await SigningKeys(redis, PositionKeys()).refresh()
+        assert "canary" not in str(caught.value)
+
+
+async def test_positions_outlive_a_flush_and_serve_on_another_server(
+    mongo: ReplicaSet, redis_factory: RedisFactory, database: Documents
+) -> None:
+    redis = await redis_factory()
+    configuration = settings(mongo.uri, redis.url)
+    wanted = feed(database.name, "c")
+    async with serving(configuration) as one, serving(configuration) as other, client(redis.url) as direct:
+        position = (await one.api.resolve(wanted, LATEST)).position
+        await direct.flushall()
+        database.c.insert_one({"_id": 1, "n": 1})
+
+        async def written_back() -> bool:
+            return bool(await direct.exists(KEYS_KEY))
+
+        await until(written_back)
+        for here in (one, other):
+            receiver = here.api.watch(wanted, at(position=position))
+            assert await receiver.numbers(1) == [1]
+            receiver.cancel()
+
+
+async def test_the_file_is_rotated_while_a_session_runs(
+    mongo: ReplicaSet, redis_server: RedisServer, database: Documents, tmp_path: Path, name: str
+) -> None:
+    """Add the new key, let it sign, remove the old one: what was made in between is good to the end."""
+    path = tmp_path / "positions.keys"
+    path.write_text(format_keys([OLD]))
+    configuration = settings(mongo.uri, redis_server.url)
+    configuration |= {"positions": {"key_file": str(path)}, "reload_s": 0.05}
+    wanted = feed(database.name, "c")
+    async with serving(configuration) as here:
+        api, keys = here.api, here.server.service.position_keys
+        first = await api.create(name, wanted, LATEST)
+        session = await api.open(name)
+        positions = [first.position]
+        for n, materials in enumerate(((OLD, NEW), (NEW, OLD))):
+            path.write_text("# the first signs\n" + format_keys(materials))
+            await until(partial(holds, keys, materials))
+            database.c.insert_one({"_id": n, "n": n})
+            await session.numbers(1)
+            positions.append(session.position)
+            await session.ack_and_wait(n + 1)
+        for position in positions:
+            await api.resolve(wanted, at(position=position))
+        await session.close()
+        path.write_text(base64.b64encode(NEW).decode())
+        await until(lambda: keys.materials == (NEW,))
+        assert (await refused(api.resolve(wanted, at(position=positions[0])))).reason == "POSITION_INVALID"
+        await api.resolve(wanted, at(position=positions[-1]))
+        again = await api.open(name)
+        database.c.insert_one({"_id": 2, "n": 2})
+        assert await again.numbers(1) == [2], "the stored position is of the new key"
+        path.write_text("no key")
+        await again.close()
+        assert keys.materials == (NEW,)
+        assert inspect_position(positions[0]).token.is_high_water_mark
