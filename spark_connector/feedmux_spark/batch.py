@@ -27,11 +27,12 @@ class FeedmuxBatchReader(DataSourceReader):
         end = parse_start(options.ending_offsets, "endingOffsets")
         connection = Connection(options)
         with connection.explaining():
-            until = connection.resolve(options, end)
+            found = connection.locate(options, end)
+            until = found.place.position
             after = connection.resolve(options, start)
-            slices = Planner(options, connection).through(after, until.position, options.max_bytes_per_trigger)
+            slices = Planner(options, connection).through(after, found.feed, until, options.max_bytes_per_trigger)
         # Spark reads a source without partitions as one with a single unknown one.
-        return slices or [Slice(until.position, until.position)]
+        return slices or [Slice(until, until, feed=found.feed)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Slice)

@@ -75,6 +75,14 @@ class Call:
         self.future.cancel()
 
 
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A position in a feed, and the feed's fingerprint."""
+
+    place: Place
+    feed: bytes
+
+
 class Connection:
     """The way to the server that a query's options name. Cheap to make; opens nothing by itself."""
 
@@ -112,6 +120,10 @@ class Connection:
 
     def resolve(self, options: Options, start: Start) -> Place:
         """The place that a start stands for. Raises FeedmuxError."""
+        return self.locate(options, start).place
+
+    def locate(self, options: Options, start: Start) -> Located:
+        """The position that a start stands for in the options' feed. Raises FeedmuxError."""
         request = change_feed_pb2.ResolvePositionRequest(
             feed=requests.feed_message(options.feed, options.source), start=requests.start_message(start)
         )
@@ -119,7 +131,10 @@ class Connection:
             lambda: self.unary("ChangeFeed", "ResolvePosition", request, change_feed_pb2.ResolvePositionResponse),
             "resolving a position",
         )
-        return Place(answer.position, time=(answer.cluster_time.seconds, answer.cluster_time.increment))
+        if not answer.feed_fingerprint:
+            raise FeedmuxSparkError("the server is older than this connector: it knows no fingerprints of feeds")
+        place = Place(answer.position, time=(answer.cluster_time.seconds, answer.cluster_time.increment))
+        return Located(place, answer.feed_fingerprint)
 
     def retrying(self, attempt: Callable[[], T], what: str, *, most_s: float | None = None) -> T:
         """Runs `attempt` until it succeeds, fails for good, or `retryTimeoutMs` is over.

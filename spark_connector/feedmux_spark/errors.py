@@ -56,14 +56,19 @@ def _advice(error: FeedmuxError, endpoint: str, consumer_name: str) -> str:
         case SubscriptionExists():
             return (
                 f"consumerName {consumer_name!r} is taken by a subscription of another feed: choose another"
-                " consumerName, or, to give this one another pipeline or options and keep its place, change it with"
-                f" `feedmux subscriptions update {consumer_name}`. ({error})"
+                " consumerName, or, to give this one another pipeline or options and keep its place, set"
+                f" onFeedChange=update. ({error})"
             )
         case SubscriptionBusy():
             return (
                 f"Another client reads under consumerName {consumer_name!r}"
                 f" (owner {error.metadata.get('owner', 'unknown')!r}): stop it, or give this query a name of its own."
                 f" ({error})"
+            )
+        case FeedmuxError(reason="FEED_CHANGED"):
+            return (
+                "The feed changed between planning a batch and reading it: nothing of it was read. Restart the query;"
+                f" what to do then is said at its start. ({error})"
             )
         case PositionInvalid():
             return (

@@ -27,10 +27,12 @@ class Offset:
     """Cluster time: seconds since 1970 and the ordinal within the second."""
     gaps: int = 0
     """How often, on the way here, changes were lost and the feed went on from the oldest (failOnDataLoss=false)."""
+    feed: bytes = b""
+    """The fingerprint of the feed that was read up to here. Empty in checkpoints of connectors that wrote none."""
 
     @classmethod
-    def at(cls, place: Place, gaps: int = 0) -> "Offset":
-        return cls(place.position, place.time, gaps)
+    def at(cls, place: Place, feed: bytes, gaps: int = 0) -> "Offset":
+        return cls(place.position, place.time, gaps, feed)
 
     @property
     def place(self) -> Place:
@@ -44,6 +46,8 @@ class Offset:
             "position": base64.b64encode(self.position).decode(),
             "version": _VERSION,
         }
+        if self.feed:
+            content["feed"] = base64.b64encode(self.feed).decode()
         return dict(sorted(content.items()))
 
     @classmethod
@@ -54,6 +58,7 @@ class Offset:
             raise OptionError(f"an offset of version {version!r}: this connector knows version {_VERSION}")
         try:
             position = base64.b64decode(content["position"], validate=True)
+            feed = base64.b64decode(content.get("feed", ""), validate=True)
             gaps = int(content.get("gaps", 0))
             time = _time(str(content["clusterTime"])) if "clusterTime" in content else (0, 0)
         except (KeyError, TypeError, ValueError, binascii.Error):
@@ -61,7 +66,7 @@ class Offset:
                 'not an offset of feedmux: {"clusterTime": "…", "gaps": 0, "position": "…", "version": 1} is one, and'
                 " `position` alone suffices"
             ) from None
-        return cls(position, time, gaps)
+        return cls(position, time, gaps, feed)
 
 
 def shown_time(time: tuple[int, int]) -> str:

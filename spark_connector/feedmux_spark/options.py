@@ -232,6 +232,16 @@ TABLE: Final = (
         " the gap logged and counted in the offsets.",
     ),
     Option(
+        "onFeedChange",
+        "on_feed_change",
+        _one_of("fail", "update"),
+        "fail",
+        "`fail`",
+        "Streams only: what to do at the start of a query whose pipeline or other options of the feed are not those of"
+        " its checkpoint or of its subscription: fail, or change the subscription to the options and read by them all"
+        " that follows the checkpoint.",
+    ),
+    Option(
         "schemaMode",
         "schema_mode",
         _one_of("envelope", "json", "typed"),
@@ -300,6 +310,7 @@ class Options:
     max_bytes_per_trigger: int
     read_partitions: int | None
     fail_on_data_loss: bool
+    on_feed_change: str
     schema_mode: str
     on_type_mismatch: str
     poll_timeout_ms: int

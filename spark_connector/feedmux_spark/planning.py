@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from google.protobuf import duration_pb2
+from google.protobuf import duration_pb2, field_mask_pb2
 
 from feedmux import requests
 from feedmux.feeds import Start
 from feedmux.places import Place
-from feedmux.v1 import change_feed_pb2, subscriptions_pb2
+from feedmux.v1 import change_feed_pb2, feed_pb2, subscriptions_pb2
 from feedmux_spark.connection import FIRST_CONTACT_S, Call, Connection
 from feedmux_spark.options import Options
 from feedmux_spark.ranges import Slice
@@ -42,6 +42,8 @@ class Wanted:
     """What a plan is asked for."""
 
     after: bytes
+    feed: bytes
+    """The fingerprint that the feed must have."""
     until: bytes = b""
     events_max: int = 2**31 - 1
     bytes_max: int = 2**40
@@ -70,7 +72,30 @@ class Planner:
             "storing the start",
             most_s=most_s,
         )
-        return Place(found.position, time=(found.cluster_time.seconds, found.cluster_time.increment))
+        return _place(found)
+
+    def stored(self) -> tuple[feed_pb2.Feed, Place]:
+        """The subscription's feed and stored place. Raises FeedmuxError."""
+        request = subscriptions_pb2.GetSubscriptionRequest(name=self._consumer_name)
+        found: subscriptions_pb2.Subscription = self._connection.retrying(
+            lambda: self._connection.unary("Subscriptions", "GetSubscription", request, subscriptions_pb2.Subscription),
+            "asking for the subscription",
+        )
+        return found.feed, _place(found)
+
+    def update(self) -> Place:
+        """Makes the subscription's feed the options'; its stored place stays. Raises FeedmuxError."""
+        request = subscriptions_pb2.UpdateSubscriptionRequest(
+            subscription=subscriptions_pb2.Subscription(name=self._consumer_name, feed=self._feed),
+            update_mask=field_mask_pb2.FieldMask(paths=["feed"]),
+        )
+        found = self._connection.retrying(
+            lambda: self._connection.unary(
+                "Subscriptions", "UpdateSubscription", request, subscriptions_pb2.Subscription
+            ),
+            "updating the subscription",
+        )
+        return _place(found)
 
     def start(self, wanted: Wanted, processed: bytes = b"") -> Call:
         """Sends the question and does not wait for the answer."""
@@ -88,11 +113,11 @@ class Planner:
             self._connection.retrying(lambda: self.start(wanted, processed).result(), "planning the next range")
         )
 
-    def through(self, after: Place, until: bytes, most_bytes: int) -> list[Slice]:
+    def through(self, after: Place, feed: bytes, until: bytes, most_bytes: int) -> list[Slice]:
         """Slices of all of (after, until], planned by `most_bytes` at a time. Raises FeedmuxError."""
         slices: list[Slice] = []
         while True:
-            plan = self.plan(Wanted(after.position, until, bytes_max=most_bytes, wait_s=PINNED_WAIT_S))
+            plan = self.plan(Wanted(after.position, feed, until, bytes_max=most_bytes, wait_s=PINNED_WAIT_S))
             slices += plan.slices
             if plan.caught_up:
                 return slices
@@ -111,8 +136,13 @@ class Planner:
             bytes_max=wanted.bytes_max,
             slices=self._options.slices,
             wait=wait,
+            feed_fingerprint=wanted.feed,
             **target,
         )
+
+
+def _place(found: subscriptions_pb2.Subscription) -> Place:
+    return Place(found.position, time=(found.cluster_time.seconds, found.cluster_time.increment))
 
 
 def as_plan(answer: change_feed_pb2.PlanRangeResponse) -> Plan:
@@ -120,7 +150,7 @@ def as_plan(answer: change_feed_pb2.PlanRangeResponse) -> Plan:
     return Plan(
         Place(answer.end, time=(answer.cluster_time.seconds, answer.cluster_time.increment)),
         answer.event_count,
-        [Slice(each.after, each.until, answer.routing_key) for each in answer.slices],
+        [Slice(each.after, each.until, answer.routing_key, answer.feed_fingerprint) for each in answer.slices],
         answer.caught_up,
         (answer.latest.seconds, answer.latest.increment),
     )

@@ -17,4 +17,5 @@ def latest_offsets(options: Mapping[str, str]) -> str:
     parsed = parse_options({name.lower(): value for name, value in options.items()})
     connection = Connection(parsed)
     with connection.explaining():
-        return json.dumps(Offset.at(connection.resolve(parsed, Start.latest())).as_json())
+        found = connection.locate(parsed, Start.latest())
+        return json.dumps(Offset.at(found.place, found.feed).as_json())

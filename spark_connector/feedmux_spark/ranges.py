@@ -31,6 +31,8 @@ class Slice(InputPartition):
     until: bytes = field(repr=False)
     route: str = ""
     """Finds the replica that has kept them."""
+    feed: bytes = field(default=b"", repr=False)
+    """The fingerprint of the feed that planned the slice; no other feed may read it."""
 
 
 def read_slice(options: Options, wanted: Slice) -> Iterator[bytes]:
@@ -72,6 +74,7 @@ def _batches(connection: Connection, options: Options, wanted: Slice) -> Iterato
         after=wanted.after,
         until=wanted.until,
         message_bytes_max=MESSAGE_BYTES_MAX,
+        feed_fingerprint=wanted.feed,
     )
     for message in connection.stream("ReadRange", request, wanted.route):
         response = reader.read(message)

@@ -14,9 +14,10 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from feedmux.errors import FeedmuxError, HistoryLost, SubscriptionNotFound
+from feedmux.errors import FailedPrecondition, FeedmuxError, HistoryLost, SubscriptionNotFound
 from feedmux.feeds import Start
 from feedmux.places import Place
+from feedmux_spark.agreement import Agreement
 from feedmux_spark.connection import Call, Connection
 from feedmux_spark.offsets import Offset, parse_start, shown_time
 from feedmux_spark.options import Options
@@ -97,6 +98,7 @@ class Progress:
         self._options = options
         self._connection = Connection(options)
         self._planner = Planner(options, self._connection, options.consumer_name)
+        self._agreement = Agreement(options, self._connection, self._planner)
         self._pinned: Place | None = None
         self._reached: tuple[Offset, Offset] | None = None
         """From the first to the second there is nothing."""
@@ -108,7 +110,8 @@ class Progress:
         """Where a query without a checkpoint begins: the same again until something was processed, whatever crashes."""
         with self._connection.explaining():
             start = parse_start(self._options.starting_offsets or "latest", "startingOffsets")
-            return Offset.at(self._planner.create(start))
+            place = self._agreement.create(start)
+            return Offset.at(place, self._agreement.fingerprint(place.position))
 
     def pin(self) -> None:
         """From now on nothing behind what MongoDB has committed now is planned."""
@@ -121,13 +124,14 @@ class Progress:
         That Spark asks for what follows `start` says that everything before is in the sink: the server is told so.
         """
         with self._connection.explaining():
+            feed = self._agreement.check(start)
             reached = self._reached[1] if self._reached and self._reached[0] == start else start
             if events_max is None:
                 return self._advance_to_latest(start, reached)
             while True:
                 plan, reached = self._plan_from(reached, events_max)
                 self._latest = plan.latest
-                end = Offset.at(plan.end, reached.gaps)
+                end = Offset.at(plan.end, feed, reached.gaps)
                 if plan.count:
                     self._remember(start, end, plan.slices)
                     self._look_ahead(plan, end, reached, events_max)
@@ -149,6 +153,7 @@ class Progress:
         if planned is not None:
             return planned
         with self._connection.explaining():
+            self._agreement.check(start, end)
             return self._through(start, end.position)[0]
 
     def report(self) -> dict[str, Any] | None:
@@ -164,18 +169,28 @@ class Progress:
         while True:
             wanted = self._wanted(reached, events_max)
             try:
-                ahead = self._take_ahead(wanted)
-                return ahead or self._planner.plan(wanted, reached.position), reached
+                plan = self._take_ahead(wanted) or self._planner.plan(wanted, reached.position)
             except (SubscriptionNotFound, HistoryLost) as error:
                 reached = self._mended(reached, error)
+            except FailedPrecondition as error:
+                self._agreement.settle(error)
+            else:
+                self._agreement.planned()
+                return plan, reached
 
     def _through(self, after: Offset, until: bytes) -> tuple[Sequence[Slice], Offset]:
         """Slices of all up to `until`, and where they begin. Raises FeedmuxError."""
         while True:
             try:
-                return self._planner.through(after.place, until, self._options.max_bytes_per_trigger), after
+                feed = self._agreement.fingerprint(after.position)
+                slices = self._planner.through(after.place, feed, until, self._options.max_bytes_per_trigger)
             except (SubscriptionNotFound, HistoryLost) as error:
                 after = self._mended(after, error)
+            except FailedPrecondition as error:
+                self._agreement.settle(error)
+            else:
+                self._agreement.planned()
+                return slices, after
 
     def _mended(self, after: Offset, error: SubscriptionNotFound | HistoryLost) -> Offset:
         """From where to ask again. Raises the error where a gap is not allowed."""
@@ -189,7 +204,8 @@ class Progress:
     def _wanted(self, after: Offset, events_max: int) -> Wanted:
         wait_s = PINNED_WAIT_S if self._pinned else self._options.poll_timeout_ms / 1000
         until = self._pinned.position if self._pinned else b""
-        return Wanted(after.position, until, events_max, self._options.max_bytes_per_trigger, wait_s)
+        feed = self._agreement.fingerprint(after.position)
+        return Wanted(after.position, feed, until, events_max, self._options.max_bytes_per_trigger, wait_s)
 
     def _advance_to_latest(self, start: Offset, reached: Offset) -> Offset:
         """A trigger that sets no limit, such as once: up to what there is now, planned by and by."""
@@ -197,7 +213,7 @@ class Progress:
         slices, reached = self._through(reached, until.position)
         if not slices and reached.gaps == start.gaps:
             return start
-        end = Offset.at(until, reached.gaps)
+        end = Offset.at(until, self._agreement.fingerprint(start.position), reached.gaps)
         self._remember(start, end, slices)
         return end
 
@@ -216,7 +232,7 @@ class Progress:
             shown_time(oldest.time),
             error,
         )
-        return Offset.at(oldest, before.gaps + 1)
+        return Offset.at(oldest, before.feed, before.gaps + 1)
 
     def _look_ahead(self, plan: Plan, end: Offset, reached: Offset, events_max: int) -> None:
         """In a backlog the next range is read while this one is processed. One, so that a slow sink slows the reading.

@@ -42,7 +42,7 @@ def test_found_without_registering_and_drained(
     source = progress["sources"][0]
     assert source["numInputRows"] == 300
     end = offset(source["endOffset"])
-    assert list(end) == sorted(end) == ["clusterTime", "gaps", "position", "version"]
+    assert list(end) == sorted(end) == ["clusterTime", "feed", "gaps", "position", "version"]
     # Again: what came meanwhile, once.
     insert(database, range(1000, 1100))
     drain(spark, options(), sink, tmp_path / "check")

@@ -1,0 +1,133 @@
+"""Whether the options, the stored subscription and the checkpoint name one feed.
+
+The subscription's feed plans, the options' feed reads. Where they differ, planned events would be read by a pipeline
+that does not match them, and be lost. So every PlanRange and ReadRange carries the fingerprint of the options' feed,
+and every offset holds it: a difference fails the query before anything is read.
+"""
+
+import logging
+from typing import Any, Final
+
+import bson
+from bson import json_util
+
+from feedmux import requests
+from feedmux.errors import FailedPrecondition, SubscriptionExists
+from feedmux.feeds import Start
+from feedmux.places import Place
+from feedmux.v1 import feed_pb2
+from feedmux_spark.connection import Connection
+from feedmux_spark.errors import FeedmuxSparkError
+from feedmux_spark.offsets import Offset
+from feedmux_spark.options import TABLE, Options
+from feedmux_spark.planning import Planner
+
+log = logging.getLogger("feedmux_spark")
+
+FEED_CHANGED: Final = "FEED_CHANGED"
+_COMPARED: Final = (
+    "source",
+    "database",
+    "collection",
+    "pipeline",
+    "full_document",
+    "full_document_before_change",
+    "show_expanded_events",
+    "match_collection_uuid_for_update_lookup",
+    "collation",
+    "read_concern",
+)
+
+
+class Agreement:
+    """Of one query, on the driver. Every method raises FeedmuxError, or FeedmuxSparkError where the feeds differ."""
+
+    def __init__(self, options: Options, connection: Connection, planner: Planner) -> None:
+        self._options = options
+        self._connection = connection
+        self._planner = planner
+        self._fingerprint = b""
+        self._planned = False
+
+    def fingerprint(self, position: bytes) -> bytes:
+        """The fingerprint of the options' feed, asked for once; `position` is one of its scope."""
+        if not self._fingerprint:
+            self._fingerprint = self._connection.locate(self._options, Start.position(position)).feed
+        return self._fingerprint
+
+    def check(self, *offsets: Offset) -> bytes:
+        """The fingerprint of the options' feed. Raises where an offset is another feed's and onFeedChange is `fail`.
+
+        An offset without a fingerprint is of a connector that wrote none, and is accepted: the next one has it.
+        """
+        fingerprint = self.fingerprint(offsets[0].position)
+        if all(offset.feed in (b"", fingerprint) for offset in offsets):
+            return fingerprint
+        if self._options.on_feed_change == "fail":
+            raise self._error("the checkpoint was made with another pipeline or other options")
+        if not self._planned:
+            log.warning("the feed changed: what follows the checkpoint is read by the options (onFeedChange=update)")
+        return fingerprint
+
+    def settle(self, error: FailedPrecondition) -> None:
+        """After a plan was rejected: makes the subscription's feed the options', where the user allows it.
+
+        Only at the start of a query: a running query would undo what somebody else has just changed. Raises the error
+        for the user.
+        """
+        if error.reason != FEED_CHANGED:
+            raise error
+        if self._planned:
+            raise self._error(f"subscription {self._options.consumer_name!r} was changed while the query ran")
+        if self._options.on_feed_change == "fail":
+            raise self._error(f"subscription {self._options.consumer_name!r} has another pipeline or other options")
+        log.warning("subscription %s is changed to the options (onFeedChange=update)", self._options.consumer_name)
+        self._planner.update()
+
+    def planned(self) -> None:
+        """A plan was given: the subscription's feed is the options'."""
+        self._planned = True
+
+    def create(self, start: Start) -> Place:
+        """The stored place of the subscription, which is made at `start` if there is none."""
+        try:
+            return self._planner.create(start)
+        except SubscriptionExists:
+            feed, place = self._planner.stored()
+            if not self._differences(feed):
+                return place
+            if self._options.on_feed_change == "fail":
+                raise
+            return self._planner.update()
+
+    def _differences(self, stored: feed_pb2.Feed) -> list[str]:
+        return differences(stored, requests.feed_message(self._options.feed, self._options.source))
+
+    def _error(self, what: str) -> FeedmuxSparkError:
+        names = self._differences(self._planner.stored()[0])
+        where = (
+            f"The subscription and the options differ in {', '.join(names)}."
+            if names
+            else "The subscription and the options agree; the checkpoint does not."
+        )
+        return FeedmuxSparkError(
+            f"The feed changed: {what}. {where} Nothing was read. Either give the query its former options (and the"
+            " subscription too, with `feedmux subscriptions update`); or start it with onFeedChange=update, which"
+            " changes the subscription to the options and reads by them all that follows the checkpoint; or take"
+            f" another consumerName and a new checkpoint. ({FEED_CHANGED})"
+        )
+
+
+def differences(stored: feed_pb2.Feed, wanted: feed_pb2.Feed) -> list[str]:
+    """The options in which two feeds differ."""
+    shown = {option.field: option.name for option in TABLE}
+    return [shown[name] for name in _COMPARED if _value(stored, name) != _value(wanted, name)]
+
+
+def _value(feed: feed_pb2.Feed, name: str) -> Any:
+    if name != "pipeline":
+        return getattr(feed, name)
+    if feed.pipeline.bson:
+        return feed.pipeline.bson
+    stages = json_util.loads(feed.pipeline.extended_json or "[]", json_options=json_util.RELAXED_JSON_OPTIONS)
+    return bson.encode({"pipeline": stages}) if stages else b""
