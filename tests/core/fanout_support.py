@@ -41,6 +41,7 @@ class Port:
 
     started: list[SharedStream] = field(default_factory=list)
     trailing: bool = True
+    known_time: int = 1 << 64
     wanted: int = 0
     _last_id: int = 0
 
@@ -49,6 +50,9 @@ class Port:
 
     def may_trail(self, tenant: str) -> bool:
         return self.trailing
+
+    def reached(self, cluster_time: int) -> bool:
+        return cluster_time <= self.known_time
 
     def slot_wanted(self) -> None:
         self.wanted += 1

@@ -61,6 +61,25 @@ def test_waits_for_a_stream_within_the_join_distance() -> None:
     assert feed.subscriber(JoinPoint(far)).stream is not first.stream
 
 
+def test_a_stream_that_waits_for_its_start_does_not_lead() -> None:
+    """MongoDB has not reached its start: it leads nothing, and others open as if it were not there."""
+    feed = Feed()
+    feed.port.known_time = BEGIN + 500
+    waiting = feed.subscriber(behind(1000))
+    opened(stream_of(waiting))
+    feed.port.trailing = False
+    live = feed.subscriber(behind(0))
+    assert live.stream is not None, "no slot is needed beside a stream that waits"
+    fill(stream_of(live), 1, 3)
+    assert numbers(live.take()) == [1, 2, 3]
+    assert feed.streams.leader() is live.stream
+    assert not feed.streams.is_trailing(stream_of(live))
+    assert feed.streams.state_of(live) is SubscriberState.LIVE
+    assert feed.streams.is_trailing(stream_of(waiting))
+    feed.port.known_time = BEGIN + 20_000
+    assert feed.streams.leader() is waiting.stream, "once MongoDB is there it is ahead"
+
+
 def test_opens_are_gathered_at_the_earliest_place() -> None:
     feed = Feed(join_distance_s=30)
     later, earlier = feed.subscriber(behind(5)), feed.subscriber(behind(2))

@@ -91,6 +91,9 @@ class World:
     def next_stream_id(self) -> int:
         return next(self._ids)
 
+    def reached(self, cluster_time: int) -> bool:
+        return cluster_time <= self.source.clock + 1
+
     def may_trail(self, tenant: str) -> bool:
         """As `Hub.may_trail`, for one key."""
         used: Counter[str] = Counter()

@@ -38,6 +38,9 @@ class StreamPort(Protocol):
     def may_trail(self, tenant: str) -> bool:
         """Whether another trailing stream is allowed now."""
 
+    def reached(self, cluster_time: int) -> bool:
+        """Whether MongoDB has come to this cluster time, as far as this process has seen."""
+
     def slot_wanted(self) -> None:
         """Somebody waits for a trailing stream's slot: those who hold one without use may have gone to rest."""
 
@@ -65,11 +68,20 @@ class FeedStreams:
         return (subscriber.tenant for subscriber in self._waiting.values())
 
     def leader(self) -> SharedStream | None:
-        """The live stream that is furthest ahead."""
+        """The live stream that is furthest ahead. One that waits for MongoDB to reach its start leads only streams
+        that wait too: nothing comes from it, and the streams that events come from would count as trailing."""
         best: SharedStream | None = None
+        best_reached = False
         for stream in self.streams:
-            if stream.joinable and (best is None or stream.ring.newest.is_after(best.ring.newest)):
-                best = stream
+            if not stream.joinable:
+                continue
+            reached = self._reached(stream)
+            if (
+                best is None
+                or (reached and not best_reached)
+                or (reached == best_reached and stream.ring.newest.is_after(best.ring.newest))
+            ):
+                best, best_reached = stream, reached
         return best
 
     def is_trailing(self, stream: SharedStream) -> bool:
@@ -166,7 +178,8 @@ class FeedStreams:
         return (stream for stream in self.streams if self.is_trailing(stream) and not stream.has_usable_credit)
 
     def _must_wait(self, subscriber: Subscriber) -> bool:
-        return any(stream.end_error is None for stream in self.streams) and not self._port.may_trail(subscriber.tenant)
+        live = any(stream.end_error is None and self._reached(stream) for stream in self.streams)
+        return live and not self._port.may_trail(subscriber.tenant)
 
     def _attach(self, subscriber: Subscriber, stream: SharedStream) -> None:
         self.detached.pop(subscriber.id, None)
@@ -230,6 +243,9 @@ class FeedStreams:
         """Any stream that will come to the place, however far back, taken when no other may be opened."""
         behind = [s for s in self.streams if s.joinable and at.place.is_after(s.ring.newest)]
         return max(behind, key=lambda stream: stream.ring.newest.cluster_time, default=None)
+
+    def _reached(self, stream: SharedStream) -> bool:
+        return self._port.reached(stream.ring.newest.cluster_time)
 
     def _verified(self, stream: SharedStream) -> bool:
         return stream.origin.native is None or stream.events_read > 0

@@ -99,6 +99,9 @@ class KeyStreams:
     def may_trail(self, tenant: str) -> bool:
         return self._hub.may_trail(tenant)
 
+    def reached(self, cluster_time: int) -> bool:
+        return cluster_time <= self.source.known_time + 1
+
     def slot_wanted(self) -> None:
         for each in self._hub.keyed():
             for stream in each.streams.stalled_trailing():

@@ -107,7 +107,7 @@ class Source:
         """Checks that change streams can be had here; warnings. Raises FeedmuxError with what to do."""
         try:
             hello = await self._client.admin.command("hello")
-            self._clock_of(hello)
+            self._clock_of(hello, self.known_time)
             found = judge_hello(self.name, hello, await self._client.admin.command("buildInfo"))
             if refused := failures(found):
                 raise FeedmuxError(ErrorReason.SOURCE_UNSUITABLE, "\n".join(str(each) for each in refused))
@@ -289,25 +289,27 @@ class Source:
             return str(hello["setName"])
 
     async def _ask_time(self) -> "Clock":
+        known_before = self.known_time
         try:
             with self._span("hello", "admin"):
                 reply = await self._asked(self._client.admin.command("hello"))
         finally:
             self._ping, self._next_ping = self._next_ping, None
-        return self._clock_of(reply)
+        return self._clock_of(reply, known_before)
 
     async def _ask_time_after(self, running: asyncio.Task["Clock"]) -> "Clock":
         await asyncio.wait([running])
         return await self._ask_time()
 
-    def _clock_of(self, hello: Mapping[str, Any]) -> "Clock":
+    def _clock_of(self, hello: Mapping[str, Any], known_before: int) -> "Clock":
         self._is_mongos = hello.get("msg") == "isdbgrid"
         operation_time = _as_int(hello["operationTime"]) if "operationTime" in hello else 0
         newest = operation_time
         if "$clusterTime" in hello:
             newest = max(newest, _as_int(hello["$clusterTime"]["clusterTime"]))
-        # Not the highest ever seen: a MongoDB that was restored from a backup is back before it.
-        self.known_time = newest
+        if newest < known_before and not self._is_mongos:
+            self.known_time = newest  # it was restored from a backup
+        self.saw(newest)
         own_s = int(hello["localTime"].replace(tzinfo=UTC).timestamp())
         if self._is_mongos:
             own_s += _SHARDS_DIFFER_S

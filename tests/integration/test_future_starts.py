@@ -1,0 +1,248 @@
+"""A start that MongoDB has not reached is refused, whatever its kind and whichever call brings it."""
+
+import asyncio
+import time
+from collections.abc import Awaitable
+from contextlib import suppress
+from typing import Any
+
+import bson
+import grpc
+import pytest
+from google.protobuf import timestamp_pb2
+from pymongo.database import Database
+
+from feedmux.v1 import change_feed_pb2 as wire
+from feedmux.v1 import feed_pb2
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.fanout.session import order_bytes
+from feedmux_server.source.mongo import Source
+from tests.integration.servers import Here
+from tests.integration.wire import EARLIEST, LATEST, Api, at, feed, refused
+
+Documents = Database[dict[str, Any]]
+AHEAD_S = 100
+
+
+@pytest.fixture
+def tenant(here: Here) -> str:
+    """Of the server without authentication."""
+    [tenant] = here.server.service.grants
+    return tenant
+
+
+def position_of(here: Here, tenant: str, wanted: feed_pb2.Feed, token: ResumeToken) -> bytes:
+    """As the server itself would make it."""
+    service = here.server.service
+    key = service.key_of(service.feed_of(wanted, tenant), tenant)
+    return service.positions(key, tenant).encode(token)
+
+
+def future_event(token: bytes) -> bytes:
+    data = bytes.fromhex(bson.decode(token)["_data"])
+    moved = data[:1] + (int.from_bytes(data[1:9]) + (AHEAD_S << 32)).to_bytes(8) + data[9:]
+    return bson.encode({"_data": moved.hex().upper()})
+
+
+async def event_token(api: Api, wanted: feed_pb2.Feed, database: Documents) -> bytes:
+    receiver = api.watch(wanted, LATEST)
+    await receiver.opened()
+    database.c.insert_one({"n": 0})
+    [event] = await receiver.take(1)
+    receiver.cancel()
+    return bson.encode(event.document["_id"])
+
+
+async def opened(api: Api, **fields: Any) -> None:
+    session = await api.session(**fields)
+    try:
+        await session.opened()
+    finally:
+        session.cancel()
+
+
+async def first_of(api: Api, **fields: Any) -> None:
+    receiver = api.read_range(**fields)
+    try:
+        await receiver.message()
+    finally:
+        receiver.cancel()
+
+
+async def explained(api: Api, wanted: feed_pb2.Feed, start: feed_pb2.Start) -> str:
+    return (await api.explain(feed=wanted, start=start)).refusal.reason
+
+
+def calls_with_start(api: Api, wanted: feed_pb2.Feed, name: str, start: feed_pb2.Start) -> dict[str, Awaitable[Any]]:
+    return {
+        "Watch": api.watch(wanted, start).opened(),
+        "Subscribe": opened(api, feed=wanted, start=start),
+        "ResolvePosition": api.resolve(wanted, start),
+        "Create": api.create(f"{name}-new", wanted, start),
+        "Seek": api.seek(name, start),
+    }
+
+
+async def test_every_kind_of_start_in_every_call(
+    here: Here, tenant: str, api: Api, database: Documents, name: str
+) -> None:
+    wanted = feed(database.name, "c")
+    token = await event_token(api, wanted, database)
+    later = int(time.time()) + AHEAD_S
+    mark = ResumeToken.high_water_mark(later << 32)
+    event = future_event(token)
+    good = (await api.resolve(wanted, EARLIEST)).position
+    await api.create(name, wanted, at(position=good))
+    starts = {
+        "position of a time": at(position=position_of(here, tenant, wanted, mark)),
+        "position of an event": at(position=position_of(here, tenant, wanted, ResumeToken.decode(event))),
+        "resume_after": at(resume_after=event),
+        "resume_after a time": at(resume_after=mark.raw),
+        "start_after": at(start_after=event),
+        "start_at_operation_time": at(start_at_operation_time=feed_pb2.ClusterTime(seconds=later, increment=1)),
+        "time": at(time=timestamp_pb2.Timestamp(seconds=later)),
+    }
+    found: dict[str, str] = {}
+    for kind, start in starts.items():
+        for call, asked in calls_with_start(api, wanted, name, start).items():
+            found[f"{call} {kind}"] = (await refused(asked)).reason
+        found[f"Explain {kind}"] = await explained(api, wanted, start)
+    for kind in ("position of a time", "position of an event"):
+        bad = starts[kind].position
+        acked = wire.LastAcked(epoch=1 << 60, position=bad)
+        ranges: dict[str, Awaitable[Any]] = {
+            "last_acked": opened(api, subscription=name, instance_id="i", last_acked=acked),
+            "PlanRange.after": api.plan(feed=wanted, after=bad),
+            "PlanRange.until": api.plan(feed=wanted, after=good, until=bad),
+            "PlanRange.processed": api.plan(subscription=name, instance_id="i", processed=bad),
+            "ReadRange.after": first_of(api, feed=wanted, after=bad, until=good),
+            "ReadRange.until": first_of(api, feed=wanted, after=good, until=bad),
+        }
+        for call, asked in ranges.items():
+            found[f"{call} {kind}"] = (await refused(asked)).reason
+    for what, raw in (("event", event), ("time", mark.raw)):
+        acked = wire.LastAcked(epoch=1 << 60, resume_token=raw)
+        asked = opened(api, subscription=name, instance_id="i", last_acked=acked)
+        found[f"last_acked token of {what}"] = (await refused(asked)).reason
+    assert {call: reason for call, reason in found.items() if reason != "START_IN_FUTURE"} == {}
+    assert (await api.get(name)).position == good
+
+
+async def test_a_stored_position_of_a_mongodb_that_was_restored(
+    here: Here, tenant: str, api: Api, database: Documents, name: str
+) -> None:
+    """Its time is one that this MongoDB has not come to."""
+    wanted = feed(database.name, "c")
+    await api.create(name, wanted, LATEST)
+    store = here.server.service.store
+    mark = ResumeToken.high_water_mark(int(time.time()) + AHEAD_S << 32)
+    position = position_of(here, tenant, wanted, mark)
+    await store.seek(tenant, name, position=position, cluster_time=mark.cluster_time, order=order_bytes(mark))
+    assert (await refused(opened(api, subscription=name))).reason == "START_IN_FUTURE"
+    asked = api.plan(subscription=name, instance_id="i")
+    assert (await refused(asked)).reason == "START_IN_FUTURE"
+    await api.seek(name, LATEST)
+    await opened(api, subscription=name, instance_id="i")
+
+
+async def test_now_is_not_the_future(api: Api, database: Documents, name: str) -> None:
+    """What `latest` gives lies one after MongoDB's operation time, and this second may not have begun there."""
+    wanted = feed(database.name, "c")
+    for _ in range(3):
+        now = await api.resolve(wanted, LATEST)
+        starts = [
+            at(position=now.position),
+            at(start_at_operation_time=now.cluster_time),
+            at(
+                resume_after=ResumeToken.high_water_mark(
+                    now.cluster_time.seconds << 32 | now.cluster_time.increment
+                ).raw
+            ),
+            at(time=timestamp_pb2.Timestamp(seconds=int(time.time()))),
+        ]
+        for start in starts:
+            receiver = api.watch(wanted, start)
+            await receiver.opened()
+            receiver.cancel()
+        await api.plan(feed=wanted, after=now.position, until=now.position)
+
+
+async def test_those_who_reconnect_cost_no_round_trip(
+    here: Here, api: Api, database: Documents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = feed(database.name, "c")
+    receiver = api.watch(wanted, LATEST)
+    await receiver.opened()
+    database.c.insert_many([{"n": n} for n in range(20)])
+    await receiver.take(20)
+    places = [at(position=receiver.position), at(resume_after=receiver.resume_token)]
+    asked: list[Source] = []
+    latest_time = Source.latest_time
+
+    async def counted(source: Source) -> int:
+        asked.append(source)
+        return await latest_time(source)
+
+    monkeypatch.setattr(Source, "latest_time", counted)
+    again = [api.watch(wanted, place) for place in places * 32]
+    await asyncio.gather(*(each.opened() for each in again))
+    assert asked == []
+    future = at(time=timestamp_pb2.Timestamp(seconds=int(time.time()) + AHEAD_S))
+    await refused(api.watch(wanted, future).opened())
+    assert asked
+    for each in (receiver, *again):
+        each.cancel()
+
+
+async def test_neighbours_get_their_events_while_somebody_tries(
+    here: Here, tenant: str, api: Api, database: Documents, name: str
+) -> None:
+    feeds = [feed(database.name, f"c{n}") for n in range(8)]
+    later = int(time.time()) + AHEAD_S
+    future = ResumeToken.high_water_mark(later << 32)
+    receivers = []
+
+    async def attack(wanted: feed_pb2.Feed) -> None:
+        while True:
+            for start in (
+                at(position=position_of(here, tenant, wanted, future)),
+                at(resume_after=future.raw),
+                at(start_at_operation_time=feed_pb2.ClusterTime(seconds=int(time.time()), increment=1 << 30)),
+            ):
+                receiver = api.watch(wanted, start)
+                with suppress(grpc.aio.AioRpcError, TimeoutError):
+                    await receiver.opened()
+                    await receiver.message(0.05)
+                receiver.cancel()
+
+    attackers = [asyncio.create_task(attack(wanted)) for wanted in feeds]
+    try:
+        for wanted in feeds:
+            receiver = api.watch(wanted, LATEST)
+            await receiver.opened()
+            receivers.append(receiver)
+        for n in range(10):
+            for index in range(8):
+                database[f"c{index}"].insert_one({"n": n})
+            for receiver in receivers:
+                assert await receiver.numbers(1) == [n]
+    finally:
+        for task in attackers:
+            task.cancel()
+        await asyncio.gather(*attackers, return_exceptions=True)
+    for receiver in receivers:
+        receiver.cancel()
+
+
+async def test_an_unreachable_clock_is_no_verdict(
+    here: Here, api: Api, database: Documents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the start lies in the future cannot be said: the client tries again."""
+
+    async def away(source: Source) -> int:
+        raise FeedmuxError(ErrorReason.SOURCE_UNAVAILABLE, "away", retry_after_s=1.0)
+
+    monkeypatch.setattr(Source, "latest_time", away)
+    start = at(time=timestamp_pb2.Timestamp(seconds=int(time.time()) + AHEAD_S))
+    assert (await refused(api.watch(feed(database.name), start).opened())).code == "UNAVAILABLE"
