@@ -506,7 +506,8 @@ class QuotaSection(_Section):
     shared_streams: int = Field(
         default=50,
         ge=0,
-        description="Distinct feeds read at a time, whoever else reads them. Each costs MongoDB an oplog scan.",
+        description="Distinct feeds read at a time, whoever else reads them. Each costs MongoDB an oplog scan. A cursor"
+        " counts until it is closed; what nobody reads any more gives way.",
     )
     trailing_streams: int = Field(
         default=4, ge=0, description="Reads of history at a time. Those beyond wait; more catch up sooner."

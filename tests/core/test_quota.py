@@ -40,6 +40,45 @@ def test_streams_feeds_and_calls_are_counted_and_given_back() -> None:
     account.open_call()
 
 
+def spares_of(account: Account, *feeds: str) -> list[str]:
+    """Opens each feed as a spare one; the list says which were closed."""
+    closed: list[str] = []
+    for feed in feeds:
+        account.open_feed(feed)
+
+        def give_up(feed: str = feed) -> None:
+            closed.append(feed)
+            account.close_feed(feed)
+
+        account.spare(feed, give_up)
+    return closed
+
+
+def test_spare_feeds_give_way_the_oldest_first_and_only_as_far_as_needed() -> None:
+    account = Account("t", Quotas(shared_streams=3), 0.0)
+    closed = spares_of(account, "one", "two", "three")
+    account.give_up_spares("two")
+    assert closed == []  # a feed that is read already needs no room
+    account.give_up_spares("four")
+    assert closed == ["one"]
+    account.open_feed("four")
+    account.unspare("two")
+    account.give_up_spares("five")
+    assert closed == ["one", "three"]
+    account.open_feed("five")
+    account.give_up_spares("six")
+    assert closed == ["one", "three"]
+    refused(lambda: account.open_feed("six"))
+
+
+def test_a_spare_feed_that_is_read_otherwise_too_makes_no_room() -> None:
+    account = Account("t", Quotas(shared_streams=1), 0.0)
+    closed = spares_of(account, "one")
+    account.open_feed("one")
+    account.give_up_spares("two")
+    assert closed == []
+
+
 def test_calls_in_a_loop_are_slowed_down_and_calls_in_a_flood_refused() -> None:
     account = Account("t", Quotas(requests_per_s=2), 0.0)
     assert [account.request(0.0) for _ in range(10)] == [0.0] * 10  # five seconds' worth at once

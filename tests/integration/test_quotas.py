@@ -10,15 +10,17 @@ from typing import Any
 
 import grpc.aio
 import pytest
+from pymongo import MongoClient
 from pymongo.database import Database
 
 from feedmux.v1 import change_feed_pb2 as wire
-from feedmux.v1 import operator_pb2
+from feedmux.v1 import feed_pb2, operator_pb2
 from feedmux_server.config import QuotaSection
 from feedmux_server.embedded import RedisServer, ReplicaSet
 from feedmux_server.tenants.registry import hash_key
 from tests.integration.servers import KEY_A, KEY_B, OPERATOR_KEY, Here, serving, settings, tenants_file, until
-from tests.integration.wire import EARLIEST, Refused, feed, refusal, refused
+from tests.integration.wire import EARLIEST, LATEST, Api, Refused, feed, refusal, refused
+from tests.integration.wire import at as start_at
 
 Documents = Database[dict[str, Any]]
 Limited = Callable[..., AbstractAsyncContextManager[Here]]
@@ -304,3 +306,159 @@ async def test_a_range_given_up_while_it_is_read(limited: Limited, database: Doc
         await reading.take(1)
         await here.api.plan(feed=wanted, after=plan.end, bytes_max=2 << 20)  # needs the room
         assert [event.n for event in await reading.rest()] == list(range(1, plan.event_count))
+
+
+class Sampler:
+    """The most cursors that MongoDB has open at a time on a namespace, and the most sessions of the server."""
+
+    def __init__(self, uri: str, database: str, here: Here) -> None:
+        self._database = database
+        self._client = MongoClient[dict[str, Any]](uri)
+        self._stages: list[dict[str, Any]] = [
+            {"$currentOp": {"allUsers": True, "idleCursors": True}},
+            {"$match": {"ns": f"{database}.c", "cursor.cursorId": {"$exists": True}}},
+        ]
+        self._here = here
+        self.cursors = self.sessions = self.samples = 0
+
+    async def run(self) -> None:
+        while True:
+            found = await asyncio.to_thread(self._look)
+            self.cursors = max(self.cursors, len({each["cursor"]["cursorId"] for each in found}))
+            self.sessions = max(self.sessions, len(self._here.server.service.live))
+            self.samples += 1
+
+    def _look(self) -> list[dict[str, Any]]:
+        self._client[self._database]["clock"].insert_one({})  # so that streams come to the present at once
+        return list(self._client.admin.aggregate(self._stages))
+
+    async def __aenter__(self) -> "Sampler":
+        self._task = asyncio.create_task(self.run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        self._client.close()
+
+
+def distinct(database: Documents, number: int) -> feed_pb2.Feed:
+    return feed(database.name, "c", f'[{{"$match": {{"n": {{"$ne": {number}}}}}}}]')
+
+
+async def _plan(api: Api, name: str, wanted: feed_pb2.Feed, at: bytes) -> None:
+    await api.plan(feed=wanted, after=at)
+
+
+async def _plan_subscription(api: Api, name: str, wanted: feed_pb2.Feed, at: bytes) -> None:
+    await api.create(name, wanted, EARLIEST)
+    await api.plan(subscription=name, instance_id="i")
+
+
+async def _read(api: Api, name: str, wanted: feed_pb2.Feed, at: bytes) -> None:
+    until = (await api.resolve(wanted, LATEST)).position
+    reading = api.read_range(feed=wanted, after=at, until=until)
+    ended = await reading.end()
+    assert ended.code == "OK" or is_quota(ended, "shared_streams")
+
+
+async def _explain(api: Api, name: str, wanted: feed_pb2.Feed, at: bytes) -> None:
+    await api.explain(feed=wanted, start=EARLIEST)
+
+
+async def _watch(api: Api, name: str, wanted: feed_pb2.Feed, at: bytes) -> None:
+    watching = api.watch(wanted, start_at(position=at))
+    await watching.opened()
+    watching.cancel()
+
+
+async def _subscribe(api: Api, name: str, wanted: feed_pb2.Feed, at: bytes) -> None:
+    await api.create(name, wanted)
+    session = await api.open(name)
+    session.cancel()
+
+
+async def _resolve(api: Api, name: str, wanted: feed_pb2.Feed, at: bytes) -> None:
+    for start in (EARLIEST, LATEST):
+        await api.resolve(wanted, start)
+    await api.create(name, wanted, EARLIEST)
+    await api.seek(name, LATEST)
+    await api.update(["feed"], name=name, feed=wanted)
+    await api.delete(name)
+
+
+WAYS = {
+    "PlanRange": _plan,
+    "PlanRange of subscriptions": _plan_subscription,
+    "ReadRange": _read,
+    "Explain": _explain,
+    "Watch": _watch,
+    "Subscribe": _subscribe,
+    "positions and subscriptions": _resolve,
+}
+
+
+@pytest.mark.parametrize("way", [*WAYS, "all of them"])
+async def test_no_call_opens_more_cursors_than_the_quota(
+    mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path, database: Documents, name: str, way: str
+) -> None:
+    """However calls are mixed, and however soon their streams are left again."""
+    configuration = settings(mongo.uri, redis_server.url, linger_s=60.0)
+    path = tenants_file(tmp_path)
+    content = json.loads(path.read_text())
+    content["tenants"][0]["quotas"] = {"shared_streams": 2, "requests_per_s": 10_000, "subscriptions": 10_000}
+    path.write_text(json.dumps(content))
+    configuration["tenants_file"] = str(path)
+    database["c"].insert_many([{"n": n} for n in range(10)])
+    async with serving(configuration, key=KEY_A) as here:
+        at = (await here.api.resolve(feed(database.name, "c"), EARLIEST)).position
+        calls = list(WAYS.values()) if way not in WAYS else [WAYS[way]]
+        succeeded, refusals = 0, []
+        numbers = iter(range(48))
+
+        async def worst() -> None:
+            nonlocal succeeded
+            for number in numbers:
+                try:
+                    call = calls[number % len(calls)]
+                    await call(here.api, f"{name}-{number}", distinct(database, number), at)
+                    succeeded += 1
+                except grpc.aio.AioRpcError as error:
+                    refusals.append(refusal(error))
+
+        async with Sampler(mongo.uri, database.name, here) as sampler:
+            await asyncio.gather(*(worst() for _ in range(6)))
+        assert sampler.samples > 3
+        assert sampler.cursors <= 2
+        assert sampler.sessions <= 2
+        assert all(is_quota(each, "shared_streams") for each in refusals)
+        assert succeeded > 1
+        # What was left open gives way: two feeds can be read, and what is counted for them is given back.
+        both = [await here.api.open(feed=distinct(database, number)) for number in (100, 101)]
+        for session in both:
+            await session.close()
+        account = here.server.service.hub.accounts.of("a")
+        await until(lambda: not account.streams and not account.feeds)
+
+
+async def test_a_reader_that_waits_for_a_plan_counts_and_gives_way(limited: Limited, database: Documents) -> None:
+    async with limited(shared_streams=2) as here:
+        account = here.server.service.hub.accounts.of("a")
+        at = (await here.api.resolve(feed(database.name, "c"), LATEST)).position
+        for number in range(5):
+            await here.api.plan(feed=distinct(database, number), after=at)
+            assert len(account.feeds) == min(2, number + 1)
+        # The reader of the last plan is used again, the older one gives way, and sessions do not.
+        again = await here.api.plan(feed=distinct(database, 4), after=at)
+        first = await here.api.open(feed=distinct(database, 10))
+        second = await here.api.open(feed=distinct(database, 11))
+        refused_plan = await refused(here.api.plan(feed=distinct(database, 4), after=again.end))
+        assert is_quota(refused_plan, "shared_streams")
+        explained = await here.api.explain(feed=distinct(database, 10), start=LATEST)
+        assert not explained.HasField("refusal")  # it would share the stream
+        explained = await here.api.explain(feed=distinct(database, 12), start=LATEST)
+        assert explained.refusal.reason == "QUOTA_EXCEEDED"
+        first.cancel()
+        second.cancel()
+        await until(lambda: not account.feeds)
+        await here.api.plan(feed=distinct(database, 4), after=again.end)

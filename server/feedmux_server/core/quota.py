@@ -87,6 +87,8 @@ class Account:
         self.held_back_s = 0.0
         """How long sessions have waited for a rate or for acks, all together."""
         self._waiting: set[Callable[[], None]] = set()
+        self._spares: dict[Hashable, Callable[[], None]] = {}
+        """The oldest first: how to close each feed that is open only in case it is wanted again."""
         self.apply(quotas, now_s)
 
     def apply(self, quotas: Quotas, now_s: float) -> None:
@@ -117,7 +119,7 @@ class Account:
 
     def open_feed(self, feed: Hashable) -> None:
         """A stream reads this feed. Raises QUOTA_EXCEEDED. To be undone by `close_feed`."""
-        if feed not in self.feeds and len(self.feeds) >= self.quotas.shared_streams:
+        if self._lacks_feed(feed):
             raise exceeded("shared_streams", self.quotas.shared_streams)
         self.feeds[feed] += 1
 
@@ -134,6 +136,26 @@ class Account:
 
     def close_call(self) -> None:
         self.calls -= 1
+
+    def spare(self, feed: Hashable, give_up: Callable[[], None]) -> None:
+        """An open `feed` serves nobody now. `give_up` closes it, when another needs the room."""
+        self._spares[feed] = give_up
+
+    def unspare(self, feed: Hashable) -> None:
+        """The feed is in use again, or closed."""
+        self._spares.pop(feed, None)
+
+    def give_up_spares(self, feed: Hashable) -> None:
+        """Closes spare feeds, the oldest first, until `feed` may be opened."""
+        for other, give_up in list(self._spares.items()):
+            if not self._lacks_feed(feed):
+                return
+            if self.feeds[other] == 1:
+                self.unspare(other)
+                give_up()
+
+    def _lacks_feed(self, feed: Hashable) -> bool:
+        return feed not in self.feeds and len(self.feeds) >= self.quotas.shared_streams
 
     def check_pipeline(self, size: int) -> None:
         """Raises QUOTA_EXCEEDED for a pipeline of more bytes than allowed."""

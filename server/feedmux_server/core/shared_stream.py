@@ -41,14 +41,15 @@ TRANSITIONS: Final[dict[StreamState, frozenset[StreamState]]] = {
     _S.RECOVERING: frozenset({_S.OPENING, _S.IDLE, _S.ENDED}),
     _S.ENDED: frozenset(),
 }
+_WITH_CURSOR: Final = frozenset({_S.OPENING, _S.READING, _S.PAUSED})
 
 
 class SharedStream:
     """Reads one StreamKey from one place on."""
 
     __slots__ = (
-        "account", "away", "batches_read", "demand_changed", "end_error", "events_read", "id", "opened", "origin",
-        "read_ahead_bytes", "resumes", "ring", "state", "subscribers", "trace",
+        "account", "away", "batches_read", "demand_changed", "end_error", "events_read", "id", "left_by", "opened",
+        "origin", "read_ahead_bytes", "resumes", "ring", "state", "subscribers", "trace", "unwanted",
     )  # fmt: skip
 
     def __init__(
@@ -77,6 +78,10 @@ class SharedStream:
         self.events_read = 0
         self.batches_read = 0
         self.resumes = 0
+        self.left_by = ""
+        """The tenant whose subscriber was the last to leave: until the stream closes, its cursor is that tenant's."""
+        self.unwanted = False
+        """The stream is to close as soon as nobody reads it, and not to wait for those who reconnect."""
         self.trace: object = None
         """Names the work of opening it, for those who look into it; see `telemetry.observer`."""
 
@@ -104,6 +109,7 @@ class SharedStream:
     def attach(self, subscriber: Subscriber, seq: int, index: int) -> None:
         subscriber.stream, subscriber.seq, subscriber.index = self, seq, index
         self.subscribers[subscriber.id] = subscriber
+        self.unwanted = False
         self.account.enter(subscriber.tenant, self.events_read, self.ring.cum_bytes)
         self.demand_changed()
 
@@ -111,7 +117,18 @@ class SharedStream:
         del self.subscribers[subscriber.id]
         self.account.leave(subscriber.tenant, self.events_read, self.ring.cum_bytes)
         subscriber.stream = None
+        self.left_by = subscriber.tenant
         self.demand_changed()
+
+    def close_early(self) -> None:
+        """Ends the wait for those who reconnect."""
+        self.unwanted = True
+        self.demand_changed()
+
+    @property
+    def holds_cursor_for(self) -> str:
+        """The tenant that left the stream last, while it keeps a cursor that nobody reads; else empty."""
+        return self.left_by if not self.subscribers and self.state in _WITH_CURSOR else ""
 
     def poke(self) -> None:
         self.demand_changed()

@@ -9,7 +9,8 @@ import contextvars
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -18,7 +19,7 @@ from feedmux_server.core.credit import CreditLimits, CreditWindow
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed_streams import FeedStreams, StreamLimits
 from feedmux_server.core.oplog_forecast import OplogForecast
-from feedmux_server.core.quota import UNLIMITED_QUOTAS, Accounts
+from feedmux_server.core.quota import UNLIMITED, UNLIMITED_QUOTAS, Account, Accounts, exceeded
 from feedmux_server.core.replay_buffer import ReplayBuffer
 from feedmux_server.core.shared_stream import SharedStream
 from feedmux_server.core.stream_key import StreamKey
@@ -36,6 +37,8 @@ from feedmux_server.source.reader import ChangeStreamReader, ReadLimits
 from feedmux_server.telemetry.observer import NOBODY, Observer
 
 _BUDGET_CHECK_BYTES = 1024 * 1024
+_CLOSE_WAIT_S = 3.0
+"""How long an opening waits for cursors of its tenant that are being closed; a getMore under way ends first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,8 @@ class KeyStreams:
         self.key = key
         self.streams = FeedStreams(limits.streams, self, hub.ledger)
         self.pumps: dict[int, Pump] = {}
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks: dict[int, asyncio.Task[None]] = {}
+        """Of the pumps."""
         self._hub = hub
         self._limits = limits
 
@@ -93,7 +97,7 @@ class KeyStreams:
         task = hub.tasks.create_task(
             pump.run(), name=f"pump-{stream.id}-{self.key.spec.scope.namespace}", context=contextvars.Context()
         )
-        self.tasks.add(task)
+        self.tasks[stream.id] = task
         task.add_done_callback(lambda done: self._pump_done(stream, done))
 
     def may_trail(self, tenant: str) -> bool:
@@ -120,7 +124,7 @@ class KeyStreams:
         return ViewReader(self.key, reader, limits.read, limits.view_inbox_bytes, self._hub.wide)
 
     def _pump_done(self, stream: SharedStream, task: asyncio.Task[None]) -> None:
-        self.tasks.discard(task)
+        del self.tasks[stream.id]
         del self.pumps[stream.id]
         self._hub.pump_done(self)
 
@@ -216,6 +220,50 @@ class Hub:
         streams.streams.remove(subscriber)
         self._forget_if_empty(streams)
 
+    @asynccontextmanager
+    async def holding(self, tenant: str, feed: Hashable) -> AsyncIterator[None]:
+        """Counts `feed` against the tenant's quota meanwhile. Raises QUOTA_EXCEEDED."""
+        await self.make_room(tenant, feed)
+        account = self.accounts.of(tenant)
+        account.open_feed(feed)
+        try:
+            yield
+        finally:
+            account.close_feed(feed)
+
+    async def make_room(self, tenant: str, feed: Hashable) -> None:
+        """Closes what the tenant keeps open without use, the oldest first, as far as one more stream of `feed` would
+        exceed its quotas: readers that wait for a next plan, and streams that wait for those who reconnect.
+
+        Every cursor that a tenant caused counts until it is closed: opening and leaving in turn gives no more of them.
+        Call it right before `open_feed`, which raises QUOTA_EXCEEDED where there is no room all the same.
+        """
+        account = self.accounts.of(tenant)
+        account.give_up_spares(feed)
+        deadline_s = time.monotonic() + _CLOSE_WAIT_S
+        while left := self._to_close(account, feed):
+            for stream, _ in left:
+                stream.close_early()
+            # Not all of them: another tenant may join one meanwhile, and then it stays.
+            await asyncio.wait([task for _, task in left], timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
+            account.give_up_spares(feed)
+            if time.monotonic() > deadline_s:
+                raise exceeded("shared_streams", account.quotas.shared_streams)
+
+    def _to_close(self, account: Account, feed: Hashable) -> list[tuple[SharedStream, asyncio.Task[None]]]:
+        """Streams that the tenant has left and that exceed its quota together with what it reads and `feed`."""
+        room = account.quotas.shared_streams - len({*account.feeds, feed})
+        if account.quotas.shared_streams == UNLIMITED or room < 0:
+            return []
+        left = [
+            (pump.stream, each.tasks[number])
+            for key, each in self._keys.items()
+            for number, pump in each.pumps.items()
+            if pump.stream.holds_cursor_for == account.tenant and (key != feed or each.streams.is_trailing(pump.stream))
+        ]
+        left.sort(key=lambda one: one[0].id)
+        return left[: max(0, len(left) - room)]
+
     def trailing_of(self, tenant: str) -> int:
         """Trailing streams that serve a tenant."""
         return self.trailing_by_tenant()[tenant]
@@ -245,7 +293,7 @@ class Hub:
         """Ends every pump and wide stream; their cursors are killed."""
         self.wide.stop()
         for each in self._keys.values():
-            for task in each.tasks:
+            for task in each.tasks.values():
                 task.cancel()
 
     @property

@@ -112,6 +112,10 @@ class Pump:
         stream.demand_changed = self._demand.set
 
     @property
+    def stream(self) -> SharedStream:
+        return self._stream
+
+    @property
     def reader(self) -> Reader | None:
         """None before the first look at MongoDB."""
         return self._reader
@@ -247,7 +251,7 @@ class Pump:
             if self._streams.is_trailing(stream) and self._host.slots_wanted and not stream.has_usable_credit:
                 return False
             wait_s = limits.idle_close_s
-        elif self._streams.is_superfluous(stream) or stream.state is StreamState.RECOVERING:
+        elif stream.unwanted or self._streams.is_superfluous(stream) or stream.state is StreamState.RECOVERING:
             return False
         else:
             wait_s = limits.linger_s

@@ -2,14 +2,16 @@
 
 A range holds the ring's own bytes, so several readers of its slices cost MongoDB one pass. The reader that planned it
 stays where it stopped, without credit, for the next plan to go on: so the stream stays too, and MongoDB is asked for
-nothing meanwhile. What is kept, and what plans are reading now, counts against the tenant's quota and a bound of the
-process; it is bounded in time too. What was given up is read from MongoDB again.
+nothing meanwhile. It counts against the tenant's quotas of streams, and is closed when the tenant needs the room.
+What is kept, and what plans are reading now, counts against the tenant's quota and a bound of the process; it is
+bounded in time too. What was given up is read from MongoDB again.
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.pinned_range import PinnedRange
@@ -95,7 +97,7 @@ class Ranges:
         """Reads what comes next and keeps it. Raises FeedmuxError: what ended the feed at this place."""
         if wanted.until is not None and not wanted.until.is_after(at.place):
             return Plan(PinnedRange(at.place, at.place, ()), caught_up=True)
-        reader, account, charged = self._reader(key, tenant, at), self.hub.accounts.of(tenant), 0
+        reader, account, charged = await self._reader(key, tenant, at), self.hub.accounts.of(tenant), 0
 
         def charge(size: int) -> bool:
             nonlocal charged
@@ -108,7 +110,7 @@ class Ranges:
                 raise error
         except BaseException:
             self._release(account, charged)
-            reader.close()
+            self._close(account, key, reader)
             raise
         end = deliveries[-1].end if deliveries else at.place
         if error is None and wanted.until is not None and (reader.passed or not wanted.until.is_after(reader.place)):
@@ -116,9 +118,9 @@ class Ranges:
         elif error is None and reader.place.is_after(end):
             end = reader.place
         if error is None and end.raw == reader.place.raw:
-            self._wait(key, tenant, reader, end)
+            self._wait(account, key, reader, end)
         else:
-            reader.close()
+            self._close(account, key, reader)
         found = PinnedRange(at.place, end, tuple(deliveries))
         if deliveries:
             self._keep(key, account, found)
@@ -154,28 +156,45 @@ class Ranges:
         if kept.unread <= 0:
             self._give_up(kept)
 
-    def _reader(self, key: StreamKey, tenant: str, at: JoinPoint) -> RangeReader:
-        """The one that waits at this very place, or a new one."""
-        waiting = self._waiting.pop((tenant, key), None)
+    async def _reader(self, key: StreamKey, tenant: str, at: JoinPoint) -> RangeReader:
+        """The one that waits at this very position, or a new one. It counts against the tenant's quotas until `_close`.
+
+        Raises QUOTA_EXCEEDED."""
+        account, waiting = self.hub.accounts.of(tenant), self._waiting.get((tenant, key))
+        if waiting is not None:
+            if waiting.at.raw == at.place.raw and at.native is None:
+                waiting.timer.cancel()
+                account.unspare(key)
+                del self._waiting[tenant, key]
+                return waiting.reader
+            self._leave(account, key)
+        await self.hub.make_room(tenant, key)
+        account.open_feed(key)
+        try:
+            return RangeReader(self.hub, key, tenant, at, PIECE_BYTES_MAX)
+        except BaseException:
+            account.close_feed(key)
+            raise
+
+    def _close(self, account: Account, key: StreamKey, reader: RangeReader) -> None:
+        reader.close()
+        account.close_feed(key)
+
+    def _wait(self, account: Account, key: StreamKey, reader: RangeReader, at: ResumeToken) -> None:
+        """Keeps the reader for the next plan, for a while, and while its tenant has no other use for its stream."""
+        reader.revoke()
+        self._leave(account, key)
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(self.limits.reader_s, self._leave, account, key)
+        self._waiting[account.tenant, key] = _Waiting(reader, at, timer)
+        account.spare(key, partial(self._leave, account, key))
+
+    def _leave(self, account: Account, key: StreamKey) -> None:
+        waiting = self._waiting.pop((account.tenant, key), None)
         if waiting is not None:
             waiting.timer.cancel()
-            if waiting.at.raw == at.place.raw and at.native is None:
-                return waiting.reader
-            waiting.reader.close()
-        return RangeReader(self.hub, key, tenant, at, PIECE_BYTES_MAX)
-
-    def _wait(self, key: StreamKey, tenant: str, reader: RangeReader, at: ResumeToken) -> None:
-        reader.revoke()
-        before = self._waiting.pop((tenant, key), None)
-        if before is not None:
-            before.timer.cancel()
-            before.reader.close()
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(self.limits.reader_s, self._leave, (tenant, key))
-        self._waiting[tenant, key] = _Waiting(reader, at, timer)
-
-    def _leave(self, name: tuple[str, StreamKey]) -> None:
-        self._waiting.pop(name).reader.close()
+            account.unspare(key)
+            self._close(account, key, waiting.reader)
 
     def _keep(self, key: StreamKey, account: Account, found: PinnedRange) -> None:
         """What is kept was charged while it was read."""

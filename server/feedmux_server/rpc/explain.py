@@ -1,5 +1,8 @@
 """ChangeFeed.Explain: what opening a feed would do, without doing it."""
 
+import asyncio
+from collections import defaultdict
+
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.extended_json import stages_as_json
@@ -12,7 +15,10 @@ from feedmux_server.fanout.explaining import collection_images, headroom_s, try_
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import Context
+from feedmux_server.source.mongo import Source
 
+AT_A_TIME = 4
+"""Calls of one tenant: each asks MongoDB several things. Further ones wait."""
 _NO_ANSWER = frozenset({"UNAVAILABLE", "INTERNAL"})
 
 
@@ -21,13 +27,15 @@ class Explain:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._turns: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(AT_A_TIME))
 
     async def __call__(self, data: bytes, context: Context) -> bytes:
         tenant = self._service.caller().tenant
         request = convert.parse(wire.ExplainRequest, data)
         response = wire.ExplainResponse()
         try:
-            await self._fill(response, request, tenant)
+            async with self._turns[tenant]:
+                await self._fill(response, request, tenant)
         except FeedmuxError as error:
             if error.status in _NO_ANSWER:
                 raise
@@ -57,8 +65,20 @@ class Explain:
             )
         if left_s is not None:
             response.oplog_headroom.CopyFrom(convert.duration(left_s))
-        await try_to_open(source, key, at)
+        await self._try(source, key, at, tenant)
         service.admit()
+
+    async def _try(self, source: Source, key: StreamKey, at: JoinPoint, tenant: str) -> None:
+        """Its cursor counts as a stream of the tenant's while it is open."""
+        hub = self._service.hub
+        try:
+            async with hub.holding(tenant, object()):
+                await try_to_open(source, key, at)
+        except FeedmuxError as error:
+            # No room for another cursor; but a subscriber would need none, and MongoDB has accepted the feed before.
+            if error.reason is ErrorReason.QUOTA_EXCEEDED and key in hub.accounts.of(tenant).feeds and hub.is_read(key):
+                return
+            raise
 
     def _describe(self, response: wire.ExplainResponse, feed: FeedSpec, key: StreamKey, tenant: str) -> None:
         response.pipeline = stages_as_json([{"$changeStream": change_stream_options(key.spec)}, *user_stages(key)])

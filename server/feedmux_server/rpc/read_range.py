@@ -54,27 +54,26 @@ class ReadRange:
         framer = Framer(starts.encoder(), BSON, message_bytes_max)
         checked_s = time.monotonic()
         account, signal = service.hub.accounts.of(tenant), Signal()
-        account.open_feed(key)
-        allowance = Allowance(account, signal.set, holds=False)
-        try:
-            async with aclosing(self._deliveries(key, tenant, after, until, framer.payload_max)) as deliveries:
-                async for delivery in deliveries:
-                    began_s = time.monotonic()
-                    if began_s > checked_s + CHECK_EVERY_S:
-                        service.check_holds(identity, feed, key)
-                        checked_s = began_s
-                    while (held_s := allowance.wait_s(time.monotonic())) > 0:
-                        await signal.wait(held_s)
-                    allowance.held_back(time.monotonic() - began_s)
-                    if service.hub.turns.crowded:
-                        await service.hub.turns.wait(tenant)
-                    service.hub.turns.spend(delivery.size)
-                    allowance.sent(delivery, time.monotonic())
-                    for frame in framer.frames(delivery):
-                        await context.write(frame)
-        finally:
-            allowance.close()
-            account.close_feed(key)
+        async with service.hub.holding(tenant, key):
+            allowance = Allowance(account, signal.set, holds=False)
+            try:
+                async with aclosing(self._deliveries(key, tenant, after, until, framer.payload_max)) as deliveries:
+                    async for delivery in deliveries:
+                        began_s = time.monotonic()
+                        if began_s > checked_s + CHECK_EVERY_S:
+                            service.check_holds(identity, feed, key)
+                            checked_s = began_s
+                        while (held_s := allowance.wait_s(time.monotonic())) > 0:
+                            await signal.wait(held_s)
+                        allowance.held_back(time.monotonic() - began_s)
+                        if service.hub.turns.crowded:
+                            await service.hub.turns.wait(tenant)
+                        service.hub.turns.spend(delivery.size)
+                        allowance.sent(delivery, time.monotonic())
+                        for frame in framer.frames(delivery):
+                            await context.write(frame)
+            finally:
+                allowance.close()
 
     async def _feed(self, request: wire.ReadRangeRequest, tenant: str) -> FeedSpec:
         match request.WhichOneof("target"):

@@ -3,8 +3,8 @@
 import asyncio
 import itertools
 import random
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.core.errors import FeedmuxError
@@ -25,12 +25,13 @@ the next one is made on another; and not all at the same time."""
 Write = Callable[[bytes], Awaitable[None]]
 
 
-@contextmanager
-def listed(service: Service, live: LiveSession) -> Iterator[None]:
+@asynccontextmanager
+async def listed(service: Service, live: LiveSession) -> AsyncIterator[None]:
     """The session is known to the operator and to a drain while it lasts, and leaves its feed at the end.
 
     Raises QUOTA_EXCEEDED when the tenant may read no further feed.
     """
+    await service.hub.make_room(live.tenant, live.key)
     service.check_draining()
     service.check_granted(live)
     account = service.hub.accounts.of(live.tenant)

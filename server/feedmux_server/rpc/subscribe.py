@@ -89,7 +89,7 @@ class Subscribe:
         )
         client: asyncio.Task[None] | None = None
         try:
-            with listed(service, live):
+            async with listed(service, live):
                 session.begin(
                     tenant,
                     at,

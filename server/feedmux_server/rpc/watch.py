@@ -39,7 +39,7 @@ class Watch:
         )
         session = Session(service.hub, key, positions, policy)
         live = LiveSession(session, feed, key, identity, "", "", context.peer() or "")
-        with listed(service, live):
+        async with listed(service, live):
             session.begin(tenant, at, durable=False, payload_max=framer.payload_max, wire_format=wire_format)
             await session.opened()
             opened = opened_message(service, key, positions, at, heartbeat_s, message_bytes_max)
