@@ -21,6 +21,7 @@ NAMES = {
     "slow": "the others' latency while one of 16 subscribers is stopped",
     "restart": "what MongoDB returns when 64 subscribers reconnect at once",
     "neighbours": "a quiet tenant's latency beside nine noisy ones",
+    "abuse": "a quiet tenant's latency beside one that does its worst within its default quotas",
     "backpressure": "what a slow Spark sink makes of MongoDB's reading and of memory, beside a fast one",
     "wide": "a thousand collections with a subscriber each, beside a watch() for each",
     "spark": "a backlog through PySpark, beside MongoDB's Spark connector",
@@ -42,7 +43,7 @@ def main() -> int:
         for name, what in NAMES.items():
             print(f"{name:12} {what}")
         return 0
-    settings = Settings(args.events, args.runs, args.quick or args.tiny, args.tiny)
+    settings = Settings(args.events, args.runs, args.quick or args.tiny, args.tiny, args.vector)
     results: list[dict[str, Any]] = []
     for name in NAMES if args.name == "all" else (args.name,):
         result = asyncio.run(_interruptible(name, settings))
@@ -69,6 +70,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--events", metavar="N", type=_positive, help="events of the backlog")
     parser.add_argument("--runs", metavar="N", type=_positive, default=3, help="measurements of each side, in turn (3)")
     parser.add_argument("--quick", action="store_true", help="smaller sizes and rougher figures")
+    parser.add_argument("--vector", metavar="NAME", help="abuse: only this kind of abuse, or `together`")
     parser.add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 

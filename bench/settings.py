@@ -18,6 +18,8 @@ class Settings:
     """Smaller sizes: minutes become seconds, and the figures rougher."""
     tiny: bool = False
     """Sizes at which the figures mean nothing, for the tests."""
+    vector: str | None = None
+    """`abuse`: the only one to measure."""
 
     def size(self, full: int, quick: int, tiny: int) -> int:
         """The one of three sizes that these settings ask for."""
