@@ -24,6 +24,7 @@ from feedmux_server.fanout.history import HistoryWatch
 from feedmux_server.fanout.hub import Hub, HubLimits
 from feedmux_server.fanout.pump import PumpLimits
 from feedmux_server.fanout.ranges import RangeLimits, Ranges
+from feedmux_server.fanout.request_checks import RequestChecks
 from feedmux_server.fanout.survey import Look
 from feedmux_server.fanout.wide_stream import WideStreamLimits
 from feedmux_server.rpc.health import Health
@@ -125,6 +126,7 @@ async def running(
             accounts = Accounts(credentials.quotas_of, time.monotonic)
             hub = Hub(dependencies.sources, hub_limits(config.limits, config.wide), tasks, accounts, observer)
             ranges = Ranges(hub, RangeLimits(config.limits.kept_bytes))
+            checks = RequestChecks()
             service = Service(
                 hub,
                 store,
@@ -133,6 +135,7 @@ async def running(
                 credentials.operator_auth,
                 config.limits.sessions,
                 ranges,
+                checks,
                 audit,
                 stop,
                 config.limits.drain_s,
@@ -184,6 +187,7 @@ async def running(
                     ranges.close()
                     hub.stop()
                     await hub.renderer.close()
+                    await checks.close()
                 refusal = unfit.found
         if refusal is not None:
             raise refusal

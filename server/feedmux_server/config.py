@@ -535,8 +535,9 @@ class QuotaSection(_Section):
     requests_per_s: int = Field(
         default=50,
         ge=1,
-        description="Calls of any kind; five seconds' worth may come at once. Above it a call waits up to a second; one"
-        " that would wait longer is refused.",
+        description="Calls of any kind; a request counts one more for every 8 KiB of it and every 5 ms of CPU for"
+        " checking its pipeline. Five seconds' worth may come at once. Above it a call waits up to a second; one that"
+        " would wait longer is refused.",
     )
 
 

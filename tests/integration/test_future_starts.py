@@ -32,10 +32,10 @@ def tenant(here: Here) -> str:
     return tenant
 
 
-def position_of(here: Here, tenant: str, wanted: feed_pb2.Feed, token: ResumeToken) -> bytes:
+async def position_of(here: Here, tenant: str, wanted: feed_pb2.Feed, token: ResumeToken) -> bytes:
     """As the server itself would make it."""
     service = here.server.service
-    key = service.key_of(service.feed_of(wanted, tenant), tenant)
+    key = service.key_of(await service.feed_of(wanted, tenant), tenant)
     return service.positions(key, tenant).encode(token)
 
 
@@ -95,8 +95,8 @@ async def test_every_kind_of_start_in_every_call(
     good = (await api.resolve(wanted, EARLIEST)).position
     await api.create(name, wanted, at(position=good))
     starts = {
-        "position of a time": at(position=position_of(here, tenant, wanted, mark)),
-        "position of an event": at(position=position_of(here, tenant, wanted, ResumeToken.decode(event))),
+        "position of a time": at(position=await position_of(here, tenant, wanted, mark)),
+        "position of an event": at(position=await position_of(here, tenant, wanted, ResumeToken.decode(event))),
         "resume_after": at(resume_after=event),
         "resume_after a time": at(resume_after=mark.raw),
         "start_after": at(start_after=event),
@@ -137,7 +137,7 @@ async def test_a_stored_position_of_a_mongodb_that_was_restored(
     await api.create(name, wanted, LATEST)
     store = here.server.service.store
     mark = ResumeToken.high_water_mark(int(time.time()) + AHEAD_S << 32)
-    position = position_of(here, tenant, wanted, mark)
+    position = await position_of(here, tenant, wanted, mark)
     await store.seek(tenant, name, position=position, cluster_time=mark.cluster_time, order=order_bytes(mark))
     assert (await refused(opened(api, subscription=name))).reason == "START_IN_FUTURE"
     asked = api.plan(subscription=name, instance_id="i")
@@ -206,7 +206,7 @@ async def test_neighbours_get_their_events_while_somebody_tries(
     async def attack(wanted: feed_pb2.Feed) -> None:
         while True:
             for start in (
-                at(position=position_of(here, tenant, wanted, future)),
+                at(position=await position_of(here, tenant, wanted, future)),
                 at(resume_after=future.raw),
                 at(start_at_operation_time=feed_pb2.ClusterTime(seconds=int(time.time()), increment=1 << 30)),
             ):

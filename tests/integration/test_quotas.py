@@ -130,6 +130,35 @@ async def test_requests(limited: Limited, database: Documents) -> None:
             await other.page()
 
 
+async def test_large_requests_count_for_more(limited: Limited, database: Documents) -> None:
+    async with limited(requests_per_s=20) as here, here.api.with_key(KEY_B) as other:
+        pads = [f"{number}{'x' * 60_000}" for number in range(40)]
+        large = [feed(database.name, "c", json.dumps([{"$match": {"a": pad}}])) for pad in pads]
+        await other.resolve(feed(database.name, "c"), LATEST)
+        flood = await asyncio.gather(*(here.api.resolve(each, LATEST) for each in large), return_exceptions=True)
+        refusals = [refusal(each) for each in flood if isinstance(each, grpc.aio.AioRpcError)]
+        # A hundred small calls may come at once; of these, each counts for eight and more once it is there.
+        assert 8 <= len(refusals) < 40
+        assert all(is_quota(each, "requests_per_s") and each.retry_s for each in refusals)
+        await other.resolve(feed(database.name, "c"), LATEST)
+
+
+async def test_a_tenant_without_grants_makes_nobody_check_its_pipeline(
+    mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path, database: Documents
+) -> None:
+    configuration = settings(mongo.uri, redis_server.url)
+    path = tenants_file(tmp_path)
+    content = json.loads(path.read_text())
+    content["tenants"][0]["grants"] = []
+    path.write_text(json.dumps(content))
+    configuration["tenants_file"] = str(path)
+    async with serving(configuration, key=KEY_A) as here:
+        wanted = feed(database.name, "c", "[" * 190_000, comment=b"x" * 4096)
+        for call in (here.api.resolve(wanted, LATEST), here.api.create("x", wanted), here.api.watch(wanted).opened()):
+            assert (await refused(call)).reason == "NAMESPACE_DENIED"
+        assert here.server.service.checks._process.pid is None
+
+
 async def test_events_per_second_slow_down_and_lose_nothing(limited: Limited, database: Documents) -> None:
     database.c.insert_many([{"n": n} for n in range(1800)])
     async with limited(events_per_s=300) as here, here.api.with_key(KEY_B) as other:

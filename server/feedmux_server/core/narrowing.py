@@ -28,6 +28,8 @@ class Narrowing:
 
 
 EVERYTHING: Final = Narrowing()
+_PIPELINE_BYTES_MAX: Final = 8 * 1024
+"""A larger one is not looked into: that would hold the event loop."""
 _FIELDS: Final = {"operationType": "operations", "ns.coll": "collections"}
 
 
@@ -35,7 +37,7 @@ def narrowing_of(spec: FeedSpec) -> Narrowing | None:
     """What a feed's pipeline admits; None when it does anything else, or compares by a collation."""
     if not has_stages(spec):
         return EVERYTHING
-    if spec.collation:
+    if spec.collation or len(spec.pipeline) > _PIPELINE_BYTES_MAX:
         return None
     try:
         content = bson.decode(spec.pipeline)

@@ -39,7 +39,7 @@ class Quotas:
     """Read for plans of ranges and not yet by those who read the ranges; at it a plan ends with what it has."""
     pipeline_bytes: int = UNLIMITED
     requests_per_s: int = UNLIMITED
-    """Calls of any kind, opening a stream is one."""
+    """Calls of any kind, opening a stream is one; bytes and CPU of a request count as more calls."""
     calls: int = UNLIMITED
     """Calls under way at a time that are no streams."""
 
@@ -107,6 +107,10 @@ class Account:
             raise exceeded("requests_per_s", self.quotas.requests_per_s, retry_after_s=wait_s)
         self._requests.take(1, now_s)
         return wait_s
+
+    def charge(self, requests: float, now_s: float) -> None:
+        """What a call has cost beyond itself, as so many calls more; the next ones wait for it."""
+        self._requests.take(requests, now_s)
 
     def open_stream(self) -> None:
         """Raises QUOTA_EXCEEDED. To be undone by `close_stream`."""

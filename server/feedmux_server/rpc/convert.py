@@ -6,16 +6,18 @@ from google.protobuf import duration_pb2, timestamp_pb2
 from google.protobuf.message import DecodeError, Message
 
 from feedmux.v1 import feed_pb2, subscriptions_pb2
-from feedmux_server.core.bson_check import check_bson, walk
+from feedmux_server.core.bson_check import walk
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed import FeedSpec, Scope
+from feedmux_server.core.feed_check import FeedParts
 from feedmux_server.core.names import check_scope
-from feedmux_server.core.pipeline_policy import check_pipeline, pipeline_from_extended_json
 from feedmux_server.core.start import Start, StartKind
 from feedmux_server.core.subscriber import BSON
 from feedmux_server.fanout.rendering import CANONICAL, RELAXED
+from feedmux_server.rpc.bounds import TOKEN_BYTES_MAX, check_bounds, check_shape
 
-TOKEN_BYTES_MAX = 64 * 1024
+TOKEN_FIELDS_MAX = 8
+"""MongoDB's tokens have two."""
 HEARTBEAT_DEFAULT_S = 10.0
 MESSAGE_BYTES_DEFAULT = 1024 * 1024
 MESSAGE_BYTES_MIN = 64 * 1024
@@ -32,39 +34,38 @@ _FORMATS: dict[int, str] = {
 
 
 def parse(kind: type[M], data: bytes) -> M:
-    """Raises MESSAGE_INVALID on bytes that are not a message of this kind."""
+    """Raises MESSAGE_INVALID on bytes that are not a message of this kind, and what `check_bounds` raises."""
+    check_shape(kind.DESCRIPTOR, data)
     try:
-        return kind.FromString(data)
+        message = kind.FromString(data)
     except DecodeError:
         raise FeedmuxError(
             ErrorReason.MESSAGE_INVALID, f"the request is not a valid {kind.DESCRIPTOR.full_name}"
         ) from None
+    check_bounds(message, len(data))
+    return message
+
+
+def feed_parts(feed: feed_pb2.Feed, *, bounded: bool) -> FeedParts:
+    """What of a feed takes long to check, for `core.feed_check`. Raises FeedmuxError for what is over its bound."""
+    check_bounds(feed, feed.ByteSize())
+    is_json = feed.pipeline.WhichOneof("notation") == "extended_json"
+    pipeline = feed.pipeline.extended_json.encode() if is_json else feed.pipeline.bson
+    return FeedParts(pipeline, is_json, feed.collation, feed.comment, bounded)
 
 
 def feed_spec(feed: feed_pb2.Feed, *, bounded: bool) -> FeedSpec:
-    """Checks names, pipeline and BSON. `bounded`: by the rules of `pipelines: bounded`. Raises FeedmuxError."""
+    """The feed without its pipeline. Checks names and numbers; the rest is for `core.feed_check`. Raises FeedmuxError.
+
+    `bounded`: by the rules for tenants that are not trusted with MongoDB's whole language.
+    """
     scope = Scope(feed.source, feed.database, feed.collection)
     check_scope(scope)
-    pipeline = b""
-    match feed.pipeline.WhichOneof("notation"):
-        case "extended_json":
-            pipeline = pipeline_from_extended_json(feed.pipeline.extended_json) if feed.pipeline.extended_json else b""
-        case "bson":
-            pipeline = feed.pipeline.bson
-    if pipeline:
-        check_pipeline(pipeline, bounded=bounded)
-    for name in ("collation", "comment"):
-        value: bytes = getattr(feed, name)
-        if value:
-            check_bson(value, f"feed.{name}")
-    if feed.comment and [each.name for each in walk(feed.comment, "") if each.depth == 1] != ["comment"]:
-        raise _invalid("feed.comment", "is a BSON document of one field named `comment`")
     for name in ("batch_size", "max_await_time_ms"):
         if getattr(feed, name) < 0:
             raise _invalid(f"feed.{name}", "must not be negative")
     return FeedSpec(
         scope=scope,
-        pipeline=pipeline,
         full_document=feed.full_document,
         full_document_before_change=feed.full_document_before_change,
         show_expanded_events=feed.show_expanded_events,
@@ -103,7 +104,9 @@ def start(message: feed_pb2.Start) -> Start:
 def resume_token(data: bytes, field: str) -> bytes:
     if len(data) > TOKEN_BYTES_MAX:
         raise _invalid(field, f"must not be longer than {TOKEN_BYTES_MAX} bytes")
-    check_bson(data, field)
+    for count, _ in enumerate(walk(data, field), 1):
+        if count > TOKEN_FIELDS_MAX:
+            raise FeedmuxError(ErrorReason.POSITION_INVALID, f"{field} is not a resume token", field=field)
     return data
 
 

@@ -3,9 +3,10 @@
 import asyncio
 from collections import defaultdict
 
+import bson
+
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.extended_json import stages_as_json
 from feedmux_server.core.feed import FeedSpec, change_stream_options
 from feedmux_server.core.grant_report import withheld
 from feedmux_server.core.stream_key import StreamKey, user_stages
@@ -47,9 +48,9 @@ class Explain:
     async def _fill(self, response: wire.ExplainResponse, request: wire.ExplainRequest, tenant: str) -> None:
         """As far as the first refusal."""
         service = self._service
-        feed = service.feed_of(request.feed, tenant)
+        feed = await service.feed_of(request.feed, tenant)
         key = service.key_of(feed, tenant)
-        self._describe(response, feed, key, tenant)
+        await self._describe(response, feed, key, tenant)
         source = service.hub.source(key.spec.scope.source)
         for each in await collection_images(source, service.grants_of(tenant), feed):
             response.images.append(
@@ -80,8 +81,9 @@ class Explain:
                 return
             raise
 
-    def _describe(self, response: wire.ExplainResponse, feed: FeedSpec, key: StreamKey, tenant: str) -> None:
-        response.pipeline = stages_as_json([{"$changeStream": change_stream_options(key.spec)}, *user_stages(key)])
+    async def _describe(self, response: wire.ExplainResponse, feed: FeedSpec, key: StreamKey, tenant: str) -> None:
+        stages = bson.encode({"pipeline": [{"$changeStream": change_stream_options(key.spec)}, *user_stages(key)]})
+        response.pipeline = await self._service.checks.render(stages, tenant, self._service.charge_cpu(tenant))
         response.stream_key = str(key)
         response.stream_open = self._service.hub.is_read(key)
         response.may_be_view = self._service.hub.limits.wide.enabled and may_be_view(key)

@@ -1,8 +1,9 @@
 """Operator.ListSharedStreams: what this replica reads, and for whom."""
 
+import bson
+
 from feedmux.v1 import operator_pb2 as wire
 from feedmux_server.core.errors import FeedmuxError
-from feedmux_server.core.extended_json import stages_as_json
 from feedmux_server.core.feed import change_stream_options
 from feedmux_server.core.feed_streams import FeedStreams
 from feedmux_server.core.shared_stream import SharedStream, StreamState
@@ -14,6 +15,11 @@ from feedmux_server.fanout.wide_streams import WideStreams
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.service import LiveSession, Service
 from feedmux_server.rpc.status import Context
+
+PIPELINE_CHARS = 4096
+"""Shown of a stream's pipeline."""
+OPERATORS = ""
+"""Owns renderings for operators; no tenant has this name."""
 
 _STATES = {
     StreamState.GATHERING: wire.SharedStream.STATE_OPENING,
@@ -43,8 +49,10 @@ class ListSharedStreams:
             if request.source and each.key.spec.scope.source != request.source:
                 continue
             now = await _now(each)
+            stages = bson.encode({"pipeline": effective_stages(each.key)})
+            pipeline = await service.checks.render(stages, OPERATORS, _not_charged, PIPELINE_CHARS)
             for stream in each.streams.streams:
-                message = _stream(each, stream, now)
+                message = _stream(each, stream, now, pipeline)
                 if not request.omit_subscribers:
                     message.subscribers.extend(
                         _subscriber(each.streams, subscriber, sessions) for subscriber in stream.subscribers.values()
@@ -69,6 +77,10 @@ class ListSharedStreams:
             )
         )
         return response.SerializeToString()
+
+
+def _not_charged(_: float) -> None:
+    """Operators have no quotas."""
 
 
 def _wide_group(wide_streams: WideStreams, name: StreamKey, feeds: int) -> wire.WideGroup:
@@ -106,7 +118,7 @@ def _lag_s(newest: int, now: int) -> float:
     return float(max(0, (now >> 32) - (newest >> 32))) if now else 0.0
 
 
-def _stream(each: KeyStreams, stream: SharedStream, now: int) -> wire.SharedStream:
+def _stream(each: KeyStreams, stream: SharedStream, now: int, pipeline: str) -> wire.SharedStream:
     pump = each.pumps.get(stream.id)
     ring, reader = stream.ring, pump.reader if pump is not None else None
     return wire.SharedStream(
@@ -114,7 +126,7 @@ def _stream(each: KeyStreams, stream: SharedStream, now: int) -> wire.SharedStre
         stream_key=each.key.digest.hex(),
         source=each.key.spec.scope.source,
         scope=each.key.spec.scope.namespace,
-        pipeline=stages_as_json(effective_stages(each.key)),
+        pipeline=pipeline,
         state=_STATES[stream.state],
         trailing=each.streams.is_trailing(stream),
         oldest=convert.cluster_time(ring.oldest.cluster_time),

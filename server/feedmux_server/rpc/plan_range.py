@@ -70,14 +70,14 @@ class PlanRange:
         """The feed and where the range begins. A subscription is opened by it, and its processed position stored."""
         service = self._service
         if request.WhichOneof("target") == "feed":
-            feed = service.feed_of(request.feed, tenant)
+            feed = await service.feed_of(request.feed, tenant)
             key = service.key_of(feed, tenant)
             check_fingerprint(feed, request.feed_fingerprint)
             return feed, key, request.after
         check_name("subscription", request.subscription)
         stored, lease = await service.store.open(tenant, request.subscription, instance_id=request.instance_id)
         content = subscriptions_pb2.Subscription.FromString(stored.definition)
-        feed = service.feed_of(content.feed, tenant)
+        feed = await service.feed_of(content.feed, tenant)
         key = service.key_of(feed, tenant)
         processed = None
         try:

@@ -78,12 +78,12 @@ class ReadRange:
     async def _feed(self, request: wire.ReadRangeRequest, tenant: str) -> FeedSpec:
         match request.WhichOneof("target"):
             case "feed":
-                return self._service.feed_of(request.feed, tenant)
+                return await self._service.feed_of(request.feed, tenant)
             case "subscription":
                 check_name("subscription", request.subscription)
                 stored = await self._service.store.get(tenant, request.subscription)
                 content = subscriptions_pb2.Subscription.FromString(stored.definition)
-                return self._service.feed_of(content.feed, tenant)
+                return await self._service.feed_of(content.feed, tenant)
         raise FeedmuxError(
             ErrorReason.MESSAGE_INVALID, "a range needs a subscription name or a feed", {"field": "target"}
         )

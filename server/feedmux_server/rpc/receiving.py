@@ -54,8 +54,10 @@ def receive_one(
     identify: Callable[[Context], Awaitable[object]],
     counted: Callable[[], AbstractContextManager[None]],
     limits: RequestLimits,
+    received: Callable[[int], None] = lambda size: None,
 ) -> StreamHandler:
-    """A handler of one request: `identify` raises for an unknown caller, `counted` for one that has no call left."""
+    """A handler of one request: `identify` raises for an unknown caller, `counted` for one that has no call left;
+    `received` is told the bytes of the request."""
 
     async def call(requests: Requests, context: Context) -> bytes | None:
         await identify(context)
@@ -63,6 +65,7 @@ def receive_one(
             data = await first_message(requests, limits)
             if data is None:
                 raise FeedmuxError(ErrorReason.MESSAGE_INVALID, "the call has no request")
+            received(len(data))
             return await handler(data, context)
 
     return call

@@ -18,7 +18,7 @@ class ResolvePosition:
         service = self._service
         tenant = service.caller().tenant
         request = convert.parse(wire.ResolvePositionRequest, data)
-        feed = service.feed_of(request.feed, tenant)
+        feed = await service.feed_of(request.feed, tenant)
         key = service.key_of(feed, tenant)
         if request.start.WhichOneof("at") is None:
             raise FeedmuxError(ErrorReason.MESSAGE_INVALID, "start is required", {"field": "start"}, field="start")

@@ -120,8 +120,8 @@ def _data_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
     guard = partial(guarded, refused=service.refused, observer=service.hub.observer, service=CHANGE_FEED)
     subscriptions = Subscriptions(service)
     limits = service.request_limits
-    one = partial(receive_one, identify=service.identify, counted=service.calling, limits=limits)
-    streamed = partial(receive_one, identify=service.identify, counted=service.streaming, limits=limits)
+    receive = partial(receive_one, identify=service.identify, limits=limits, received=service.charge_bytes)
+    one, streamed = partial(receive, counted=service.calling), partial(receive, counted=service.streaming)
     subscribe = receive_all(Subscribe(service), service.identify, service.streaming)
     feed: dict[str, Any] = {
         "Subscribe": grpc.stream_stream_rpc_method_handler(guard("Subscribe", subscribe)),

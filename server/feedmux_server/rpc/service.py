@@ -3,22 +3,23 @@
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Iterator, Mapping, Set
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Set
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from feedmux.v1 import feed_pb2
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed import FeedSpec, route_of
-from feedmux_server.core.grant import Grants
+from feedmux_server.core.grant import Grants, granted
 from feedmux_server.core.grant_stages import apply_grants
 from feedmux_server.core.position import PositionEncoder
 from feedmux_server.core.position_keys import PositionKeys
 from feedmux_server.core.stream_key import StreamKey, stream_key
 from feedmux_server.fanout.hub import Hub
 from feedmux_server.fanout.ranges import Ranges
+from feedmux_server.fanout.request_checks import RequestChecks
 from feedmux_server.fanout.session import Session
 from feedmux_server.fanout.starting import Starts
 from feedmux_server.rpc import convert
@@ -35,6 +36,10 @@ log = logging.getLogger(__name__)
 _caller: ContextVar[Identity | None] = ContextVar("caller", default=None)
 """Of the call whose task this is."""
 
+BYTES_PER_REQUEST = 8 * 1024
+"""Of a request count as one more of the quota `requests_per_s`; …"""
+CPU_S_PER_REQUEST = 0.005
+"""… and so do as many seconds of checking it."""
 UNSENT_S = 10.0
 """A session that is to end and whose client does not read is cut off after this long."""
 
@@ -83,6 +88,7 @@ class Service:
     operator_auth: Authenticator
     sessions_max: int
     ranges: Ranges
+    checks: RequestChecks
     audit: AuditLog
     stop: asyncio.Event
     """Set to drain, by a signal or by an operator."""
@@ -103,9 +109,31 @@ class Service:
     """Calls of streams under way, from when their caller is known; `live` has those that are open."""
     _left: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def feed_of(self, feed: feed_pb2.Feed, tenant: str) -> FeedSpec:
-        """Converts a tenant's feed and checks it by the rules for the tenant. Raises FeedmuxError."""
-        return convert.feed_spec(feed, bounded=tenant not in self.trusted)
+    async def feed_of(self, feed: feed_pb2.Feed, tenant: str) -> FeedSpec:
+        """Converts a tenant's feed and checks it by the rules for the tenant. Raises FeedmuxError.
+
+        What the tenant may not see is rejected before the feed's pipeline costs anything.
+        """
+        bounded = tenant not in self.trusted
+        spec = convert.feed_spec(feed, bounded=bounded)
+        grants = self.grants_of(tenant)
+        if grants is not None:
+            granted(grants, spec.scope)
+        self.hub.source(spec.scope.source)
+        account = self.hub.accounts.of(tenant)
+        parts = convert.feed_parts(feed, bounded=bounded)
+        if not parts.is_json:
+            account.check_pipeline(len(parts.pipeline))
+        return replace(spec, pipeline=await self.checks.check(parts, tenant, self.charge_cpu(tenant)))
+
+    def charge_cpu(self, tenant: str) -> Callable[[float], None]:
+        """Charges a tenant for CPU beside the event loop, in seconds."""
+        account = self.hub.accounts.of(tenant)
+        return lambda cpu_s: account.charge(cpu_s / CPU_S_PER_REQUEST, time.monotonic())
+
+    def charge_bytes(self, size: int) -> None:
+        """Charges the caller for a request of so many bytes."""
+        self.hub.accounts.of(self.caller().tenant).charge(size / BYTES_PER_REQUEST, time.monotonic())
 
     def key_of(self, spec: FeedSpec, tenant: str) -> StreamKey:
         """The stream key of a tenant's feed, with its policy. Raises NAMESPACE_DENIED, OPTION_REFUSED, QUOTA_EXCEEDED.

@@ -16,7 +16,7 @@ from feedmux_server.fanout.session import RewoundMark, Session, SessionPolicy, o
 from feedmux_server.fanout.starting import Starts
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.frames import Framer
-from feedmux_server.rpc.receiving import RequestLimits, Requests, first_message
+from feedmux_server.rpc.receiving import Requests, first_message
 from feedmux_server.rpc.service import LiveSession, Service
 from feedmux_server.rpc.serving import listed, opened_message, serve
 from feedmux_server.rpc.status import Context, internal_error
@@ -57,7 +57,7 @@ class Subscribe:
         service = self._service
         identity = service.caller()
         tenant = identity.tenant
-        request = await _first(requests, service.request_limits)
+        request = await _first(requests, service)
         heartbeat_s = convert.heartbeat_s(request.heartbeat_interval, request.HasField("heartbeat_interval"))
         message_bytes_max = convert.message_bytes_max(request.message_bytes_max)
         wire_format = convert.wire_format(request.format)
@@ -145,7 +145,7 @@ class Subscribe:
                 "last_acked is for durable subscriptions; use start",
                 field="open.last_acked",
             )
-        feed = self._service.feed_of(request.feed, tenant)
+        feed = await self._service.feed_of(request.feed, tenant)
         key = self._service.key_of(feed, tenant)
         start = convert.start(request.start)
         at = await self._service.starts(key, tenant).resolve(start)
@@ -171,7 +171,7 @@ class Subscribe:
 
     async def _at_stored(self, request: wire.Open, tenant: str, stored: StoredSubscription, lease: Lease) -> _Target:
         content = subscriptions_pb2.Subscription.FromString(stored.definition)
-        feed = self._service.feed_of(content.feed, tenant)
+        feed = await self._service.feed_of(content.feed, tenant)
         key = self._service.key_of(feed, tenant)
         starts = self._service.starts(key, tenant)
         at = await starts.position(stored.position, "the stored position")
@@ -220,9 +220,10 @@ def _is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-async def _first(requests: Requests, limits: RequestLimits) -> wire.Open:
-    data = await first_message(requests, limits)
+async def _first(requests: Requests, service: Service) -> wire.Open:
+    data = await first_message(requests, service.request_limits)
     if data is not None:
+        service.charge_bytes(len(data))
         request = convert.parse(wire.SubscribeRequest, data)
         if request.WhichOneof("message") == "open":
             return request.open

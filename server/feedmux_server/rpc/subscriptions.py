@@ -36,7 +36,7 @@ class Subscriptions:
         wanted = request.subscription
         check_name("subscription.name", wanted.name)
         _check_policies(wanted)
-        key = self._service.key_of(self._service.feed_of(wanted.feed, tenant), tenant)
+        key = self._service.key_of(await self._service.feed_of(wanted.feed, tenant), tenant)
         at = await self._resolve(convert.start(request.start), tenant, key)
         definition = convert.definition(wanted)
         await self._check_room(tenant, wanted.name)
@@ -86,7 +86,7 @@ class Subscriptions:
             else:
                 setattr(content, name, getattr(wanted, name))
         _check_policies(content)
-        spec = self._service.feed_of(content.feed, tenant)
+        spec = await self._service.feed_of(content.feed, tenant)
         if (spec.scope.source, spec.scope.database, spec.scope.collection) != before:
             raise FeedmuxError(
                 ErrorReason.MESSAGE_INVALID,
@@ -128,7 +128,7 @@ class Subscriptions:
             raise FeedmuxError(ErrorReason.MESSAGE_INVALID, "to is required", {"field": "to"}, field="to")
         stored = await self._service.store.get(tenant, request.name)
         content = subscriptions_pb2.Subscription.FromString(stored.definition)
-        key = self._service.key_of(self._service.feed_of(content.feed, tenant), tenant)
+        key = self._service.key_of(await self._service.feed_of(content.feed, tenant), tenant)
         place = (await self._resolve(convert.start(request.to), tenant, key)).place
         sought = await self._service.store.seek(
             tenant,

@@ -28,7 +28,7 @@ class Watch:
         heartbeat_s = convert.heartbeat_s(request.heartbeat_interval, request.HasField("heartbeat_interval"))
         message_bytes_max = convert.message_bytes_max(request.message_bytes_max)
         wire_format = convert.wire_format(request.format)
-        feed = service.feed_of(request.feed, tenant)
+        feed = await service.feed_of(request.feed, tenant)
         key = service.key_of(feed, tenant)
         start = convert.start(request.start)
         at = await service.starts(key, tenant).resolve(start)

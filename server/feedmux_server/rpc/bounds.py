@@ -1,0 +1,202 @@
+"""How long each field of a request may be, decided before anything looks into it.
+
+One table, by the full name of the field. `unbounded` says which fields of a message have no bound; a test asks it for
+every request there is.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.feed_fingerprint import FINGERPRINT_BYTES_MAX
+from feedmux_server.core.pipeline_policy import PIPELINE_BYTES_MAX
+from feedmux_server.core.position import POSITION_BYTES_MAX
+
+TOKEN_BYTES_MAX: Final = 16 * 1024
+"""Of a resume token of MongoDB, which holds the document's `_id` in twice its size."""
+JSON_BYTES_MAX: Final = 192 * 1024
+"""Of a pipeline in Extended JSON; with all else at its bounds it fits into 256 KiB."""
+OPTION_BYTES_MAX: Final = 4 * 1024
+"""Of a comment, and of a collation."""
+_NAME_BYTES: Final = 1024
+_WORD_BYTES: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    bytes_max: int
+    reason: ErrorReason = ErrorReason.MESSAGE_INVALID
+    count_max: int = 1
+    """Of a repeated field."""
+
+
+# Names have narrower rules of their own, with words of their own (`core.names`).
+_NAME: Final = Bound(_NAME_BYTES, ErrorReason.NAME_INVALID)
+_WORD: Final = Bound(_WORD_BYTES)
+_POSITION: Final = Bound(POSITION_BYTES_MAX, ErrorReason.POSITION_INVALID)
+_TOKEN: Final = Bound(TOKEN_BYTES_MAX)
+
+BOUNDS: Final[dict[str, Bound]] = {
+    "feedmux.v1.Feed.source": _NAME,
+    "feedmux.v1.Feed.database": _NAME,
+    "feedmux.v1.Feed.collection": _NAME,
+    "feedmux.v1.Feed.full_document": _WORD,
+    "feedmux.v1.Feed.full_document_before_change": _WORD,
+    "feedmux.v1.Feed.collation": Bound(OPTION_BYTES_MAX),
+    "feedmux.v1.Feed.comment": Bound(OPTION_BYTES_MAX),
+    "feedmux.v1.Feed.read_preference": _WORD,
+    "feedmux.v1.Feed.read_concern": _WORD,
+    "feedmux.v1.Pipeline.extended_json": Bound(JSON_BYTES_MAX, ErrorReason.PIPELINE_INVALID),
+    "feedmux.v1.Pipeline.bson": Bound(PIPELINE_BYTES_MAX, ErrorReason.PIPELINE_INVALID),
+    "feedmux.v1.Start.position": _POSITION,
+    "feedmux.v1.Start.resume_after": _TOKEN,
+    "feedmux.v1.Start.start_after": _TOKEN,
+    "feedmux.v1.Open.subscription": _NAME,
+    "feedmux.v1.Open.instance_id": _NAME,
+    "feedmux.v1.LastAcked.position": _POSITION,
+    "feedmux.v1.LastAcked.resume_token": _TOKEN,
+    "feedmux.v1.PlanRangeRequest.subscription": _NAME,
+    "feedmux.v1.PlanRangeRequest.instance_id": _NAME,
+    "feedmux.v1.PlanRangeRequest.after": _POSITION,
+    "feedmux.v1.PlanRangeRequest.until": _POSITION,
+    "feedmux.v1.PlanRangeRequest.processed": _POSITION,
+    "feedmux.v1.PlanRangeRequest.feed_fingerprint": Bound(FINGERPRINT_BYTES_MAX),
+    "feedmux.v1.ReadRangeRequest.subscription": _NAME,
+    "feedmux.v1.ReadRangeRequest.after": _POSITION,
+    "feedmux.v1.ReadRangeRequest.until": _POSITION,
+    "feedmux.v1.ReadRangeRequest.feed_fingerprint": Bound(FINGERPRINT_BYTES_MAX),
+    "feedmux.v1.Subscription.name": _NAME,
+    "feedmux.v1.Subscription.position": _POSITION,
+    "feedmux.v1.Subscription.etag": _WORD,
+    "feedmux.v1.Subscription.owner": _NAME,
+    "feedmux.v1.Subscription.routing_key": _WORD,
+    "feedmux.v1.GetSubscriptionRequest.name": _NAME,
+    "feedmux.v1.ListSubscriptionsRequest.page_token": _NAME,
+    "feedmux.v1.DeleteSubscriptionRequest.name": _NAME,
+    "feedmux.v1.DeleteSubscriptionRequest.etag": _WORD,
+    "feedmux.v1.SeekSubscriptionRequest.name": _NAME,
+    "google.protobuf.FieldMask.paths": Bound(_WORD_BYTES, count_max=16),
+    "feedmux.v1.ListSharedStreamsRequest.source": _NAME,
+    "feedmux.v1.ListTenantsRequest.tenant": _NAME,
+    "feedmux.v1.EndSubscriberRequest.subscriber_id": _WORD,
+}
+_NOTHING_TO_CHECK_BYTES: Final = 32
+"""No message this short holds anything over its bound."""
+
+# A message of a quarter of a megabyte can hold a hundred thousand fields, and protobuf takes milliseconds for those.
+SMALL_BYTES: Final = 40 * 1024
+"""A message so large, or larger beside its longest field, is none of ours."""
+_FIELDS_MAX: Final = 64
+_LONG_BYTES: Final = 8 * 1024
+
+
+def check_shape(kind: Any, data: bytes) -> None:
+    """Before a large message is parsed: its bulk must be one long field. Raises MESSAGE_INVALID."""
+    if len(data) <= SMALL_BYTES:
+        return
+    rest, at, end = len(data), 0, len(data)
+    message: Any = kind
+    while message is not None:
+        inner: tuple[Any, int, int] | None = None
+        for number, start, size in _fields(data, at, end):
+            if size < _LONG_BYTES:
+                continue
+            field = message.fields_by_number.get(number)
+            if field is not None and field.message_type is not None and inner is None:
+                inner = field.message_type, start, start + size
+            elif field is not None and field.message_type is None and not field.is_repeated:
+                rest -= size
+        message, at, end = inner or (None, 0, 0)
+    if rest > SMALL_BYTES:
+        raise FeedmuxError(
+            ErrorReason.MESSAGE_INVALID, f"the request holds more than {SMALL_BYTES} bytes beside its longest field"
+        )
+
+
+def check_bounds(message: Message, data_size: int) -> None:
+    """Raises MESSAGE_INVALID, NAME_INVALID, POSITION_INVALID or PIPELINE_INVALID for a field over its bound."""
+    if data_size > _NOTHING_TO_CHECK_BYTES:
+        _check(message, "")
+
+
+def unbounded(kind: Any, seen: frozenset[str] = frozenset()) -> Iterator[str]:
+    """The full names of the fields of a message, at any depth, that need a bound and have none."""
+    for field in kind.fields:
+        if field.message_type is not None:
+            if field.is_repeated:
+                yield field.full_name
+            elif field.message_type.full_name not in seen:
+                yield from unbounded(field.message_type, seen | {field.message_type.full_name})
+        elif (field.is_repeated or field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)) and (
+            field.full_name not in BOUNDS
+        ):
+            yield field.full_name
+
+
+def _check(message: Message, path: str) -> None:
+    for field, value in message.ListFields():
+        name = f"{path}{field.name}"
+        if field.message_type is not None:
+            if not field.is_repeated:
+                _check(value, f"{name}.")
+            continue
+        bound = BOUNDS.get(field.full_name)
+        if bound is None:
+            continue
+        values: Any = value if field.is_repeated else (value,)
+        if len(values) > bound.count_max:
+            raise _over(bound.reason, name, f"must not be more than {bound.count_max}")
+        for each in values:
+            # A character has four bytes at most, so that most texts need not be encoded to know.
+            size = len(each) if isinstance(each, bytes) or 4 * len(each) <= bound.bytes_max else len(each.encode())
+            if size > bound.bytes_max:
+                raise _over(bound.reason, name, f"must not be longer than {bound.bytes_max} bytes")
+
+
+def _over(reason: ErrorReason, name: str, rule: str) -> FeedmuxError:
+    return FeedmuxError(reason, f"{name} {rule}", {"field": name}, field=name)
+
+
+def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Number, start and size of each field of a message, as protobuf lays them out. Raises MESSAGE_INVALID."""
+    count = 0
+    while at < end:
+        count += 1
+        if count > _FIELDS_MAX:
+            raise FeedmuxError(ErrorReason.MESSAGE_INVALID, f"a message has more than {_FIELDS_MAX} fields")
+        tag, at = _varint(data, at, end)
+        match tag & 7:
+            case 0:
+                _, after = _varint(data, at, end)
+            case 1:
+                after = at + 8
+            case 2:
+                size, at = _varint(data, at, end)
+                after = at + size
+            case 5:
+                after = at + 4
+            case _:
+                raise _malformed()
+        if after > end:
+            raise _malformed()
+        yield tag >> 3, at, after - at
+        at = after
+
+
+def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < end and shift < 70:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
+    raise _malformed()
+
+
+def _malformed() -> FeedmuxError:
+    return FeedmuxError(ErrorReason.MESSAGE_INVALID, "the request is not a valid message")

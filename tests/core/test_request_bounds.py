@@ -1,0 +1,96 @@
+"""Every field of every request has a bound of length."""
+
+from typing import Any
+
+import bson
+import pytest
+
+from feedmux.v1 import change_feed_pb2, feed_pb2, operator_pb2, subscriptions_pb2
+from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.rpc import bounds
+from feedmux_server.rpc.bounds import BOUNDS, SMALL_BYTES, check_shape, unbounded
+from feedmux_server.rpc.convert import parse
+
+SERVICES = [
+    service
+    for file in (change_feed_pb2, subscriptions_pb2, operator_pb2)
+    for service in file.DESCRIPTOR.services_by_name.values()
+]
+REQUESTS = {method.full_name: method.input_type for service in SERVICES for method in service.methods}
+
+
+@pytest.mark.parametrize("method", REQUESTS)
+def test_every_field_of_every_request_has_a_bound(method: str) -> None:
+    assert not list(unbounded(REQUESTS[method]))
+
+
+def test_a_field_without_a_bound_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(bounds.BOUNDS, "feedmux.v1.Feed.comment")
+    assert "feedmux.v1.Feed.comment" in list(unbounded(REQUESTS["feedmux.v1.ChangeFeed.Subscribe"]))
+
+
+def test_every_bound_is_of_a_field_there_is() -> None:
+    names = {field.full_name for kind in REQUESTS.values() for field in _fields(kind)}
+    assert set(BOUNDS) <= names
+
+
+def _fields(kind: Any) -> list[Any]:
+    found: list[Any] = []
+    for field in kind.fields:
+        found.append(field)
+        if field.message_type is not None:
+            found += _fields(field.message_type)
+    return found
+
+
+def refused(kind: Any, data: bytes) -> str:
+    with pytest.raises(FeedmuxError) as caught:
+        parse(kind, data)
+    assert caught.value.status == "INVALID_ARGUMENT"
+    return caught.value.reason.value
+
+
+def watch(**fields: Any) -> bytes:
+    return change_feed_pb2.WatchRequest(feed=feed_pb2.Feed(**fields)).SerializeToString()
+
+
+def test_what_is_over_its_bound() -> None:
+    kind = change_feed_pb2.WatchRequest
+    assert refused(kind, watch(source="s" * 1025)) == "NAME_INVALID"
+    assert refused(kind, watch(source="é" * 513)) == "NAME_INVALID"
+    assert refused(kind, watch(comment=b"x" * 4097)) == "MESSAGE_INVALID"
+    assert refused(kind, watch(read_concern="x" * 257)) == "MESSAGE_INVALID"
+    assert refused(kind, watch(pipeline=feed_pb2.Pipeline(bson=b"x" * 65537))) == "PIPELINE_INVALID"
+    assert refused(kind, watch(pipeline=feed_pb2.Pipeline(extended_json="x" * (192 * 1024 + 1)))) == "PIPELINE_INVALID"
+    start = feed_pb2.Start(position=b"x" * 4097)
+    assert refused(kind, change_feed_pb2.WatchRequest(start=start).SerializeToString()) == "POSITION_INVALID"
+    for paths in (["feed"] * 17, ["x" * 257]):
+        update = subscriptions_pb2.UpdateSubscriptionRequest()
+        update.update_mask.paths.extend(paths)
+        assert refused(subscriptions_pb2.UpdateSubscriptionRequest, update.SerializeToString()) == "MESSAGE_INVALID"
+
+
+def test_what_is_at_its_bound() -> None:
+    comment = bson.encode({"comment": "x" * 4000})
+    pipeline = feed_pb2.Pipeline(extended_json="x" * 192 * 1024)
+    parse(change_feed_pb2.WatchRequest, watch(source="s" * 1024, comment=comment, pipeline=pipeline))
+
+
+MANY: dict[str, tuple[Any, bytes]] = {
+    "paths": (subscriptions_pb2.UpdateSubscriptionRequest, b"\x12\xf0\xff\x0f" + b"\x0a\x00" * (0x3FFF0 // 2)),
+    "a oneof that changes": (change_feed_pb2.Open, b"\x0a\x00\x12\x00" * 60_000),
+    "a message again and again": (change_feed_pb2.Open, b"\x12\x00" * 120_000),
+    "unknown fields": (change_feed_pb2.Open, b"\xf8\x7f\x00" * 80_000),
+    "an unknown field": (change_feed_pb2.Open, b"\xfa\x7f\x80\x80\x0f" + b"x" * 0x3C000),
+    "cut": (change_feed_pb2.Open, b"\x12\xff\xff\xff\x7f" + b"x" * 0x3C000),
+    "a varint without end": (change_feed_pb2.Open, b"\xff" * 0x3C000),
+}
+
+
+@pytest.mark.parametrize("case", MANY)
+def test_a_large_message_is_one_long_field(case: str) -> None:
+    kind, data = MANY[case]
+    with pytest.raises(FeedmuxError) as caught:
+        check_shape(kind.DESCRIPTOR, data)
+    assert caught.value.reason.value == "MESSAGE_INVALID"
+    assert len(data) > SMALL_BYTES
