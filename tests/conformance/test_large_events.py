@@ -6,10 +6,11 @@ import bson
 import pytest
 
 from feedmux.v1 import change_feed_pb2 as wire
+from feedmux_server.core.position import inspect_position
 from tests.conformance.conftest import Site
 from tests.conformance.faults import Document, Documents, insert
 from tests.conformance.statements import DRIVERS, FEEDMUX, SERVER, shows
-from tests.integration.wire import Event, Receiver, at, feed
+from tests.integration.wire import Event, Receiver, at, feed, seconds
 
 SPLIT = '[{"$changeStreamSplitLargeEvent": {}}]'
 IMAGES = {"full_document": "required", "full_document_before_change": "required"}
@@ -180,6 +181,50 @@ async def test_acknowledging_inside_a_split_event(splitting: Site, database: Doc
     third = await api.open(name)
     assert await third.numbers(1) == [2]
     await third.close()
+
+
+@shows(FEEDMUX, "Positions", "A position inside a split event is not stored by `last_acked`, a range or a seek either")
+@pytest.mark.parametrize("by", ["resume_token", "position"])
+async def test_crashing_inside_a_split_event(splitting: Site, database: Documents, by: str) -> None:
+    prepared(database)
+    api, name = splitting.api, f"sub-{database.name}"
+    await api.create(name, feed(database.name, "c", SPLIT, **IMAGES))
+    stored = (await api.get(name)).position
+    session = await api.open(name, instance_id="first", credit=wire.Credit(events=1, bytes=1 << 30))
+    changed(database)
+    [fragment] = await session.take(1)
+    epoch = (await api.get(name)).epoch
+    await session.ack(1)
+    session.cancel()
+    places = {"resume_token": bson.encode(fragment.document["_id"]), "position": session.position}
+    # The same process reconnects, crashes before it has the second fragment, and reconnects again.
+    for _ in range(2):
+        acked = wire.LastAcked(epoch=epoch, **{by: places[by]})
+        again = await api.session(
+            name, instance_id="first", last_acked=acked, heartbeat_interval=seconds(1), credit=wire.Credit()
+        )
+        assert (await again.opened()).at_last_acked
+        assert (await again.message()).WhichOneof("message") == "progress"
+        await again.credit(1)
+        [second] = await again.take(1)
+        assert second.document["splitEvent"] == {"fragment": 2, "of": 2}
+        assert (await api.get(name)).position == stored
+        again.cancel()
+    # A range that ends there, and a seek to it.
+    inside = (await api.resolve(feed(database.name, "c", SPLIT, **IMAGES), at(position=session.position))).position
+    await api.plan(subscription=name, instance_id="first", after=stored, processed=inside, events_max=1)
+    assert (await api.get(name)).position == stored
+    for place in (at(position=inside), at(resume_after=places["resume_token"])):
+        await api.seek(name, place)
+        assert inspect_position((await api.get(name)).position).token.is_high_water_mark
+    another = await api.open(name, instance_id="second", takeover=True)
+    parts = await another.take(3)
+    assert [part.document.get("splitEvent") for part in parts[:2]] == [{"fragment": n, "of": 2} for n in (1, 2)]
+    await another.ack_and_wait(2)
+    await another.close()
+    last = await api.open(name)
+    assert await last.numbers(1) == [2]
+    await last.close()
 
 
 @shows(

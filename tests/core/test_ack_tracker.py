@@ -94,6 +94,27 @@ def test_a_place_inside_a_split_event_is_never_stored() -> None:
     assert acks.progress(ResumeToken.high_water_mark(BEGIN + 9, 2))
 
 
+def test_a_session_that_begins_inside_a_split_event_stores_nothing_before_its_end() -> None:
+    """It begins after fragment 1, which its client has; another process does not have it."""
+    start = event_token(BEGIN + 1, key=7, fragment=0)
+    parts = [event(n, event_token(BEGIN + 1, key=7, fragment=n), part=(n + 1, 3)) for n in range(1, 3)]
+    second, last = (cut_batch(each.data, start, None, 0.0, bytes_max=10**6, split=True)[0] for each in parts)
+    acks = AckTracker(start, 10)
+    acks.record(second, 0, 1)
+    assert not acks.ack(1)
+    assert not acks.progress(second.end), "the ring ends between two fragments"
+    acks.record(last, 0, 1)
+    assert acks.ack(2)
+    assert acks.place == parts[1].token
+    assert acks.progress(ResumeToken.high_water_mark(BEGIN + 9, 2))
+
+
+def test_progress_after_a_split_event_moves_a_session_that_began_inside() -> None:
+    acks = AckTracker(event_token(BEGIN + 1, key=7, fragment=1), 10)
+    assert not acks.progress(event_token(BEGIN + 1, key=7, fragment=2))
+    assert acks.progress(ResumeToken.high_water_mark(BEGIN + 2, 2))
+
+
 def test_release_lets_go() -> None:
     acks, other = AckTracker(START, 10), AckTracker(START, 10)
     chunk = chunk_of(0, 4)

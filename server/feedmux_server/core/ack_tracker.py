@@ -14,17 +14,16 @@ from feedmux_server.core.resume_token import ResumeToken
 class AckTracker:
     """Delivery sequences count from 1 within a session."""
 
-    __slots__ = ("_inside_event", "_sent", "acked", "outstanding_max", "place", "sent")
+    __slots__ = ("_sent", "acked", "outstanding_max", "place", "sent")
 
     def __init__(self, place: ResumeToken, outstanding_max: int) -> None:
         self._sent: deque[tuple[int, Chunk, int, int]] = deque()  # first sequence, chunk, first, stop
-        self._inside_event = False
-        """What was acknowledged last is a fragment with others to come, where no position may stand."""
         self.outstanding_max = outstanding_max
         self.sent = 0
         self.acked = 0
         self.place = place
-        """Everything at or before it is acknowledged."""
+        """Everything at or before it is acknowledged. To be stored only once it has moved: a session may begin inside a
+        split event."""
 
     @property
     def outstanding(self) -> int:
@@ -64,8 +63,9 @@ class AckTracker:
         return self.place is not before
 
     def progress(self, place: ResumeToken) -> bool:
-        """Everything up to `place` was delivered. True when nothing is outstanding and `place` moved there."""
-        if self.outstanding or self._inside_event or not place.is_after(self.place):
+        """Everything up to `place` was delivered. True when nothing is outstanding and `place` moved there: not to
+        where the rest of a split event is still to come."""
+        if self.outstanding or not place.is_after(self.place) or place.may_be_inside_event:
             return False
         self.place = place
         return True
@@ -79,8 +79,6 @@ class AckTracker:
     def _move_to(self, chunk: Chunk, first: int, stop: int) -> None:
         for index in range(stop - 1, first - 1, -1):
             place = chunk.ack_place(index)
-            if index == stop - 1:
-                self._inside_event = place is None
             if place is not None:
                 if place.is_after(self.place):
                     self.place = place

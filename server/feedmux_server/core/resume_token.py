@@ -78,6 +78,22 @@ class ResumeToken:
     def from_invalidate(self) -> bool:
         return self.key[3] == 1
 
+    @property
+    def may_be_inside_event(self) -> bool:
+        """Whether fragments of the same event may follow. A token says which fragment it is, and not of how many.
+
+        The rule for every position that is stored for others to begin at: not this place, unless the event itself said
+        that the fragment is its last (`Chunk.ack_place`). A session may begin here, for a client that has the fragments
+        before; a process that has not would get the rest of an event.
+        """
+        _, _, fragment, undecoded = _read_tail(self.key[4])
+        return fragment is not None or bool(undecoded)
+
+    def before_event(self) -> "ResumeToken":
+        """This place, or where it may be inside an event, the high-water mark before: what has that time comes
+        again."""
+        return ResumeToken.high_water_mark(self.cluster_time, self.version) if self.may_be_inside_event else self
+
     def is_after(self, other: "ResumeToken") -> bool:
         """Whether this place comes later. Across versions, fragments of one event count as one place."""
         if self.version == other.version:

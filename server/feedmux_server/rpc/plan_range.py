@@ -89,7 +89,9 @@ class PlanRange:
             await service.store.release(lease)
             raise
         if processed is not None:
-            place = Place(request.processed, processed.cluster_time, order_bytes(processed))
+            # Inside a split event the stored position stays; what it does with the lease is the same.
+            inside = processed.may_be_inside_event
+            place = None if inside else Place(request.processed, processed.cluster_time, order_bytes(processed))
             [outcome] = await service.store.commit_many([CommitRequest(lease, place)])
             if outcome.status is not CommitStatus.OK:
                 raise FeedmuxError(

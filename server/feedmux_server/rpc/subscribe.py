@@ -112,8 +112,8 @@ class Subscribe:
                 await context.write(framer.opened(opened))
                 if target.rewound_from:
                     session.notice(RewoundMark(at.place, target.rewound_from))
-                if target.at_last_acked and commits is not None:
-                    place = at.place
+                place = at.place
+                if target.at_last_acked and commits is not None and not place.may_be_inside_event:
                     commits.submit(positions.encode(place), place.cluster_time, order_bytes(place), 0)
                 if request.HasField("credit"):
                     session.grant(request.credit.events, request.credit.bytes, zero_allowed=True)

@@ -8,9 +8,9 @@ from feedmux.v1 import feed_pb2, subscriptions_pb2
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed import Scope, route_of
 from feedmux_server.core.names import check_name
+from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.core.start import Start, StartKind
 from feedmux_server.core.stream_key import StreamKey
-from feedmux_server.core.subscriber import JoinPoint
 from feedmux_server.fanout.session import order_bytes
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.service import Service
@@ -37,7 +37,7 @@ class Subscriptions:
         check_name("subscription.name", wanted.name)
         _check_policies(wanted)
         key = self._service.key_of(await self._service.feed_of(wanted.feed, tenant), tenant)
-        at = await self._resolve(convert.start(request.start), tenant, key)
+        place = await self._resolve(convert.start(request.start), tenant, key)
         definition = convert.definition(wanted)
         await self._check_room(tenant, wanted.name)
         stored = await self._service.store.create(
@@ -45,9 +45,9 @@ class Subscriptions:
             wanted.name,
             definition=definition,
             etag=_etag(definition),
-            position=self._service.positions(key, tenant).encode(at.place),
-            cluster_time=at.place.cluster_time,
-            order=order_bytes(at.place),
+            position=self._service.positions(key, tenant).encode(place),
+            cluster_time=place.cluster_time,
+            order=order_bytes(place),
         )
         return self._message(stored).SerializeToString()
 
@@ -129,7 +129,7 @@ class Subscriptions:
         stored = await self._service.store.get(tenant, request.name)
         content = subscriptions_pb2.Subscription.FromString(stored.definition)
         key = self._service.key_of(await self._service.feed_of(content.feed, tenant), tenant)
-        place = (await self._resolve(convert.start(request.to), tenant, key)).place
+        place = await self._resolve(convert.start(request.to), tenant, key)
         sought = await self._service.store.seek(
             tenant,
             request.name,
@@ -152,11 +152,11 @@ class Subscriptions:
         if existing >= account.quotas.subscriptions and not await store.exists(tenant, name):
             account.check_subscriptions(existing)
 
-    async def _resolve(self, start: Start, tenant: str, key: StreamKey) -> JoinPoint:
+    async def _resolve(self, start: Start, tenant: str, key: StreamKey) -> ResumeToken:
         """The place to store. A native token is stored as the place it names; MongoDB judges it at the first read."""
         if start.kind is StartKind.RESUME_AFTER:
             start = Start(StartKind.START_AFTER, data=start.data)
-        return await self._service.starts(key, tenant).resolve(start)
+        return (await self._service.starts(key, tenant).resolve(start)).place.before_event()
 
 
 def _masked(request: subscriptions_pb2.UpdateSubscriptionRequest) -> frozenset[str]:
