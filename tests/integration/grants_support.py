@@ -33,7 +33,7 @@ async def granted(
         json.dumps(
             {
                 "tenants": [
-                    {"name": name, "api_key_hashes": [hash_key(key_of(name))]}
+                    {"name": name, "api_key_hashes": [hash_key(key_of(name))], "pipelines": "any"}
                     | ({} if listed is None else {"grants": listed})
                     for name, listed in grants.items()
                 ]

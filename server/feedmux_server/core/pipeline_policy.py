@@ -13,28 +13,21 @@ from bson.codec_options import DatetimeConversion
 
 from feedmux_server.core.bson_check import ARRAY, DOCUMENT, Element, shorten_path, walk
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.pipeline_bounds import STAGES, PipelineUnbounded, check_bounds
 
 STAGES_MAX: Final = 50
 PIPELINE_BYTES_MAX: Final = 64 * 1024
-STAGES_ALLOWED: Final = frozenset(
-    {
-        "$match",
-        "$project",
-        "$addFields",
-        "$set",
-        "$unset",
-        "$replaceRoot",
-        "$replaceWith",
-        "$redact",
-        "$changeStreamSplitLargeEvent",
-    }
-)
+STAGES_ALLOWED: Final = STAGES
 OPERATORS_REFUSED: Final = frozenset({"$function", "$where", "$accumulator"})
 _FIELD: Final = "feed.pipeline"
 # The longest notation of a value, {"$numberInt":"1"}, takes a few times the bytes of its BSON.
 _JSON_CHARS_MAX: Final = 8 * PIPELINE_BYTES_MAX
 _JSON: Final = json_util.JSONOptions(tz_aware=False, datetime_conversion=DatetimeConversion.DATETIME_AUTO)
 _STAGE_DEPTH: Final = 2
+_ADVICE: Final = (
+    ". The pipelines of this tenant are bounded (docs/pipelines.md); the operator of feedmux can allow MongoDB's whole"
+    " language to tenants that are trusted (`pipelines: any`)"
+)
 
 
 def pipeline_from_extended_json(text: str) -> bytes:
@@ -69,7 +62,10 @@ def check_pipeline(pipeline: bytes, *, bounded: bool) -> None:
     fields = stages = stage_fields = 0
     stage: Element | None = None
     literal_depth = 0
+    twice = _Twice()
     for element in walk(pipeline, ""):
+        if bounded:
+            twice.check(element)
         if element.depth == 1:
             fields += 1
             if fields > 1 or element.name != "pipeline" or element.kind != ARRAY:
@@ -94,6 +90,30 @@ def check_pipeline(pipeline: bytes, *, bounded: bool) -> None:
     if not fields:
         raise _invalid("the pipeline must be a BSON document with one field `pipeline`, an array")
     _check_one_field(stage, stage_fields)
+    if bounded:
+        try:
+            check_bounds(pipeline)
+        except PipelineUnbounded as error:
+            raise _unbounded(error) from None
+
+
+class _Twice:
+    """Finds names that stand twice in one document: decoders differ in which of them counts."""
+
+    def __init__(self) -> None:
+        self._names: list[set[str]] = []
+
+    def check(self, element: Element) -> None:
+        """Raises PIPELINE_INVALID."""
+        names = self._names
+        del names[element.depth :]
+        if len(names) < element.depth:
+            names.append(set())
+        if element.name in names[-1]:
+            raise _invalid("this name stands twice in its document", element.path)
+        if element.name == "$ref":
+            raise _not_allowed(element, f"this is not allowed{_ADVICE}")
+        names[-1].add(element.name)
 
 
 def _check_one_field(stage: Element | None, count: int) -> None:
@@ -107,6 +127,16 @@ def _not_allowed(element: Element, message: str) -> FeedmuxError:
         ErrorReason.STAGE_NOT_ALLOWED,
         f"{operator}: {message}",
         {"operator": operator, "path": _path(element.path)},
+        field=_FIELD,
+    )
+
+
+def _unbounded(error: PipelineUnbounded) -> FeedmuxError:
+    operator = shorten_path(error.operator)
+    return FeedmuxError(
+        ErrorReason.STAGE_NOT_ALLOWED,
+        f"{operator}: {error.message}{_ADVICE}",
+        {"operator": operator, "path": _path(error.path)},
         field=_FIELD,
     )
 

@@ -1,0 +1,89 @@
+"""What a tenant's pipelines may be: `bounded` and `any`, over every call that takes a pipeline."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from feedmux.v1 import feed_pb2
+from feedmux_server.embedded import RedisServer, ReplicaSet
+from tests.integration.tenancy import Tenancy, configuration, entry, tenancy
+from tests.integration.wire import LATEST, Refused, feed, refused
+
+BOUNDED = entry("bounded", "key-bounded")
+TRUSTED = entry("trusted", "key-trusted", pipelines="any")
+DOUBLE = {"$concatArrays": ["$$value", "$$value"]}
+BOMB: list[Any] = [{"$set": {"x": {"$reduce": {"input": {"$range": [0, 40]}, "initialValue": [1], "in": DOUBLE}}}}]
+HARMLESS: list[Any] = [{"$match": {"operationType": "insert"}}]
+
+
+@pytest_asyncio.fixture
+async def site(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> AsyncIterator[Tenancy]:
+    async with tenancy(configuration(mongo, redis_server, tmp_path, BOUNDED, TRUSTED), "key-bounded") as made:
+        yield made
+
+
+def asked(stages: list[Any]) -> feed_pb2.Feed:
+    return feed("pipelines", "c", json.dumps(stages))
+
+
+def is_bounds_refusal(refusal: Refused, operator: str = "$reduce") -> bool:
+    return refusal.reason == "STAGE_NOT_ALLOWED" and refusal.metadata["operator"] == operator
+
+
+async def test_a_bomb_is_refused_by_every_call(site: Tenancy, name: str) -> None:
+    api, bomb, harmless = site.here.api, asked(BOMB), asked(HARMLESS)
+    assert is_bounds_refusal(await api.watch(bomb).end())
+    assert is_bounds_refusal(await (await api.session(feed=bomb)).end())
+    assert is_bounds_refusal(await refused(api.create(name, bomb)))
+    assert is_bounds_refusal(await refused(api.resolve(bomb, LATEST)))
+    assert (await api.explain(feed=bomb)).refusal.reason == "STAGE_NOT_ALLOWED"
+    position = (await api.resolve(harmless, LATEST)).position
+    assert is_bounds_refusal(await refused(api.plan(feed=bomb, after=position)))
+    assert is_bounds_refusal(await api.read_range(feed=bomb, after=position, until=position).end())
+    await api.create(name, harmless)
+    assert is_bounds_refusal(await refused(api.update(["feed"], name=name, feed=bomb)))
+
+
+async def test_a_trusted_tenant_may_do_all(site: Tenancy) -> None:
+    async with site.here.api.with_key("key-trusted") as api:
+        receiver = api.watch(asked([{"$set": {"x": {"$reduce": {"input": [1], "initialValue": 0, "in": "$$this"}}}}]))
+        await receiver.opened()
+        receiver.cancel()
+
+
+async def test_a_tenant_that_becomes_bounded(site: Tenancy, name: str) -> None:
+    """Its sessions with a pipeline end; what is allowed can be opened again, stored or not, and the rest cannot."""
+    stages: list[Any] = [{"$set": {"x": {"$reduce": {"input": [1], "initialValue": 0, "in": "$$this"}}}}]
+    async with site.here.api.with_key("key-trusted") as api:
+        await api.create(name, asked(stages))
+        bound_to_end = [api.watch(asked(stages)), api.watch(asked(HARMLESS)), await api.session(name)]
+        unaffected = api.watch(feed("pipelines", "c"))
+        for receiver in (*bound_to_end, unaffected):
+            await receiver.opened()
+        site.write(BOUNDED, entry("trusted", "key-trusted"))
+        for receiver in bound_to_end:
+            ended = await receiver.end()
+            assert (ended.code, ended.reason) == ("ABORTED", "GRANTS_CHANGED")
+        assert is_bounds_refusal(await api.watch(asked(stages)).end())
+        assert is_bounds_refusal(await (await api.session(name)).end())
+        again = api.watch(asked(HARMLESS))
+        await again.opened()
+        # The way out: another pipeline.
+        await api.update(["feed"], name=name, feed=asked(HARMLESS))
+        reopened = await api.session(name)
+        await reopened.opened()
+        site.write(BOUNDED, TRUSTED)
+        await unaffected.quiet(0.3)
+        for receiver in (again, unaffected, reopened):
+            receiver.cancel()
+
+
+@pytest.mark.parametrize("stages", [[], HARMLESS, [{"$project": {"fullDocument": 1}}]], ids=repr)
+async def test_what_is_allowed_runs(site: Tenancy, stages: list[Any]) -> None:
+    receiver = site.here.api.watch(asked(stages))
+    await receiver.opened()
+    receiver.cancel()
