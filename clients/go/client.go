@@ -66,8 +66,8 @@ func NewClient(target string, options *Options) (*Client, error) {
 	}
 	return &Client{
 		link:        link,
-		feeds:       feedmuxpb.NewChangeFeedClient(link.conn),
-		control:     feedmuxpb.NewSubscriptionsClient(link.conn),
+		feeds:       feedmuxpb.NewChangeFeedClient(link),
+		control:     feedmuxpb.NewSubscriptionsClient(link),
 		source:      cmp.Or(options.Source, "main"),
 		callTimeout: cmp.Or(options.CallTimeout, 30*time.Second),
 		session:     session,
@@ -76,7 +76,7 @@ func NewClient(target string, options *Options) (*Client, error) {
 }
 
 // Close closes the connection; open sessions end with an error. Close them first.
-func (c *Client) Close() error { return c.link.conn.Close() }
+func (c *Client) Close() error { return c.link.close() }
 
 // Subscription is a durable subscription by name. Nothing is sent.
 func (c *Client) Subscription(name string) *Subscription { return &Subscription{c, name} }

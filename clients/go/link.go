@@ -3,11 +3,12 @@ package feedmux
 import (
 	"context"
 	"crypto/tls"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
 	grpcbackoff "google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/encoding"
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"github.com/feedmux/feedmux/clients/go/feedmuxpb"
 )
@@ -26,10 +28,25 @@ const (
 )
 
 // link is the way to the server: the connection, credentials, and the calls. It does not know what messages mean.
+//
+// It is the grpc.ClientConnInterface of unary calls.
 type link struct {
-	conn   *grpc.ClientConn
+	dial   func() (*grpc.ClientConn, error)
 	apiKey string
 	token  func(context.Context) (string, error)
+
+	mu sync.Mutex
+	// current takes new calls.
+	current *connection
+	// left take none, and still have some.
+	left   map[*connection]bool
+	closed bool
+}
+
+// connection is a gRPC connection and the number of calls on it.
+type connection struct {
+	conn  *grpc.ClientConn
+	calls int
 }
 
 func newLink(target string, options *Options) (*link, error) {
@@ -37,22 +54,28 @@ func newLink(target string, options *Options) (*link, error) {
 	if options.TLS != nil {
 		transport = credentials.NewTLS(withProtocol(options.TLS))
 	}
-	conn, err := grpc.NewClient(target, append([]grpc.DialOption{
-		grpc.WithTransportCredentials(transport),
-		grpc.WithUserAgent("feedmux-go/" + Version),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(wireBytesMax), grpc.MaxCallSendMsgSize(wireBytesMax)),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
-		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff: grpcbackoff.Config{
-				BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 5 * time.Second,
-			},
-			MinConnectTimeout: 10 * time.Second,
-		}),
-	}, options.DialOptions...)...)
+	dial := func() (*grpc.ClientConn, error) {
+		return grpc.NewClient(target, append([]grpc.DialOption{
+			grpc.WithTransportCredentials(transport),
+			grpc.WithUserAgent("feedmux-go/" + Version),
+			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(wireBytesMax), grpc.MaxCallSendMsgSize(wireBytesMax)),
+			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+			grpc.WithConnectParams(grpc.ConnectParams{
+				Backoff: grpcbackoff.Config{
+					BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 5 * time.Second,
+				},
+				MinConnectTimeout: 10 * time.Second,
+			}),
+		}, options.DialOptions...)...)
+	}
+	conn, err := dial()
 	if err != nil {
 		return nil, err
 	}
-	return &link{conn, options.APIKey, options.Token}, nil
+	return &link{
+		dial: dial, apiKey: options.APIKey, token: options.Token,
+		current: &connection{conn: conn}, left: map[*connection]bool{},
+	}, nil
 }
 
 func withProtocol(config *tls.Config) *tls.Config {
@@ -61,7 +84,70 @@ func withProtocol(config *tls.Config) *tls.Config {
 	return config
 }
 
-func (l *link) closed() bool { return l.conn.GetState() == connectivity.Shutdown }
+// begin gives the connection for a call that lasts until end.
+func (l *link) begin() *connection {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.current.calls++
+	return l.current
+}
+
+func (l *link) end(c *connection) {
+	l.mu.Lock()
+	c.calls--
+	unused := l.left[c] && c.calls == 0
+	if unused {
+		delete(l.left, c)
+	}
+	l.mu.Unlock()
+	if unused {
+		_ = c.conn.Close()
+	}
+}
+
+// leave has new calls go over a new connection, because one that has begun on this one hears nothing: gRPC would use it for
+// as long as its keepalive takes to give it up. Streams that are in order stay; it is closed with the last of them.
+func (l *link) leave(c *connection) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed || c != l.current {
+		return
+	}
+	if conn, err := l.dial(); err == nil {
+		l.left[c] = true
+		l.current = &connection{conn: conn}
+	}
+}
+
+func (l *link) close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	for c := range l.left {
+		_ = c.conn.Close()
+	}
+	return l.current.conn.Close()
+}
+
+func (l *link) isClosed() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.closed
+}
+
+// Invoke makes a unary call.
+func (l *link) Invoke(ctx context.Context, method string, request, answer any, options ...grpc.CallOption) error {
+	c := l.begin()
+	defer l.end(c)
+	return c.conn.Invoke(ctx, method, request, answer, options...)
+}
+
+// NewStream is for streams that other code than subscribe opens: there is none.
+func (l *link) NewStream(
+	context.Context, *grpc.StreamDesc, string, ...grpc.CallOption,
+) (grpc.ClientStream, error) {
+	return nil, status.Error(codes.Unimplemented, "streams are opened by subscribe")
+}
 
 // context gives what every call carries: credentials, asked for anew each time.
 func (l *link) context(ctx context.Context) (context.Context, error) {
@@ -81,8 +167,8 @@ func (l *link) context(ctx context.Context) (context.Context, error) {
 
 var subscribeDesc = &feedmuxpb.ChangeFeed_ServiceDesc.Streams[0]
 
-// subscribe begins a Subscribe call. RecvMsg takes a *[]byte, so that the reader sees a message's own bytes.
-func (l *link) subscribe(ctx context.Context, route string) (grpc.ClientStream, error) {
+// subscribe begins a Subscribe call on a connection. RecvMsg takes a *[]byte, so that the reader sees a message's own bytes.
+func (l *link) subscribe(ctx context.Context, c *connection, route string) (grpc.ClientStream, error) {
 	ctx, err := l.context(ctx)
 	if err != nil {
 		return nil, err
@@ -90,7 +176,7 @@ func (l *link) subscribe(ctx context.Context, route string) (grpc.ClientStream, 
 	if route != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, routeKey, route)
 	}
-	call, err := l.conn.NewStream(
+	call, err := c.conn.NewStream(
 		ctx, subscribeDesc, feedmuxpb.ChangeFeed_Subscribe_FullMethodName, grpc.ForceCodecV2(bytesCodec{}),
 	)
 	if err != nil {

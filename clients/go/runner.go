@@ -130,7 +130,7 @@ func (r *runner) keepOpen(ctx context.Context) *Error {
 		step := nextStep(r.lastErr, wasLive && r.link.token != nil)
 		delay := r.backoff.next(r.lastErr.RetryAfter)
 		tooLate := !giveUpAt.IsZero() && time.Now().Add(delay).After(giveUpAt)
-		if step == giveUp || tooLate || r.link.closed() {
+		if step == giveUp || tooLate || r.link.isClosed() {
 			return r.located(r.lastErr)
 		}
 		r.desk.mu.Lock()

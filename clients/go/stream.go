@@ -16,9 +16,14 @@ const silentIntervals = 3
 
 // stream runs one Subscribe call: this goroutine reads, another writes acks and credit, a timer watches for silence.
 func (r *runner) stream(ctx context.Context, cut context.CancelCauseFunc) *Error {
-	watch := newWatchdog(silentIntervals*r.options.Heartbeat, cut)
+	connection := r.link.begin()
+	defer r.link.end(connection)
+	watch := newWatchdog(silentIntervals*r.options.Heartbeat, func(silent error) {
+		r.link.leave(connection)
+		cut(silent)
+	})
 	defer watch.stop()
-	call, err := r.link.subscribe(ctx, r.route)
+	call, err := r.link.subscribe(ctx, connection, r.route)
 	if err != nil {
 		return asError(err)
 	}

@@ -26,6 +26,11 @@ class Proxy:
     def uri(self) -> str:
         return f"mongodb://127.0.0.1:{self.port}/?directConnection=true"
 
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return len(self._links)
+
     def cut(self) -> None:
         """Ends all connections; new ones are taken."""
         for link in self._links:
@@ -41,6 +46,12 @@ class Proxy:
         """Connections stay, and nothing passes: a cable pulled out."""
         self._flowing.clear()
 
+    def freeze_present(self) -> None:
+        """The connections of now carry nothing any more; new ones do: a cable was put into another socket."""
+        self._flowing.clear()
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+
     def thaw(self) -> None:
         self._flowing.set()
 
@@ -49,13 +60,14 @@ class Proxy:
         assert task is not None
         self._links.add(task)
         away: asyncio.StreamWriter | None = None
+        flowing = self._flowing
         try:
             if self._refusing:
                 return
             back, away = await asyncio.open_connection("127.0.0.1", self.target)
             async with asyncio.TaskGroup() as both:
-                both.create_task(self._carry(reader, away, to_client=False))
-                both.create_task(self._carry(back, writer, to_client=True))
+                both.create_task(self._carry(reader, away, flowing, to_client=False))
+                both.create_task(self._carry(back, writer, flowing, to_client=True))
         except (OSError, ExceptionGroup, asyncio.CancelledError):
             pass  # cut, by one end or by us
         finally:
@@ -64,9 +76,11 @@ class Proxy:
                 if each is not None:
                     each.transport.abort()
 
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, to_client: bool) -> None:
+    async def _carry(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, flowing: asyncio.Event, *, to_client: bool
+    ) -> None:
         while data := await reader.read(16 * 1024):
-            await self._flowing.wait()
+            await flowing.wait()
             if to_client:
                 data = await self._hampered(data)
             writer.write(data)

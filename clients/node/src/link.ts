@@ -61,11 +61,45 @@ export interface CallOptions {
   readonly timeoutMs?: number | undefined;
 }
 
+/** A gRPC channel, which has one connection, and the calls that are open on it. */
+class Connection {
+  readonly client: GrpcClient;
+  #calls = 0;
+  #isLeft = false;
+
+  constructor(client: GrpcClient) {
+    this.client = client;
+  }
+
+  begin(): void {
+    this.#calls++;
+  }
+
+  end(): void {
+    this.#calls--;
+    this.#closeIfUnused();
+  }
+
+  /** There will be no new calls: it closes with the last of those that it has. */
+  leave(): void {
+    this.#isLeft = true;
+    this.#closeIfUnused();
+  }
+
+  #closeIfUnused(): void {
+    if (this.#isLeft && this.#calls === 0) {
+      this.client.close();
+    }
+  }
+}
+
 /** A client's connection. */
 export class Link {
   readonly #target: Target;
   readonly #timeoutMs: number;
-  #client: GrpcClient | undefined;
+  /** Takes new calls. */
+  #current: Connection | undefined;
+  readonly #connectionOf = new WeakMap<Call, Connection>();
   #closed = false;
 
   constructor(target: Target, timeoutMs: number) {
@@ -81,7 +115,26 @@ export class Link {
   /** Begins a Subscribe call. Throws FeedmuxError. */
   async subscribe(route: string): Promise<Call> {
     const metadata = await this.#metadata(route);
-    return this.#channel().makeBidiStreamRequest(SUBSCRIBE, asBuffer, asItIs, metadata);
+    const connection = this.#connection();
+    const call = connection.client.makeBidiStreamRequest(SUBSCRIBE, asBuffer, asItIs, metadata);
+    connection.begin();
+    call.once("status", () => {
+      connection.end();
+    });
+    this.#connectionOf.set(call, connection);
+    return call;
+  }
+
+  /**
+   * Has new calls go over a new connection, because this one hears nothing: gRPC would use its connection for as long as
+   * keepalive takes to give that up. Streams on it that are in order stay.
+   */
+  leave(call: Call): void {
+    const connection = this.#connectionOf.get(call);
+    if (connection !== undefined && connection === this.#current) {
+      this.#current = undefined;
+      connection.leave();
+    }
   }
 
   /** One unary call. Throws FeedmuxError, or the signal's reason. */
@@ -95,7 +148,8 @@ export class Link {
     const metadata = await this.#metadata("");
     signal?.throwIfAborted();
     return await new Promise((resolve, reject) => {
-      const call = this.#channel().makeUnaryRequest(
+      const connection = this.#connection();
+      const call = connection.client.makeUnaryRequest(
         pathOf(method),
         (message: MessageShape<I>) => Buffer.from(toBinary(method.input, message)),
         (bytes) => fromBinary(method.output, bytes),
@@ -103,6 +157,7 @@ export class Link {
         metadata,
         { deadline },
         (error, answer) => {
+          connection.end();
           signal?.removeEventListener("abort", cancel);
           if (signal?.aborted === true) {
             reject(signal.reason as Error);
@@ -113,6 +168,7 @@ export class Link {
           }
         },
       );
+      connection.begin();
       const cancel = (): void => {
         call.cancel();
       };
@@ -123,22 +179,23 @@ export class Link {
   /** Ends the connection; calls that still run lose it, later ones are refused. */
   close(): void {
     this.#closed = true;
-    this.#client?.close();
+    this.#current?.client.close();
   }
 
-  #channel(): GrpcClient {
+  #connection(): Connection {
     if (this.#closed) {
       throw new SessionClosedError("the client is closed");
     }
     const { address, tls, channelOptions } = this.#target;
-    return (this.#client ??= new GrpcClient(address, channelCredentials(tls), {
+    const options = {
       ...CHANNEL_OPTIONS,
       ...(tls?.serverName !== undefined && {
         "grpc.ssl_target_name_override": tls.serverName,
         "grpc.default_authority": tls.serverName,
       }),
       ...channelOptions,
-    }));
+    };
+    return (this.#current ??= new Connection(new GrpcClient(address, channelCredentials(tls), options)));
   }
 
   async #metadata(route: string): Promise<Metadata> {

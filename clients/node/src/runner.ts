@@ -225,6 +225,9 @@ export class Runner {
       };
       this.#interrupt = end;
       this.#watchdog.start(this.#options.heartbeatMs, (silentMs) => {
+        if (call !== undefined) {
+          this.#link.leave(call);
+        }
         end(new UnavailableError(`nothing heard for ${String(silentMs / 1000)} s`));
       });
       this.#link.subscribe(this.#route).then(

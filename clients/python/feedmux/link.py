@@ -6,14 +6,16 @@ before a fork and used from several `asyncio.run`. Nothing here knows what the m
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 import grpc.aio
 import grpc.experimental
+from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
 from feedmux.status import error_from_call
 from feedmux.tracing import trace_context
@@ -30,6 +32,7 @@ _CHANNEL_OPTIONS: tuple[tuple[str, int | str], ...] = (
     ("grpc.max_reconnect_backoff_ms", 5_000),
     ("grpc.primary_user_agent", "feedmux-python"),
 )
+_NOT_SENT: type[Exception] = getattr(cygrpc, "InternalError", grpc.RpcError)
 _SUBSCRIBE = "/feedmux.v1.ChangeFeed/Subscribe"
 _ROUTE_KEY = "x-feedmux-route"
 
@@ -98,14 +101,72 @@ class Target:
         return (*pairs, *trace_context())
 
 
-class Stream(Protocol):
-    """One Subscribe call, as `runner` uses it."""
+class _Connection:
+    """A channel, which has one connection, and the calls that are open on it.
 
-    async def read(self) -> Any: ...
+    A channel that was left takes no new calls. It closes with the last of its calls, so that sessions whose streams are
+    in order keep them.
+    """
 
-    async def write(self, request: bytes) -> None: ...
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.channel = channel
+        self.left = False
+        self._calls = 0
 
-    def cancel(self) -> bool: ...
+    @contextmanager
+    def call(self) -> Iterator[grpc.aio.Channel]:
+        """For the time of a call."""
+        self._calls += 1
+        try:
+            yield self.channel
+        finally:
+            self._calls -= 1
+            self._close_if_unused()
+
+    def leave(self) -> None:
+        """Takes no more calls."""
+        self.left = True
+        self._close_if_unused()
+
+    def _close_if_unused(self) -> None:
+        if self.left and not self._calls:
+            try:
+                loop = asyncio.get_running_loop()
+            except RuntimeError:
+                return  # A coroutine thrown away after its loop: the channel went with that.
+            task = loop.create_task(self.channel.close())
+            _closing.add(task)
+            task.add_done_callback(_closing.discard)
+
+
+_closing: set[asyncio.Task[None]] = set()
+"""A task that nobody holds may be collected before its end."""
+
+
+class Stream:
+    """One Subscribe call of bytes up and bytes down, as `runner` uses it. Raises grpc.aio.AioRpcError."""
+
+    def __init__(self, call: Any, connection: _Connection) -> None:
+        self._call = call
+        self.connection = connection
+        self.read: Callable[[], Awaitable[Any]] = call.read
+        """The next message; grpc.aio.EOF after the last."""
+        # gRPC's own `write` puts an error of its own in the place of the server's status where it fails, and drops the
+        # messages before that status (grpcio 1.85, `set_internal_error`): FENCED would never be read.
+        core = getattr(call, "_cython_call", None)
+        self._send: Callable[[bytes], Awaitable[None]] = getattr(core, "send_serialized_message", call.write)
+
+    async def write(self, request: bytes) -> None:
+        """Sends a message. One that cannot be sent belongs to a stream that ends; `read` tells why."""
+        await self._call.wait_for_connection()
+        try:
+            await self._send(request)
+        except _NOT_SENT:
+            return
+
+    def cancel(self) -> None:
+        """Ends the call."""
+        self._call.cancel()
 
 
 class Link:
@@ -115,41 +176,48 @@ class Link:
         self._target = target
         self.routes: dict[str, str] = {}
         """By subscription, as far as the server has told."""
-        self._channels: dict[tuple[int, int], tuple[asyncio.AbstractEventLoop, grpc.aio.Channel]] = {}
+        self._connections: dict[tuple[int, int], tuple[asyncio.AbstractEventLoop, _Connection]] = {}
 
     @property
     def renews_token(self) -> bool:
         """Each call asks for the token anew, so that after one that has expired another may come."""
         return callable(self._target.token)
 
-    def _channel(self) -> grpc.aio.Channel:
+    def _connection(self) -> _Connection:
         loop = asyncio.get_running_loop()
         key = os.getpid(), id(loop)
-        known = self._channels.get(key)
-        if known is None or known[0] is not loop:
-            known = self._channels[key] = loop, self._target.channel()
+        known = self._connections.get(key)
+        if known is None or known[0] is not loop or known[1].left:
+            known = self._connections[key] = loop, _Connection(self._target.channel())
         return known[1]
 
-    def subscribe(self, route: str) -> Stream:
-        """Begins a Subscribe call of bytes up and bytes down."""
-        make: Any = self._channel().stream_stream(_SUBSCRIBE)
-        call: Stream = make(metadata=self._target.metadata(route))
-        return call
+    @contextmanager
+    def subscribe(self, route: str) -> Iterator[Stream]:
+        """A Subscribe call; it ends with the context."""
+        connection = self._connection()
+        with connection.call() as channel:
+            make: Any = channel.stream_stream(_SUBSCRIBE)
+            stream = Stream(make(metadata=self._target.metadata(route)), connection)
+            try:
+                yield stream
+            finally:
+                stream.cancel()
 
     async def unary(self, service: str, method: str, request: Any, response_type: Any, timeout_s: float) -> Any:
         """One unary call within `timeout_s` seconds. Raises FeedmuxError."""
-        call = self._channel().unary_unary(
-            f"/feedmux.v1.{service}/{method}",
-            request_serializer=type(request).SerializeToString,
-            response_deserializer=response_type.FromString,
-        )
-        try:
-            return await call(request, timeout=timeout_s, metadata=self._target.metadata())
-        except grpc.aio.AioRpcError as error:
-            raise error_from_call(error) from None
+        with self._connection().call() as channel:
+            call = channel.unary_unary(
+                f"/feedmux.v1.{service}/{method}",
+                request_serializer=type(request).SerializeToString,
+                response_deserializer=response_type.FromString,
+            )
+            try:
+                return await call(request, timeout=timeout_s, metadata=self._target.metadata())
+            except grpc.aio.AioRpcError as error:
+                raise error_from_call(error) from None
 
     async def close(self) -> None:
         """Closes the running loop's channel; its calls end. Another loop's channel is closed from there."""
-        known = self._channels.pop((os.getpid(), id(asyncio.get_running_loop())), None)
+        known = self._connections.pop((os.getpid(), id(asyncio.get_running_loop())), None)
         if known is not None:
-            await known[1].close()
+            await known[1].channel.close()

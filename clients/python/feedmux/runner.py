@@ -136,7 +136,9 @@ class Runner:
                 await self._one_stream()
                 error: FeedmuxError = Unavailable("the server ended the stream", status="UNAVAILABLE")
             except FeedmuxError as failure:
-                error = failure
+                # Whoever keeps the error would keep its frames, in them the call, and so the connection.
+                error = failure.with_traceback(None)
+                error.__context__ = None
             if self._desk.broken is not None:
                 raise self._desk.broken
             if self._desk.closing:
@@ -172,35 +174,39 @@ class Runner:
         self._reader.reset()
         self._close_sent = False
         self._cut_for = ""
-        call = self._call = self._link.subscribe(self._route)
-        self._silent_s = _SILENT_INTERVALS * self._options.heartbeat_s
-        self._heard_s = self._loop.time()
-        self._watch(call, self._heard_s + self._silent_s)
-        writer = asyncio.create_task(self._write(call, self._open_request()), name="feedmux-writer")
-        try:
-            while (message := await call.read()) is not grpc.aio.EOF:
-                self._heard_s = self._loop.time()
-                if len(message) > self._limit_bytes:
-                    raise ProtocolError(f"a message of {len(message)} bytes, over the limit of {self._limit_bytes}")
-                response = self._reader.read(message)
-                if response is not None:
-                    self._receive(response)
-        except grpc.aio.AioRpcError as error:
-            raise error_from_call(error) from None
-        except asyncio.CancelledError:
-            if not self._cut_for:
-                raise
-            raise Unavailable(self._cut_for, status="UNAVAILABLE") from None
-        finally:
-            self._call = None
-            if self._watchdog is not None:
-                self._watchdog.cancel()
-            if self._ack_timer is not None:
-                self._ack_timer.cancel()
-                self._ack_timer = None
-            self._desk.alarm = NEVER
-            writer.cancel()
-            call.cancel()
+        with self._link.subscribe(self._route) as call:
+            self._call = call
+            self._silent_s = _SILENT_INTERVALS * self._options.heartbeat_s
+            self._heard_s = self._loop.time()
+            self._watch(call, self._heard_s + self._silent_s)
+            writer = asyncio.create_task(self._write(call, self._open_request()), name="feedmux-writer")
+            try:
+                await self._read(call)
+            except grpc.aio.AioRpcError as error:
+                raise error_from_call(error) from None
+            except asyncio.CancelledError:
+                if not self._cut_for:
+                    raise
+                raise Unavailable(self._cut_for, status="UNAVAILABLE") from None
+            finally:
+                self._call = None
+                if self._watchdog is not None:
+                    self._watchdog.cancel()
+                    self._watchdog = None
+                if self._ack_timer is not None:
+                    self._ack_timer.cancel()
+                    self._ack_timer = None
+                self._desk.alarm = NEVER
+                writer.cancel()
+
+    async def _read(self, call: Stream) -> None:
+        while (message := await call.read()) is not grpc.aio.EOF:
+            self._heard_s = self._loop.time()
+            if len(message) > self._limit_bytes:
+                raise ProtocolError(f"a message of {len(message)} bytes, over the limit of {self._limit_bytes}")
+            response = self._reader.read(message)
+            if response is not None:
+                self._receive(response)
 
     async def _write(self, call: Stream, first: bytes) -> None:
         # A write that fails belongs to a stream that ends; its status reaches the reader.
@@ -382,6 +388,8 @@ class Runner:
             # This process was stopped, not the server: what arrived meanwhile has not been read yet.
             self._watch(call, now_s + self._silent_s / _SILENT_INTERVALS)
         else:
+            # gRPC would put the next stream on the same connection for as long as its keepalive takes to give that up.
+            call.connection.leave()
             self._cut(call, f"nothing heard for {self._silent_s:g} s")
 
     def _cut(self, call: Stream, why: str) -> None:

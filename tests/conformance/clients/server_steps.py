@@ -112,11 +112,22 @@ class ServerSteps(Steps):
         """The connection that carries the next so many bytes to the client is cut in the middle of them."""
         self._stage.proxy.cut_after_bytes = size
 
+    async def connections(self, count: int) -> None:
+        """Waits until the client has so many."""
+        try:
+            await until(lambda: self._stage.proxy.connections == count, self._patience_s)
+        except TimeoutError:
+            raise AssertionError(f"{self._stage.proxy.connections} connections") from None
+
     async def refuse(self, refusing: bool) -> None:
         self._stage.proxy.refuse(refusing)
 
-    async def freeze(self) -> None:
-        self._stage.proxy.freeze()
+    async def freeze(self, *, only_present: bool = False) -> None:
+        """Connections stay and carry nothing, with `only_present` those of now; without it new ones neither."""
+        if only_present:
+            self._stage.proxy.freeze_present()
+        else:
+            self._stage.proxy.freeze()
 
     async def thaw(self) -> None:
         self._stage.proxy.thaw()

@@ -23,6 +23,7 @@ import java.io.IOException;
 import java.io.InputStream;
 import java.io.UncheckedIOException;
 import java.time.Duration;
+import java.util.HashSet;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
@@ -44,7 +45,12 @@ final class Link implements AutoCloseable {
                             ChangeFeedGrpc.getSubscribeMethod().getRequestMarshaller(), new Bytes())
                     .build();
 
-    private final ManagedChannel channel;
+    private final Supplier<ManagedChannel> dial;
+    /** Takes new calls. */
+    private ManagedChannel channel;
+    /** Take none, and may still have some. */
+    private final Set<ManagedChannel> left = new HashSet<>();
+
     private final Credentials credentials;
     private final Duration timeout;
     private final Map<String, String> routes = new ConcurrentHashMap<>();
@@ -58,16 +64,19 @@ final class Link implements AutoCloseable {
             Duration timeout,
             UnaryOperator<ManagedChannelBuilder<?>> configure) {
         ChannelCredentials security = tls == null ? InsecureChannelCredentials.create() : tls.credentials();
-        ManagedChannelBuilder<?> builder = Grpc.newChannelBuilder(target, security)
-                .userAgent("feedmux-java")
-                .maxInboundMessageSize(MESSAGE_BYTES_MAX)
-                .maxInboundMetadataSize(METADATA_BYTES_MAX)
-                .keepAliveTime(30, TimeUnit.SECONDS)
-                .keepAliveTimeout(10, TimeUnit.SECONDS);
-        if (tls != null && tls.serverName() != null) {
-            builder.overrideAuthority(tls.serverName());
-        }
-        channel = configure.apply(builder).build();
+        dial = () -> {
+            ManagedChannelBuilder<?> builder = Grpc.newChannelBuilder(target, security)
+                    .userAgent("feedmux-java")
+                    .maxInboundMessageSize(MESSAGE_BYTES_MAX)
+                    .maxInboundMetadataSize(METADATA_BYTES_MAX)
+                    .keepAliveTime(30, TimeUnit.SECONDS)
+                    .keepAliveTimeout(10, TimeUnit.SECONDS);
+            if (tls != null && tls.serverName() != null) {
+                builder.overrideAuthority(tls.serverName());
+            }
+            return configure.apply(builder).build();
+        };
+        channel = dial.get();
         this.credentials = credentials;
         this.timeout = timeout;
     }
@@ -94,8 +103,27 @@ final class Link implements AutoCloseable {
         whenClosed.remove(told);
     }
 
+    private synchronized ManagedChannel channel() {
+        return channel;
+    }
+
+    /**
+     * Has new calls go over a new connection, because this stream hears nothing: gRPC would use its connection for as long
+     * as keepalive takes to give that up. Streams on it that are in order stay; it closes with the last of them.
+     */
+    synchronized void leave(Stream stream) {
+        left.removeIf(ManagedChannel::isTerminated);
+        if (closed || stream.channel != channel) {
+            return;
+        }
+        left.add(channel);
+        channel.shutdown();
+        channel = dial.get();
+    }
+
     /** Begins a Subscribe call. Its messages come in a thread of gRPC, one at a time. */
     Stream subscribe(String route, Receiver receiver) {
+        ManagedChannel channel = channel();
         if (channel.getState(false) == ConnectivityState.TRANSIENT_FAILURE) {
             // gRPC waits up to two minutes before it connects again; how long to wait is the session's decision.
             channel.enterIdle();
@@ -110,7 +138,7 @@ final class Link implements AutoCloseable {
         try {
             ClientCall<SubscribeRequest, byte[]> call = channel.newCall(SUBSCRIBE, options);
             call.start(new Listener(receiver), headers);
-            return new Stream(call);
+            return new Stream(call, channel);
         } finally {
             Context.ROOT.detach(previous);
         }
@@ -119,14 +147,14 @@ final class Link implements AutoCloseable {
     /** One call of the ChangeFeed service. Throws FeedmuxException. */
     <T> T feeds(Function<ChangeFeedGrpc.ChangeFeedBlockingStub, T> call) {
         return unary(() -> call.apply(credentials
-                .on(ChangeFeedGrpc.newBlockingStub(channel))
+                .on(ChangeFeedGrpc.newBlockingStub(channel()))
                 .withDeadlineAfter(timeout.toNanos(), TimeUnit.NANOSECONDS)));
     }
 
     /** One call of the Subscriptions service. Throws FeedmuxException. */
     <T> T subscriptions(Function<SubscriptionsGrpc.SubscriptionsBlockingStub, T> call) {
         return unary(() -> call.apply(credentials
-                .on(SubscriptionsGrpc.newBlockingStub(channel))
+                .on(SubscriptionsGrpc.newBlockingStub(channel()))
                 .withDeadlineAfter(timeout.toNanos(), TimeUnit.NANOSECONDS)));
     }
 
@@ -134,7 +162,10 @@ final class Link implements AutoCloseable {
     public void close() {
         closed = true;
         whenClosed.forEach(Runnable::run);
-        channel.shutdownNow();
+        synchronized (this) {
+            channel.shutdownNow();
+            left.forEach(ManagedChannel::shutdownNow);
+        }
     }
 
     static FeedmuxException clientClosed() {
@@ -163,9 +194,11 @@ final class Link implements AutoCloseable {
     /** One Subscribe call. For one thread at a time. */
     static final class Stream {
         private final ClientCall<SubscribeRequest, byte[]> call;
+        private final ManagedChannel channel;
 
-        private Stream(ClientCall<SubscribeRequest, byte[]> call) {
+        private Stream(ClientCall<SubscribeRequest, byte[]> call, ManagedChannel channel) {
             this.call = call;
+            this.channel = channel;
         }
 
         void send(SubscribeRequest request) {

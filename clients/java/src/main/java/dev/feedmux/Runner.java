@@ -184,6 +184,9 @@ final class Runner {
     }
 
     private void silent() {
+        if (stream != null) {
+            link.leave(stream);
+        }
         lost(unavailable("nothing heard for " + watchdog.silence().toMillis() / 1000.0 + " s"));
     }
 

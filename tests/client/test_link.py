@@ -1,0 +1,54 @@
+"""The way to the server: what a stream's end says, and connections that have died."""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import grpc
+import pytest
+
+import feedmux
+from tests.client.scripted_server import Call, ScriptedServer, batch, opened
+
+QUICK = feedmux.SessionOptions(backoff_first_s=0.01, backoff_most_s=0.05, ack_interval_s=0.0, close_timeout_s=1.0)
+
+
+async def beside(server: ScriptedServer, work: Callable[[feedmux.AsyncClient], Coroutine[Any, Any, Any]]) -> Any:
+    """Runs a client on an event loop and in a thread of its own, so that it can stop while the server goes on."""
+
+    async def run() -> Any:
+        client = feedmux.AsyncClient(server.address, session=QUICK)
+        try:
+            return await work(client)
+        finally:
+            await client.close()
+
+    return await asyncio.to_thread(asyncio.run, run())
+
+
+async def test_a_write_at_the_end_of_a_stream_does_not_hide_why_it_ended() -> None:
+    """Messages that are not read yet keep the status from the client: then writes fail that know nothing of it."""
+
+    async def script(call: Call) -> None:
+        await call.send(opened(), *(batch(number, [number]) for number in range(1, 6)))
+        await call.until_acked(1)
+        await call.send(*(batch(number, [number]) for number in range(6, 301)))
+        await call.abort(grpc.StatusCode.ABORTED, "FENCED", cause="TAKEOVER")
+
+    seen: list[int] = []
+
+    async def work(client: feedmux.AsyncClient) -> None:
+        async with client.subscription("s").open() as session:
+            async for event in session:
+                session.ack(event)
+                seen.append(event.sequence)
+                if event.sequence == 5:
+                    await asyncio.sleep(0.05)
+                    time.sleep(0.5)  # The event loop stands still, and everything comes at once.
+
+    async with ScriptedServer(script) as server, asyncio.timeout(20):
+        with pytest.raises(feedmux.Fenced):
+            await beside(server, work)
+        assert seen == list(range(1, 301)), "events before the end"
+        assert len(server.calls) == 1
