@@ -79,11 +79,12 @@ async def _abuse(gate: Gate, task: Abuse) -> Abused:
         for thread in Path("/proc/self/task").iterdir():
             os.sched_setscheduler(int(thread.name), os.SCHED_IDLE, os.sched_param(0))
         began_s, done.calls, done.rejected = time.process_time(), 0, {}
-        works = [asyncio.create_task(_again(call, done)) for name in task.vectors for call in VECTORS[name](tenant)]
+        works = {asyncio.create_task(_again(call, done)) for name in task.vectors for call in VECTORS[name](tenant)}
         await asyncio.to_thread(gate.stopped.wait)
-        for each in works:
-            each.cancel()
-        await asyncio.wait(works)
+        while works:  # gRPC may tell a cancellation as an error of the call
+            for each in works:
+                each.cancel()
+            _, works = await asyncio.wait(works, timeout=0.5)
         done.cpu_s = time.process_time() - began_s
     return done
 
