@@ -498,6 +498,9 @@ class QuotaSection(_Section):
     """What a tenant may use of one replica. Counts refuse what exceeds them; rates slow it down."""
 
     subscriptions: int = Field(default=1_000, ge=0, description="Durable subscriptions that exist.")
+    subscription_bytes: int = Field(
+        default=8 << 20, ge=0, description="Their definitions, as they are stored; one is 64 KiB at most."
+    )
     streams: int = Field(
         default=200,
         ge=0,

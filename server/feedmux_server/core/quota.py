@@ -24,6 +24,8 @@ class Quotas:
 
     subscriptions: int = UNLIMITED
     """Durable subscriptions that exist."""
+    subscription_bytes: int = UNLIMITED
+    """Of their definitions, as they are stored."""
     streams: int = UNLIMITED
     """Subscribe, Watch and ReadRange calls at a time, from when their caller is known."""
     shared_streams: int = UNLIMITED
@@ -181,10 +183,13 @@ class Account:
         self._events.take(events, now_s)
         self._bytes.take(size, now_s)
 
-    def usage(self, subscriptions: int | None, trailing_streams: int) -> dict[str, tuple[int, int | None]]:
+    def usage(
+        self, subscriptions: int | None, trailing_streams: int, subscription_bytes: int | None = None
+    ) -> dict[str, tuple[int, int | None]]:
         """Each quota's limit, and what is used of it; None for rates and sizes."""
         used = {
             "subscriptions": subscriptions,
+            "subscription_bytes": subscription_bytes,
             "streams": self.streams,
             "calls": self.calls,
             "shared_streams": len(self.feeds),

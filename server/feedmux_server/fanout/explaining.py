@@ -1,5 +1,6 @@
 """What opening a feed would meet, asked of its source: for `rpc.explain`. Reads no event."""
 
+import asyncio
 from dataclasses import dataclass
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
@@ -13,6 +14,7 @@ from feedmux_server.source.mongo import Source
 from feedmux_server.source.reader import ChangeStreamReader, Failed, ReadLimits
 
 IMAGES_MAX = 1_000
+_COLLECTIONS_AT_ONCE = 20
 _NOT_PERMITTED = frozenset({ErrorReason.SOURCE_UNAUTHORIZED, ErrorReason.SOURCE_UNSUITABLE})
 _WITH_IMAGES = frozenset({"whenAvailable", "required"})
 
@@ -36,7 +38,9 @@ async def collection_images(source: Source, grants: Grants, feed: FeedSpec) -> l
     found: list[CollectionImages] = []
     try:
         for database in [scope.database] if scope.database else sorted(await source.databases()):
-            for name, enabled in sorted((await source.collections(database)).items()):
+            for number, (name, enabled) in enumerate(sorted((await source.collections(database)).items())):
+                if number % _COLLECTIONS_AT_ONCE == 0:
+                    await asyncio.sleep(0)  # deliveries do not wait for thousands of collections
                 if (scope.collection and name != scope.collection) or not is_served(database, name):
                     continue
                 judged = judged_by_images(grants, scope, database, name)

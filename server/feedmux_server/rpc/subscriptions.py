@@ -1,6 +1,8 @@
 """The Subscriptions service: durable, named readers, kept in Redis."""
 
+import asyncio
 import hashlib
+from contextlib import AbstractAsyncContextManager
 
 from google.protobuf import empty_pb2
 
@@ -21,6 +23,11 @@ from feedmux_server.telemetry.audit import AuditEvent
 
 PAGE_DEFAULT = 100
 PAGE_MAX = 1_000
+PAGE_BYTES_MAX = 1 << 20
+"""Of a page as a response."""
+MESSAGES_AT_ONCE = 20
+DEFINITION_BYTES_MAX = 64 * 1024
+"""As it is stored."""
 _UPDATABLE = frozenset({"feed", "on_invalidate", "on_history_lost"})
 
 
@@ -38,17 +45,18 @@ class Subscriptions:
         _check_policies(wanted)
         key = self._service.key_of(await self._service.feed_of(wanted.feed, tenant), tenant)
         place = await self._resolve(convert.start(request.start), tenant, key)
-        definition = convert.definition(wanted)
+        definition = _checked(convert.definition(wanted))
         await self._check_room(tenant, wanted.name)
-        stored = await self._service.store.create(
-            tenant,
-            wanted.name,
-            definition=definition,
-            etag=_etag(definition),
-            position=self._service.positions(key, tenant).encode(place),
-            cluster_time=place.cluster_time,
-            order=order_bytes(place),
-        )
+        async with self._room_for(tenant, wanted.name, definition):
+            stored = await self._service.store.create(
+                tenant,
+                wanted.name,
+                definition=definition,
+                etag=_etag(definition),
+                position=self._service.positions(key, tenant).encode(place),
+                cluster_time=place.cluster_time,
+                order=order_bytes(place),
+            )
         return self._message(stored).SerializeToString()
 
     async def get(self, data: bytes, context: Context) -> bytes:
@@ -65,10 +73,14 @@ class Subscriptions:
         if request.page_token:
             check_name("page_token", request.page_token)
         page_size = min(request.page_size or PAGE_DEFAULT, PAGE_MAX)
-        page, after = await self._service.store.list(tenant, page_size=page_size, after=request.page_token)
-        response = subscriptions_pb2.ListSubscriptionsResponse(
-            subscriptions=[self._message(stored) for stored in page], next_page_token=after
+        page, after = await self._service.store.list(
+            tenant, page_size=page_size, after=request.page_token, bytes_max=PAGE_BYTES_MAX
         )
+        response = subscriptions_pb2.ListSubscriptionsResponse(next_page_token=after)
+        for number, stored in enumerate(page, 1):
+            response.subscriptions.append(self._message(stored))
+            if number % MESSAGES_AT_ONCE == 0:
+                await asyncio.sleep(0)  # deliveries do not wait for a whole page
         return response.SerializeToString()
 
     async def update(self, data: bytes, context: Context) -> bytes:
@@ -95,15 +107,16 @@ class Subscriptions:
                 field="subscription.feed",
             )
         self._service.key_of(spec, tenant)
-        definition = convert.definition(content)
+        definition = _checked(convert.definition(content))
         # Without an etag of the caller's the one just read guards the read-modify-write.
-        updated = await self._service.store.update(
-            tenant,
-            wanted.name,
-            definition=definition,
-            etag=_etag(definition),
-            expected_etag=wanted.etag or stored.etag,
-        )
+        async with self._room_for(tenant, wanted.name, definition):
+            updated = await self._service.store.update(
+                tenant,
+                wanted.name,
+                definition=definition,
+                etag=_etag(definition),
+                expected_etag=wanted.etag or stored.etag,
+            )
         self._service.batcher.recheck(tenant, wanted.name)
         return self._message(updated).SerializeToString()
 
@@ -143,6 +156,20 @@ class Subscriptions:
 
     def _message(self, stored: StoredSubscription) -> subscriptions_pb2.Subscription:
         return _message(stored, self._service.unused_days)
+
+    def _room_for(self, tenant: str, name: str, definition: bytes) -> AbstractAsyncContextManager[None]:
+        """While the definition is written. Raises QUOTA_EXCEEDED where the tenant's would be too large together."""
+        store, most = self._service.store, self._service.hub.accounts.of(tenant).quotas.subscription_bytes
+
+        async def stored_size() -> int:
+            try:
+                return len((await store.get(tenant, name)).definition)
+            except FeedmuxError as error:
+                if error.reason is ErrorReason.SUBSCRIPTION_NOT_FOUND:
+                    return 0
+                raise
+
+        return store.sizes.reserved(tenant, name, len(definition), most, stored_size)
 
     async def _check_room(self, tenant: str, name: str) -> None:
         """Raises QUOTA_EXCEEDED for one more than allowed. Those who create at the same moment may exceed it by as
@@ -184,6 +211,19 @@ def _check_policies(subscription: subscriptions_pb2.Subscription) -> None:
             raise FeedmuxError(
                 ErrorReason.MESSAGE_INVALID, f"{name} is not one this server knows", {"field": name}, field=name
             )
+
+
+def _checked(definition: bytes) -> bytes:
+    """Raises MESSAGE_INVALID for a definition that is too large to be stored."""
+    if len(definition) > DEFINITION_BYTES_MAX:
+        raise FeedmuxError(
+            ErrorReason.MESSAGE_INVALID,
+            f"the subscription's definition takes {len(definition)} bytes; {DEFINITION_BYTES_MAX} are allowed. A"
+            " pipeline in BSON takes less than one in Extended JSON",
+            {"field": "subscription"},
+            field="subscription",
+        )
+    return definition
 
 
 def _etag(definition: bytes) -> str:

@@ -4,6 +4,7 @@
     feedmux:position-keys           the keys of positions, unless a file holds them (`signing_keys`)
     feedmux:1:{TENANT/NAME}         a subscription: position, epoch, lease, definition (see lua/)
     feedmux:1:names:{TENANT}        the names of a tenant's subscriptions, for listing
+    feedmux:1:sizes:{TENANT}        bytes of a tenant's definitions, by name and in all
     feedmux:1:sweep                 held by the replica that looks for unused subscriptions
 
 Servers of two layouts must not run side by side: a newer layout is refused. What only adds fields keeps its number.

@@ -14,6 +14,7 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.lease import LeaseRules
 from feedmux_server.state.commands import Argument
 from feedmux_server.state.connection import Client
+from feedmux_server.state.definition_sizes import DefinitionSizes
 from feedmux_server.state.failure import is_of_one_key, state_unavailable
 from feedmux_server.state.model import (
     CommitOutcome,
@@ -28,6 +29,10 @@ from feedmux_server.state.scripts import Answer, ScriptCall, ScriptRunner
 from feedmux_server.telemetry.observer import NOBODY, Observer
 
 _PAGE: Final = 200
+_PIECE: Final = 16
+"""Subscriptions in one answer of Redis: a megabyte at most."""
+_MESSAGE_BYTES: Final = 512
+"""Of a subscription as a message, beside its definition and position, at most."""
 TOMBSTONE_S: Final = 24 * 3600.0
 
 
@@ -48,6 +53,7 @@ class SubscriptionStore:
         self.rules = LeaseRules(lease_s=lease_s, tombstone_s=tombstone_s)
         self._prefix = key_prefix
         self._scripts = ScriptRunner(redis, timeout_s=timeout_s, observer=observer)
+        self.sizes = DefinitionSizes(self._scripts, key_prefix)
 
     def _key(self, tenant: str, name: str) -> str:
         return f"{self._prefix}:{{{tenant}/{name}}}"
@@ -85,16 +91,23 @@ class SubscriptionStore:
         """All subscriptions of a tenant by name, read page by page."""
         after, more = "", True
         while more:
-            page, after = await self.list(tenant, page_size=_PAGE, after=after)
+            page, after = await self.list(tenant, page_size=_PAGE, after=after, bytes_max=_PIECE << 16)
             more = bool(after)
+            await self.sizes.correct(tenant, page)
             for stored in page:
                 yield stored
 
-    async def list(self, tenant: str, *, page_size: int, after: str = "") -> tuple[Sequence[StoredSubscription], str]:
-        """At most `page_size` subscriptions named above `after`, and the `after` of the next page or ''."""
+    async def list(
+        self, tenant: str, *, page_size: int, after: str = "", bytes_max: int = 1 << 20
+    ) -> tuple[Sequence[StoredSubscription], str]:
+        """At most `page_size` subscriptions named above `after`, and the `after` of the next page or ''.
+
+        Fewer where their messages would take more than `bytes_max` bytes together; one there is in any case.
+        """
         found: list[StoredSubscription] = []
+        size = 0
         while len(found) <= page_size:
-            wanted = page_size + 1 - len(found)
+            wanted = min(_PIECE, page_size + 1 - len(found))
             lower = f"({after}" if after else "-"
             names = [
                 name.decode()
@@ -109,7 +122,11 @@ class SubscriptionStore:
                         raise state_unavailable(answer)
                     continue
                 if _status(answer) == "OK":
-                    found.append(_subscription(name, answer))
+                    stored = _subscription(name, answer)
+                    size += len(stored.definition) + len(stored.position) + _MESSAGE_BYTES
+                    if found and size > bytes_max:
+                        return found[:page_size], found[:page_size][-1].name
+                    found.append(stored)
                 else:
                     await self._clean_index(tenant, name)
             if len(names) < wanted:
@@ -145,7 +162,7 @@ class SubscriptionStore:
         """Deletes it and fences an open session. Raises SUBSCRIPTION_NOT_FOUND, ETAG_MISMATCH."""
         tombstone_ms = round(self.rules.tombstone_s * 1000)
         _check(name, await self._run("delete", tenant, name, expected_etag, tombstone_ms))
-        await self._scripts.command("ZREM", self._names_key(tenant), name)
+        await self._unindex(tenant, name)
 
     async def expire(self, tenant: str, name: str, unused_s: float) -> bool:
         """Deletes it if nobody has used it for so long; whether it did."""
@@ -153,7 +170,7 @@ class SubscriptionStore:
         answer = await self._run("expire", tenant, name, round(unused_s * 1000), tombstone_ms)
         if _status(answer) != "OK":
             return False
-        await self._scripts.command("ZREM", self._names_key(tenant), name)
+        await self._unindex(tenant, name)
         return True
 
     async def claim_sweep(self, for_s: float) -> bool:
@@ -217,8 +234,12 @@ class SubscriptionStore:
     async def _index(self, tenant: str, name: str) -> None:
         await self._scripts.command("ZADD", self._names_key(tenant), 0, name)
 
-    async def _clean_index(self, tenant: str, name: str) -> None:
+    async def _unindex(self, tenant: str, name: str) -> None:
         await self._scripts.command("ZREM", self._names_key(tenant), name)
+        await self.sizes.drop(tenant, name)
+
+    async def _clean_index(self, tenant: str, name: str) -> None:
+        await self._unindex(tenant, name)
         # Created in between? Its entry may have been the one just removed.
         if _status(await self._run("get", tenant, name)) == "OK":
             await self._index(tenant, name)

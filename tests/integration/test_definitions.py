@@ -1,0 +1,176 @@
+"""Definitions of subscriptions are bounded one by one, in all, and in every answer that holds many."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+from pymongo.database import Database
+
+from feedmux.v1 import feed_pb2, operator_pb2
+from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_server.state.scripts import Answer, ScriptCall
+from feedmux_server.tenants.registry import hash_key
+from tests.integration.servers import KEY_A, KEY_B, OPERATOR_KEY, Here, serving, settings
+from tests.integration.test_request_costs import LOOP_MS_MAX, REPEATS, longest_callback
+from tests.integration.wire import Api, feed, refusal, refused
+
+Documents = Database[dict[str, Any]]
+Limited = Callable[..., AbstractAsyncContextManager[Here]]
+
+
+@pytest.fixture
+def limited(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path, name: str) -> Limited:
+    """`async with limited(subscription_bytes=…) as here`: a tenant of its own with these quotas."""
+
+    @asynccontextmanager
+    async def make(**quotas: int) -> AsyncIterator[Here]:
+        configuration = settings(mongo.uri, redis_server.url)
+        path = tmp_path / "tenants.yaml"
+        tenants = [
+            {"name": f"{name}-a", "api_key_hashes": [hash_key(KEY_A)], "quotas": {"requests_per_s": 10_000, **quotas}},
+            {"name": f"{name}-b", "api_key_hashes": [hash_key(KEY_B)]},
+        ]
+        path.write_text(json.dumps({"tenants": tenants}))
+        configuration["tenants_file"] = str(path)
+        configuration["operator_key_hashes"] = [hash_key(OPERATOR_KEY)]
+        async with serving(configuration, key=KEY_A) as here:
+            yield here
+
+    return make
+
+
+def of_size(database: str, size: int, pad: str = "x") -> feed_pb2.Feed:
+    return feed(database, "c", json.dumps([{"$match": {"a": pad * (size - 60)}}]))
+
+
+async def sum_of(here: Here, name: str) -> int:
+    return (await here.server.service.store.sizes.sums([f"{name}-a"]))[f"{name}-a"]
+
+
+async def stored_bytes(here: Here, name: str) -> int:
+    return sum([len(each.definition) async for each in here.server.service.store.every(f"{name}-a")])
+
+
+async def test_one_definition_is_64_kib_at_most(limited: Limited, database: Documents, name: str) -> None:
+    async with limited() as here:
+        large = of_size(database.name, 70_000)
+        outcome = await refused(here.api.create("large", large))
+        assert (outcome.code, outcome.reason) == ("INVALID_ARGUMENT", "PIPELINE_INVALID")
+        spaces = feed(database.name, "c", "[" + " " * 70_000 + "]")
+        outcome = await refused(here.api.create("large", spaces))
+        assert (outcome.reason, outcome.metadata["field"]) == ("MESSAGE_INVALID", "subscription")
+        await here.api.create("small", feed(database.name, "c"))
+        assert (await refused(here.api.update(["feed"], name="small", feed=spaces))).reason == "MESSAGE_INVALID"
+        await here.api.update(["feed"], name="small", feed=of_size(database.name, 65_000))
+        assert await sum_of(here, name) == await stored_bytes(here, name) > 64_000
+
+
+async def test_all_definitions_together_have_a_quota(limited: Limited, database: Documents, name: str) -> None:
+    async with limited(subscription_bytes=200_000) as here, here.api.with_key(KEY_B) as other:
+        size = 60_000
+        for number in range(3):
+            await here.api.create(f"s{number}", of_size(database.name, size))
+        full = await refused(here.api.create("s3", of_size(database.name, size)))
+        assert (full.code, full.metadata["quota"]) == ("RESOURCE_EXHAUSTED", "subscription_bytes")
+        await here.api.create("tiny", feed(database.name, "c"))
+        grown = await refused(here.api.update(["feed"], name="tiny", feed=of_size(database.name, size)))
+        assert grown.metadata["quota"] == "subscription_bytes"
+        # The same again is no further one, nor is one that does not come to be.
+        await here.api.create("s0", of_size(database.name, size))
+        assert (await refused(here.api.create("s0", feed(database.name, "d")))).reason == "SUBSCRIPTION_EXISTS"
+        assert (await refused(here.api.update(["feed"], name="s9", feed=feed(database.name, "c")))).code == "NOT_FOUND"
+        assert await sum_of(here, name) == await stored_bytes(here, name)
+        await here.api.delete("s0")
+        await here.api.update(["feed"], name="s1", feed=feed(database.name, "c"))
+        await here.api.create("s3", of_size(database.name, size))
+        await other.create("s3", of_size(database.name, size))
+        request, metadata = operator_pb2.ListTenantsRequest(), (("authorization", f"Bearer {OPERATOR_KEY}"),)
+        answer = await here.api.operator.ListTenants(request, metadata=metadata)
+        [usage] = [each for each in answer.tenants if each.tenant == f"{name}-a"]
+        [use] = [each for each in usage.quotas if each.quota == "subscription_bytes"]
+        assert (use.limit, use.used) == (200_000, await stored_bytes(here, name))
+
+
+async def test_creating_at_the_same_time_does_not_exceed_it(limited: Limited, database: Documents, name: str) -> None:
+    async with limited(subscription_bytes=200_000) as here:
+        calls = [here.api.create(f"s{number}", of_size(database.name, 60_000)) for number in range(12)]
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        refusals = [refusal(each) for each in outcomes if isinstance(each, grpc.aio.AioRpcError)]
+        assert {each.metadata["quota"] for each in refusals} == {"subscription_bytes"}
+        assert len(refusals) == 9
+        assert await sum_of(here, name) == await stored_bytes(here, name) < 200_000
+
+
+async def test_failed_creates_do_not_make_room(limited: Limited, database: Documents, name: str) -> None:
+    async with limited(subscription_bytes=200_000) as here:
+        feeds = [of_size(database.name, 60_000, pad) for pad in "ab"]
+        for number in range(5):
+            calls = [here.api.create(f"s{number}", each) for each in feeds for _ in range(3)]
+            await asyncio.gather(*calls, return_exceptions=True)
+        assert await sum_of(here, name) == await stored_bytes(here, name) < 200_000
+
+
+async def test_sizes_that_are_wrong_are_corrected(limited: Limited, database: Documents, name: str) -> None:
+    async with limited() as here:
+        tenant, store = f"{name}-a", here.server.service.store
+        for number in range(3):
+            await here.api.create(f"s{number}", of_size(database.name, 1_000))
+        for each, size in (("s0", 0), ("s1", 5_000_000)):
+            await store.sizes._set(tenant, each, size)
+        wanted = await stored_bytes(here, name)
+        assert await sum_of(here, name) == wanted
+
+
+async def pages(api: Api, page_size: int) -> list[tuple[int, Sequence[str]]]:
+    found: list[tuple[int, Sequence[str]]] = []
+    token = ""
+    while True:
+        page = await api.page(page_size, token)
+        found.append((page.ByteSize(), [each.name for each in page.subscriptions]))
+        token = page.next_page_token
+        if not token:
+            return found
+
+
+async def test_a_page_is_a_mebibyte_at_most(
+    limited: Limited, database: Documents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with limited() as here:
+        names = sorted(f"s{number}" for number in range(40))
+        large = of_size(database.name, 60_000)
+        await asyncio.gather(*(here.api.create(each, large) for each in names))
+        runner = here.server.service.store._scripts
+        run_many, asked = runner.run_many, []
+
+        async def counted(calls: Sequence[ScriptCall]) -> list[Answer | Exception]:
+            asked.append(len(calls))
+            return await run_many(calls)
+
+        monkeypatch.setattr(runner, "run_many", counted)
+        for page_size, most in ((0, 17), (1000, 17), (7, 7)):
+            found = await pages(here.api, page_size)
+            assert [each for _, page in found for each in page] == names
+            assert all(size <= 1 << 20 and 1 <= len(page) <= most for size, page in found)
+        assert max(asked) <= 16
+
+
+async def test_a_long_list_does_not_hold_the_loop(
+    limited: Limited, database: Documents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with limited() as here:
+        wanted = feed(database.name, "c")
+        for begin in range(0, 400, 50):
+            await asyncio.gather(*(here.api.create(f"s{begin + number}", wanted) for number in range(50)))
+        method: Any = here.api.channel.unary_unary("/feedmux.v1.Subscriptions/ListSubscriptions")
+        costs = []
+        for _ in range(REPEATS):
+            with longest_callback(monkeypatch) as longest:
+                answer = await method(b"\x08\xe8\x07", metadata=here.api.metadata)  # page_size 1000
+            costs.append(longest())
+        assert len(answer) > 400 * 100
+        assert min(costs) <= LOOP_MS_MAX
