@@ -536,6 +536,11 @@ class QuotaSection(_Section):
         ge=1 << 20,
         description="Read for PlanRange and not yet by ReadRange; at it a plan ends with what it has.",
     )
+    messages_per_s: int = Field(
+        default=5_000,
+        ge=100,
+        description="Acknowledgements and credits that its sessions send together; above it they are read more slowly.",
+    )
     calls: int = Field(
         default=200,
         ge=1,

@@ -33,8 +33,11 @@ class RawConnection:
     def __exit__(self, *_: object) -> None:
         self._socket.close()
 
-    def call(self, method: str, metadata: Sequence[tuple[str, str]] = (), unfinished: int = 0) -> int:
-        """Opens a stream, and has the beginning of a message of so many bytes ready to be sent; the stream's number."""
+    def call(
+        self, method: str, metadata: Sequence[tuple[str, str]] = (), unfinished: int = 0, compressed: bytes = b""
+    ) -> int:
+        """Opens a stream, and has a message ready to be sent: the beginning of one of `unfinished` bytes, or one that
+        is `compressed`. The stream's number."""
         number, self._next = self._next, self._next + 2
         fields = [
             (":method", "POST"),
@@ -49,6 +52,8 @@ class RawConnection:
         self._windows[number] = self._stream_window
         if unfinished:
             self._left[number] = b"\0" + struct.pack(">I", unfinished) + b"x" * (unfinished - 1)
+        if compressed:
+            self._left[number] = b"\1" + struct.pack(">I", len(compressed)) + compressed
         return number
 
     def pump(self) -> int:

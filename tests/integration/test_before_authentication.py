@@ -1,6 +1,7 @@
 """What a caller without credentials, or with credentials and without a request, can make the server hold."""
 
 import asyncio
+import gzip
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
@@ -33,11 +34,12 @@ from tests.integration.wire import Refused, Session, feed, refused
 Documents = Database[dict[str, Any]]
 Limited = Callable[..., AbstractAsyncContextManager[Here]]
 UNFINISHED = 250_000
+CREATE = "/feedmux.v1.Subscriptions/CreateSubscription"
 DATA_METHODS = (
     "/feedmux.v1.ChangeFeed/Subscribe",
     "/feedmux.v1.ChangeFeed/Watch",
     "/feedmux.v1.ChangeFeed/Explain",
-    "/feedmux.v1.Subscriptions/CreateSubscription",
+    CREATE,
     "/grpc.health.v1.Health/Check",
     "/grpc.health.v1.Health/Watch",
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
@@ -71,9 +73,9 @@ def limited(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> Lim
     return make
 
 
-def resident_mib(pid: int) -> float:
+def resident_mib(pid: int, what: str = "VmRSS") -> float:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
+        if line.startswith(f"{what}:"):
             return int(line.split()[1]) / 1024
     raise AssertionError("the process has no memory")
 
@@ -107,6 +109,28 @@ async def test_unfinished_requests_without_credentials_hold_little(
             # The tenant is served meanwhile.
             await api.page()
         assert held < 60, held
+
+
+async def test_compressed_requests_are_not_larger_than_others(
+    mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """A quarter of a megabyte that gzip makes 200 of, to methods that need no credentials and to one that does."""
+    bomb = gzip.compress(bytes(200 << 20), 9)
+    assert len(bomb) < 256 << 10
+    configuration = configured(mongo, redis_server, tmp_path)
+    async with server_process(configuration, tmp_path) as server, server.api(KEY_A) as api:
+        await api.page()
+        before = resident_mib(server.process.pid, "VmHWM")
+        known = (("authorization", f"Bearer {KEY_A}"),)
+        with connected(server.ports[0], 3) as connections:
+            for connection in connections:
+                for method, metadata in (("/grpc.health.v1.Health/Check", ()), (CREATE, known)):
+                    for _ in range(3):
+                        connection.call(method, (("grpc-encoding", "gzip"), *metadata), compressed=bomb)
+            await asyncio.to_thread(pump_all, connections, 3.0)
+            assert all(len(connection.ended) == 6 for connection in connections)
+        await api.page()
+        assert resident_mib(server.process.pid, "VmHWM") - before < 60
 
 
 async def test_credentials_decide_before_the_request_is_there(limited: Limited) -> None:

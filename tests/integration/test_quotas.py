@@ -143,6 +143,26 @@ async def test_large_requests_count_for_more(limited: Limited, database: Documen
         await other.resolve(feed(database.name, "c"), LATEST)
 
 
+async def test_messages_of_sessions_are_read_more_slowly(limited: Limited, database: Documents) -> None:
+    async with limited(messages_per_s=100) as here, here.api.with_key(KEY_B) as other:
+        wanted = feed(database.name, "c")
+        sessions = [await here.api.session(feed=wanted, credit=wire.Credit(events=1, bytes=1)) for _ in range(2)]
+        for session in sessions:
+            await session.opened()
+        began_s = time.monotonic()
+        for _ in range(250):
+            for session in sessions:
+                await session.credit(1, 1)
+        lives = list(here.server.service.live.values())
+        await until(lambda: all(live.session.subscriber.credit.events == 251 for live in lives))
+        # 500 messages at 100 a second, of which two seconds' worth may come at once.
+        assert time.monotonic() - began_s >= 2.9
+        quick = await other.open(feed=wanted)
+        quick.cancel()
+        for session in sessions:
+            session.cancel()
+
+
 async def test_a_tenant_without_grants_makes_nobody_check_its_pipeline(
     mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path, database: Documents
 ) -> None:

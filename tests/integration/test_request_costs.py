@@ -1,6 +1,7 @@
 """The largest request that is allowed costs the event loop two milliseconds at most, whatever it asks."""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,8 @@ from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2, operator_pb2, subscriptions_pb2
 from feedmux_server.embedded import RedisServer, ReplicaSet
 from feedmux_server.fanout.request_checks import KnownVerdicts
-from tests.integration.servers import Here, serving, settings
+from feedmux_server.tenants.registry import hash_key
+from tests.integration.servers import KEY_A, OPERATOR_KEY, Here, serving, settings
 from tests.integration.wire import LATEST, at
 
 Documents = Database[dict[str, Any]]
@@ -47,6 +49,14 @@ JSONS = {
     "no JSON": "x" * 196_000,
 }
 
+SMALL: dict[str, list[dict[str, Any]]] = {
+    "elements": [{"$match": {"a": {"$in": [None] * 110}}}],
+    "fields": [{"$project": {f"{number:x}": 1 for number in range(60)}}],
+    "expressions": [{"$match": {"$expr": {"$and": ["$a"] * 40}}}],
+    "stages": [{"$match": {}}] * 22,
+}
+"""Just small enough to be checked on the event loop."""
+
 
 def full_comment() -> bytes:
     return bson.encode({"comment": fields(720)})
@@ -63,6 +73,8 @@ def nasty_feeds(database: str) -> Iterator[tuple[str, feed_pb2.Feed]]:
         yield f"JSON {name}", feed_pb2.Feed(**base, **options, pipeline=feed_pb2.Pipeline(extended_json=text))
     for name, data in (("elements", pipeline_bson()), ("depth", deep_bson())):
         yield f"BSON {name}", feed_pb2.Feed(**base, **options, pipeline=feed_pb2.Pipeline(bson=data))
+    for name, stages in SMALL.items():
+        yield f"small {name}", feed_pb2.Feed(**base, pipeline=feed_pb2.Pipeline(bson=bson.encode({"pipeline": stages})))
     yield "comment", feed_pb2.Feed(**base, comment=full_comment())
     yield "collation", feed_pb2.Feed(**base, collation=bson.encode(fields(720)))
     yield "comment of 4 MiB", feed_pb2.Feed(**base, comment=bson.encode({"comment": [None] * 25_000}))
@@ -148,9 +160,23 @@ RAW = {
 }
 
 
-@pytest_asyncio.fixture(scope="module")
-async def alone(mongo: ReplicaSet, redis_server: RedisServer) -> AsyncIterator[Here]:
-    async with serving(settings(mongo.uri, redis_server.url)) as here:
+@pytest_asyncio.fixture(scope="module", params=["any pipelines", "bounded pipelines"])
+async def alone(
+    request: pytest.FixtureRequest,
+    mongo: ReplicaSet,
+    redis_server: RedisServer,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[Here]:
+    configuration = settings(mongo.uri, redis_server.url)
+    if request.param == "any pipelines":
+        async with serving(configuration) as here:
+            yield here
+        return
+    path = tmp_path_factory.mktemp("costs") / "tenants.yaml"
+    tenant = {"name": "costs", "api_key_hashes": [hash_key(KEY_A)], "quotas": {"requests_per_s": 1_000_000}}
+    path.write_text(json.dumps({"tenants": [tenant]}))
+    configuration |= {"tenants_file": str(path), "operator_key_hashes": [hash_key(OPERATOR_KEY)]}
+    async with serving(configuration, key=KEY_A) as here:
         yield here
 
 
@@ -173,8 +199,11 @@ def longest_callback(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], f
 
 async def ended(here: Here, method: str, data: bytes) -> None:
     """Until the server has answered, whatever it says."""
-    channel: Any = here.api.operator_channel if OPERATOR in method else here.api.channel
-    call = channel.unary_stream(f"/{method}")(data, timeout=20)
+    channel: Any = here.api.channel
+    metadata = here.api.metadata
+    if OPERATOR in method:
+        channel, metadata = here.api.operator_channel, (("authorization", f"Bearer {OPERATOR_KEY}"),)
+    call = channel.unary_stream(f"/{method}")(data, timeout=20, metadata=metadata)
     try:
         await call.read()
     except grpc.aio.AioRpcError as error:

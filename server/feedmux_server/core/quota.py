@@ -14,6 +14,7 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 UNLIMITED: Final = 1 << 62
 _BURST_S: Final = 1.0
 _REQUEST_BURST_S: Final = 5.0
+_MESSAGE_BURST_S: Final = 2.0
 _REQUEST_WAIT_MAX_S: Final = 1.0
 _RETRY_AFTER_S: Final = 5.0
 
@@ -42,6 +43,8 @@ class Quotas:
     pipeline_bytes: int = UNLIMITED
     requests_per_s: int = UNLIMITED
     """Calls of any kind, opening a stream is one; bytes and CPU of a request count as more calls."""
+    messages_per_s: int = UNLIMITED
+    """Messages that sessions send after their Open."""
     calls: int = UNLIMITED
     """Calls under way at a time that are no streams."""
 
@@ -98,6 +101,7 @@ class Account:
         self.quotas = quotas
         self._events = TokenBucket(quotas.events_per_s, _BURST_S, now_s)
         self._bytes = TokenBucket(quotas.bytes_per_s, _BURST_S, now_s)
+        self._messages = TokenBucket(quotas.messages_per_s, _MESSAGE_BURST_S, now_s)
         self._requests = TokenBucket(quotas.requests_per_s, _REQUEST_BURST_S, now_s)
         self._wake()
 
@@ -109,6 +113,11 @@ class Account:
             raise exceeded("requests_per_s", self.quotas.requests_per_s, retry_after_s=wait_s)
         self._requests.take(1, now_s)
         return wait_s
+
+    def message(self, now_s: float) -> float:
+        """Takes a message of a session; how long to wait before the next one is read."""
+        self._messages.take(1, now_s)
+        return self._messages.wait_s(now_s)
 
     def charge(self, requests: float, now_s: float) -> None:
         """What a call has cost beyond itself, as so many calls more; the next ones wait for it."""

@@ -1,6 +1,7 @@
 """ChangeFeed.Subscribe: a session with credits and acks, durable or inline."""
 
 import asyncio
+import time
 from dataclasses import dataclass
 
 from feedmux.v1 import change_feed_pb2 as wire
@@ -9,6 +10,7 @@ from feedmux_server.core.credit import CreditLimits, CreditWindow
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed import FeedSpec
 from feedmux_server.core.names import check_name
+from feedmux_server.core.quota import Account
 from feedmux_server.core.start import StartKind
 from feedmux_server.core.stream_key import StreamKey
 from feedmux_server.core.subscriber import JoinPoint
@@ -117,7 +119,8 @@ class Subscribe:
                     commits.submit(positions.encode(place), place.cluster_time, order_bytes(place), 0)
                 if request.HasField("credit"):
                     session.grant(request.credit.events, request.credit.bytes, zero_allowed=True)
-                client = asyncio.create_task(_listen(requests, session), name="subscribe-requests")
+                account = service.hub.accounts.of(tenant)
+                client = asyncio.create_task(_listen(requests, session, account), name="subscribe-requests")
                 await serve(session, framer, context.write)
         finally:
             if client is not None:
@@ -230,7 +233,7 @@ async def _first(requests: Requests, service: Service) -> wire.Open:
     raise FeedmuxError(ErrorReason.OPEN_REQUIRED, "the first message of a session must be open")
 
 
-async def _listen(requests: Requests, session: Session) -> None:
+async def _listen(requests: Requests, session: Session, account: Account) -> None:
     """Applies what the client sends. Its errors end the session."""
     try:
         async for data in requests:
@@ -238,6 +241,9 @@ async def _listen(requests: Requests, session: Session) -> None:
                 raise FeedmuxError(
                     ErrorReason.MESSAGE_INVALID, f"a message after open is larger than {LATER_BYTES_MAX} bytes"
                 )
+            wait_s = account.message(time.monotonic())
+            if wait_s > 0:
+                await asyncio.sleep(wait_s)
             request = convert.parse(wire.SubscribeRequest, data)
             match request.WhichOneof("message"):
                 case "credit":
