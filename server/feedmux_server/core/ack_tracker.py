@@ -65,7 +65,7 @@ class AckTracker:
     def progress(self, place: ResumeToken) -> bool:
         """Everything up to `place` was delivered. True when nothing is outstanding and `place` moved there: not to
         where the rest of a split event is still to come."""
-        if self.outstanding or not place.is_after(self.place) or place.may_be_inside_event:
+        if self.outstanding or self.place.reaches(place) or place.may_be_inside_event:
             return False
         self.place = place
         return True
@@ -80,7 +80,7 @@ class AckTracker:
         for index in range(stop - 1, first - 1, -1):
             place = chunk.ack_place(index)
             if place is not None:
-                if place.is_after(self.place):
+                if not self.place.reaches(place):
                     self.place = place
                 return
 

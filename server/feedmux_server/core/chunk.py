@@ -154,10 +154,19 @@ class Chunk:
         return self.end if index == self.count - 1 else self.token(index)
 
     def first_after(self, place: ResumeToken) -> int:
-        """Index of the first event behind `place`; `count` when there is none."""
-        if not self.end.is_after(place):
+        """Index of the first event behind `place`; `count` when there is none.
+
+        Where the place is of another token version, the first that may be behind it: of the events at its time, only
+        leading ones that are the very event of the place are known to be passed. What is cut off here and what is left
+        are delivered once each by two readers of whom one ends and the other begins at the place.
+        """
+        if place.reaches(self.end):
             return self.count
-        return bisect_left(range(self.count), True, key=lambda index: self.token(index).is_after(place))
+        first = bisect_left(range(self.count), True, key=lambda index: not place.reaches(self.token(index)))
+        if place.version != self.end.version:
+            while first < self.count and self.token(first).is_of_passed_event(place):
+                first += 1
+        return first
 
     def ack_place(self, index: int) -> ResumeToken | None:
         """The place to store when event `index` is acknowledged; None inside a split event."""

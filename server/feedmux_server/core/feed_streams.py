@@ -230,6 +230,7 @@ class FeedStreams:
             elif (
                 stream.state is StreamState.GATHERING
                 and not newest.from_invalidate
+                and newest.reaches(at.place)
                 and self._near(at.place.cluster_time, newest.cluster_time)
             ):
                 stream.lower_start(at)

@@ -1,8 +1,8 @@
 """Reads MongoDB's KeyString, as far as a person wants to see what a resume token says.
 
 Types that a KeyString keeps apart only by type bits come out alike: a whole double as an integer, a decimal
-as the nearest float. Nothing that decides anything reads tokens here; `resume_token` reads the leading
-fields by itself.
+as the nearest float. So nothing is decided by values that were read here; `resume_token` reads the leading
+fields by itself, and compares document keys as bytes.
 """
 
 import struct
@@ -44,6 +44,19 @@ class KeyStringReader:
         if read is None:
             raise ValueError("unknown type")
         return read(self)
+
+    def raw_fields(self) -> dict[str, bytes]:
+        """An object's fields with their values as they stand there."""
+        if self._byte() != 0x46:
+            raise ValueError("no object")
+        fields: dict[str, bytes] = {}
+        while not self._ends():
+            self._byte()
+            name = self.cstring()
+            begin = self.offset
+            self.read()
+            fields[name] = self._data[begin : self.offset]
+        return fields
 
     def take(self, count: int) -> bytes:
         end = self.offset + count

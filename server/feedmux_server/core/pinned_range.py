@@ -39,7 +39,7 @@ class PinnedRange:
         return sum(each.size for each in self.deliveries)
 
     def covers(self, after: ResumeToken, until: ResumeToken) -> bool:
-        return not self.after.is_after(after) and not until.is_after(self.end)
+        return after.reaches(self.after) and self.end.reaches(until)
 
     def slices(self, wanted: int) -> list[Slice]:
         """At most `wanted` consecutive slices of about equal bytes, cut between events. None of them is empty."""
@@ -76,7 +76,7 @@ class PinnedRange:
         """
         sequence = 1
         for piece, start in self._pieces():
-            if not piece.end.is_after(after):
+            if after.reaches(piece.end):
                 continue
             if not until.is_after(start):
                 break
@@ -124,13 +124,15 @@ def trimmed(delivery: Delivery, start: ResumeToken, until: ResumeToken) -> Deliv
     """What of a delivery lies at or before `until`; None when nothing does."""
     if not delivery.count:
         return None
-    if not delivery.end.is_after(until):
+    if until.reaches(delivery.end):
         return delivery
     chunk = as_chunk(delivery, start)
     # The place behind the last event may lie behind the event itself: events decide, not it.
     stop = chunk.first_after(until)
     if stop == 0:
         return None
+    if stop == chunk.count and not delivery.end.is_after(until):
+        return delivery  # of another token version: the place behind it may lie before `until` or after it
     return replace(_part(delivery, chunk, 0, stop), end=until)
 
 

@@ -104,7 +104,7 @@ class ReplayBuffer:
         self.bytes += size
 
     def covers(self, place: ResumeToken) -> bool:
-        return not self.oldest.is_after(place) and not place.is_after(self.newest)
+        return place.reaches(self.oldest) and not place.is_after(self.newest)
 
     def bytes_from(self, seq: int) -> int:
         """Bytes between the beginning of chunk `seq` and the newest place."""
@@ -115,10 +115,8 @@ class ReplayBuffer:
 
         `place` must not be before `oldest`.
         """
-        seq = (
-            bisect_left(range(self.first_seq, self.next_seq), True, key=lambda n: self._chunks[n].end.is_after(place))
-            + self.first_seq
-        )
+        chunks, seqs = self._chunks, range(self.first_seq, self.next_seq)
+        seq = self.first_seq + bisect_left(seqs, True, key=lambda n: not place.reaches(chunks[n].end))
         if seq == self.next_seq:
             return seq, 0
         chunk = self._chunks[seq]

@@ -2,7 +2,7 @@
 
 A token is a BSON document `{_data: hex}`, at times with `_typeBits`; `_data` is a KeyString whose leading
 fields say where in the history of the cluster it stands. Within one token version the bytes sort as the
-events do; across versions only the leading fields do, so places are compared by those. A layout that is not
+events do; across versions only the leading fields do (`is_after`, `reaches`). A layout that is not
 known is never compared: decoding raises.
 Down the data path: chunks keep tokens, `position` wraps them, `source` hands them to MongoDB as they are.
 """
@@ -95,10 +95,29 @@ class ResumeToken:
         return ResumeToken.high_water_mark(self.cluster_time, self.version) if self.may_be_inside_event else self
 
     def is_after(self, other: "ResumeToken") -> bool:
-        """Whether this place comes later. Across versions, fragments of one event count as one place."""
+        """Whether this place surely comes later. Across versions what follows the leading fields does not say so: the
+        events of one time, of several shards, come in another order."""
         if self.version == other.version:
             return self.key > other.key
         return self.key[:4] > other.key[:4]
+
+    def reaches(self, other: "ResumeToken") -> bool:
+        """Whether who has come here has surely passed `other`. Within one version that is `not other.is_after(self)`;
+        across versions both may be false, and then what lies between is to be delivered again rather than lost."""
+        if self.version == other.version:
+            return self.key >= other.key
+        mine, others = self.key[:4], other.key[:4]
+        return mine > others or (mine == others and self.is_high_water_mark)
+
+    def is_of_passed_event(self, place: "ResumeToken") -> bool:
+        """Whether this is the very event of a place of another version, or an earlier fragment of it."""
+        if self.version == place.version or self.key[:4] != place.key[:4]:
+            return False
+        mine, its = _identity(self), _identity(place)
+        if mine is None or its is None or mine[0] != its[0]:
+            return False
+        fragment, passed = mine[1], its[1]
+        return passed is None or (fragment is not None and fragment <= passed)
 
     def given_as(self, given: Given) -> Self:
         return self if given is self.given else replace(self, given=given)
@@ -218,6 +237,30 @@ def _read_tail(tail: bytes) -> tuple[str | None, dict[str, Any] | None, int | No
     except ValueError:
         pass
     return collection_uuid, identifier, fragment, tail[read_to:]
+
+
+def _identity(token: ResumeToken) -> tuple[bytes, int | None] | None:
+    """What names a document's event in tokens of both versions, and the fragment; None where it cannot be told.
+
+    Collection and document key, as bytes: decoded values are equal where MongoDB's are not."""
+    tail = token.key[4]
+    reader = KeyStringReader(tail)
+    try:
+        if not isinstance(reader.read(), UUID):
+            return None
+        begin = reader.offset
+        if token.version == 2:
+            fields = reader.raw_fields()
+            document_key = fields.get("documentKey", b"")
+        else:
+            reader.read()
+            document_key = tail[begin : reader.offset]
+        fragment = None if reader.at_end else reader.read()
+    except ValueError:
+        return None
+    if document_key[:1] != b"\x46" or not (fragment is None or isinstance(fragment, int)):
+        return None
+    return tail[:begin] + document_key, fragment
 
 
 def _key_string(raw: bytes) -> bytes:

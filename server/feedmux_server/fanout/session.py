@@ -379,6 +379,11 @@ class Session:
 
 
 def order_bytes(place: ResumeToken) -> bytes:
-    """Orders places of one cluster time as MongoDB does; the stored position moves forward only by it."""
+    """Orders places of one cluster time as MongoDB does; the stored position moves forward only by it.
+
+    Across versions, of which the later sorts after the other here: a session that begins at a place of an older version
+    may store what it has delivered since. Back to an older version that waits for the next cluster time.
+    """
     _, kind, transaction, from_invalidate, tail = place.key
-    return bytes((kind,)) + transaction.to_bytes(8) + bytes((from_invalidate,)) + tail
+    version = 0 if place.is_high_water_mark else place.version
+    return bytes((kind,)) + transaction.to_bytes(8) + bytes((from_invalidate, version)) + tail

@@ -163,7 +163,7 @@ class ChangeStreamReader:
         newest = chunks[-1].end if chunks else post_batch
         if newest is not None:
             self._source.saw(newest.cluster_time)
-        if newest is not None and newest.is_after(place):
+        if newest is not None and (chunks or newest.is_after(place)):
             # The start stays native until an event has come: MongoDB has not judged the token before, and by the
             # specification ("Resume Process") startAfter is kept until then, with the newest token.
             self._at = JoinPoint(newest, exact=True, native=None if chunks else self._at.native)
