@@ -176,6 +176,10 @@ async def running(
                     *credentials.start(service, tasks),
                     *HistoryWatch(hub, config.limits.history_look_s).start(tasks),
                     *telemetry.watch(look, tasks),
+                    *(
+                        tasks.create_task(each.read_watch.run(), name=f"read-watch-{name}")
+                        for name, each in hub.sources.items()
+                    ),
                     tasks.create_task(stored.run(), name="stored-history"),
                     tasks.create_task(unfit.watch(readiness), name="readiness"),
                     tasks.create_task(sweep(service), name="unused-subscriptions"),
@@ -270,7 +274,7 @@ def hub_limits(limits: LimitsSection, wide: WideSection) -> HubLimits:
             limits.join_distance_s,
         ),
         pump=PumpLimits(limits.gather_ms / 1000, limits.linger_s, limits.idle_close_s),
-        read=ReadLimits(limits.batch_events, limits.max_await_ms),
+        read=ReadLimits(limits.batch_events, limits.max_await_ms, limits.event_time_s),
         credit=CreditLimits(limits.credit_events, limits.credit_bytes),
         memory_bytes_max=limits.memory_bytes,
         trailing_max=limits.trailing_streams,

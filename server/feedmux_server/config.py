@@ -205,6 +205,10 @@ class LimitsSection(_Section):
         le=60_000,
         description="How long MongoDB waits for an event before it answers with how far it has read.",
     )
+    event_time_s: PositiveFloat = Field(
+        default=5.0,
+        description="How long MongoDB may compute on one event for the pipeline of a feed; then the feed ends.",
+    )
     gather_ms: float = Field(
         default=5.0, ge=0, le=1_000, description="Opens for one feed are gathered for this long and share one read."
     )

@@ -4,12 +4,13 @@ Owned by `app` for the life of the process; readers open cursors on it. Nothing 
 """
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import UTC
 from typing import Any, TypeVar
 
 import bson
+from bson.binary import UUID_SUBTYPE, Binary
 from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
@@ -27,7 +28,8 @@ from feedmux_server.core.oplog_forecast import OplogState
 from feedmux_server.source.examine import judge_hello
 from feedmux_server.source.failures import as_error
 from feedmux_server.source.history_reads import HistoryReads
-from feedmux_server.source.raw_cursor import RawChangeStreamCursor
+from feedmux_server.source.raw_cursor import RawChangeStreamCursor, run_on
+from feedmux_server.source.read_watch import Address, Operation, ReadWatch
 from feedmux_server.telemetry.observer import NOBODY, Observer, Span
 
 RETRY_AFTER_S = 2.0
@@ -85,6 +87,7 @@ class Source:
         self.connected = False
         """Whether it has once been found fit for change streams."""
         self.history_reads = HistoryReads(config.history_reads)
+        self.read_watch = ReadWatch(self)
         self.known_time = 0
         """The highest cluster time that this process has seen of the deployment since it last asked for it."""
         self._oplog_measurable = True
@@ -202,7 +205,12 @@ class Source:
         }
 
     async def open_cursor(
-        self, spec: FeedSpec, stages: list[Any], batch_events: int, max_await_ms: int
+        self,
+        spec: FeedSpec,
+        stages: list[Any],
+        batch_events: int,
+        max_await_ms: int,
+        opening: Callable[[bytes], None] | None = None,
     ) -> RawChangeStreamCursor:
         """Opens a change stream. Raises pymongo's errors, and FeedmuxError for a read preference that there is not."""
         database = self._client[spec.scope.database or "admin"].with_options(
@@ -219,7 +227,22 @@ class Source:
         if spec.comment:
             options["comment"] = bson.decode(spec.comment, _AS_GIVEN).get("comment")
         with self._span("aggregate", database.name, spec.scope.collection):
-            return await RawChangeStreamCursor.open(database, spec.scope.collection, stages, options)
+            return await RawChangeStreamCursor.open(database, spec.scope.collection, stages, options, opening)
+
+    async def operations(self, address: Address | None, sessions: list[bytes]) -> list[Operation]:
+        wanted = [Binary(each, UUID_SUBTYPE) for each in sessions]
+        fields = ("opid", "active", "numYields", "waitingForLock", "lsid", "shard", "cursor", "command")
+        pipeline = [
+            {"$currentOp": {"allUsers": False, "idleConnections": False}},
+            {"$match": {"lsid.id": {"$in": wanted}}},
+            {"$project": dict.fromkeys(fields, 1)},
+        ]
+        reply = await run_on(self._client, address, {"aggregate": 1, "pipeline": pipeline, "cursor": {}})
+        found: list[Operation] = reply["cursor"]["firstBatch"]
+        return found
+
+    async def kill_operation(self, address: Address | None, operation: Any) -> None:
+        await run_on(self._client, address, {"killOp": 1, "op": operation})
 
     async def _oldest(self) -> int:
         entry = await self._client.local["oplog.rs"].find_one({}, {"ts": 1}, sort=[("$natural", 1)])

@@ -3,11 +3,11 @@
 pymongo's public raw-batch cursor exists for collections only and does not show the postBatchResumeToken
 (docs/adr/0002), and it builds an object per event before it returns the bytes. This module is the one place that uses
 pymongo's private names: the aggregate command for databases, the raw cursor's `_unpack_response` and
-`_postbatchresumetoken`, `_retryable_read`, `_close_cursor_soon` and what it needs. The dependency is pinned to one
-minor release, and tests/integration/test_raw_cursor.py fails when they change.
+`_postbatchresumetoken`, `_retryable_read`, `_close_cursor_soon`, a session's `mark_dirty`, and what these need. The
+dependency is pinned to one minor release, and tests/integration/test_raw_cursor.py fails when they change.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +19,10 @@ from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.command_cursor import AsyncRawBatchCommandCursor
 from pymongo.asynchronous.database import AsyncDatabase
+from pymongo.asynchronous.mongo_client import AsyncMongoClient
 from pymongo.message import _CursorAddress
 from pymongo.operations import _Op
+from pymongo.read_preferences import ReadPreference
 
 from feedmux_server.cancelling import cancellable
 
@@ -118,22 +120,52 @@ class _RawAggregate(_DatabaseAggregationCommand):
         return self._database["$cmd.aggregate"]
 
 
+def _use_no_more(session: AsyncClientSession) -> None:
+    """An operation may go on in MongoDB under the session's id: no other cursor is to have it."""
+    if session._server_session is not None:
+        session._server_session.mark_dirty()
+
+
+async def run_on(
+    client: AsyncMongoClient[Any], address: tuple[str, int | None] | None, command: Any
+) -> Mapping[str, Any]:
+    """Runs a command of `admin` on the server with this address; None: the primary. Raises pymongo's errors."""
+
+    async def run(_session: Any, _server: Any, connection: Any, preference: Any) -> Mapping[str, Any]:
+        reply: Mapping[str, Any] = await connection.command("admin", command, preference, client=client)
+        return reply
+
+    return await cancellable(
+        client._retryable_read(run, ReadPreference.PRIMARY, None, "command", address=address, retryable=False)
+    )
+
+
 class RawChangeStreamCursor:
     """An open cursor. `session` must be the one it was opened in, for its whole life."""
 
     def __init__(self, cursor: AsyncRawBatchCommandCursor[Any], session: AsyncClientSession) -> None:
         self._cursor = cursor
         self._session = session
+        self._reading = False
+        """A read was sent, and its answer has not come, or will never be seen."""
 
     @classmethod
     async def open(
-        cls, database: AsyncDatabase[Any], collection: str, pipeline: list[Any], options: dict[str, Any]
+        cls,
+        database: AsyncDatabase[Any],
+        collection: str,
+        pipeline: list[Any],
+        options: dict[str, Any],
+        opening: Callable[[bytes], None] | None = None,
     ) -> "RawChangeStreamCursor":
-        """Runs the aggregate. `collection` is empty for a database or (on `admin`) the cluster.
+        """Runs the aggregate. `collection` is empty for a database or (on `admin`) the cluster. `opening` is told the
+        session's id before.
 
         Raises pymongo's errors. `options` are the aggregate's, with `batchSize` and `maxAwaitTimeMS` for the getMores.
         """
         session = database.client.start_session(causal_consistency=False)
+        if opening is not None:
+            opening(bytes(session.session_id["id"]))
         try:
             command = _RawAggregate(database, collection, pipeline, options)
             cursor: Any = await cancellable(
@@ -146,6 +178,7 @@ class RawChangeStreamCursor:
                 )
             )
         except BaseException:
+            _use_no_more(session)
             await session.end_session()
             raise
         return cls(cursor, session)
@@ -155,9 +188,20 @@ class RawChangeStreamCursor:
         """The server that holds the cursor."""
         return self._cursor.address
 
+    @property
+    def id(self) -> int:
+        """MongoDB's, 0 once it is closed."""
+        return self._cursor.cursor_id or 0
+
+    def ask_for(self, events: int) -> None:
+        """At most so many events per getMore from now on."""
+        self._cursor.batch_size(events)
+
     async def next_batch(self) -> RawBatch:
         """One getMore: waits up to maxAwaitTimeMS for events. Raises pymongo's errors."""
+        self._reading = True
         data = await cancellable(self._cursor.try_next())
+        self._reading = False
         token = self._cursor._postbatchresumetoken
         return RawBatch(
             bytes(data) if data else b"", None if token is None else bson.encode(token), not self._cursor.alive
@@ -165,6 +209,8 @@ class RawChangeStreamCursor:
 
     async def close(self) -> None:
         """Kills the cursor on its server; after an error in the background, as that server may be away."""
+        if self._reading:
+            _use_no_more(self._session)
         cursor, left = self._cursor, self._cursor._killed and self._cursor._id
         try:
             await cancellable(cursor.close())

@@ -16,7 +16,7 @@ import bson
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
-from pymongo.errors import PyMongoError
+from pymongo.errors import ExecutionTimeout, PyMongoError
 
 from feedmux_server.core.chunk import Chunk, cut_batch, read_token
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
@@ -24,11 +24,12 @@ from feedmux_server.core.event_time import event_time_s
 from feedmux_server.core.feed import change_stream_options
 from feedmux_server.core.resume_policy import Action, Verdict, without_words
 from feedmux_server.core.resume_token import ResumeToken
-from feedmux_server.core.stream_key import StreamKey, effective_stages
+from feedmux_server.core.stream_key import StreamKey, effective_stages, has_stages
 from feedmux_server.core.subscriber import JoinPoint
 from feedmux_server.source.failures import judge, kind_of
 from feedmux_server.source.mongo import Source
 from feedmux_server.source.raw_cursor import RawBatch, RawChangeStreamCursor
+from feedmux_server.source.read_watch import Read
 
 _RAW = CodecOptions(document_class=RawBSONDocument)
 
@@ -45,6 +46,8 @@ class ReadLimits:
     """Events per getMore at most. Smaller batches let reading and sending overlap; larger ones save round trips."""
     max_await_ms: int = 1_000
     """How long MongoDB waits for an event before it answers with a new postBatchResumeToken."""
+    event_time_s: float = 5.0
+    """How long MongoDB may compute on one event for a pipeline of a user."""
     chunk_bytes_max: int = 1024 * 1024 - 16 * 1024
     """A batch is cut into chunks of this size, so that a whole chunk and its frame fit into the default message."""
 
@@ -60,6 +63,13 @@ class Batch:
     gathered_s: float = 0.0
     """A wide stream has gathered its events for so long, and told of them."""
 
+
+_LATE_S = 0.25
+"""A read that waits for events comes back so much after its time at most."""
+_CAREFUL_READS = 256
+"""Reads of one event each, after a batch has taken too long: it shows whether a single event does."""
+_FEWER = 16
+"""So many times fewer events are in the batches after that."""
 
 _ABOUT_OPTIONS = frozenset({ErrorReason.OPTION_REFUSED, ErrorReason.START_AFTER_REQUIRED})
 
@@ -95,6 +105,12 @@ class ChangeStreamReader:
         self._behind = False
         """The last batch was a large one: there is more, and it is read in turns."""
         self._ahead: asyncio.Future[RawBatch] | None = None
+        self._batch_events = limits.batch_events
+        self._careful_reads = 0
+        """So many more reads ask for one event each."""
+        self._watched: Read | None = None
+        if has_stages(key.spec):
+            self._watched = Read(limits.max_await_ms / 1000 + _LATE_S, limits.event_time_s)
         self._split = any("$changeStreamSplitLargeEvent" in stage for stage in effective_stages(key))
 
     @property
@@ -125,11 +141,31 @@ class ChangeStreamReader:
         """Runs the aggregate at the present place. Raises `Failed`, or FeedmuxError when trying again is of no use."""
         while self._cursor is None:
             try:
-                self._cursor = await self._source.open_cursor(
-                    self._key.spec, self._stages(), self._limits.batch_events, self._limits.max_await_ms
-                )
+                self._cursor = await self._open()
             except PyMongoError as error:
                 await self._fail(error, "aggregate")
+
+    async def _open(self) -> RawChangeStreamCursor:
+        events = 1 if self._careful_reads else self._batch_events
+        asked = (self._key.spec, self._stages(), events, self._limits.max_await_ms)
+        watched = self._watched
+        if watched is None:
+            return await self._source.open_cursor(*asked)
+        watched.overran = False
+        self._source.read_watch.add(watched)
+        try:
+            async with watched.scope():
+                cursor = await self._source.open_cursor(*asked, watched.open_in)
+        except TimeoutError:
+            raise self._too_slow("to prepare the pipeline") from None
+        except BaseException:
+            self._source.read_watch.remove(watched)
+            raise
+        finally:
+            watched.left()
+            watched.end()
+        watched.address, watched.cursor_id = cursor.address, cursor.id
+        return cursor
 
     async def read(self) -> Batch:
         """One getMore. Raises as `open` does."""
@@ -143,7 +179,7 @@ class ChangeStreamReader:
         self._behind = len(raw.data) >= _BACKLOG_BYTES and not raw.exhausted
         if self._behind and (turn := self._source.history_reads.try_begin()) is not None:
             # MongoDB works on the next batch while this one is cut and sent.
-            self._ahead = asyncio.ensure_future(self._cursor.next_batch())
+            self._ahead = asyncio.ensure_future(self._getmore(self._cursor))
             self._ahead.add_done_callback(lambda _: turn.end())
         place = self._at.place
         post_batch = read_token(raw.post_batch) if raw.post_batch is not None else None
@@ -189,19 +225,57 @@ class ChangeStreamReader:
         return ResumeToken.high_water_mark(time_, post_batch.version)
 
     async def _next(self, cursor: RawChangeStreamCursor) -> RawBatch:
+        if self._careful_reads:
+            self._careful_reads -= 1
+            if not self._careful_reads:
+                cursor.ask_for(self._batch_events)
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             return await ahead
         if not self._behind:
-            return await cursor.next_batch()
+            return await self._getmore(cursor)
         turn = await self._source.history_reads.begin(self._reads_for())
         try:
-            return await cursor.next_batch()
+            return await self._getmore(cursor)
         finally:
             turn.end()
 
+    async def _getmore(self, cursor: RawChangeStreamCursor) -> RawBatch:
+        """Raises ExecutionTimeout for a read that `read_watch` has stopped, and what ends the feed where that was a
+        read of one event."""
+        watched = self._watched
+        if watched is None:
+            return await cursor.next_batch()
+        careful = self._careful_reads > 0 or self._batch_events == 1
+        watched.begin()
+        try:
+            async with watched.scope():
+                return await cursor.next_batch()
+        except (TimeoutError, PyMongoError):
+            if not watched.overran:
+                raise
+            if careful:
+                raise self._too_slow("for one event of this feed") from None
+            self._careful_reads = _CAREFUL_READS
+            self._batch_events = max(1, self._batch_events // _FEWER)
+            raise ExecutionTimeout("a batch of events takes MongoDB too long") from None
+        finally:
+            watched.left()
+            watched.end()
+
+    def _too_slow(self, for_what: str) -> FeedmuxError:
+        limit_s = self._limits.event_time_s
+        return FeedmuxError(
+            ErrorReason.PIPELINE_FAILED,
+            f"MongoDB takes longer than {limit_s:g} s {for_what}, which is the limit (limits.event_time_s). Let the"
+            " pipeline compute less, or drop such events before",
+            {"event_time_s": f"{limit_s:g}"},
+        )
+
     async def close(self) -> None:
         """Kills the cursor. Never raises for a MongoDB that is away."""
+        if self._watched is not None:
+            self._source.read_watch.remove(self._watched)
         cursor, self._cursor = self._cursor, None
         self._behind = False
         ahead, self._ahead = self._ahead, None
@@ -244,6 +318,8 @@ class ChangeStreamReader:
     async def _fail(self, error: PyMongoError, during: Literal["aggregate", "getMore"]) -> None:
         """Closes the cursor and raises, or returns when another way to open was found at once."""
         await self.close()
+        if self._watched is not None and self._watched.overran:
+            raise Failed(error, at_once=True) from error
         verdict = judge(error, during)
         if self._key.policy:
             verdict = without_words(verdict)

@@ -1,0 +1,157 @@
+"""Finds reads in which MongoDB works on one event for too long.
+
+A pipeline that computes for minutes on one event holds a core of MongoDB, and its getMore does not come back. How long
+a getMore takes says little: a search of the oplog that finds nothing may take an hour, and is no fault. But it goes on
+from event to event, and MongoDB's executor yields between them (`numYields` of `$currentOp` grows); within an event it
+does not. A read that has not yielded for `event_time_s` is stopped: killOp, and its reader is told.
+
+That is a suspicion only: once it has found an event MongoDB computes on a whole batch without a yield. The reader reads
+again in small batches, and one event that takes too long then is what ends the feed (`reader`).
+
+One task for each source looks at the reads under way once a second, and asks MongoDB only while one of them takes
+longer than a read without work may. What it asks concerns the account's own operations and needs no privilege. A mongos
+lists the operations of the shards, with the cursor's session; its own merging has no yields and is not judged.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from pymongo.errors import PyMongoError
+
+log = logging.getLogger(__name__)
+
+_LOOK_EVERY_S: Final = 1.0
+_ASK_S: Final = 5.0
+_OPENS_ARE_SLOWER: Final = 4.0
+"""An aggregate also waits for what is no work of the pipeline, such as a majority."""
+
+Operation = Mapping[str, Any]
+Address = tuple[str, int | None]
+
+
+class Server(Protocol):
+    """What is asked of a deployment."""
+
+    async def operations(self, address: Address | None, sessions: list[bytes]) -> list[Operation]:
+        """Those of these sessions, on one server (None: the primary). Raises pymongo's errors."""
+
+    async def kill_operation(self, address: Address | None, operation: Any) -> None:
+        """Raises pymongo's errors."""
+
+
+@dataclass(eq=False, slots=True)
+class Read:
+    """The reads of one cursor: one is under way while `began_s` is not 0."""
+
+    may_take_s: float
+    """What a read takes in which MongoDB waits for an event."""
+    event_time_s: float
+    session: bytes = b""
+    """The id of the cursor's session."""
+    address: Address | None = None
+    cursor_id: int = 0
+    """0 while it is opened."""
+    began_s: float = 0.0
+    overran: bool = False
+    _scope: asyncio.Timeout | None = None
+    _seen: dict[Any, tuple[int, float]] = field(default_factory=dict)
+    """By operation: its yields, and since when there are so many."""
+
+    def open_in(self, session: bytes) -> None:
+        """An aggregate is sent now."""
+        self.session, self.address, self.cursor_id, self.overran = session, None, 0, False
+        self.begin()
+
+    def begin(self) -> None:
+        self.began_s = time.monotonic()
+        self._seen.clear()
+
+    def end(self) -> None:
+        self.began_s = 0.0
+
+    def stop(self) -> None:
+        """Ends the read that is under way, with TimeoutError for who awaits it within `scope`."""
+        self.overran = True
+        if self._scope is not None:
+            self._scope.reschedule(asyncio.get_running_loop().time())
+
+    def scope(self) -> asyncio.Timeout:
+        """Without a timer, unless the read is stopped."""
+        self._scope = asyncio.timeout(0 if self.overran else None)
+        return self._scope
+
+    def left(self) -> None:
+        """The scope is no longer entered."""
+        self._scope = None
+
+    @property
+    def is_long(self) -> bool:
+        return self.began_s > 0 and time.monotonic() - self.began_s > self.may_take_s
+
+    def stuck(self, operations: list[Operation], now_s: float) -> Operation | None:
+        """The operation of this read that has not yielded for too long, after another look at them all."""
+        seen, allowed_s = self._seen, self.event_time_s * (1.0 if self.cursor_id else _OPENS_ARE_SLOWER)
+        self._seen = {}
+        for each in operations:
+            if not self._is_mine(each) or not each.get("active") or each.get("waitingForLock"):
+                continue
+            yields, opid = each["numYields"], each["opid"]
+            before, since_s = seen.get(opid, (-1, now_s))
+            since_s = since_s if before == yields else now_s
+            self._seen[opid] = (yields, since_s)
+            if now_s - since_s >= allowed_s:
+                return each
+        return None
+
+    def _is_mine(self, operation: Operation) -> bool:
+        """A session may have been another cursor's before, whose last read is still under way."""
+        if "numYields" not in operation or bytes(operation["lsid"]["id"]) != self.session:
+            return False
+        if not self.cursor_id:
+            return "aggregate" in operation.get("command", {})
+        return "shard" in operation or operation.get("cursor", {}).get("cursorId") == self.cursor_id
+
+
+class ReadWatch:
+    """Of one source. Readers `add` the reads of cursors with stages of users, and `remove` them."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._reads: set[Read] = set()
+
+    def add(self, read: Read) -> None:
+        self._reads.add(read)
+
+    def remove(self, read: Read) -> None:
+        self._reads.discard(read)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            long = [read for read in self._reads if read.is_long]
+            for address in {read.address for read in long}:
+                try:
+                    await self._look(address, [read for read in long if read.address == address])
+                except (PyMongoError, TimeoutError) as error:
+                    log.debug("the reads under way cannot be looked at now", extra={"error": type(error).__name__})
+
+    async def _look(self, address: Address | None, reads: list[Read]) -> None:
+        began = {read: read.began_s for read in reads}
+        async with asyncio.timeout(_ASK_S):
+            operations = await self._server.operations(address, [read.session for read in reads])
+        now_s = time.monotonic()
+        for read in reads:
+            if read.began_s != began[read]:
+                continue  # It has come back meanwhile.
+            stuck = read.stuck(operations, now_s)
+            if stuck is None:
+                continue
+            log.warning("MongoDB takes too long for one event of a feed; the read is ended")
+            read.stop()
+            async with asyncio.timeout(_ASK_S):
+                await self._server.kill_operation(address, stuck["opid"])
