@@ -104,8 +104,11 @@ func (l *ledger) arrive(sequence int64, batch *Batch) ([]*Batch, error) {
 	return fresh, nil
 }
 
-// progress says that everything at or before a place has been delivered.
+// progress says that everything at or before a place has been delivered: so have repeats, or they do not come.
 func (l *ledger) progress(place Place) {
+	if !l.repeatsUntil.IsZero() && place.ClusterTime.After(l.repeatsUntil) {
+		l.repeats = nil
+	}
 	if !l.expectsRepeats() {
 		l.latest = place
 	}

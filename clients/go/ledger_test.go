@@ -200,3 +200,14 @@ func TestWhereATokenIsMissingTheLastKnownPlaceCounts(t *testing.T) {
 	arrive(t, l, 4, 5)
 	same(t, l.ackedPlace(3), at(2))
 }
+
+func TestProgressPastAllRepeatsEndsTheWaitForThem(t *testing.T) {
+	l := begun(true)
+	arrive(t, l, 1, 1, 2, 3)
+	l.begin(at(5), 1)
+	l.progress(at(3))
+	same(t, l.expectsRepeats(), true)
+	l.progress(at(5))
+	same(t, l.expectsRepeats(), false)
+	same(t, l.latest, at(5))
+}

@@ -199,3 +199,13 @@ def test_the_place_of_a_token_has_its_time() -> None:
     ledger.arrive(2, events(2))
     acked = ledger.acked_place(1)
     assert (acked.resume_token, acked.time) == (token(1), (1001, 1))
+
+
+def test_progress_past_all_repeats_ends_the_wait_for_them() -> None:
+    ledger = begun()
+    ledger.arrive(1, events(1, 2, 3))
+    ledger.begin(at(5), 1)
+    ledger.progress(at(3))
+    assert (ledger.expects_repeats, ledger.latest) == (True, at(3))
+    ledger.progress(at(5))
+    assert (ledger.expects_repeats, ledger.latest) == (False, at(5)), "the stored position was moved forward meanwhile"

@@ -127,8 +127,11 @@ export class Ledger {
     return fresh;
   }
 
-  /** Everything at or before `place` has been delivered. */
+  /** Everything at or before `place` has been delivered: so have repeats, or they do not come. */
   progress(place: Place): void {
+    if (isEarlier(this.#repeatsUntil, place.clusterTime)) {
+      this.#repeats.clear();
+    }
     if (!this.expectsRepeats()) {
       this.#latest = place;
     }

@@ -320,7 +320,8 @@ export class Runner {
         break;
       case "committed":
         this.committed = response.position;
-        if (response.sequence >= BigInt(this.#sentSequence)) {
+        // Acks of repeats that are still to come have not been sent.
+        if (response.sequence >= BigInt(this.#sentSequence) && !this.#ledger.expectsRepeats()) {
           this.#confirmed = this.#flushed;
         }
         break;

@@ -212,3 +212,14 @@ test("the place of a token has its time", () => {
   const acked = ledger.ackedPlace(1);
   assert.deepEqual([acked.resumeToken, acked.clusterTime], [token(1), at(1).clusterTime]);
 });
+
+test("progress past all repeats ends the wait for them", () => {
+  const ledger = begun();
+  ledger.arrive(1n, events(1, 2, 3));
+  ledger.begin(at(5), 1);
+  ledger.progress(at(3));
+  assert.ok(ledger.expectsRepeats());
+  ledger.progress(at(5));
+  assert.ok(!ledger.expectsRepeats(), "the stored position was moved forward meanwhile");
+  assert.deepEqual(ledger.latest, at(5));
+});

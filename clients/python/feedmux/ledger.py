@@ -104,7 +104,9 @@ class Ledger:
         return fresh
 
     def progress(self, place: Place) -> None:
-        """Everything at or before `place` has been delivered."""
+        """Everything at or before `place` has been delivered: so have repeats, or they do not come."""
+        if self._repeats_until and place.time > self._repeats_until:
+            self._repeats.clear()
         if not self._repeats:
             self._latest = place
 

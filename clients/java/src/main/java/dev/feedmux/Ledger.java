@@ -139,8 +139,12 @@ final class Ledger {
         return fresh;
     }
 
-    /** Everything at or before {@code place} has been delivered. */
+    /** Everything at or before {@code place} has been delivered: so have repeats, or they do not come. */
     void progress(Place place) {
+        BsonTimestamp time = place.clusterTime();
+        if (time != null && repeatsUntil != null && time.compareTo(repeatsUntil) > 0) {
+            repeats.clear();
+        }
         if (repeats.isEmpty()) {
             latest = place;
         }

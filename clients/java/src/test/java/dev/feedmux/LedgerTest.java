@@ -61,6 +61,17 @@ final class LedgerTest {
     }
 
     @Test
+    void progressPastAllRepeatsEndsTheWaitForThem() {
+        ledger.arrive(1, events(1, 3));
+        ledger.begin(at(5), 1);
+        ledger.progress(at(3));
+        assertTrue(ledger.expectsRepeats());
+        ledger.progress(at(5));
+        assertFalse(ledger.expectsRepeats(), "the stored position was moved forward meanwhile");
+        assertEquals(at(5), ledger.latest());
+    }
+
+    @Test
     void repeatsAreDroppedAndTheirAcksMapped() {
         ledger.arrive(1, events(1, 3));
         ledger.arrive(4, events(4, 2));

@@ -115,7 +115,7 @@ final class ResponsesTest {
     @Test
     void jsonTexts() {
         Responses json = new Responses(true);
-        String text = "{\"_id\": {\"_data\": \"é\"}, \"n\": {\"$numberLong\": \"7\"}}";
+        String text = "{\"_id\": {\"_data\": \"82\"}, \"é\": {\"$numberLong\": \"7\"}}";
         dev.feedmux.v1.Batch batch = dev.feedmux.v1.Batch.newBuilder()
                 .setFirstDeliverySequence(1)
                 .setEventCount(1)
@@ -125,9 +125,9 @@ final class ResponsesTest {
                 json.read(SubscribeResponse.newBuilder().setBatch(batch).build().toByteArray());
         Batch texts = assertInstanceOf(Response.Delivery.class, read).batch();
         assertEquals(text, texts.event(0).json());
-        assertEquals(7L, texts.event(0).document().get("n"));
+        assertEquals(7L, texts.event(0).document().get("é"));
         assertEquals(text.length() + 1, texts.sizeBytes());
-        assertEquals("é", texts.event(0).resumeToken().getString("_data").getValue());
+        assertEquals("82", texts.event(0).resumeToken().getString("_data").getValue());
     }
 
     private Response read(SubscribeResponse message) {
