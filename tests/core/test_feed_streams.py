@@ -164,15 +164,19 @@ def test_two_heads_at_one_place_merge_into_the_older() -> None:
     assert old.stream is new.stream is feed.port.started[0]
 
 
-def test_streams_of_different_token_version_never_merge() -> None:
+@pytest.mark.parametrize(("version", "merges"), [(1, True), (2, False)])
+def test_streams_of_different_token_version_never_merge(version: int, merges: bool) -> None:
+    """In all else the two streams could: of one version they do."""
     feed = Feed()
-    plain = feed.subscriber(behind(0))
-    fill(stream_of(plain), 1, 3)
-    split = feed.subscriber(JoinPoint(ResumeToken.high_water_mark(BEGIN - 100, 2)))
-    opened(stream_of(split)).append([], ResumeToken.high_water_mark(BEGIN + 15, 2))
-    here = split.stream
-    assert split.take() is None
-    assert split.stream is here
+    behind_them = feed.subscriber(JoinPoint(ResumeToken.high_water_mark(BEGIN + 55, version), exact=True))
+    here = opened(stream_of(behind_them))
+    ahead = feed.subscriber(behind(0))
+    fill(stream_of(ahead), 1, 8, chunk_events=1)
+    assert stream_of(ahead) is not here
+    here.append([], ResumeToken.high_water_mark(BEGIN + 56, version))
+    behind_them.take()
+    assert (behind_them.stream is ahead.stream) == merges
+    assert (behind_them.stream is here) != merges
 
 
 def test_one_who_met_an_invalidate_is_not_carried_past_it() -> None:

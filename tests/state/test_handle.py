@@ -1,0 +1,294 @@
+"""A session's acks on their way to Redis: none is forgotten, whatever comes between a request and its answer."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.lease import LeaseRules
+from feedmux_server.state.batcher import CommitBatcher
+from feedmux_server.state.handle import CommitHandle
+from feedmux_server.state.model import (
+    CommitOutcome,
+    CommitRequest,
+    CommitStatus,
+    FenceCause,
+    Lease,
+    Place,
+    RestoreRequest,
+    StoredSubscription,
+)
+from feedmux_server.telemetry.observer import NOBODY
+from tests.integration.state_support import Recorder, place, submit, until
+
+LEASE = Lease("t", "s", 7, "nonce", "me")
+
+
+def stored_at(number: int) -> StoredSubscription:
+    at = place(number)
+    return StoredSubscription("s", b"", "e", at.position, at.cluster_time, at.order, 7, 0, "me", True, 0, 0, 0)
+
+
+class Woken:
+    """A Committer that counts."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def wake(self, handle: CommitHandle) -> None:
+        self.count += 1
+
+    async def flush(self, handle: CommitHandle, timeout_s: float) -> None: ...
+
+    async def detach(self, handle: CommitHandle, timeout_s: float) -> None: ...
+
+
+def handle_with(recorder: Recorder) -> tuple[CommitHandle, Woken]:
+    woken = Woken()
+    return CommitHandle(woken, LEASE, stored_at(0), recorder, 0.0), woken
+
+
+def test_an_ack_between_request_and_answer_still_waits() -> None:
+    recorder = Recorder()
+    handle, woken = handle_with(recorder)
+    submit(handle, 1)
+    sent = handle.waiting
+    assert handle.request().place == place(1)
+    submit(handle, 2)
+    handle.confirm(sent, place(1).position, 5.0)
+    assert handle.waiting is not None
+    assert handle.request().place == place(2)
+    assert (handle.position, handle.stored_sequence, handle.confirmed_s) == (place(1).position, 1, 5.0)
+    assert recorder.commits == [(1, place(1).position)]
+    handle.confirm(handle.waiting, place(2).position, 6.0)
+    assert handle.request().place is None
+    assert (handle.position, handle.stored_sequence) == (place(2).position, 2)
+    assert recorder.commits == [(1, place(1).position), (2, place(2).position)]
+    assert woken.count == 1
+    submit(handle, 3)
+    assert woken.count == 2
+
+
+def test_a_renewal_confirms_no_ack() -> None:
+    recorder = Recorder()
+    handle, _ = handle_with(recorder)
+    sent = handle.waiting
+    submit(handle, 1)
+    handle.confirm(sent, b"", 5.0)
+    assert handle.request().place == place(1)
+    assert (handle.confirmed_s, handle.stored_sequence, recorder.commits) == (5.0, 0, [])
+
+
+def test_what_redis_has_instead_is_not_taken_for_what_was_sent() -> None:
+    """Restoring a lost subscription must bring back the position that this session knows to be stored."""
+    recorder = Recorder()
+    handle, _ = handle_with(recorder)
+    submit(handle, 1)
+    handle.confirm(handle.waiting, place(9).position, 5.0)
+    assert recorder.commits == [(1, place(9).position)]
+    assert handle.restore_request().stored == stored_at(0)
+
+
+def test_which_submits_are_news() -> None:
+    recorder = Recorder()
+    handle, woken = handle_with(recorder)
+    at = place(0)
+    handle.submit(at.position, at.cluster_time, at.order, 0)
+    assert handle.waiting is None, "a heartbeat of an idle feed"
+    submit(handle, 3)
+    submit(handle, 2)
+    assert handle.request().place == place(3), "an older one does not replace it"
+    at = place(4)
+    handle.submit(at.position, at.cluster_time, at.order, 3)
+    assert handle.request().place == place(4), "the position of a heartbeat after the same ack does"
+    handle.confirm(handle.waiting, place(4).position, 1.0)
+    handle.submit(at.position, at.cluster_time, at.order, 3)
+    assert handle.waiting is None
+    at = place(5)
+    handle.submit(at.position, at.cluster_time, at.order, 3)
+    assert handle.request().place == place(5)
+    handle.confirm(handle.waiting, place(5).position, 1.0)
+    handle.submit(at.position, at.cluster_time, at.order, 4)
+    assert handle.request().place == place(5), "an ack inside of a split event: the same position, another sequence"
+    assert woken.count == 3
+
+
+def test_after_the_fence_nothing_is_taken_and_it_is_told_once() -> None:
+    recorder = Recorder()
+    handle, woken = handle_with(recorder)
+    submit(handle, 1)
+    handle.fence(FenceCause.SEEK)
+    handle.fence(FenceCause.DELETE)
+    submit(handle, 2)
+    assert (handle.waiting, handle.attached, recorder.causes, woken.count) == (None, False, ["SEEK"], 1)
+    with pytest.raises(FeedmuxError) as caught:
+        handle.raise_if_fenced()
+    assert caught.value.metadata == {"cause": "SEEK"}
+
+
+def test_availability_is_told_when_it_changes_and_ended_by_an_answer() -> None:
+    recorder = Recorder()
+    handle, _ = handle_with(recorder)
+    for available in (True, False, False, True):
+        handle.tell_available(available)
+    handle.tell_available(False)
+    handle.not_before_s = 9.0
+    handle.confirm(None, b"", 5.0)
+    assert (recorder.available, handle.not_before_s) == ([False, True, False, True], 0.0)
+
+
+@dataclass
+class SlowStore:
+    """A store that answers when it is told to, and remembers what it was sent."""
+
+    rules: LeaseRules = field(default_factory=lambda: LeaseRules(lease_s=30.0, tombstone_s=3600.0))
+    observer: Any = NOBODY
+    sent: list[Place | None] = field(default_factory=list)
+    asked: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+    answers: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+    outcome: CommitOutcome | FeedmuxError | None = None
+    restored: list[RestoreRequest] = field(default_factory=list)
+    released: list[Lease] = field(default_factory=list)
+
+    async def commit_many(self, requests: Sequence[CommitRequest]) -> Sequence[CommitOutcome]:
+        self.sent += [request.place for request in requests]
+        self.asked.release()
+        await self.answers.acquire()
+        if isinstance(self.outcome, FeedmuxError):
+            raise self.outcome
+        return [
+            self.outcome or CommitOutcome(CommitStatus.OK, request.place.position if request.place else b"")
+            for request in requests
+        ]
+
+    async def restore_many(self, requests: Sequence[RestoreRequest]) -> None:
+        self.restored += requests
+
+    async def release(self, lease: Lease) -> None:
+        self.released.append(lease)
+
+
+@pytest_asyncio.fixture
+async def slow() -> AsyncIterator[tuple[SlowStore, CommitBatcher, CommitHandle, Recorder]]:
+    store: Any = SlowStore()
+    batcher = CommitBatcher(store, interval_s=0.001)
+    recorder = Recorder()
+    handle = batcher.attach(LEASE, stored_at(0), recorder)
+    task = asyncio.create_task(batcher.run())
+    yield store, batcher, handle, recorder
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+Slow = tuple[SlowStore, CommitBatcher, CommitHandle, Recorder]
+
+
+async def test_the_batcher_sends_what_came_while_it_waited(slow: Slow) -> None:
+    store, _, handle, recorder = slow
+    submit(handle, 1)
+    await store.asked.acquire()
+    submit(handle, 2)
+    store.answers.release()
+    async with asyncio.timeout(5):
+        await store.asked.acquire()  # by itself: nobody submits again
+    assert store.sent == [place(1), place(2)]
+    store.answers.release()
+    await until(lambda: len(recorder.commits) == 2)
+    assert recorder.commits[-1] == (2, place(2).position)
+    await asyncio.sleep(0.02)
+    assert store.sent == [place(1), place(2)], "and then there is nothing to send"
+
+
+async def test_a_flush_meanwhile_waits_for_its_own_ack(slow: Slow) -> None:
+    store, _, handle, recorder = slow
+    submit(handle, 1)
+    await store.asked.acquire()
+    submit(handle, 2)
+    flushing = asyncio.create_task(handle.flush(5.0))
+    store.answers.release()
+    await store.asked.acquire()
+    await asyncio.sleep(0.02)
+    assert not flushing.done(), "the answer to the first is none to the second"
+    store.answers.release()
+    await flushing
+    assert recorder.commits == [(1, place(1).position), (2, place(2).position)]
+    await handle.flush(5.0)
+    assert len(store.sent) == 2
+
+
+async def test_a_detach_meanwhile_stores_the_last_ack_and_releases(slow: Slow) -> None:
+    store, batcher, handle, _ = slow
+    submit(handle, 1)
+    await store.asked.acquire()
+    submit(handle, 2)
+    detaching = asyncio.create_task(handle.detach(5.0))
+    for _ in range(2):
+        store.answers.release()
+    await detaching
+    assert store.sent == [place(1), place(2)]
+    assert store.released == [LEASE]
+    assert (handle.waiting, handle.attached, batcher.waiting) == (None, False, 0)
+    submit(handle, 3)
+    await asyncio.sleep(0.02)
+    assert store.sent == [place(1), place(2)]
+
+
+async def test_a_flush_ends_in_time_and_with_the_fence(slow: Slow) -> None:
+    store, _, handle, recorder = slow
+    submit(handle, 1)
+    with pytest.raises(FeedmuxError) as caught:
+        await handle.flush(0.05)
+    assert caught.value.reason is ErrorReason.STATE_UNAVAILABLE
+    assert handle.request().place == place(1), "it waits on"
+    store.outcome = CommitOutcome(CommitStatus.FENCED, cause=FenceCause.UPDATE)
+    flushing = asyncio.create_task(handle.flush(5.0))
+    for _ in range(3):
+        store.answers.release()
+    with pytest.raises(FeedmuxError) as fenced:
+        await flushing
+    assert (fenced.value.reason, recorder.causes) == (ErrorReason.FENCED, ["UPDATE"])
+
+
+async def test_an_answer_that_comes_after_the_detach_fences_nobody(slow: Slow) -> None:
+    store, _, handle, recorder = slow
+    submit(handle, 1)
+    await store.asked.acquire()
+    await handle.detach(0.02)
+    store.outcome = CommitOutcome(CommitStatus.FENCED, cause=FenceCause.LEASE)
+    store.answers.release()
+    await asyncio.sleep(0.02)
+    assert (recorder.causes, recorder.commits) == ([], [])
+
+
+async def test_commits_flow_again_by_themselves(slow: Slow) -> None:
+    store, batcher, handle, recorder = slow
+    store.outcome = FeedmuxError(ErrorReason.STATE_UNAVAILABLE, "away")
+    for _ in range(100):
+        store.answers.release()
+    submit(handle, 1)
+    await until(lambda: recorder.available == [False])
+    assert not batcher.available
+    submit(handle, 2)
+    store.outcome = None
+    await until(lambda: recorder.commits == [(2, place(2).position)])
+    assert (recorder.available, batcher.available) == ([False, True], True)
+
+
+async def test_lost_state_is_restored_and_the_ack_is_sent_again(slow: Slow) -> None:
+    store, _, handle, recorder = slow
+    store.outcome = CommitOutcome(CommitStatus.MISSING)
+    submit(handle, 1)
+    await store.asked.acquire()
+    store.answers.release()
+    await store.asked.acquire()
+    assert [each.stored for each in store.restored] == [stored_at(0)]
+    store.outcome = None
+    store.answers.release()
+    await until(lambda: recorder.commits == [(1, place(1).position)])
+    assert recorder.causes == []
