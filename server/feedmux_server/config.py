@@ -21,7 +21,6 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    NonNegativeInt,
     PositiveFloat,
     SecretStr,
     ValidationError,
@@ -167,8 +166,8 @@ class LimitsSection(_Section):
     memory_bytes: int = Field(
         default=1 << 30,
         ge=64 << 20,
-        description="For the rings of all streams. Over it the oldest chunks of the largest rings go, and who was there"
-        " reads them from MongoDB again.",
+        description="For the rings of all streams, what is rendered, and what unacknowledged events retain outside the"
+        " rings. Over it the oldest chunks of the largest rings go, and who was there reads them from MongoDB again.",
     )
     ring_bytes: int = Field(
         default=64 << 20,
@@ -327,12 +326,6 @@ class RedisSection(_Section):
         ge=0.01,
         description="Acks are written at most once per subscription in this time. Shorter: less comes again after a"
         " crash; longer: less load on Redis.",
-    )
-    control_replicas: Literal["auto"] | NonNegativeInt = Field(
-        default="auto",
-        description="Replicas that must have what CreateSubscription, UpdateSubscription, SeekSubscription and"
-        " DeleteSubscription change before the call succeeds, so that a failover does not undo it. auto: 1 where one is"
-        " connected. 0: none is waited for. Acks never wait.",
     )
     lease_s: float = Field(
         default=15.0,
@@ -533,7 +526,8 @@ class QuotaSection(_Section):
     outstanding_bytes: int = Field(
         default=64 << 20,
         ge=1,
-        description="Delivered to its durable subscriptions and not acknowledged; at it delivery pauses.",
+        description="Delivered to its durable subscriptions and not acknowledged; at it delivery pauses. Also bounds"
+        " what is retained for these events once they have left the rings.",
     )
     kept_bytes: int = Field(
         default=160 << 20,

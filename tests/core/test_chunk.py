@@ -7,12 +7,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feedmux_server.core.chunk import Chunk, View, cut_batch, document_offsets, event_id, read_token
+from feedmux_server.core.chunk import (
+    CHUNK_OVERHEAD_BYTES,
+    Chunk,
+    View,
+    cut_batch,
+    document_offsets,
+    event_id,
+    read_token,
+)
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.resume_token import ResumeToken
 from tests.model.source import BEGIN, Event, event, event_token, hex_of
 
 START = ResumeToken.high_water_mark(BEGIN)
+
+
+class Payer:
+    """A holder."""
+
+    def __init__(self) -> None:
+        self.paid = 0
+
+    def pays(self, size: int) -> None:
+        self.paid += size
 
 
 def events(count: int, padding: int = 0) -> list[Event]:
@@ -72,14 +90,16 @@ def test_stop_within(sizes: list[int], data: st.DataObject) -> None:
     view = View(bytes(offsets[-1]), offsets)
     first = data.draw(st.integers(0, len(sizes) - 1))
     room = data.draw(st.integers(1, offsets[-1] + 2))
-    stop = view.stop_within(first, room, overdraw=False)
+    stop = view.stop_within(first, room)
     assert first <= stop <= len(sizes)
     assert offsets[stop] - offsets[first] <= room
     assert stop == len(sizes) or offsets[stop + 1] - offsets[first] > room
-    over = view.stop_within(first, room, overdraw=True)
-    assert first < over <= len(sizes)
-    assert offsets[over - 1] - offsets[first] < room, "only the last event may overdraw"
-    assert over == len(sizes) or offsets[over] - offsets[first] >= room
+    framed = View(view.data, [5 * at + offset for at, offset in enumerate(offsets)], offsets)
+    for each in (view, framed):
+        over = each.stop_with_credit(first, room)
+        assert first < over <= len(sizes)
+        assert offsets[over - 1] - offsets[first] < room, "only the last event may overdraw"
+        assert over == len(sizes) or offsets[over] - offsets[first] >= room
 
 
 def test_a_whole_view_is_not_copied() -> None:
@@ -151,7 +171,7 @@ def test_no_ack_place_inside_a_split_event(dropped: bool) -> None:
     run = [event(0, event_token(BEGIN, fragment=0)), *fragments(1, 3), *fragments(4, 2)[:1]]
     chunk = chunk_of(run, split=True)
     if dropped:
-        chunk.holders = 1
+        chunk.hold(Payer())
         chunk.drop_bytes()
     assert [chunk.ack_place(index) for index in range(5)] == [run[0].token, None, None, run[3].token, None]
 
@@ -159,7 +179,7 @@ def test_no_ack_place_inside_a_split_event(dropped: bool) -> None:
 def test_dropping_keeps_the_tokens_only_for_holders() -> None:
     run = events(3)
     held, free = chunk_of(run), chunk_of(run)
-    held.holders = 1
+    held.hold(Payer())
     size = held.size_bytes
     for chunk in (held, free):
         chunk.rendered["text"] = View(b"abc", [0, 1, 2, 3])
@@ -173,6 +193,31 @@ def test_dropping_keeps_the_tokens_only_for_holders() -> None:
         free.ack_place(1)
     with pytest.raises(LookupError):
         held.token(0)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_an_evicted_chunk_is_paid_for_once_until_nobody_holds_it(whole: bool) -> None:
+    run = events(30, padding=200)
+    chunk, payers = chunk_of(run), [Payer(), Payer(), Payer()]
+    for payer in payers:
+        chunk.hold(payer)
+    chunk.hold(payers[0])
+    assert chunk.held_bytes == 0
+    in_ring = chunk.size_bytes
+    chunk.rendered["text"] = View(bytes(1000), [0, *[1000] * 30])
+    if whole:
+        chunk.retain_whole()
+        assert chunk.held_bytes == in_ring
+    else:
+        chunk.drop_bytes()
+        tokens = sum(len(each.token.raw) for each in run)
+        assert tokens < chunk.held_bytes < tokens + 8 * 31 + CHUNK_OVERHEAD_BYTES + 1
+    for holder in (0, 1, 2, 0):
+        assert sum(payer.paid for payer in payers) == chunk.held_bytes == chunk.size_bytes
+        assert [chunk.ack_place(index) for index in range(30)] == [each.token for each in run]
+        chunk.let_go(payers[holder])
+    assert [payer.paid for payer in payers] == [0, 0, 0]
+    assert (chunk.held_bytes, chunk.bson, chunk.size_bytes) == (0, None, CHUNK_OVERHEAD_BYTES)
 
 
 def test_without_first() -> None:

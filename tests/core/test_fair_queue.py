@@ -31,10 +31,15 @@ def test_order_within_an_owner_and_nobody_waits_longer_than_a_round(steps: list[
     queue: FairQueue[tuple[str, int]] = FairQueue()
     waiting: dict[str, deque[tuple[str, int]]] = {owner: deque() for owner in "abc"}
     passed_over = dict.fromkeys("abc", 0)
-    for step in steps:
+    for order, step in enumerate(steps):
         if step is not None:
-            queue.put(step[0], step)
-            waiting[step[0]].append(step)
+            item = step[0], order
+            queue.put(step[0], item)
+            waiting[step[0]].append(item)
+            if step[1] == 0:  # given up again
+                queue.remove(step[0], item)
+                queue.remove(step[0], item)
+                waiting[step[0]].pop()
         elif len(queue):
             owner, number = queue.get()
             assert waiting[owner].popleft() == (owner, number)

@@ -16,7 +16,7 @@ def delivery(first: int, count: int, *, past: bool = False) -> Delivery:
     data = b"".join(event(number, token(number)).data for number in range(first, last + 1))
     end = mark(last) if past else token(last)
     (chunk,) = cut_batch(data, token(first - 1), end, 1.0, bytes_max=len(data))
-    return Delivery(first, count, (data,), len(data), chunk.end, 1.0)
+    return Delivery(first, count, (data,), len(data), len(data), chunk.end, 1.0)
 
 
 def numbers(deliveries: list[Delivery]) -> list[bytes]:

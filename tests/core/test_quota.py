@@ -124,6 +124,41 @@ def test_room_comes_back_with_acks_and_wakes_who_waits() -> None:
     assert woken == ["one"]
 
 
+def test_a_backlog_at_its_bound_pauses_its_own_tenant_until_it_acknowledges() -> None:
+    woken: list[str] = []
+    account = Account("t", Quotas(outstanding_bytes=100), 0.0)
+    account.retain(99)
+    assert [account.has_room, account.note_backlog()] == [True, False]
+    account.retain(1)
+    assert [account.has_room, account.backlog_fits] == [False, False]
+    assert [account.note_backlog() for _ in range(3)] == [True, False, False], "it is said once"
+    account.when_room(lambda: woken.append("one"))
+    account.retain(-1)
+    assert woken == ["one"]
+    account.retain(1)
+    assert account.note_backlog(), "and again, when it comes there again"
+
+
+def test_all_backlogs_together_are_bounded_and_the_largest_pay() -> None:
+    accounts = Accounts(lambda _: Quotas(), lambda: 0.0)
+    accounts.backlog.bytes_max = 100
+    woken: list[str] = []
+    for tenant, size in (("most", 60), ("some", 39), ("least", 10), ("none", 0)):
+        accounts.of(tenant).retain(size)
+    assert accounts.backlog.bytes == 109
+    paused = [each.tenant for each in accounts if not each.has_room]
+    assert paused == ["most", "some"], "who has less than an equal share goes on"
+    for tenant in paused:
+        accounts.of(tenant).when_room(lambda tenant=tenant: woken.append(tenant))  # type: ignore[misc]
+    accounts.of("most").retain(-8)
+    assert not woken
+    accounts.of("most").retain(-8)
+    assert sorted(woken) == ["most", "some"], "who waits for others' acks is woken by them"
+    for tenant, size in (("most", 44), ("some", 39), ("least", 10)):
+        accounts.of(tenant).retain(-size)
+    assert (accounts.backlog.bytes, accounts.backlog.accounts) == (0, set())
+
+
 def test_other_limits_apply_at_once_and_wake_who_waits() -> None:
     quotas = {"t": Quotas(outstanding_bytes=10, streams=1)}
     accounts = Accounts(lambda tenant: quotas.get(tenant, Quotas()), lambda: 0.0)

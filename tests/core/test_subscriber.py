@@ -1,5 +1,7 @@
 """What a subscriber takes: credit, message size, the bound on unacked events, formats, ends, progress."""
 
+from itertools import accumulate
+
 import pytest
 
 from feedmux_server.core.chunk import View
@@ -116,6 +118,38 @@ def test_another_format_is_asked_for_chunk_by_chunk() -> None:
     assert taken.parts == (b"aabb",)
     assert taken.end == token(2)
     assert subscriber.take() == NeedsRender(ring[1], ring)
+
+
+def framed(texts: list[bytes]) -> View:
+    """As JSON texts stand in a message: four bytes before each."""
+    ends = [0, *accumulate(map(len, texts))]
+    return View(b"".join(b"tag:" + text for text in texts), [end + 4 * n for n, end in enumerate(ends)], ends)
+
+
+def test_credit_pays_for_events_and_not_for_their_framing() -> None:
+    feed = Feed()
+    subscriber = feed.subscriber(behind(0), wire_format="text", size=6, payload_max=1000)
+    fill(stream_of(subscriber), 1, 4)
+    stream_of(subscriber).ring[0].rendered["text"] = framed([b"aa", b"bbb", b"cccc", b"d"])
+    taken = subscriber.take()
+    assert isinstance(taken, Delivery)
+    assert (taken.parts, taken.size, taken.wire_size) == ((b"tag:aatag:bbbtag:cccc",), 9, 21)
+    assert subscriber.credit.bytes == 6 - 9
+    subscriber.grant(1, 9)
+    taken = subscriber.take()
+    assert isinstance(taken, Delivery)
+    assert (taken.parts, taken.size, subscriber.credit.bytes) == ((b"tag:d",), 1, 5)
+
+
+def test_a_message_is_filled_by_what_stands_in_it() -> None:
+    feed = Feed()
+    subscriber = feed.subscriber(behind(0), wire_format="text", payload_max=13)
+    fill(stream_of(subscriber), 1, 4)
+    stream_of(subscriber).ring[0].rendered["text"] = framed([b"aa", b"bbb", b"c" * 20, b"d"])
+    sizes = []
+    while isinstance(taken := subscriber.take(), Delivery):
+        sizes.append((taken.count, taken.size, taken.wire_size))
+    assert sizes == [(2, 5, 13), (1, 20, 24), (1, 1, 5)]
 
 
 def test_who_joined_ahead_of_the_stream_is_not_sent_what_it_passed() -> None:

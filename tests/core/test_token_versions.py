@@ -172,7 +172,7 @@ def test_ranges_that_meet_at_a_place_of_another_version(
     place = old[index].token(before)
     start, end = ResumeToken.high_water_mark(BEGIN, now), ResumeToken.high_water_mark(BEGIN + 100, now)
     deliveries = tuple(
-        Delivery(1, chunk.count, (chunk.bson.data,), len(chunk.bson.data), chunk.end, 0.0)
+        Delivery(1, chunk.count, (chunk.bson.data,), len(chunk.bson.data), len(chunk.bson.data), chunk.end, 0.0)
         for chunk in chunks_of(in_order(history, now), now, start, cuts)
         if chunk.bson is not None
     )
@@ -225,7 +225,7 @@ def test_a_range_that_ends_among_events_of_one_time_leaves_them_to_the_next() ->
     earlier, one, other = Change(1, 0, 1, 1, "insert"), Change(2, 0, 1, 1, "insert"), Change(2, 0, 2, 1, "insert")
     start = ResumeToken.high_water_mark(BEGIN, 2)
     data = b"".join(each.data(2) for each in (earlier, one, other))
-    delivery = Delivery(1, 3, (data,), len(data), other.token(2), 0.0)
+    delivery = Delivery(1, 3, (data,), len(data), len(data), other.token(2), 0.0)
     cut = trimmed(delivery, start, other.token(1))
     assert cut is not None
     assert changes_of(cut.parts) == [earlier]

@@ -1,8 +1,10 @@
-"""Rendering: once for each chunk, and tenant by tenant."""
+"""Rendering: once for each chunk, tenant by tenant, each chunk its own text, and never for nobody."""
 
 import asyncio
 import os
+import random
 import signal
+import time
 from collections.abc import AsyncIterator
 
 import bson
@@ -10,56 +12,105 @@ import pytest
 import pytest_asyncio
 
 from feedmux_server.core.chunk import Chunk, cut_batch
-from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.errors import ErrorReason
 from feedmux_server.core.replay_buffer import ReplayBuffer, RingLimits
 from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.core.subscriber import NeedsRender
-from feedmux_server.fanout.rendering import CANONICAL, RELAXED, Renderer
+from feedmux_server.fanout import rendering
+from feedmux_server.fanout.rendering import CANONICAL, RELAXED, Renderer, Ticket
+
+FILLED: list[int] = []
 
 
 @pytest_asyncio.fixture
 async def renderer() -> AsyncIterator[Renderer]:
-    renderer = Renderer()
+    FILLED.clear()
+    renderer = Renderer(FILLED.append)
     yield renderer
     await renderer.close()
 
 
-def chunk_at(time: int, data: bytes = b"") -> NeedsRender:
+def chunk_at(time: int, data: bytes = b"", padding: int = 0) -> NeedsRender:
     start, end = (ResumeToken.high_water_mark(each << 32) for each in (time, time + 1))
-    event = data or bson.encode({"_id": bson.decode(end.raw), "n": time})
+    event = data or bson.encode({"_id": bson.decode(end.raw), "padding": bytes(padding), "n": time})
     ring = ReplayBuffer(start, RingLimits())
-    (chunk,) = cut_batch(event, start, end, 0.0, bytes_max=1 << 20)
+    (chunk,) = cut_batch(event, start, end, 0.0, bytes_max=1 << 24)
     ring.append(chunk)
     return NeedsRender(chunk, ring)
+
+
+class Waiting:
+    """What a session does: asks, is woken, looks."""
+
+    def __init__(self, renderer: Renderer, wanted: NeedsRender, tenant: str = "a", wire_format: str = RELAXED) -> None:
+        self.woken = asyncio.Event()
+        self.ticket: Ticket = renderer.request(wanted.chunk, wanted.ring, wire_format, tenant, self.woken.set)
+
+    async def done(self) -> None:
+        async with asyncio.timeout(60):
+            await self.woken.wait()
+
+
+async def render(renderer: Renderer, wanted: NeedsRender, tenant: str = "a", wire_format: str = RELAXED) -> None:
+    await Waiting(renderer, wanted, tenant, wire_format).done()
 
 
 def text(chunk: Chunk, wire_format: str) -> bytes:
     return chunk.rendered[wire_format].data
 
 
+async def until_asked(renderer: Renderer) -> None:
+    """The process has been asked for the first in the queue."""
+    async with asyncio.timeout(60):
+        while not renderer._process.held_bytes or renderer._process.pid is None:
+            await asyncio.sleep(0.001)
+
+
+async def frozen(renderer: Renderer) -> int:
+    """Stops the process, and says which it was."""
+    await render(renderer, chunk_at(1))
+    pid = renderer._process.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    return pid
+
+
 async def test_sessions_share_a_rendering_and_its_bytes_are_counted_once(renderer: Renderer) -> None:
-    wanted, filled = chunk_at(1), list[int]()
+    wanted = chunk_at(1)
     before = wanted.ring.bytes
-    await asyncio.gather(*(renderer.render(wanted, RELAXED, tenant, filled.append) for tenant in "aabb"))
-    await renderer.render(wanted, CANONICAL, "a", filled.append)
+    await asyncio.gather(*(render(renderer, wanted, tenant) for tenant in "aabb"))
+    await render(renderer, wanted, "a", CANONICAL)
     assert b'"n":1}' in text(wanted.chunk, RELAXED)
     assert b'{"$numberInt":"1"}' in text(wanted.chunk, CANONICAL)
-    assert len(filled) == 2
-    assert wanted.ring.bytes == before + sum(filled)
+    assert len(FILLED) == 2
+    assert wanted.ring.bytes == before + sum(FILLED) == wanted.chunk.size_bytes
+    assert (renderer.waiting, renderer._pending, renderer.memory_bytes({wanted.ring})) == (0, {}, 0)
 
 
 async def test_tenants_take_turns(renderer: Renderer) -> None:
     order: list[str] = []
 
-    async def render(tenant: str, time: int) -> None:
-        await renderer.render(chunk_at(time), RELAXED, tenant, lambda _: order.append(tenant))
+    async def one(tenant: str, number: int) -> None:
+        await render(renderer, chunk_at(number), tenant)
+        order.append(tenant)
 
-    loud = [asyncio.create_task(render("loud", number)) for number in range(50)]
+    loud = [asyncio.create_task(one("loud", number)) for number in range(50)]
     await asyncio.sleep(0)
-    await asyncio.gather(*(render("quiet", number) for number in range(3)))
+    await asyncio.gather(*(one("quiet", number) for number in range(3)))
     assert order.index("quiet") <= 2
     assert order[:8].count("quiet") == 3
     await asyncio.gather(*loud)
+
+
+async def test_who_waits_for_anothers_chunk_has_the_turns_of_both(renderer: Renderer) -> None:
+    """A chunk that a loud tenant asked for first is not stuck in the loud tenant's line."""
+    chunks = [chunk_at(number) for number in range(40)]
+    loud = [Waiting(renderer, each, "loud") for each in chunks]
+    quiet = Waiting(renderer, chunks[-1], "quiet")
+    await quiet.done()
+    assert sum(each.woken.is_set() for each in loud) <= 3
+    for each in loud:
+        each.ticket.withdraw()
 
 
 async def test_an_event_that_cannot_be_rendered_is_told_and_the_others_go_on(renderer: Renderer) -> None:
@@ -70,30 +121,203 @@ async def test_an_event_that_cannot_be_rendered_is_told_and_the_others_go_on(ren
     view = wanted.chunk.bson
     assert view is not None
     view.data, view.offsets = bytes(broken), [0, len(broken)]
-    with pytest.raises(FeedmuxError) as caught:
-        await renderer.render(wanted, RELAXED, "a", lambda _: None)
-    assert caught.value.reason is ErrorReason.BSON_INVALID
+    await render(renderer, wanted)
+    error = wanted.chunk.render_error(RELAXED)
+    assert error is not None
+    assert error.reason is ErrorReason.BSON_INVALID
+    assert wanted.chunk.render_error(CANONICAL) is None
     good = chunk_at(2)
-    await renderer.render(good, RELAXED, "a", lambda _: None)
+    await render(renderer, good)
     assert text(good.chunk, RELAXED)
 
 
 async def test_a_killed_process_is_replaced_and_nothing_lost(renderer: Renderer) -> None:
-    await renderer.render(chunk_at(1), RELAXED, "a", lambda _: None)
+    await render(renderer, chunk_at(1))
     for number in range(2, 5):
         pid = renderer._process.pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         wanted = chunk_at(number)
-        await renderer.render(wanted, RELAXED, "a", lambda _: None)
+        await render(renderer, wanted)
         assert b'"n":%d}' % number in text(wanted.chunk, RELAXED)
 
 
-async def test_nobody_waits_for_ever_when_it_is_closed() -> None:
-    renderer = Renderer()
-    waiting = [asyncio.create_task(renderer.render(chunk_at(n), RELAXED, "a", lambda _: None)) for n in range(9)]
+async def test_a_frozen_process_is_replaced_and_nothing_lost(
+    renderer: Renderer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(renderer._process, "_timeout_s", 1.0)
+    pid = await frozen(renderer)
+    wanted = chunk_at(2)
+    await render(renderer, wanted)
+    assert b'"n":2}' in text(wanted.chunk, RELAXED)
+    assert renderer._process.pid not in (None, pid)
+
+
+async def test_a_chunk_over_which_it_freezes_twice_fails_alone(
+    renderer: Renderer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(renderer._process, "_timeout_s", 0.5)
+    monkeypatch.setattr(rendering, "FAILED_S", 0.2)
+    poison, good = chunk_at(1), chunk_at(2)
+
+    async def freeze() -> None:
+        stopped = 0
+        while stopped < 2:
+            await until_asked(renderer)
+            pid = renderer._process.pid
+            assert pid is not None
+            os.kill(pid, signal.SIGSTOP)
+            stopped += 1
+            while renderer._process.pid == pid and renderer._process.held_bytes:
+                await asyncio.sleep(0.001)
+
+    # Large enough that the process is stopped before it can answer.
+    monkeypatch.setattr(poison.chunk.bson, "data", bson.encode({"n": [1.5] * 200_000}))
+    waiting, after = Waiting(renderer, poison), Waiting(renderer, good)
+    freezing = asyncio.create_task(freeze())
+    await waiting.done()
+    await freezing
+    error = poison.chunk.render_error(RELAXED)
+    assert error is not None
+    assert error.reason is ErrorReason.INTERNAL
+    assert error.metadata["correlation_id"]
+    await after.done()
+    assert b'"n":2}' in text(good.chunk, RELAXED)
+    assert good.chunk.render_error(RELAXED) is None
+    async with asyncio.timeout(5):
+        while poison.chunk.render_error(RELAXED) is not None:  # a while later it is tried again
+            await asyncio.sleep(0.01)
+
+
+async def test_what_nobody_waits_for_is_not_rendered_and_holds_nothing(renderer: Renderer) -> None:
+    """Hundreds of cancelled sessions kept their chunks queued, outside the memory budget."""
+    os.kill(await frozen(renderer), signal.SIGCONT)
+    waiting = [Waiting(renderer, chunk_at(number, padding=100_000)) for number in range(2, 200)]
+    for each in waiting:
+        each.ticket.withdraw()
+        each.ticket.withdraw()
+    assert (renderer.waiting, renderer._pending, renderer.memory_bytes(())) == (0, {}, 0)
+    wanted = chunk_at(1)
+    await render(renderer, wanted)
+    assert len(FILLED) == 2
+    assert not any(each.woken.is_set() for each in waiting)
+
+
+async def test_waiting_chunks_of_rings_that_are_gone_and_requests_are_counted(renderer: Renderer) -> None:
+    await frozen(renderer)
+    wanted = [chunk_at(number, padding=10_000) for number in range(2, 7)]
+    waiting = [Waiting(renderer, each) for each in wanted]
+    await until_asked(renderer)
+    rings = {each.ring for each in wanted}
+    request = len(wanted[0].chunk.bson.data) + 1 if wanted[0].chunk.bson else 0
+    assert renderer.memory_bytes(rings) == request
+    left = wanted[3].ring
+    assert renderer.memory_bytes(rings - {left}) == request + left.bytes
+    left.close()
+    assert renderer.memory_bytes(rings - {left}) <= request + 600
+    for each in waiting:
+        each.ticket.withdraw()
+
+
+async def test_who_waits_for_an_evicted_chunk_is_woken_and_gets_no_text(renderer: Renderer) -> None:
+    pid = await frozen(renderer)
+    wanted = [chunk_at(number) for number in (2, 3)]
+    waiting = [Waiting(renderer, each) for each in wanted]
+    await until_asked(renderer)
+    for each in wanted:
+        each.ring.drop_oldest()
+    os.kill(pid, signal.SIGCONT)
+    for one, each in zip(waiting, wanted, strict=True):
+        await one.done()
+        assert not each.chunk.rendered
+        assert each.ring.bytes == 0
+        assert each.chunk.render_error(RELAXED) is None
+
+
+async def test_addresses_that_are_used_again_name_nobody_elses_chunk(renderer: Renderer) -> None:
+    """Pending renderings were found by `id(chunk)`: a chunk at the address of one that was gone got that one's text."""
+    await frozen(renderer)
+    first = Waiting(renderer, chunk_at(1))
+    await until_asked(renderer)
+    used: set[int] = set()
+    reused = 0
+    for batch in range(30):
+        theirs = [chunk_at(1000 + number) for number in range(40)]
+        used.update(id(each.chunk) for each in theirs)
+        tickets = [Waiting(renderer, each, "theirs") for each in theirs]
+        for each in tickets:
+            each.ticket.withdraw()
+        del theirs, tickets, each
+        mine = chunk_at(2000 + batch)
+        reused += id(mine.chunk) in used
+        waiting = Waiting(renderer, mine, "mine")
+        if batch % 10 == 0:
+            assert renderer._process.pid is not None
+            os.kill(renderer._process.pid, signal.SIGKILL)
+            await waiting.done()
+            assert b'"n":%d}' % (2000 + batch) in text(mine.chunk, RELAXED)
+            assert b'"n":1' not in text(mine.chunk, RELAXED)
+            await frozen(renderer)
+            first.ticket.withdraw()
+            first = Waiting(renderer, chunk_at(1))
+            await until_asked(renderer)
+        waiting.ticket.withdraw()
+    assert reused, "no address was used again: the test shows nothing"
+
+
+async def test_any_order_of_events_gives_everybody_their_own_text(
+    renderer: Renderer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sessions come and go, chunks are evicted and freed, the process is killed and stopped."""
+    monkeypatch.setattr(renderer._process, "_timeout_s", 0.5)
+    chance = random.Random(5)
+    wanted: dict[int, NeedsRender] = {}
+    waiting: list[Waiting] = []
+    rendered = number = 0
+    began_s = harmed_s = time.monotonic()
+    while time.monotonic() < began_s + 7:
+        action = chance.random()
+        if action < 0.4:
+            number += 1
+            wanted[number] = chunk_at(number, padding=chance.choice((0, 0, 0, 20_000)))
+        elif action < 0.8 and wanted:
+            some = wanted[chance.choice(list(wanted))]
+            waiting.append(Waiting(renderer, some, chance.choice("abc"), chance.choice((RELAXED, CANONICAL))))
+        elif action < 0.9 and waiting:
+            waiting.pop(chance.randrange(len(waiting))).ticket.withdraw()
+        elif action < 0.95 and wanted:
+            ring = wanted[chance.choice(list(wanted))].ring
+            if len(ring):
+                ring.drop_oldest()
+        elif wanted:
+            del wanted[chance.choice(list(wanted))]
+        if time.monotonic() > harmed_s + 0.7 and renderer._process.pid is not None:
+            os.kill(renderer._process.pid, chance.choice((signal.SIGKILL, signal.SIGSTOP)))
+            harmed_s = time.monotonic()
+        await asyncio.sleep(chance.choice((0, 0, 0.001, 0.003)))
+        assert all(one.ticket.rendering is not None or one.woken.is_set() for one in waiting)
+        for which, each in wanted.items():
+            assert each.ring.bytes == (each.chunk.size_bytes if len(each.ring) else 0)
+            for wire_format, view in each.chunk.rendered.items():
+                ending = b'"n":{"$numberInt":"%d"}}' if wire_format == CANONICAL else b'"n":%d}'
+                assert view.data.endswith(ending % which)
+        if len(wanted) > 40:
+            rendered += sum(len(each.chunk.rendered) for each in wanted.values())
+            wanted.clear()
+    assert rendered > 50
+    for one in waiting:
+        await one.done()
+    assert (renderer.waiting, renderer._pending) == (0, {})
+
+
+async def test_nothing_is_rendered_after_it_is_closed() -> None:
+    renderer = Renderer(lambda _: None)
+    waiting = [Waiting(renderer, chunk_at(number)) for number in range(9)]
     await asyncio.sleep(0)
-    await renderer.close()
-    _, pending = await asyncio.wait(waiting, timeout=5)
-    assert not pending
-    assert renderer._process.pid is None
+    async with asyncio.timeout(5):
+        await renderer.close()
+    assert (renderer._process.pid, renderer.waiting, renderer._pending) == (None, 0, {})
+    late = Waiting(renderer, chunk_at(10))
+    await asyncio.sleep(0)
+    for each in (*waiting, late):
+        each.ticket.withdraw()

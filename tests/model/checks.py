@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Protocol
 
-from feedmux_server.core.chunk import CHUNK_OVERHEAD_BYTES
+from feedmux_server.core.chunk import CHUNK_OVERHEAD_BYTES, Chunk
 from feedmux_server.core.feed_streams import FeedStreams
 from feedmux_server.core.shared_stream import SharedStream
 from tests.model.clients import FakeClient
@@ -14,6 +14,7 @@ class Inspected(Protocol):
     streams: FeedStreams
     source: FakeSource
     clients: list[FakeClient]
+    backlog_bytes: int
 
     def open_clients(self) -> list[FakeClient]: ...
 
@@ -39,8 +40,9 @@ def check_world(world: Inspected) -> None:
         _check_acked(world, client)
 
 
-def _count_holders(world: Inspected) -> Counter[int]:
-    holders: Counter[int] = Counter()
+def _count_holders(world: Inspected) -> Counter[Chunk]:
+    holders: Counter[Chunk] = Counter()
+    chunks: dict[Chunk, None] = {}
     for client in world.clients:
         acks = client.subscriber.acks
         if acks is None:
@@ -48,13 +50,18 @@ def _count_holders(world: Inspected) -> Counter[int]:
         assert not client.ended or not acks._sent, "a session that is over still holds chunks"
         for _, chunk, first, stop in acks._sent:
             assert first < stop
-            holders[id(chunk)] += 1
-        for _, chunk, _, _ in acks._sent:
-            assert chunk.holders >= holders[id(chunk)], "a chunk does not know its holder"
+            chunks[chunk] = None
+        holders.update({chunk for _, chunk, _, _ in acks._sent})
+    for chunk in chunks:
+        assert chunk.holders == holders[chunk], "a chunk does not know its holders"
+        assert chunk.held_bytes == (chunk.size_bytes if chunk.evicted else 0), "an evicted chunk is counted wrongly"
+        assert not chunk.rendered or not chunk.evicted, "an evicted chunk has a rendering"
+    held = sum(chunk.held_bytes for chunk in chunks)
+    assert world.backlog_bytes == held, "what is retained for acknowledgements is not what is paid for"
     return holders
 
 
-def _check_ring(world: Inspected, stream: SharedStream, holders: Counter[int]) -> None:
+def _check_ring(world: Inspected, stream: SharedStream, holders: Counter[Chunk]) -> None:
     ring = stream.ring
     chunks = [ring[seq] for seq in range(ring.first_seq, ring.next_seq)]
     assert ring.bytes == sum(chunk.size_bytes for chunk in chunks), "the ring's bytes are counted wrongly"
@@ -62,7 +69,8 @@ def _check_ring(world: Inspected, stream: SharedStream, holders: Counter[int]) -
     assert not ring.oldest.is_after(ring.newest)
     place = ring.oldest
     for chunk in chunks:
-        assert chunk.holders == holders[id(chunk)], "a chunk has a holder that is gone"
+        assert chunk.holders == holders[chunk], "a chunk has a holder that is gone"
+        assert not chunk.evicted
         assert chunk.bson is not None
         first, last = chunk.token(0), chunk.token(chunk.count - 1)
         assert first.is_after(place), "chunks overlap"

@@ -35,6 +35,8 @@ EVENT_BYTES_MAX: Final = 1100
 """What one event of `source` may cost, a chunk of its own included."""
 
 TEXT_BYTES: Final = 12
+TEXT_TAG: Final = b"tag"
+"""Stands before each text in a message, and is no part of the event."""
 """The other wire format of the model: each event as its number in so many digits."""
 
 _LOUD: Final = (ErrorReason.INTERNAL, ErrorReason.PIPELINE_FAILED)
@@ -64,6 +66,8 @@ class World:
         self.faulty = rng.random() < 0.6
         self.failing = False
         self.streams = FeedStreams(self.limits, self)
+        self.backlog_bytes = 0
+        """What trackers pay for outside the rings."""
         self.pumps: list[FakePump] = []
         self.clients: list[FakeClient] = []
         self.store = FakeStore()
@@ -87,6 +91,9 @@ class World:
 
     def start(self, stream: SharedStream) -> None:
         self.pumps.append(FakePump(stream, self.streams, self))
+
+    def _retain(self, size: int) -> None:
+        self.backlog_bytes += size
 
     def next_stream_id(self) -> int:
         return next(self._ids)
@@ -243,7 +250,7 @@ class World:
             at,
             CreditWindow(CreditLimits(events_max=500, bytes_max=100_000)),
             client.wake,
-            acks=AckTracker(at.place, self.unacked_max) if durable else None,
+            acks=AckTracker(at.place, self.unacked_max, self._retain) if durable else None,
             payload_max=rng.choice((60, 500, 5000)),
             wire_format="text" if client.formed else BSON,
         )
@@ -361,11 +368,12 @@ class World:
             return
         numbers = [number_of(bson.cut(index, index + 1)) for index in range(wanted.chunk.count)]
         view = View(
-            b"".join(b"%0*d" % (TEXT_BYTES, number) for number in numbers),
+            b"".join(TEXT_TAG + b"%0*d" % (TEXT_BYTES, number) for number in numbers),
+            [(len(TEXT_TAG) + TEXT_BYTES) * index for index in range(len(numbers) + 1)],
             [TEXT_BYTES * index for index in range(len(numbers) + 1)],
         )
         wanted.chunk.rendered[wire_format] = view
-        wanted.ring.grew(len(view.data) + 8 * len(view.offsets))
+        wanted.ring.grew(view.size_bytes)
 
     def _deliver(self, client: FakeClient, delivery: Delivery) -> None:
         data = b"".join(delivery.parts)
@@ -373,12 +381,16 @@ class World:
         sizes: list[int] = []
         at = 0
         while at < len(data):
+            if client.formed:
+                assert data[at : at + len(TEXT_TAG)] == TEXT_TAG
+                at += len(TEXT_TAG)
             size = TEXT_BYTES if client.formed else int.from_bytes(data[at : at + 4], "little")
             numbers.append(number_of(data[at : at + size]))
             sizes.append(size)
             at += size
         assert delivery.count == len(numbers)
-        assert delivery.size == len(data)
+        assert delivery.size == sum(sizes)
+        assert delivery.wire_size == len(data)
         client.sent.extend(numbers)
         client.place = delivery.end
         self.history.append(

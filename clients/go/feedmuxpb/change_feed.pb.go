@@ -403,6 +403,10 @@ func (*LastAcked_Position) isLastAcked_Place() {}
 func (*LastAcked_ResumeToken) isLastAcked_Place() {}
 
 // Permission to send `events` more events and `bytes` more bytes of events. Additive.
+//
+// Bytes are those of the events as the client sees them: BSON documents, or JSON texts in UTF-8. Framing (the tag and
+// length of each text in `Batch.json`, everything else in a message) costs no credit, so a client that returns the bytes
+// of the events it has taken keeps its window. An event in fragments costs what all its parts' `data` add up to.
 type Credit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required, 1 to 2^31-1 (0 only within Open). The sum not yet used is clamped to `Opened.limits.credit_events_max`.

@@ -1,10 +1,12 @@
 """Which of the events sent in a session are acknowledged, and what place that allows to store.
 
-Fed by `Subscriber.take` with what was sent; asked by the session on each Ack. Holds chunks (not their bytes: the
-ring drops those, see `Chunk.drop_bytes`) from sending until acknowledgement, so `outstanding` is what bounds it.
+Fed by `Subscriber.take` with what was sent; asked by the session on each Ack. Holds chunks from sending until
+acknowledgement. One of a chunk's holders pays for what the chunk costs after its ring has evicted it
+(`Chunk.held_bytes`).
 """
 
 from collections import deque
+from collections.abc import Callable
 
 from feedmux_server.core.chunk import Chunk
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
@@ -14,10 +16,12 @@ from feedmux_server.core.resume_token import ResumeToken
 class AckTracker:
     """Delivery sequences count from 1 within a session."""
 
-    __slots__ = ("_sent", "acked", "outstanding_max", "place", "sent")
+    __slots__ = ("_sent", "acked", "outstanding_max", "pays", "place", "sent")
 
-    def __init__(self, place: ResumeToken, outstanding_max: int) -> None:
+    def __init__(self, place: ResumeToken, outstanding_max: int, pays: Callable[[int], None] = lambda _: None) -> None:
+        """`pays` is told how many bytes more (fewer, when negative) are retained for this tracker outside all rings."""
         self._sent: deque[tuple[int, Chunk, int, int]] = deque()  # first sequence, chunk, first, stop
+        self.pays = pays
         self.outstanding_max = outstanding_max
         self.sent = 0
         self.acked = 0
@@ -36,7 +40,7 @@ class AckTracker:
 
     def record(self, chunk: Chunk, first: int, stop: int) -> None:
         """Events `first` to `stop - 1` of `chunk` have been sent."""
-        chunk.holders += 1
+        chunk.hold(self)
         self._sent.append((self.sent + 1, chunk, first, stop))
         self.sent += stop - first
 
@@ -59,7 +63,7 @@ class AckTracker:
             if done < stop - first:
                 break
             self._sent.popleft()
-            chunk.holders -= 1
+            chunk.let_go(self)
         return self.place is not before
 
     def progress(self, place: ResumeToken) -> bool:
@@ -73,7 +77,7 @@ class AckTracker:
     def release(self) -> None:
         """The session is over: lets go of the chunks."""
         for _, chunk, _, _ in self._sent:
-            chunk.holders -= 1
+            chunk.let_go(self)
         self._sent.clear()
 
     def _move_to(self, chunk: Chunk, first: int, stop: int) -> None:

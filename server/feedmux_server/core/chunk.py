@@ -9,8 +9,10 @@ Invariant: `offsets` has one entry per event and one for the end, so event i is 
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import accumulate
 from struct import Struct
+from typing import Protocol
 
 from bson.raw_bson import RawBSONDocument
 
@@ -67,34 +69,57 @@ def read_token(raw: bytes) -> ResumeToken:
 
 
 class View:
-    """A chunk's events in one wire format: their bytes one behind the other, and where each begins."""
+    """A chunk's events in one wire format: their bytes one after the other, and where each begins.
 
-    __slots__ = ("data", "offsets")
+    On the wire an event may be framed (JSON texts are fields of a message); what counts as the event's own bytes, for
+    credit and quotas, leaves the framing out. For BSON both are the same.
+    """
 
-    def __init__(self, data: bytes, offsets: Sequence[int]) -> None:
+    __slots__ = ("data", "event_bytes", "offsets")
+
+    def __init__(self, data: bytes, offsets: Sequence[int], event_bytes: Sequence[int] | None = None) -> None:
         self.data = data
         self.offsets = offsets
+        self.event_bytes = offsets if event_bytes is None else event_bytes
+        """The bytes of all events before each one, without framing, and of all of them."""
+
+    @property
+    def size_bytes(self) -> int:
+        size = len(self.data) + 8 * len(self.offsets)
+        return size if self.event_bytes is self.offsets else size + 8 * len(self.event_bytes)
 
     def cut(self, first: int, stop: int) -> bytes:
         """The bytes of events `first` to `stop - 1`; the shared object itself when that is all of them."""
         begin, end = self.offsets[first], self.offsets[stop]
         return self.data if end - begin == len(self.data) else self.data[begin:end]
 
-    def stop_within(self, first: int, bytes_max: int, *, overdraw: bool) -> int:
-        """The largest `stop` so that events `first` to `stop - 1` fit into `bytes_max`.
+    def stop_within(self, first: int, bytes_max: int) -> int:
+        """The largest `stop` so that events `first` to `stop - 1` fit into `bytes_max` on the wire.
 
-        With `overdraw` the last one may exceed it (byte credit); without, an event that does not fit gives `first`.
+        An event that does not fit gives `first`.
         """
-        limit = self.offsets[first] + bytes_max
-        if overdraw:
-            return min(bisect_left(self.offsets, limit, first), len(self.offsets) - 1)
-        return bisect_right(self.offsets, limit, first) - 1
+        return bisect_right(self.offsets, self.offsets[first] + bytes_max, first) - 1
+
+    def stop_with_credit(self, first: int, credit: int) -> int:
+        """The largest `stop` so that `credit` allows events `first` to `stop - 1`; the last one may overdraw it."""
+        charged = self.event_bytes
+        return min(bisect_left(charged, charged[first] + credit, first), len(charged) - 1)
+
+
+class Holder(Protocol):
+    """Who may still ask for a token inside a chunk: an ack tracker."""
+
+    def pays(self, size: int) -> None:
+        """`size` more bytes (fewer, when negative) are retained outside all rings on this holder's account."""
 
 
 class Chunk:
     """Events in (start, end], shared by all who read the stream."""
 
     __slots__ = (
+        "_failures",
+        "_holders",
+        "_payer",
         "_split",
         "_tokens",
         "bson",
@@ -102,7 +127,8 @@ class Chunk:
         "cum_bytes",
         "cum_events",
         "end",
-        "holders",
+        "evicted",
+        "held_bytes",
         "read_time_s",
         "rendered",
         "start",
@@ -119,9 +145,10 @@ class Chunk:
         split: bool = False,
     ) -> None:
         self.bson: View | None = View(data, offsets)
-        """The events' BSON. None once the ring has dropped the chunk."""
+        """The events' BSON. None once the ring has evicted the chunk."""
         self.rendered: dict[str, View] = {}
         """Other wire formats, each made once."""
+        self._failures: dict[str, FeedmuxError] | None = None
         self.count = len(offsets) - 1
         self.start = start
         self.end = end
@@ -130,19 +157,51 @@ class Chunk:
         self.cum_bytes = 0
         """Bytes appended to the ring before this chunk."""
         self.cum_events = 0
-        self.holders = 0
-        """Ack trackers that may still ask for a token inside this chunk."""
-        self._tokens: list[bytes | None] | None = None
+        self.evicted = False
+        """It is in no ring any more."""
+        self.held_bytes = 0
+        """What it costs outside all rings, while somebody holds it. One of the holders pays for it."""
+        self._holders: dict[Holder, int] | None = None
+        self._payer: Holder | None = None
+        self._tokens: View | None = None
         self._split = split
 
     @property
     def size_bytes(self) -> int:
         size = CHUNK_OVERHEAD_BYTES
         if self.bson is not None:
-            size += len(self.bson.data) + 8 * len(self.bson.offsets)
+            size += self.bson.size_bytes
+        if self._tokens is not None:
+            size += self._tokens.size_bytes
         for view in self.rendered.values():
-            size += len(view.data) + 8 * len(view.offsets)
+            size += view.size_bytes
         return size
+
+    @property
+    def holders(self) -> int:
+        """How many may still ask for a token inside this chunk."""
+        return len(self._holders) if self._holders is not None else 0
+
+    def hold(self, holder: Holder) -> None:
+        """Keeps the tokens for `holder` until it has let go as often."""
+        holders = self._holders
+        if holders is None:
+            self._holders = {holder: 1}
+        else:
+            holders[holder] = holders.get(holder, 0) + 1
+
+    def let_go(self, holder: Holder) -> None:
+        holders = self._holders
+        assert holders is not None, "nobody holds the chunk"
+        left = holders[holder] - 1
+        if left:
+            holders[holder] = left
+            return
+        del holders[holder]
+        if self._payer is holder:
+            holder.pays(-self.held_bytes)
+            self._payer = None
+            self._charge()
 
     def token(self, index: int) -> ResumeToken:
         """The resume token of event `index`. The bytes must still be there."""
@@ -172,8 +231,8 @@ class Chunk:
         """The place to store when event `index` is acknowledged; None inside a split event."""
         if index == self.count - 1 and not self._split:
             return self.end
-        raw = self._tokens[index] if self._tokens is not None else self._ack_token(index)
-        if raw is None:
+        raw = self._tokens.cut(index, index + 1) if self._tokens is not None else self._ack_token(index)
+        if not raw:
             return None
         return self.end if index == self.count - 1 else read_token(raw)
 
@@ -184,22 +243,56 @@ class Chunk:
         offsets = array("L", [at - base for at in view.offsets[first:]])
         return Chunk(view.data[base:], offsets, start, self.end, self.read_time_s, split=self._split)
 
+    def render_error(self, wire_format: str) -> FeedmuxError | None:
+        """Why the chunk cannot be had in `wire_format`."""
+        return self._failures.get(wire_format) if self._failures is not None else None
+
+    def cannot_render(self, wire_format: str, error: FeedmuxError) -> dict[str, FeedmuxError]:
+        """Remembers why. Returns all such errors of the chunk, so that one can be forgotten again."""
+        if self._failures is None:
+            self._failures = {}
+        self._failures[wire_format] = error
+        return self._failures
+
     def drop_bytes(self) -> None:
         """Gives up the events. While an ack tracker holds the chunk, their tokens are extracted first, once for all."""
-        if self.bson is None:
+        if self.evicted:
             return
-        if self.holders:
-            self._tokens = [self._ack_token(index) for index in range(self.count)]
+        if self._holders:
+            tokens = [self._ack_token(index) for index in range(self.count)]
+            self._tokens = View(b"".join(tokens), array("L", (0, *accumulate(map(len, tokens)))))
         self.bson = None
-        self.rendered.clear()
+        self._leave_ring()
 
-    def _ack_token(self, index: int) -> bytes | None:
+    def retain_whole(self) -> None:
+        """Its ring has ended: nobody reads it any more. For those who hold it the events stay as they are, since the
+        tokens of a whole ring would take the event loop too long to extract at once."""
+        if not self.evicted:
+            self._leave_ring()
+
+    def _leave_ring(self) -> None:
+        self.evicted = True
+        self.rendered.clear()
+        self._charge()
+
+    def _charge(self) -> None:
+        """Somebody who holds the evicted chunk pays for it. With nobody left there is nothing to pay for."""
+        self._payer = next(reversed(self._holders), None) if self._holders is not None else None
+        if self._payer is None:
+            self.bson = self._tokens = None
+            self.held_bytes = 0
+        else:
+            self.held_bytes = self.size_bytes
+            self._payer.pays(self.held_bytes)
+
+    def _ack_token(self, index: int) -> bytes:
+        """Empty for a fragment with others to come."""
         view = self._view()
         at, end = view.offsets[index], view.offsets[index + 1]
         if self._split:
             part = RawBSONDocument(view.data[at:end]).get("splitEvent")
             if part is not None and part["fragment"] < part["of"]:
-                return None
+                return b""
         return event_id(view.data, at, end)
 
     def _view(self) -> View:
@@ -229,7 +322,7 @@ def cut_batch(
         pieces = -(-len(data) // bytes_max)
         bytes_max = min(bytes_max, len(data) // pieces + len(data) // last)
     while first < last:
-        stop = max(whole.stop_within(first, bytes_max, overdraw=False), first + 1)
+        stop = max(whole.stop_within(first, bytes_max), first + 1)
         piece = whole.cut(first, stop)
         end = read_token(event_id(data, offsets[stop - 1], offsets[stop]))
         if stop == last and post_batch is not None and post_batch.is_after(end):
@@ -241,7 +334,3 @@ def cut_batch(
         chunks.append(Chunk(piece, piece_offsets, start, end, read_time_s, split=split))
         first, start = stop, end
     return chunks
-
-
-Renderer = Callable[[Chunk], View]
-"""Makes a chunk's view in another wire format."""

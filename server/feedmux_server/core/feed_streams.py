@@ -161,6 +161,7 @@ class FeedStreams:
             stream.detach(subscriber)
             self.detached[subscriber.id] = subscriber
             subscriber.wake()
+        stream.ring.close()
         self.admit_waiting()
 
     def is_superfluous(self, stream: SharedStream) -> bool:

@@ -108,7 +108,7 @@ def _pieces_of(delivery: Delivery, start: ResumeToken, payload_max: int) -> Iter
     view = chunk.bson
     assert view is not None
     while first < chunk.count:
-        stop = max(first + 1, view.stop_within(first, payload_max, overdraw=False))
+        stop = max(first + 1, view.stop_within(first, payload_max))
         yield _part(delivery, chunk, first, stop)
         first = stop
 
@@ -140,7 +140,7 @@ def _index_at(chunk: Chunk, size: int) -> int:
     """How many events of the chunk fit into `size` bytes."""
     view = chunk.bson
     assert view is not None
-    return view.stop_within(0, max(0, size), overdraw=False)
+    return view.stop_within(0, max(0, size))
 
 
 def _part(delivery: Delivery, chunk: Chunk, first: int, stop: int) -> Delivery:
@@ -150,6 +150,5 @@ def _part(delivery: Delivery, chunk: Chunk, first: int, stop: int) -> Delivery:
     assert view is not None
     data = view.cut(first, stop)
     end = chunk.place_behind(stop - 1) if stop > first else chunk.start
-    return Delivery(
-        delivery.first_sequence + first, stop - first, (data,) if data else (), len(data), end, delivery.read_time_s
-    )
+    parts, size = (data,) if data else (), len(data)
+    return Delivery(delivery.first_sequence + first, stop - first, parts, size, size, end, delivery.read_time_s)

@@ -37,7 +37,8 @@ class Quotas:
     bytes_per_s: int = UNLIMITED
     """Delivered to all its streams together; above it they are slowed down."""
     outstanding_bytes: int = UNLIMITED
-    """Delivered to durable subscriptions and not acknowledged; at it delivery pauses."""
+    """Delivered to durable subscriptions and not acknowledged; at it delivery pauses. Also bounds what the server
+    retains for these events after their ring has evicted them."""
     kept_bytes: int = UNLIMITED
     """Read for plans of ranges and not yet by those who read the ranges; at it a plan ends with what it has."""
     pipeline_bytes: int = UNLIMITED
@@ -77,11 +78,29 @@ class TokenBucket:
         self._at_s = now_s
 
 
+class Backlog:
+    """What all tenants' unacknowledged events retain outside the rings: chunks that the rings have evicted."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.bytes_max = UNLIMITED
+        """Above it, tenants with more than an equal share of it are sent nothing more until they acknowledge."""
+        self.accounts: set[Account] = set()
+        """Those with a part of it."""
+
+    @property
+    def share(self) -> float:
+        return self.bytes_max / max(1, len(self.accounts))
+
+
 class Account:
     """The use of one tenant."""
 
-    def __init__(self, tenant: str, quotas: Quotas, now_s: float) -> None:
+    def __init__(self, tenant: str, quotas: Quotas, now_s: float, backlog: Backlog | None = None) -> None:
         self.tenant = tenant
+        self.backlog_bytes = 0
+        self._backlog = backlog or Backlog()
+        self._backlog_noted = False
         self.streams = 0
         self.calls = 0
         self.feeds: Counter[Hashable] = Counter()
@@ -212,7 +231,41 @@ class Account:
     @property
     def has_room(self) -> bool:
         """Whether more may be outstanding. Like credit, one delivery may overdraw it."""
-        return self.outstanding_bytes < self.quotas.outstanding_bytes
+        return self.outstanding_bytes < self.quotas.outstanding_bytes and self.backlog_fits
+
+    @property
+    def backlog_fits(self) -> bool:
+        """Whether what its unacknowledged events retain outside the rings is within its quota and its share."""
+        if self.backlog_bytes >= self.quotas.outstanding_bytes:
+            return False
+        return self._backlog.bytes < self._backlog.bytes_max or self.backlog_bytes < self._backlog.share
+
+    def note_backlog(self) -> bool:
+        """True once each time that the backlog comes to its bound."""
+        if self._backlog_noted or self.backlog_fits:
+            return False
+        self._backlog_noted = True
+        return True
+
+    def retain(self, size: int) -> None:
+        """Unacknowledged events of this tenant retain `size` more bytes outside the rings (fewer, when negative)."""
+        backlog = self._backlog
+        was_full = backlog.bytes >= backlog.bytes_max
+        self.backlog_bytes += size
+        backlog.bytes += size
+        if size > 0:
+            backlog.accounts.add(self)
+            return
+        if not self.backlog_bytes:
+            backlog.accounts.discard(self)
+        if self.backlog_fits:
+            self._backlog_noted = False
+        for account in [self, *backlog.accounts] if was_full else (self,):
+            account.wake_if_room()
+
+    def wake_if_room(self) -> None:
+        if self._waiting and self.has_room:
+            self._wake()
 
     def hold(self, size: int) -> None:
         """Delivered to a durable subscription, and not yet acknowledged."""
@@ -221,8 +274,7 @@ class Account:
     def release(self, size: int) -> None:
         """Acknowledged, or its session is over."""
         self.outstanding_bytes -= size
-        if self._waiting and self.has_room:
-            self._wake()
+        self.wake_if_room()
 
     @property
     def keeps_too_much(self) -> bool:
@@ -247,11 +299,13 @@ class Accounts:
         self._quotas_of = quotas_of
         self._clock = clock
         self._accounts: dict[str, Account] = {}
+        self.backlog = Backlog()
 
     def of(self, tenant: str) -> Account:
         account = self._accounts.get(tenant)
         if account is None:
-            account = self._accounts[tenant] = Account(tenant, self._quotas_of(tenant), self._clock())
+            account = Account(tenant, self._quotas_of(tenant), self._clock(), self.backlog)
+            self._accounts[tenant] = account
         return account
 
     def refresh(self) -> None:

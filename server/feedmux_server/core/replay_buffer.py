@@ -88,6 +88,14 @@ class ReplayBuffer:
         if place.is_after(self.newest):
             self.newest = place
 
+    def close(self) -> None:
+        """The stream has ended and nobody reads the ring any more: lets go of all chunks."""
+        for chunk in self._chunks.values():
+            chunk.retain_whole()
+        self._chunks.clear()
+        self.first_seq, self.oldest = self.next_seq, self.newest
+        self.bytes = self.events = 0
+
     def drop_oldest(self) -> int:
         """Drops one chunk and returns the bytes set free."""
         chunk = self._chunks.pop(self.first_seq)
@@ -97,7 +105,7 @@ class ReplayBuffer:
         self.events -= chunk.count
         self.oldest = chunk.end
         chunk.drop_bytes()
-        return size
+        return size - chunk.held_bytes
 
     def grew(self, size: int) -> None:
         """A chunk in the ring has got another rendering of `size` bytes."""

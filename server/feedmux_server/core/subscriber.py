@@ -63,8 +63,11 @@ class Delivery:
     first_sequence: int
     count: int
     parts: tuple[bytes, ...]
-    """The events' bytes in the session's format."""
+    """The events' bytes in the session's format, as they stand in a message."""
     size: int
+    """The events' own bytes, which credit and quotas count: BSON documents, or JSON texts in UTF-8."""
+    wire_size: int
+    """The bytes of `parts`. With JSON each text has its field's tag and length before it."""
     end: ResumeToken
     """The place behind the last event."""
     read_time_s: float
@@ -274,7 +277,7 @@ class Subscriber:
         credit_left, room = self.credit.bytes, self.payload_max
         first_sequence = self.events_sent + 1
         parts: list[bytes] = []
-        count = size = 0
+        count = size = wire_size = 0
         read_time_s = 0.0
         while self.seq < ring.next_seq and events_left > count and credit_left > size:
             chunk = ring[self.seq]
@@ -289,8 +292,8 @@ class Subscriber:
                 return NeedsRender(chunk, ring)
             first = self.index
             stop = min(
-                view.stop_within(first, room - size, overdraw=False),
-                view.stop_within(first, credit_left - size, overdraw=True),
+                view.stop_within(first, room - wire_size),
+                view.stop_with_credit(first, credit_left - size),
                 first + events_left - count,
             )
             if parts and stop < chunk.count:
@@ -302,7 +305,8 @@ class Subscriber:
                 read_time_s = chunk.read_time_s
             parts.append(part)
             count += stop - first
-            size += len(part)
+            size += view.event_bytes[stop] - view.event_bytes[first]
+            wire_size += len(part)
             if self.acks is not None:
                 self.acks.record(chunk, first, stop)
             self.at = JoinPoint(chunk.place_behind(stop - 1), exact=True)
@@ -316,7 +320,7 @@ class Subscriber:
         self.events_sent += count
         if self.stream is not None:
             self.stream.poke()
-        return Delivery(first_sequence, count, tuple(parts), size, self.at.place, read_time_s)
+        return Delivery(first_sequence, count, tuple(parts), size, wire_size, self.at.place, read_time_s)
 
     def _skip_passed(self, chunk: Chunk) -> None:
         """Steps over events at or before the place, on a stream that was joined while behind it."""

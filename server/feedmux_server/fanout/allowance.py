@@ -1,10 +1,13 @@
 """What one session may be sent now by its tenant's quotas, and what it holds of them."""
 
+import logging
 from collections import deque
 from collections.abc import Callable
 
 from feedmux_server.core.quota import Account
 from feedmux_server.core.subscriber import Delivery
+
+log = logging.getLogger(__name__)
 
 _UNTIL_WOKEN_S = 60.0
 
@@ -23,10 +26,17 @@ class Allowance:
 
     def wait_s(self, now_s: float) -> float:
         """0 when something may be sent now; else how long to wait, unless woken before."""
-        if self._holds and not self._account.has_room:
-            self._account.when_room(self._wake)
+        account = self._account
+        if self._holds and not account.has_room:
+            if account.note_backlog():
+                log.warning(
+                    "unacknowledged events retain too much outside the rings; the tenant is sent no more until it"
+                    " acknowledges",
+                    extra={"tenant": account.tenant, "backlog_bytes": account.backlog_bytes},
+                )
+            account.when_room(self._wake)
             return _UNTIL_WOKEN_S
-        return self._account.wait_s(now_s)
+        return account.wait_s(now_s)
 
     def held_back(self, waited_s: float) -> None:
         self._account.held_back_s += waited_s

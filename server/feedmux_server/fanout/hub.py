@@ -39,6 +39,8 @@ from feedmux_server.telemetry.observer import NOBODY, Observer
 _BUDGET_CHECK_BYTES = 1024 * 1024
 _CLOSE_WAIT_S = 3.0
 """How long an opening waits for cursors of its tenant that are being closed; a getMore under way ends first."""
+BACKLOG_SHARE = 4
+"""Unacknowledged events may retain this part of the memory budget outside the rings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,8 @@ class HubLimits:
     read: ReadLimits = field(default_factory=ReadLimits)
     credit: CreditLimits = field(default_factory=CreditLimits)
     memory_bytes_max: int = 1024 * 1024 * 1024
-    """For all rings together. Over it, the oldest chunks of the largest rings go; who was there reads MongoDB again."""
+    """For all rings, what is rendered, and what unacknowledged events retain outside the rings. Over it, the oldest
+    chunks of the largest rings go; who was there reads MongoDB again."""
     trailing_max: int = 32
     """Streams that read history beside the leading one of their key. Each costs MongoDB an oplog scan."""
     wide: WideLimits = field(default_factory=WideLimits)
@@ -150,6 +153,7 @@ class Hub:
         self.stored_places: dict[tuple[str, str], Sequence[int]] = {}
         """By source and tenant: the cluster times (seconds) of stored positions, the oldest first."""
         self.accounts = accounts or Accounts(lambda _: UNLIMITED_QUOTAS, time.monotonic)
+        self.accounts.backlog.bytes_max = limits.memory_bytes_max // BACKLOG_SHARE
         self.turns = Turns()
         self.sources = sources
         self.limits = limits
@@ -158,7 +162,7 @@ class Hub:
         self._keys: dict[StreamKey, KeyStreams] = {}
         self._ids = itertools.count(1)
         self._unchecked_bytes = 0
-        self.renderer = Renderer()
+        self.renderer = Renderer(self.filled)
         self.wide = WideStreams(sources, tasks, limits.wide, limits.wide_stream, limits.read)
 
     def source(self, name: str) -> Source:
@@ -207,7 +211,9 @@ class Hub:
             at,
             CreditWindow(self.limits.credit),
             wake,
-            acks=AckTracker(at.place, self.limits.unacked_events_max) if durable else None,
+            acks=AckTracker(at.place, self.limits.unacked_events_max, self.accounts.of(tenant).retain)
+            if durable
+            else None,
             payload_max=payload_max,
             wire_format=wire_format,
             batch_events_max=batch_events_max,
@@ -302,7 +308,9 @@ class Hub:
 
     @property
     def memory_bytes(self) -> int:
-        return sum(ring.bytes for ring in self._rings())
+        """Rings, renderings, and what unacknowledged events retain of chunks that left their rings."""
+        rings = set(self._rings())
+        return sum(ring.bytes for ring in rings) + self.accounts.backlog.bytes + self.renderer.memory_bytes(rings)
 
     @property
     def cursors(self) -> int:

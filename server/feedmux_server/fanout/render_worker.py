@@ -4,7 +4,8 @@ A process and not a thread, because rendering holds Python's lock all the time, 
 at every step (measured: half of its turns took 2 ms instead of 0.2, one in ten 10 ms).
 
 Request: canonical (1 byte), concatenated BSON documents.
-Answer: number of offsets (8 bytes, little endian), offsets (8 bytes each), data; empty for what is not BSON.
+Answer: number of offsets (8 bytes, little endian), the view's `offsets` and as many `event_bytes` (8 bytes each), its
+data; empty for what is not BSON.
 """
 
 import os
@@ -27,21 +28,23 @@ _yield: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
 
 
 def json_view(data: bytes, canonical: bool) -> View:
-    """Each event as `tag, length, text`, so that any run of events is a run of bytes.
+    """Each event as `tag, length, text`, so that any run of events is a run of bytes. Only its text counts as its own.
 
     Raises FeedmuxError BSON_INVALID.
     """
     parts: list[bytes] = []
-    offsets = array("Q", (0,))
-    at = 0
+    offsets, event_bytes = array("Q", (0,)), array("Q", (0,))
+    at = texts = 0
     for number, text in enumerate(render_events(data, document_offsets(data), canonical)):
         if number % _YIELD_EVERY == 0:
             _yield()
         part = b"".join((JSON_FIELD_TAG, varint(len(text)), text))
         parts.append(part)
         at += len(part)
+        texts += len(text)
         offsets.append(at)
-    return View(b"".join(parts), offsets)
+        event_bytes.append(texts)
+    return View(b"".join(parts), offsets, event_bytes)
 
 
 def varint(value: int) -> bytes:
@@ -63,8 +66,8 @@ def view_of(answer: bytes) -> View | None:
     if not answer:
         return None
     (count,) = _COUNT.unpack_from(answer)
-    texts_at = _COUNT.size + 8 * count
-    return View(answer[texts_at:], array("Q", answer[_COUNT.size : texts_at]))
+    middle, end = _COUNT.size + 8 * count, _COUNT.size + 16 * count
+    return View(answer[end:], array("Q", answer[_COUNT.size : middle]), array("Q", answer[middle:end]))
 
 
 def _answer(request: bytes) -> bytes:
@@ -72,7 +75,8 @@ def _answer(request: bytes) -> bytes:
         view = json_view(request[1:], request[:1] == b"\x01")
     except (FeedmuxError, ValueError):
         return b""
-    return b"".join((_COUNT.pack(len(view.offsets)), array("Q", view.offsets).tobytes(), view.data))
+    numbers = array("Q", view.offsets) + array("Q", view.event_bytes)
+    return b"".join((_COUNT.pack(len(view.offsets)), numbers.tobytes(), view.data))
 
 
 def main() -> None:

@@ -1,106 +1,191 @@
-"""Extended JSON: a chunk is rendered once per format, by a process of its own, and shared by all who take it.
+"""Extended JSON: a chunk is rendered once per format, by a side process, and shared by all who take it.
 
-One chunk at a time, tenant by tenant. The process starts with the first request for JSON and ends with the hub.
+A session asks by a ticket, is woken when the chunk has its view (or was evicted, or cannot be rendered), and takes
+again. One chunk is rendered at a time, tenant by tenant. What nobody waits for any more is not rendered.
+
+A rendering is found by its chunk object, which it keeps alive: the address of a chunk that is gone, or any other name
+that can be used again, could name another tenant's chunk.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import NamedTuple
+import logging
+import sys
+from collections.abc import Callable, Container
 
-from feedmux_server.core.chunk import Chunk, View
+from feedmux_server.core.chunk import Chunk
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.fair_queue import FairQueue
-from feedmux_server.core.subscriber import NeedsRender
+from feedmux_server.core.replay_buffer import ReplayBuffer
 from feedmux_server.fanout import render_worker
 from feedmux_server.fanout.render_worker import request_of, view_of
 from feedmux_server.fanout.side_process import SideProcess, SideProcessFailed
+from feedmux_server.telemetry.log import correlation_id
+
+log = logging.getLogger(__name__)
 
 RELAXED = "extended_json_relaxed"
 CANONICAL = "extended_json_canonical"
 
-
-class _Job(NamedTuple):
-    bson: View
-    canonical: bool
-    view: "asyncio.Future[View]"
+FAILED_S = 60.0
+"""A chunk over which the process died or froze twice is not tried again for so long: others wait meanwhile."""
 
 
 def render_timeout_s(size: int) -> float:
-    """How long the texts of a chunk may take. On a machine with time to spare a MiB takes half a second at most."""
+    """How long the texts of a chunk may take: several times what the costliest events take on a crowded machine."""
     return 5.0 + 4.0 * size / 2**20
+
+
+class _Rendering:
+    """A chunk to be rendered, and who waits for it."""
+
+    __slots__ = ("begun", "chunk", "ring", "tickets", "wire_format")
+
+    def __init__(self, chunk: Chunk, ring: ReplayBuffer, wire_format: str) -> None:
+        self.chunk = chunk
+        self.ring = ring
+        self.wire_format = wire_format
+        self.tickets: dict[Ticket, None] = {}
+        self.begun = False
+
+
+class Ticket:
+    """One session's wait for a rendering. To be given back with `withdraw`, also after it is done."""
+
+    __slots__ = ("_renderer", "rendering", "tenant", "wake")
+
+    def __init__(self, renderer: "Renderer", rendering: _Rendering, tenant: str, wake: Callable[[], None]) -> None:
+        self._renderer = renderer
+        self.rendering: _Rendering | None = rendering
+        """None once it is done or withdrawn; nothing is kept alive then."""
+        self.tenant = tenant
+        self.wake = wake
+
+    def waits_for(self, chunk: Chunk) -> bool:
+        return self.rendering is not None and self.rendering.chunk is chunk
+
+    def withdraw(self) -> None:
+        """Nobody is woken by it any more. May be called again."""
+        rendering, self.rendering = self.rendering, None
+        if rendering is not None:
+            self._renderer.withdrawn(self, rendering)
 
 
 class Renderer:
     """Renders the chunks of a process. To be ended with `close`."""
 
-    def __init__(self) -> None:
-        self._known: dict[tuple[int, str], asyncio.Future[View]] = {}
-        self._queue: FairQueue[_Job] = FairQueue()
+    def __init__(self, filled: Callable[[int], None]) -> None:
+        """`filled` is told the bytes that a rendering adds to its chunk's ring."""
+        self._filled = filled
+        self._pending: dict[tuple[Chunk, str], _Rendering] = {}
+        self._queue: FairQueue[Ticket] = FairQueue()
         self._working: asyncio.Task[None] | None = None
         self._process = SideProcess(render_worker.__name__, render_timeout_s)
+        self._closed = False
 
-    async def render(self, wanted: NeedsRender, wire_format: str, tenant: str, filled: Callable[[int], None]) -> None:
-        """Gives the chunk its view and tells `filled` its bytes. Concurrent sessions share the work.
+    @property
+    def waiting(self) -> int:
+        """Tickets in the queue."""
+        return len(self._queue)
 
-        Raises FeedmuxError BSON_INVALID for an event that cannot be written as JSON.
-        """
-        chunk = wanted.chunk
-        bson = chunk.bson
-        if bson is None or wire_format in chunk.rendered:
-            return
-        name = (id(chunk), wire_format)
-        coming = self._known.get(name)
-        if coming is None:
-            coming = self._known[name] = asyncio.get_running_loop().create_future()
-            coming.add_done_callback(lambda done: self._forget(name, done))
-            self._queue.put(tenant, _Job(bson, wire_format == CANONICAL, coming))
-            if self._working is None:
+    def memory_bytes(self, rings: Container[ReplayBuffer]) -> int:
+        """What renderings hold outside `rings`: chunks of rings that are gone, and what the process is asked."""
+        chunks = {each.chunk: None for each in self._pending.values() if each.ring not in rings}
+        return self._process.held_bytes + sum(chunk.size_bytes for chunk in chunks if not chunk.held_bytes)
+
+    def request(
+        self, chunk: Chunk, ring: ReplayBuffer, wire_format: str, tenant: str, wake: Callable[[], None]
+    ) -> Ticket:
+        """Asks for the chunk's view. `wake` is called once, when there is a reason to take again."""
+        name = (chunk, wire_format)
+        rendering = self._pending.get(name)
+        if rendering is None:
+            rendering = self._pending[name] = _Rendering(chunk, ring, wire_format)
+        ticket = Ticket(self, rendering, tenant, wake)
+        rendering.tickets[ticket] = None
+        if not rendering.begun:
+            self._queue.put(tenant, ticket)
+            if self._working is None and not self._closed:
                 self._working = asyncio.create_task(self._work(), name="renderer")
-        view = await asyncio.shield(coming)
-        _keep(chunk, wanted, wire_format, view, filled)
+        return ticket
+
+    def withdrawn(self, ticket: Ticket, rendering: _Rendering) -> None:
+        """Called by the ticket."""
+        del rendering.tickets[ticket]
+        if rendering.begun:
+            return
+        self._queue.remove(ticket.tenant, ticket)
+        if not rendering.tickets:
+            del self._pending[rendering.chunk, rendering.wire_format]
 
     async def close(self) -> None:
-        """Ends the process; what is being rendered is cancelled."""
+        """Ends the process. Those who wait are woken by nothing: their sessions end otherwise."""
+        self._closed = True
         if self._working is not None:
             self._working.cancel()
             await asyncio.wait([self._working])
-        while self._queue:
-            self._queue.get().view.cancel()
         await self._process.close()
+        for rendering in list(self._pending.values()):
+            for ticket in list(rendering.tickets):
+                ticket.withdraw()
+        self._pending.clear()
 
     async def _work(self) -> None:
         try:
             while self._queue:
-                job = self._queue.get()
-                try:
-                    job.view.set_result(await self._view(job))
-                except Exception as error:  # noqa: BLE001 the session that waits for it says it
-                    job.view.set_exception(error)
-                finally:
-                    job.view.cancel()  # unless it is done
+                rendering = self._queue.get().rendering
+                assert rendering is not None, "a withdrawn ticket stands in the queue"
+                await self._do(rendering)
         finally:
             self._working = None
 
-    async def _view(self, job: _Job) -> View:
+    async def _do(self, rendering: _Rendering) -> None:
+        rendering.begun = True
+        for ticket in rendering.tickets:
+            self._queue.remove(ticket.tenant, ticket)
         try:
-            answer = await self._process.ask(request_of(job.bson.data, job.canonical))
-        except SideProcessFailed as error:
-            raise FeedmuxError(ErrorReason.INTERNAL, "the event cannot be rendered") from error
-        view = view_of(answer)
+            await self._render(rendering)
+        except Exception:  # noqa: BLE001 one chunk's failure must not end everybody's renderings
+            _fail(rendering, "a chunk cannot be rendered")
+        finally:
+            del self._pending[rendering.chunk, rendering.wire_format]
+            tickets, rendering.tickets = rendering.tickets, {}
+            for ticket in tickets:
+                ticket.rendering = None
+                ticket.wake()
+
+    async def _render(self, rendering: _Rendering) -> None:
+        chunk, wire_format = rendering.chunk, rendering.wire_format
+        if chunk.evicted or chunk.bson is None or wire_format in chunk.rendered:
+            return
+        request = request_of(chunk.bson.data, wire_format == CANONICAL)
+        try:
+            view = view_of(await self._process.ask(request))
+        except SideProcessFailed:
+            _fail(rendering, "the renderer's process died or froze over a chunk")
+            return
         if view is None:
-            raise FeedmuxError(ErrorReason.BSON_INVALID, "an event cannot be written as JSON; format BSON delivers it")
-        return view
+            error = FeedmuxError(
+                ErrorReason.BSON_INVALID, "an event cannot be written as JSON; format BSON delivers it"
+            )
+            chunk.cannot_render(wire_format, error)
+        elif not chunk.evicted:
+            chunk.rendered[wire_format] = view
+            rendering.ring.grew(view.size_bytes)
+            self._filled(view.size_bytes)
 
-    def _forget(self, name: tuple[int, str], coming: "asyncio.Future[View]") -> None:
-        del self._known[name]
-        if not coming.cancelled():
-            coming.exception()  # those who waited may be gone
 
-
-def _keep(chunk: Chunk, wanted: NeedsRender, wire_format: str, view: View, filled: Callable[[int], None]) -> None:
-    if chunk.bson is None or wire_format in chunk.rendered:
-        return
-    chunk.rendered[wire_format] = view
-    size = len(view.data) + 8 * len(view.offsets)
-    wanted.ring.grew(size)
-    filled(size)
+def _fail(rendering: _Rendering, what: str) -> None:
+    """Who needs this very chunk ends with INTERNAL; a while later it is tried again."""
+    reference, chunk = correlation_id(), rendering.chunk
+    log.error(
+        what,
+        exc_info=sys.exception(),
+        extra={"correlation_id": reference, "events": chunk.count, "format": rendering.wire_format},
+    )
+    error = FeedmuxError(
+        ErrorReason.INTERNAL,
+        "internal error; its correlation id stands in the server's log",
+        {"correlation_id": reference},
+    )
+    failures = chunk.cannot_render(rendering.wire_format, error)
+    asyncio.get_running_loop().call_later(FAILED_S, failures.pop, rendering.wire_format, None)

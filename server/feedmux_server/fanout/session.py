@@ -20,6 +20,7 @@ from feedmux_server.core.stream_key import StreamKey
 from feedmux_server.core.subscriber import Delivery, Ended, JoinPoint, NeedsRender, Subscriber
 from feedmux_server.fanout.allowance import Allowance
 from feedmux_server.fanout.hub import Hub
+from feedmux_server.fanout.rendering import Ticket
 from feedmux_server.fanout.signal import Signal
 from feedmux_server.telemetry.observer import NO_SESSION, SessionObserver
 
@@ -113,6 +114,8 @@ class Session:
         self._signal = Signal()
         self._subscriber: Subscriber | None = None
         self._allowance: Allowance | None = None
+        self._rendering: Ticket | None = None
+        """What it waits for while the next chunk has no view in its format."""
         self._commits: Commits | None = None
         self._marks: deque[Output] = deque()
         self._end: FeedmuxError | None = None
@@ -189,6 +192,7 @@ class Session:
 
     def close(self) -> None:
         """Leaves the feed."""
+        self._withdraw()
         if self._subscriber is not None:
             self._hub.sessions.discard(self)
             self._hub.release(self._key, self._subscriber)
@@ -243,6 +247,7 @@ class Session:
         if self._drain_deadline is None and self._subscriber is not None:
             self._drain_deadline = time.monotonic() + deadline_s
             self._drained_for = why
+            self._withdraw()
             self._marks.append(DrainingMark(deadline_s, self.subscriber.at.place))
             self._signal.set()
 
@@ -278,12 +283,17 @@ class Session:
                 raise FeedmuxError(ErrorReason.DRAINING, self._drained_for, retry_after_s=RECONNECT_S)
             taken, held_s = await self._take() if self._drain_deadline is None else (None, _NOT_HELD_S)
             if isinstance(taken, Delivery):
+                self._withdraw()
                 self._heard_s = time.monotonic()
                 return taken
             if isinstance(taken, NeedsRender):
-                await self._hub.renderer.render(taken, self.subscriber.format, self.subscriber.tenant, self._hub.filled)
-                continue
+                error = taken.chunk.render_error(self.subscriber.format)
+                if error is not None:
+                    await self._end_with(error)
+                    continue
+                self._request(taken)
             if isinstance(taken, Ended):
+                self._withdraw()
                 await self._meet_end(taken.error)
                 continue
             left_s = self._heard_s + self._policy.heartbeat_s - time.monotonic()
@@ -368,9 +378,29 @@ class Session:
             subscriber.rejoin(JoinPoint(oldest))
             return
         # The last place is behind what ended the feed, also where the pipeline hides the invalidate event.
+        await self._end_with(error)
+
+    async def _end_with(self, error: FeedmuxError) -> None:
+        """Ends the session after its last position, with what was acknowledged flushed."""
+        self._withdraw()
         self.notice(self._heartbeat())
         await self._flush()
         self.fail(error)
+
+    def _request(self, wanted: NeedsRender) -> None:
+        """Waits for a rendering like for events, by the signal: everything else goes on meanwhile."""
+        if self._rendering is not None and self._rendering.waits_for(wanted.chunk):
+            return
+        self._withdraw()
+        subscriber = self.subscriber
+        self._rendering = self._hub.renderer.request(
+            wanted.chunk, wanted.ring, subscriber.format, subscriber.tenant, self._signal.set
+        )
+
+    def _withdraw(self) -> None:
+        ticket, self._rendering = self._rendering, None
+        if ticket is not None:
+            ticket.withdraw()
 
     def _goes_on_at_oldest(self, error: FeedmuxError) -> bool:
         policy = self._policy

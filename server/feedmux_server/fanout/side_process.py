@@ -28,13 +28,15 @@ class SideProcessFailed(Exception):
     """There is no answer: the process died or froze over the request, twice, or it is closed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Running:
     """The process, and the socket that is its standard input and output."""
 
     process: "subprocess.Popen[bytes]"
     answers: StreamReader
     requests: StreamWriter
+    answer_bytes: int = 0
+    """Of the last answer that was begun."""
 
     @classmethod
     async def start(cls, module: str) -> "_Running":
@@ -67,14 +69,15 @@ class _Running:
 
     async def ask(self, request: bytes) -> bytes:
         """Raises OSError or IncompleteReadError when the process is gone. Only an answer leaves it fit for another."""
+        self.answer_bytes = 0
         self.requests.write(LENGTH.pack(len(request)))
         self.requests.write(request)
         await self.requests.drain()
         return await self.answer()
 
     async def answer(self) -> bytes:
-        (size,) = LENGTH.unpack(await self.answers.readexactly(LENGTH.size))
-        return await self.answers.readexactly(size)
+        (self.answer_bytes,) = LENGTH.unpack(await self.answers.readexactly(LENGTH.size))
+        return await self.answers.readexactly(self.answer_bytes)
 
     def end(self) -> None:
         """Kills the process; never waits."""
@@ -91,12 +94,20 @@ class SideProcess:
         self._timeout_s = answer_timeout_s
         self._running: _Running | None = None
         self._asking: asyncio.Task[bytes | None] | None = None
+        self._request_bytes = 0
         self._closed = False
 
     @property
     def pid(self) -> int | None:
         """The process, while it runs."""
         return self._running.process.pid if self._running is not None else None
+
+    @property
+    def held_bytes(self) -> int:
+        """What the request being asked and its answer hold."""
+        if self._asking is None or self._asking.done():
+            return 0
+        return self._request_bytes + (self._running.answer_bytes if self._running is not None else 0)
 
     async def ask(self, request: bytes) -> bytes:
         """The process's answer. The caller asks one request at a time. Raises SideProcessFailed.
@@ -108,6 +119,7 @@ class SideProcess:
             await asyncio.wait([self._asking])
         if self._closed:
             raise SideProcessFailed(f"{self._module} is closed")
+        self._request_bytes = len(request)
         self._asking = task = asyncio.create_task(self._answer(request), name=f"side-process-{self._module}")
         # The task is not awaited itself: a cancelled caller must not cancel it, nor `close` cancel the caller.
         await asyncio.wait([task])

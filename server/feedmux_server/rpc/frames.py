@@ -46,7 +46,7 @@ class Framer:
     def frames(self, output: Output) -> Iterator[bytes]:
         """The messages for one output: one, or the fragments of a large event."""
         if isinstance(output, Delivery):
-            if output.size > self.payload_max:
+            if output.wire_size > self.payload_max:
                 yield from self._fragments(output)
             else:
                 yield self._batch(output)
@@ -63,8 +63,8 @@ class Framer:
             cluster_time=cluster_time(end.cluster_time),
             read_time=timestamp(delivery.read_time_s),
         ).SerializeToString()
-        events_head = _BSON_TAG + varint(delivery.size) if self._is_bson else b""
-        size = len(head) + len(events_head) + delivery.size
+        events_head = _BSON_TAG + varint(delivery.wire_size) if self._is_bson else b""
+        size = len(head) + len(events_head) + delivery.wire_size
         return b"".join((_BATCH_TAG, varint(size), head, events_head, *delivery.parts))
 
     def _fragments(self, delivery: Delivery) -> Iterator[bytes]:

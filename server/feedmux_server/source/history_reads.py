@@ -55,6 +55,7 @@ class HistoryReads:
         try:
             return await waiting
         except asyncio.CancelledError:
+            self._waiting.remove(tenant, waiting)
             if waiting.done() and not waiting.cancelled():
                 waiting.result().end()
             raise

@@ -100,7 +100,11 @@ RING_WINDOW: Final = Metric(
     " whose ring is full.", (SOURCE,),
 )  # fmt: skip
 MEMORY: Final = Metric(
-    "feedmux.memory.usage", _U, "By", "Bytes held by the rings, and by ranges that were planned and not read.", (PART,)
+    "feedmux.memory.usage",
+    _U,
+    "By",
+    "Bytes held by the rings and beside them for delivery, and by ranges not read yet.",
+    (PART,),
 )
 MEMORY_LIMIT: Final = Metric(
     "feedmux.memory.limit", _G, "By", "The bound of each: limits.memory_bytes, limits.kept_bytes.", (PART,)

@@ -7,6 +7,10 @@ package dev.feedmux.v1;
 /**
  * <pre>
  * Permission to send `events` more events and `bytes` more bytes of events. Additive.
+ *
+ * Bytes are those of the events as the client sees them: BSON documents, or JSON texts in UTF-8. Framing (the tag and
+ * length of each text in `Batch.json`, everything else in a message) costs no credit, so a client that returns the bytes
+ * of the events it has taken keeps its window. An event in fragments costs what all its parts' `data` add up to.
  * </pre>
  *
  * Protobuf type {@code feedmux.v1.Credit}
@@ -246,6 +250,10 @@ private static final long serialVersionUID = 0L;
   /**
    * <pre>
    * Permission to send `events` more events and `bytes` more bytes of events. Additive.
+   *
+   * Bytes are those of the events as the client sees them: BSON documents, or JSON texts in UTF-8. Framing (the tag and
+   * length of each text in `Batch.json`, everything else in a message) costs no credit, so a client that returns the bytes
+   * of the events it has taken keeps its window. An event in fragments costs what all its parts' `data` add up to.
    * </pre>
    *
    * Protobuf type {@code feedmux.v1.Credit}

@@ -1,0 +1,296 @@
+"""Sessions that wait for Extended JSON: their own text, everything else meanwhile, and no memory that nobody counts."""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import time
+
+import bson
+import pytest
+
+from feedmux_server.core.chunk import Chunk
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.quota import Quotas
+from feedmux_server.core.subscriber import BSON
+from feedmux_server.fanout import session as sessions
+from feedmux_server.fanout.rendering import CANONICAL, RELAXED
+from feedmux_server.fanout.session import DegradedMark, DrainingMark, ProgressMark
+from tests.fanout.hub_support import Client, World, world
+
+
+def numbers(client: Client) -> list[int]:
+    """What each event that came says it is."""
+    if client.wire_format == BSON:
+        return [bson.decode(each)["n"] for each in client.events]
+    found = (json.loads(each)["n"] for each in client.events)
+    return [int(each["$numberInt"]) for each in found] if client.wire_format == CANONICAL else list(found)
+
+
+def renderer_pid(world: World) -> int:
+    pid = world.hub.renderer._process.pid
+    assert pid is not None
+    return pid
+
+
+async def waits_for_a_rendering(world: World, client: Client) -> None:
+    async with asyncio.timeout(10):
+        while client.session._rendering is None or not world.hub.renderer._process.held_bytes:
+            await asyncio.sleep(0.001)
+
+
+def adds_up(world: World) -> None:
+    hub = world.hub
+    chunks: set[Chunk] = set()
+    for session in hub.sessions:
+        acks = session.subscriber.acks
+        chunks.update({chunk for _, chunk, _, _ in acks._sent} if acks is not None else ())
+    rings = list(hub._rings())
+    held = sum(chunk.size_bytes for chunk in chunks if chunk.evicted)
+    in_rings = sum(ring[seq].size_bytes for ring in rings for seq in range(ring.first_seq, ring.next_seq))
+    beside = hub.renderer.memory_bytes(set(rings))
+    assert hub.memory_bytes == in_rings + held + beside
+    assert hub.accounts.backlog.bytes == held == sum(account.backlog_bytes for account in hub.accounts)
+
+
+@pytest.mark.parametrize("end", ["fenced", "drained", "closed", "cancelled"])
+async def test_a_session_goes_on_while_the_renderer_is_frozen(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    """It awaited the renderer: no heartbeat, no notice, no end, for as long as the process stood still."""
+    async with world(monkeypatch) as here:
+        key, log = here.feed("one")
+        log.write(20)
+        first, other = (here.session(key, "t", after, RELAXED, heartbeat_s=0.1) for after in (10, 0))
+        await first.take(10)
+        other.session.close()
+        log.write(20)
+        pid = renderer_pid(here)
+        os.kill(pid, signal.SIGSTOP)
+        client = here.session(key, "t", 20, RELAXED, heartbeat_s=0.1, durable=True)
+        task = asyncio.create_task(client.next())
+        await waits_for_a_rendering(here, client)
+        for _ in range(3):
+            assert isinstance(await task, ProgressMark)
+            task = asyncio.create_task(client.next())
+        client.session.state_available(False)
+        assert isinstance(await task, DegradedMark)
+        in_bson = here.session(key, "t", 20)
+        assert len(await in_bson.take(20)) == 20, "format BSON needs no renderer"
+        adds_up(here)
+        if end == "fenced":
+            client.session.fenced("REPLACED")
+            with pytest.raises(FeedmuxError) as caught:
+                await client.next()
+            assert caught.value.reason is ErrorReason.FENCED
+        elif end == "drained":
+            client.session.drain(5.0)
+            assert isinstance(await client.next(), DrainingMark)
+            with pytest.raises(FeedmuxError) as caught:
+                await client.next()
+            assert caught.value.reason is ErrorReason.DRAINING
+        elif end == "closed":
+            client.session.ask_close()
+            assert await client.next() is None
+        else:
+            task = asyncio.create_task(client.next())
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        client.close()
+        first.close()
+        assert here.hub.renderer.waiting == 0
+        in_bson.close()
+
+
+async def test_a_chunk_that_cannot_be_rendered_ends_only_who_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch, chunk_bytes=200_000) as here:
+        monkeypatch.setattr(here.hub.renderer._process, "_timeout_s", 0.4)
+        poison, poisoned = here.feed("poison")
+        good, log = here.feed("good")
+        log.write(3)
+        warm = here.session(good, "t", 0, RELAXED)
+        await warm.take(3)
+        poisoned.write(100, padding=1000)
+        ending = here.session(poison, "t", 0, RELAXED)
+        task = asyncio.create_task(ending.take(100))
+        for _ in range(2):
+            await waits_for_a_rendering(here, ending)
+            pid = renderer_pid(here)
+            os.kill(pid, signal.SIGSTOP)
+            async with asyncio.timeout(10):
+                while here.hub.renderer._process.pid == pid:
+                    await asyncio.sleep(0.001)
+                while here.hub.renderer._process.pid is None and not task.done():
+                    await asyncio.sleep(0.001)
+        with pytest.raises(FeedmuxError) as caught:
+            await task
+        assert caught.value.reason is ErrorReason.INTERNAL
+        assert caught.value.metadata["correlation_id"]
+        ending.close()
+        log.write(3)
+        await warm.take(6)
+        assert [number % 1_000_000 for number in numbers(warm)] == [1, 2, 3, 4, 5, 6]
+        in_bson = here.session(poison, "t", 0)
+        await in_bson.take(100)
+        for each in (warm, in_bson):
+            each.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_everybody_gets_the_events_of_their_own_feed_whatever_happens(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Sessions come, go and are cancelled at any await; chunks are evicted; the renderer is killed and stopped."""
+    monkeypatch.setattr(sessions, "CONTINUE_PAUSE_S", 0.0)
+    chance = random.Random(seed)
+    async with world(monkeypatch, ring_bytes=20_000) as here:
+        monkeypatch.setattr(here.hub.renderer._process, "_timeout_s", 0.4)
+        feeds = {name: here.feed(name) for name in "abc"}
+        for _, log in feeds.values():
+            log.write(100, padding=100)
+        seen = 0
+
+        async def read(name: str, after: int, wanted: int, wire_format: str) -> None:
+            nonlocal seen
+            key, log = feeds[name]
+            client = here.session(key, name, after, wire_format, durable=chance.random() < 0.5, heartbeat_s=0.2)
+            try:
+                while len(client.events) < wanted:
+                    await client.next()
+                    if chance.random() < 0.5 and client.session.subscriber.events_sent:
+                        client.session.ack(chance.randint(0, client.session.subscriber.events_sent))
+            except FeedmuxError as error:
+                if error.reason is not ErrorReason.INTERNAL:  # the process was stopped twice over one chunk
+                    raise
+            finally:
+                client.close()
+                assert numbers(client) == [log.base + after + n for n in range(1, len(client.events) + 1)]
+                seen += len(client.events)
+
+        reading: list[asyncio.Task[None]] = []
+        harmed_s = began_s = time.monotonic()
+        while time.monotonic() < began_s + 6:
+            name = chance.choice("abc")
+            log = feeds[name][1]
+            log.write(chance.choice((0, 1, 30)), padding=chance.choice((0, 300)))
+            if len(reading) < 40:
+                after = max(0, len(log.events) - chance.choice((5, 60)))
+                wire_format = chance.choice((RELAXED, RELAXED, CANONICAL, BSON))
+                wanted = chance.choice((1, 40, 10**6))
+                reading.append(asyncio.create_task(read(name, after, wanted, wire_format)))
+            for _ in range(chance.randrange(4)):
+                if reading:
+                    reading[chance.randrange(len(reading))].cancel()
+            if chance.random() < 0.3:
+                here.evict()
+            if time.monotonic() > harmed_s + 0.8 and here.hub.renderer._process.pid is not None:
+                os.kill(renderer_pid(here), chance.choice((signal.SIGKILL, signal.SIGSTOP)))
+                harmed_s = time.monotonic()
+            for _ in range(chance.randrange(4)):
+                await asyncio.sleep(0)
+            await asyncio.sleep(chance.choice((0, 0.002, 0.01)))
+            adds_up(here)
+            for each in [each for each in reading if each.done()]:
+                reading.remove(each)
+                if not each.cancelled():
+                    each.result()
+        for each in reading:
+            each.cancel()
+        for outcome in await asyncio.gather(*reading, return_exceptions=True):
+            assert outcome is None or isinstance(outcome, asyncio.CancelledError), outcome
+        assert seen > 500
+        # And it goes on.
+        for name, (key, log) in feeds.items():
+            last = here.session(key, name, len(log.events) - 5, RELAXED)
+            async with asyncio.timeout(20):
+                await last.take(5)
+            assert numbers(last)[-1] == log.base + len(log.events)
+            last.close()
+        assert (here.hub.renderer.waiting, here.hub.renderer._pending) == (0, {})
+        assert here.hub.accounts.backlog.bytes == 0
+
+
+async def test_cancelled_sessions_leave_nothing_in_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch) as here:
+        key, log = here.feed("one")
+        log.write(2)
+        warm = here.session(key, "t", 0, RELAXED)
+        await warm.take(2)
+        os.kill(renderer_pid(here), signal.SIGSTOP)
+        log.write(200, padding=5000)
+        clients = [here.session(key, "t", after, RELAXED) for after in range(2, 200)]
+        tasks = [asyncio.create_task(client.take(1)) for client in clients]
+        async with asyncio.timeout(20):
+            while here.hub.renderer.waiting < 50:
+                await asyncio.sleep(0.01)
+        assert here.hub.renderer.waiting <= len(clients), "one for each session"
+        adds_up(here)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for client in (*clients, warm):
+            client.close()
+        assert here.hub.renderer.waiting == 0
+        async with asyncio.timeout(10):
+            while list(here.hub._rings()):
+                await asyncio.sleep(0.01)
+        assert here.hub.memory_bytes == here.hub.renderer.memory_bytes(()) < 10_000, "the request being asked"
+
+
+async def test_what_is_not_acknowledged_is_counted_and_bounded(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Token tables of evicted chunks were counted nowhere: who acknowledged nothing could hold any amount."""
+    quotas = Quotas(outstanding_bytes=100_000)
+    async with world(monkeypatch, ring_bytes=30_000, chunk_bytes=500, quotas=quotas) as here:
+        key, log = here.feed("one")
+        log.write(3000)
+        hoarder = here.session(key, "hoarder", 0, durable=True)
+        other = here.session(key, "other", 0, durable=True)
+        reading = asyncio.create_task(hoarder.take(3000))
+        while len(other.events) < 3000:
+            await other.next()
+            other.session.ack(len(other.events))
+            adds_up(here)
+        account = here.hub.accounts.of("hoarder")
+        assert not reading.done()
+        assert not account.backlog_fits
+        assert quotas.outstanding_bytes <= account.backlog_bytes <= quotas.outstanding_bytes * 1.5
+        assert account.outstanding_bytes < quotas.outstanding_bytes, "the rule for what is outstanding did not stop it"
+        assert here.hub.accounts.of("other").backlog_bytes == 0
+        assert any("acknowledge" in record.message for record in caplog.records)
+        async with asyncio.timeout(20):
+            while not reading.done():
+                hoarder.session.ack(len(hoarder.events))
+                adds_up(here)
+                await asyncio.sleep(0.001)
+        assert [number % 1_000_000 for number in numbers(hoarder)] == list(range(1, 3001))
+        hoarder.session.ack(3000)
+        assert here.hub.accounts.backlog.bytes == 0
+        hoarder.close()
+        other.close()
+
+
+async def test_a_ring_that_ends_is_counted_for_those_who_hold_its_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of a stream that had ended stayed whole, for whoever had not acknowledged them, and were not counted."""
+    async with world(monkeypatch) as here:
+        key, log = here.feed("one")
+        log.write(200)
+        client = here.session(key, "t", 0, durable=True)
+        await client.take(200)
+        (streams,) = here.hub.keyed()
+        (stream,) = streams.streams.streams
+        in_ring = stream.ring.bytes
+        stream.end(FeedmuxError(ErrorReason.FEED_INVALIDATED, "dropped"))
+        for task in streams.tasks.values():
+            task.cancel()
+        async with asyncio.timeout(10):
+            while list(here.hub._rings()):
+                await asyncio.sleep(0.001)
+        assert here.hub.memory_bytes == here.hub.accounts.of("t").backlog_bytes == in_ring
+        client.session.ack(100)
+        assert 0 < here.hub.memory_bytes < in_ring
+        adds_up(here)
+        client.close()
+        assert here.hub.memory_bytes == 0
