@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from bson import decode, encode
+from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 
 from feedmux.v1 import feed_pb2
@@ -800,3 +801,41 @@ def test_the_biggest_policy_is_one_that_mongodb_takes(database: Documents) -> No
 
 def test_a_feed_of_the_protocol_says_nothing_of_the_policy() -> None:
     assert not {"policy", "grants"} & {field.name for field in feed_pb2.Feed.DESCRIPTOR.fields}
+
+
+def with_names(*names: bytes, value: bytes = b"shown") -> RawBSONDocument:
+    """A document of texts under names that need not be UTF-8."""
+    text = (len(value) + 1).to_bytes(4, "little") + value + b"\0"
+    return nested(*((name, text) for name in names))
+
+
+def nested(*fields: tuple[bytes, bytes | RawBSONDocument]) -> RawBSONDocument:
+    body = b"".join(
+        (b"\x03" if isinstance(value, RawBSONDocument) else b"\x02")
+        + name
+        + b"\0"
+        + (value.raw if isinstance(value, RawBSONDocument) else value)
+        for name, value in fields
+    )
+    return RawBSONDocument((len(body) + 5).to_bytes(4, "little") + body + b"\0")
+
+
+async def test_names_that_are_not_utf8_do_not_end_a_feed_with_hidden_fields(
+    tenant: Any, here: Here, database: Documents
+) -> None:
+    """MongoDB stores such names, and its regular expressions fail on them."""
+    with_images(database, "orders")
+    receiver = (await tenant("hiding")).watch(feed(database.name, "orders", full_document="updateLookup"))
+    await receiver.opened()
+    update = nested((b"$set", with_names(b"c\xff", b"c.\xfe", b"\xc3", b"secret", value=b"canary")))
+    database.command({"insert": "orders", "documents": [with_names(b"a\xff", b"b")]})
+    database.command({"update": "orders", "updates": [{"q": {}, "u": update}]})
+    database.command(
+        {"update": "orders", "updates": [{"q": {}, "u": nested((b"$unset", with_names(b"a\xff", b"secret")))}]}
+    )
+    await receiver.until(lambda: receiver.received == 3)
+    data = b"".join(batch.SerializeToString() for batch in receiver.batches)
+    assert b"a\xff" in data
+    assert b"c\xff" in data
+    assert b"secret" not in data
+    receiver.cancel()

@@ -147,7 +147,9 @@ def _normal(name: str) -> Expression:
 
 
 def _is_number(part: str) -> Expression:
-    return {"$regexMatch": {"input": part, "regex": r"\A[0-9]+\z"}}
+    """Of bytes, for a field name need not be UTF-8, and a regular expression would fail on such a name."""
+    digits_only = {"$eq": [{"$trim": {"input": part, "chars": "0123456789"}}, ""]}
+    return {"$and": [{"$ne": [part, ""]}, digits_only]}
 
 
 def _entries(document: str) -> Expression:
