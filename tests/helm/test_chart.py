@@ -1,5 +1,6 @@
 """The chart, rendered by Helm's own engine over many values: fit for Kubernetes, restricted, readable when wrong."""
 
+import base64
 import json
 import os
 import re
@@ -67,6 +68,7 @@ MATRIX: dict[str, Values] = {
         "operator": {"keyHashes": [HASH], "service": True},
         "service": {"type": "LoadBalancer", "port": 443, "annotations": {"cloud": "internal"}},
         "metrics": {
+            "enabled": True,
             "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
             "prometheusRule": {"enabled": True},
             "dashboard": {"enabled": True},
@@ -93,6 +95,7 @@ MATRIX: dict[str, Values] = {
     },
     "bare": {
         "networkPolicy": {"enabled": False},
+        "tls": {"acceptPlaintext": True},
         "podDisruptionBudget": {"enabled": False},
         "replicas": 1,
         "nameOverride": "changes",
@@ -102,6 +105,7 @@ WRONG: dict[str, tuple[Values, str]] = {
     "a misspelt value": ({"replica": 3}, "additional properties 'replica' not allowed"),
     "a misspelt value inside": ({"tls": {"secret": "x"}}, "'/tls': additional properties 'secret' not allowed"),
     "a number as text": ({"replicas": "three"}, "'/replicas': got string, want integer"),
+    "a monitor of a port that is closed": ({"metrics": {"serviceMonitor": {"enabled": True}}}, "set metrics.enabled"),
     "no servers": ({"replicas": 0}, "minimum"),
     "a port that is none": ({"service": {"port": 70_000}}, "'/service/port'"),
     "a name that is none": ({"tls": {"existingSecret": "My_Secret"}}, "'/tls/existingSecret'"),
@@ -288,6 +292,56 @@ def test_everything_is_denied_but_what_is_named() -> None:
     assert {port["port"] for rule in policy["spec"]["egress"] for port in rule["ports"]} == {53, 27017}
     (policy,) = of_kind(LEAST, "NetworkPolicy")
     assert "operator" not in {rule["ports"][0]["port"] for rule in policy["spec"]["ingress"]}
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_metrics_are_the_pods_own_unless_they_are_enabled(enabled: bool) -> None:
+    values = merged(LEAST, {"metrics": {"enabled": enabled}})
+    (text,) = [each["data"]["feedmux.yaml"] for each in of_kind(values, "ConfigMap") if "feedmux.yaml" in each["data"]]
+    assert yaml.safe_load(text)["listen"]["metrics"] == ("0.0.0.0:9117" if enabled else "127.0.0.1:9117")
+    (deployment,) = of_kind(values, "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert ("metrics" in {port["name"] for port in container["ports"]}) == enabled
+    (policy,) = of_kind(values, "NetworkPolicy")
+    assert ("metrics" in {rule["ports"][0]["port"] for rule in policy["spec"]["ingress"]}) == enabled
+    of_services = {port["name"] for each in of_kind(values, "Service") for port in each["spec"]["ports"]}
+    assert ("metrics" in of_services) == enabled
+
+
+def test_the_charts_own_redis_wants_a_password_and_lets_in_its_servers_alone() -> None:
+    values = merged(LEAST, MATRIX["trial"])
+    (secret,) = of_kind(values, "Secret")
+    (redis,) = of_kind(values, "StatefulSet")
+    (container,) = redis["spec"]["template"]["spec"]["containers"]
+    assert len(base64.b64decode(secret["data"]["password"])) == 32
+    (other,) = of_kind(values, "Secret")
+    assert other["data"] != secret["data"], "random, where there is none yet"
+    (known,) = container["env"]
+    assert container["args"][:3] == ["redis-server", "--requirepass", f"$({known['name']})"]
+    reference = {"name": secret["metadata"]["name"], "key": "password"}
+    assert known["valueFrom"]["secretKeyRef"] == reference
+    (deployment,) = of_kind(values, "Deployment")
+    (server,) = deployment["spec"]["template"]["spec"]["containers"]
+    (password,) = [each for each in server["env"] if each["name"] == "FEEDMUX_REDIS__PASSWORD"]
+    assert password["valueFrom"]["secretKeyRef"] == reference
+    (policy,) = [each for each in of_kind(values, "NetworkPolicy") if each["metadata"]["name"].endswith("-redis")]
+    (rule,) = policy["spec"]["ingress"]
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert [peer["podSelector"]["matchLabels"].items() <= labels.items() for peer in rule["from"]] == [True]
+    assert (
+        policy["spec"]["podSelector"]["matchLabels"].items() <= redis["spec"]["template"]["metadata"]["labels"].items()
+    )
+    # One that exists is used, and none is made.
+    own = {"name": "mine", "key": "redis"}
+    values = merged(values, {"redis": {"passwordSecret": own}})
+    assert not of_kind(values, "Secret")
+    (redis,) = of_kind(values, "StatefulSet")
+    assert redis["spec"]["template"]["spec"]["containers"][0]["env"][0]["valueFrom"]["secretKeyRef"] == own
+
+
+def test_images_are_pinned_to_a_version() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert re.fullmatch(r"redis:\d+\.\d+\.\d+-alpine", values["redis"]["bundled"]["image"])
 
 
 def test_alerts_and_dashboard_come_with_it() -> None:

@@ -74,6 +74,7 @@ def test_the_compose_file_fits_together(compose: dict[str, Any]) -> None:
     assert all("healthcheck" in services[name] for name in services["feedmux"]["depends_on"])
     assert all(port.startswith("127.0.0.1:") for port in services["feedmux"]["ports"])
     assert "noeviction" in services["redis"]["command"]
+    assert all(re.search(r":\d+\.\d+\.\d+(-\w+)?$", service["image"]) for service in services.values())
     assert (ROOT / services["feedmux"]["build"]["dockerfile"]).exists()
 
 

@@ -45,6 +45,17 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end -}}
 
+{{/* Where Redis's password is, as a secretKeyRef; empty without one. The chart's own Redis always has one. */}}
+{{- define "feedmux.redisPassword" -}}
+{{- with .Values.redis.passwordSecret -}}
+{{- if .name -}}
+{name: {{ .name }}, key: {{ .key }}}
+{{- else if $.Values.redis.bundled.enabled -}}
+{name: {{ include "feedmux.fullname" $ }}-redis, key: password}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* The restricted profile of Pod Security, for every container. */}}
 {{- define "feedmux.containerSecurity" -}}
 allowPrivilegeEscalation: false
@@ -90,6 +101,12 @@ seccompProfile:
 {{- if and .Values.tls.clientCaSecret (not (include "feedmux.tlsSecret" .)) -}}
 {{- fail "tls.clientCaSecret: client certificates need TLS; set tls.existingSecret or tls.certManager.enabled" -}}
 {{- end -}}
+{{- if and .Values.metrics.serviceMonitor.enabled (not .Values.metrics.enabled) -}}
+{{- fail "metrics.serviceMonitor: set metrics.enabled, which opens the port" -}}
+{{- end -}}
+{{- if and .Values.autoscaling.streams.enabled (not .Values.metrics.enabled) -}}
+{{- fail "autoscaling.streams: set metrics.enabled, which opens the port" -}}
+{{- end -}}
 {{- if gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas) -}}
 {{- fail "autoscaling: minReplicas is above maxReplicas" -}}
 {{- end -}}
@@ -117,7 +134,7 @@ seccompProfile:
 {{- if .Values.redis.username }}{{ $redis = set $redis "username" .Values.redis.username }}{{ end -}}
 {{- if .Values.redis.caSecret }}{{ $redis = set $redis "ca_file" "/etc/feedmux/redis-ca/ca.crt" }}{{ end -}}
 {{- $config = set $config "redis" $redis -}}
-{{- $config = set $config "listen" (dict "data" "0.0.0.0:7117" "operator" "0.0.0.0:7118" "health" "0.0.0.0:7119" "metrics" "0.0.0.0:9117") -}}
+{{- $config = set $config "listen" (dict "data" "0.0.0.0:7117" "operator" "0.0.0.0:7118" "health" "0.0.0.0:7119" "metrics" (ternary "0.0.0.0:9117" "127.0.0.1:9117" .Values.metrics.enabled) "accept_plaintext" .Values.tls.acceptPlaintext) -}}
 {{- $config = set $config "tenants_file" "/etc/feedmux/tenants/tenants.yaml" -}}
 {{- if .Values.positions.keySecret.name -}}
 {{- $config = set $config "positions" (dict "key_file" (printf "/etc/feedmux/positions/%s" .Values.positions.keySecret.key)) -}}
