@@ -1,0 +1,118 @@
+"""Resume tokens with type bits (64-bit integers, doubles, decimals as `_id`) come back bit for bit, or are refused."""
+
+from typing import Any
+
+import bson
+import pytest
+from bson import Binary, Decimal128, Int64
+from bson.raw_bson import RawBSONDocument
+from pymongo.database import Database
+
+from feedmux.v1 import change_feed_pb2 as wire
+from feedmux_server.core.position import inspect_position
+from feedmux_server.embedded import RedisServer, ReplicaSet
+from tests.integration.servers import serving, settings
+from tests.integration.wire import LATEST, Api, at, feed, refused
+
+Documents = Database[dict[str, Any]]
+IDS = [Int64(1 << 40), 1.5, Decimal128("1.10"), Int64(3), 2.0]
+NO_SHARING = bson.encode({"comment": "a stream of its own"})
+
+
+def token_of(event: Any) -> bytes:
+    """As it stands in the event."""
+    raw = RawBSONDocument(event.data)["_id"].raw
+    assert isinstance(raw, bytes)
+    return raw
+
+
+def broken(token: bytes) -> dict[str, bytes]:
+    """What clients have made of a token, or could."""
+    document = bson.decode(token)
+    data, bits = document["_data"], document["_typeBits"]
+    as_json = {"$binary": {"base64": "QA==", "subType": "00"}}
+    return {
+        "through JSON": bson.encode({"_data": data, "_typeBits": as_json}),
+        "another field": bson.encode({**document, "more": 1}),
+        "bits as text": bson.encode({"_data": data, "_typeBits": bits.hex()}),
+        "bits of another subtype": bson.encode({"_data": data, "_typeBits": Binary(bits, 5)}),
+        "data as bytes": bson.encode({"_data": data.encode(), "_typeBits": bits}),
+        "bits alone": bson.encode({"_typeBits": bits}),
+        "the data twice": twice(data, bits),
+    }
+
+
+def twice(data: str, bits: bytes) -> bytes:
+    """Two fields of one name, of which readers take one or the other."""
+    first, second = bson.encode({"_data": data})[4:-1], bson.encode({"_data": data, "_typeBits": bits})[4:]
+    return (len(first) + len(second) + 4).to_bytes(4, "little") + first + second
+
+
+async def events_of(api: Api, database: Documents) -> tuple[Any, list[Any]]:
+    """A session that has them in its ring."""
+    receiver = api.watch(feed(database.name, "c"), LATEST)
+    await receiver.opened()
+    database.c.insert_many([{"_id": each, "n": n} for n, each in enumerate(IDS)])
+    return receiver, await receiver.take(len(IDS))
+
+
+async def test_tokens_survive_acks_and_positions(api: Api, database: Documents, name: str) -> None:
+    wanted = feed(database.name, "c")
+    await api.create(name, wanted, LATEST)
+    database.c.insert_many([{"_id": each, "n": n} for n, each in enumerate(IDS)])
+    session = await api.open(name, credit=wire.Credit(events=1, bytes=1 << 20))
+    for n in range(len(IDS)):
+        [event] = await session.take(1)
+        assert event.n == n
+        token = token_of(event)
+        assert "_typeBits" in bson.decode(token)
+        await session.ack_and_wait(n + 1)
+        stored = (await api.get(name)).position
+        if n < len(IDS) - 1:
+            assert inspect_position(stored).token.raw == token, "bit for bit as MongoDB sent it"
+            # Another comment is another stream: MongoDB judges what was kept, no ring does.
+            for start in (at(position=stored), at(resume_after=token), at(start_after=token)):
+                fresh = feed(database.name, "c", comment=NO_SHARING)
+                again = api.watch(fresh, start)
+                assert await again.numbers(len(IDS) - 1 - n) == list(range(n + 1, len(IDS)))
+                again.cancel()
+        await session.credit(1)
+    session.cancel()
+
+
+async def test_a_new_server_resumes_after_each(
+    mongo: ReplicaSet, redis_server: RedisServer, api: Api, database: Documents, name: str
+) -> None:
+    """Nothing in a ring: the token goes from Redis to MongoDB."""
+    wanted = feed(database.name, "c")
+    database.c.insert_one({"_id": "before"})
+    await api.create(name, wanted, LATEST)
+    database.c.insert_many([{"_id": each, "n": n} for n, each in enumerate(IDS)])
+    configuration = settings(mongo.uri, redis_server.url)
+    for n in range(len(IDS) - 1):
+        async with serving(configuration) as fresh:
+            session = await fresh.api.open(name, credit=wire.Credit(events=1, bytes=1 << 20), instance_id="i")
+            assert await session.numbers(1) == [n]
+            await session.ack_and_wait(1)
+            await session.close()
+
+
+@pytest.mark.parametrize("way", ["resume_after", "start_after", "last_acked"])
+async def test_what_is_no_token_is_refused_also_where_a_ring_has_the_place(
+    api: Api, database: Documents, name: str, way: str
+) -> None:
+    wanted = feed(database.name, "c")
+    receiver, events = await events_of(api, database)
+    await api.create(name, wanted, at(resume_after=token_of(events[0])))
+    epoch = (await api.get(name)).epoch
+    for what, bad in broken(token_of(events[2])).items():
+        if way == "last_acked":
+            session = await api.session(name, last_acked=wire.LastAcked(epoch=epoch + 1, resume_token=bad))
+            outcome = await refused(session.opened())
+        else:
+            outcome = await refused(api.watch(wanted, at(**{way: bad})).opened())
+        assert outcome.reason in ("POSITION_INVALID", "BSON_INVALID"), what
+    again = await api.open(name)
+    assert await again.numbers(4) == [1, 2, 3, 4]
+    again.cancel()
+    receiver.cancel()
