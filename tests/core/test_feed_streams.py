@@ -1,11 +1,12 @@
 """Who joins which stream, when one is opened, merged, closed; who waits for a slot."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
 from feedmux_server.core.chunk import cut_batch
-from feedmux_server.core.errors import ErrorReason
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.core.shared_stream import StreamState
 from feedmux_server.core.subscriber import Ended, JoinPoint, SubscriberState
@@ -78,6 +79,35 @@ def test_a_stream_that_waits_for_its_start_does_not_lead() -> None:
     assert feed.streams.is_trailing(stream_of(waiting))
     feed.port.known_time = BEGIN + 20_000
     assert feed.streams.leader() is waiting.stream, "once MongoDB is there it is ahead"
+
+
+def test_a_refused_start_ends_those_who_gave_it() -> None:
+    """Others were gathered on its stream: they go on at their own places, on one stream."""
+    feed = Feed(join_distance_s=30)
+    others = [feed.subscriber(behind(n)) for n in range(5, 9)]
+    supplier = feed.subscriber(behind(2))
+    refused = stream_of(supplier)
+    assert {other.stream for other in others} == {refused}
+    refused.end(error(ErrorReason.HISTORY_LOST))
+    assert isinstance(supplier.take(), Ended)
+    assert [other.take() for other in others] == [None] * len(others)
+    streams = {stream_of(other).id for other in others}
+    assert streams == {feed.port.started[-1].id}
+    assert len(feed.port.started) == 2
+    assert feed.port.started[-1].origin == behind(5)
+
+
+def test_places_that_are_lost_too_are_not_asked_one_after_the_other() -> None:
+    feed = Feed(join_distance_s=3600)
+    places = [JoinPoint(ResumeToken.high_water_mark(BEGIN + (n << 32)), exact=True) for n in range(1000)]
+    subscribers = [feed.subscriber(place) for place in places]
+    oldest = datetime.fromtimestamp((BEGIN >> 32) + 990, UTC).isoformat().replace("+00:00", "Z")
+    lost = FeedmuxError(ErrorReason.HISTORY_LOST, "lost", {"oldest_time": oldest})
+    stream_of(subscribers[0]).end(lost)
+    taken = [subscriber.take() for subscriber in subscribers]
+    assert all(isinstance(each, Ended) for each in taken[:990])
+    assert taken[990:] == [None] * 10
+    assert len(feed.port.started) == 2
 
 
 def test_opens_are_gathered_at_the_earliest_place() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import bson
 import grpc
 import pytest
+from pymongo import MongoClient
 from pymongo.database import Database
 
 from feedmux.v1 import change_feed_pb2 as wire
@@ -286,3 +287,24 @@ async def reason_of_session(api: Api, name: str, acked: wire.LastAcked) -> str:
     finally:
         session.cancel()
     return ""
+
+
+async def test_a_rejected_pipeline_is_asked_for_once_for_all(
+    tenants: Here, database: Documents, mongo_client: MongoClient[dict[str, Any]]
+) -> None:
+    """Many open a feed that MongoDB rejects, each at a place of its own."""
+    wanted = feed(database.name, "c", pipeline='[{"$match": {"fullDocument.a": {"$regex": "("}}}]')
+    api = tenants.api
+    now = (await api.resolve(wanted, LATEST)).cluster_time
+    starts = [
+        at(start_at_operation_time=feed_pb2.ClusterTime(seconds=now.seconds - 1, increment=n)) for n in range(1, 61)
+    ]
+
+    def failed() -> int:
+        commands: dict[str, Any] = mongo_client.admin.command("serverStatus")["metrics"]["commands"]
+        return int(commands["aggregate"]["failed"])
+
+    before = failed()
+    outcomes = await asyncio.gather(*(api.watch(wanted, start).end() for start in starts))
+    assert {outcome.reason for outcome in outcomes} == {"OPTION_REFUSED"}
+    assert failed() - before <= 10

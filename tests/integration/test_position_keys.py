@@ -147,3 +147,25 @@ async def test_the_file_is_rotated_while_a_session_runs(
         await again.close()
         assert keys.materials == (NEW,)
         assert inspect_position(positions[0]).token.is_high_water_mark
+
+
+async def test_a_start_without_redis_waits_for_the_keys(
+    mongo: ReplicaSet, redis_factory: RedisFactory, database: Documents
+) -> None:
+    """Redis has keys of before, so that a server must not make up its own meanwhile; a file needs no Redis."""
+    redis = await redis_factory()
+    wanted = feed(database.name, "c")
+    configuration = settings(mongo.uri, redis.url)
+    async with serving(configuration) as here:
+        position = (await here.api.resolve(wanted, LATEST)).position
+    await redis.terminate()
+    async with serving({**configuration, "when_away": "wait"}) as here:
+        for start in (LATEST, at(position=position)):
+            outcome = await refused(here.api.watch(wanted, start).opened())
+            assert (outcome.code, outcome.reason) == ("UNAVAILABLE", "STATE_UNAVAILABLE")
+            assert outcome.retry_s
+        await redis.restart()
+        await until(lambda: here.server.service.position_keys.known, 20)
+        receiver = here.api.watch(wanted, at(position=position))
+        await receiver.opened()
+        receiver.cancel()

@@ -8,6 +8,7 @@ the `Delivery`.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import Literal, Protocol
 
@@ -108,6 +109,13 @@ class Finder(Protocol):
     def leave(self, subscriber: "Subscriber") -> None: ...
 
     def hand_over(self, subscriber: "Subscriber") -> None: ...
+
+
+def _is_lost_too(error: FeedmuxError, place: ResumeToken) -> bool:
+    """Whether MongoDB would refuse this place as it did another: those who gathered at places that have left the oplog
+    do not ask it one after the other."""
+    oldest = error.metadata.get("oldest_time") if error.reason is ErrorReason.HISTORY_LOST else None
+    return oldest is not None and place.cluster_time >> 32 < datetime.fromisoformat(oldest).timestamp()
 
 
 class Subscriber:
@@ -253,7 +261,11 @@ class Subscriber:
         stream = self.stream
         if stream is None or stream.end_error is None or not self.at_head:
             return None
-        if stream.end_error.reason in PLACE_BOUND and self.at.place.is_after(stream.ring.newest):
+        if (
+            stream.end_error.reason in PLACE_BOUND
+            and self.at.place.is_after(stream.ring.newest)
+            and not _is_lost_too(stream.end_error, self.at.place)
+        ):
             self.rejoin(self.at)
             return None
         if stream.ring.newest.is_after(self.at.place):
