@@ -2,7 +2,8 @@
 
 A reader that is behind gets full batches as fast as MongoDB can find them, which takes one of its cores for as long as
 it lasts. A dozen of them would leave nothing for the streams that are at the head, whoever they belong to. So a reader
-that is behind takes a turn for each batch; one at the head never waits.
+that is behind takes a turn for each batch, from the first one on, and also where a scan of much history gives few
+events; one at the head never waits.
 """
 
 import asyncio

@@ -36,6 +36,9 @@ _RAW = CodecOptions(document_class=RawBSONDocument)
 _BACKLOG_BYTES = 256 * 1024
 """A batch of this size means that MongoDB has more: the next one is asked for in a turn of `HistoryReads`, and before
 this one is looked at if a turn is free."""
+HISTORY_S = 15
+"""A reader so far before what MongoDB has named reads history, however little of it matches: an idle MongoDB still
+writes a no-op every 10 s, which moves those at the head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,11 @@ class ChangeStreamReader:
     def is_behind(self) -> bool:
         """MongoDB has more: the last batch was a large one."""
         return self._behind
+
+    @property
+    def _in_history(self) -> bool:
+        """Whether MongoDB scans its oplog for the next batch, also for the first one and where batches are small."""
+        return self._source.known_time - self._at.place.cluster_time > HISTORY_S << 32
 
     @property
     def at(self) -> JoinPoint:
@@ -232,7 +240,7 @@ class ChangeStreamReader:
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             return await ahead
-        if not self._behind:
+        if not self._behind and not self._in_history:
             return await self._getmore(cursor)
         turn = await self._source.history_reads.begin(self._reads_for())
         try:
