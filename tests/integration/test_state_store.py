@@ -231,6 +231,95 @@ async def test_deleted_is_not_found_and_fences_and_may_be_created_anew(
     assert (await store.get(tenant, "s")).place == place(1)
 
 
+async def test_an_older_place_renews_the_lease_all_the_same(
+    store: SubscriptionStore, redis: Redis, tenant: str
+) -> None:
+    await create(store, tenant, "s", at=4)
+    _, lease = await store.open(tenant, "s", instance_id="one")
+    for number in (3, None, 9):
+        await redis.hset(key(tenant), "lease_until_ms", 1)  # type: ignore[misc]
+        assert (await commit(store, lease, number)).status is CommitStatus.OK
+        assert (await store.get(tenant, "s")).active
+
+
+@pytest.mark.parametrize("by", ["delete", "expire"])
+async def test_a_tombstone_holds_its_epoch_and_nothing_else(
+    store: SubscriptionStore, redis: Redis, tenant: str, by: str
+) -> None:
+    await create(store, tenant, "s")
+    stored, lease = await store.open(tenant, "s", instance_id="one")
+    await redis.hset(key(tenant), "epoch", stored.epoch + 10**9)  # type: ignore[misc]  # above Redis's clock
+    await redis.hset(key(tenant), "lease_until_ms", 0)  # type: ignore[misc]
+    if by == "delete":
+        await store.delete(tenant, "s")
+    else:
+        await asyncio.sleep(0.002)
+        assert await store.expire(tenant, "s", 0.0)
+    epoch = str(stored.epoch + 10**9 + 1).encode()
+    assert await redis.hgetall(key(tenant)) == {b"deleted": b"1", b"epoch": epoch}  # type: ignore[misc]
+    assert 0 < await redis.pttl(key(tenant)) <= 24 * 3600 * 1000
+    assert not await store.expire(tenant, "s", 0.0), "there is nothing any more"
+    assert (await create(store, tenant, "s")).epoch > int(epoch)
+
+
+@pytest.mark.parametrize("used", ["update_ms", "used_ms", "lease_until_ms"])
+async def test_each_use_keeps_a_subscription_from_expiring(
+    store: SubscriptionStore, redis: Redis, tenant: str, used: str
+) -> None:
+    now_ms = (await create(store, tenant, "s")).create_ms
+    old = dict.fromkeys(("update_ms", "used_ms", "lease_until_ms"), 1)
+    await redis.hset(key(tenant), mapping={**old, used: now_ms})  # type: ignore[misc]
+    assert not await store.expire(tenant, "s", 60.0)
+    await redis.hset(key(tenant), mapping=old)  # type: ignore[misc]
+    assert await store.expire(tenant, "s", 60.0)
+
+
+async def test_a_released_session_has_lost_its_lease_and_a_lapsed_one_is_not_taken_over(
+    store: SubscriptionStore, redis: Redis, tenant: str
+) -> None:
+    await create(store, tenant, "s")
+    _, lease = await store.open(tenant, "s", instance_id="one")
+    await store.release(replace(lease, epoch=lease.epoch - 1))
+    await store.release(replace(lease, nonce="other"))
+    assert (await store.get(tenant, "s")).active
+    await store.release(lease)
+    assert (await commit(store, lease, 5)).cause is FenceCause.LEASE
+    assert int(await redis.hget(key(tenant), "used_ms")) > 1_600_000_000_000  # type: ignore[misc]
+    _, second = await store.open(tenant, "s", instance_id="two")
+    await redis.hset(key(tenant), "lease_until_ms", 1)  # type: ignore[misc]
+    _, third = await store.open(tenant, "s", instance_id="three")
+    _, fourth = await store.open(tenant, "s", instance_id="four", takeover=True)
+    _, again = await store.open(tenant, "s", instance_id="four", takeover=True)
+    assert [each.taken_over for each in (second, third, fourth, again)] == [False, False, True, False]
+
+
+async def test_epochs_follow_the_clock_and_never_go_back(store: SubscriptionStore, redis: Redis, tenant: str) -> None:
+    """Also where Redis lost its newest writes, and where its clock was put back."""
+    created = await create(store, tenant, "s")
+    seconds, micros = await redis.time()
+    assert created.epoch <= seconds * 1000 + micros // 1000
+    await redis.hset(key(tenant), "epoch", 1)  # type: ignore[misc]
+    assert (await store.open(tenant, "s", instance_id="one"))[0].epoch >= created.epoch
+    ahead = created.epoch + 10**9
+    await redis.hset(key(tenant), "epoch", ahead)  # type: ignore[misc]
+    assert (await store.open(tenant, "s", instance_id="one"))[0].epoch == ahead + 1
+
+
+async def test_seek_and_update_leave_no_owner(store: SubscriptionStore, redis: Redis, tenant: str) -> None:
+    await create(store, tenant, "s")
+    for change in ("seek", "update"):
+        _, lease = await store.open(tenant, "s", instance_id="one")
+        if change == "seek":
+            to = place(1)
+            after = await store.seek(tenant, "s", position=to.position, cluster_time=to.cluster_time, order=to.order)
+        else:
+            after = await store.update(tenant, "s", definition=b"x", etag="x")
+        assert (after.owner, after.active) == ("", False)
+        names = ("nonce", "owner", "lease_until_ms")
+        assert await redis.hmget(key(tenant), names) == [b"", b"", b"0"]  # type: ignore[misc]
+        assert (await commit(store, lease, 9)).cause is FenceCause(change.upper())
+
+
 async def test_restore_brings_back_what_was_lost(store: SubscriptionStore, redis: Redis, tenant: str) -> None:
     await create(store, tenant, "s", at=4)
     stored, lease = await store.open(tenant, "s", instance_id="one")
