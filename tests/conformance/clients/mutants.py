@@ -1,12 +1,15 @@
 """Python clients that do one thing wrong each, to see that the scenarios notice. `python -m …mutants NAME` runs one."""
 
 import asyncio
+import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from feedmux import recovery, requests, runner, status
+import bson
+
+from feedmux import batches, link, recovery, requests, runner, status
 from feedmux.errors import make_error
 from feedmux.ledger import Ledger
 from feedmux.recovery import Step
@@ -94,6 +97,18 @@ def _say_nothing() -> None:
     Runner._say_rewound = lambda *_: None  # type: ignore[method-assign]
 
 
+def _copy_tokens_as_text() -> None:
+    batches.json_event_id = lambda text: bson.encode(json.loads(text)["_id"])  # type: ignore[attr-defined]
+
+
+def _count_characters() -> None:
+    batches._utf8_len = len  # type: ignore[assignment]
+
+
+def _stay_on_the_connection() -> None:
+    link._Connection.leave = lambda self: None  # type: ignore[method-assign]
+
+
 MUTANTS = {
     "hands out again after a reconnect": Mutant(
         _repeat_after_reconnect, "reconnecting-acks-are-mapped-to-the-new-session", "events are"
@@ -111,6 +126,13 @@ MUTANTS = {
     "puts fragments of two streams together": Mutant(_keep_fragments, "fragments-cut-between-fragments", "not enough"),
     "closes without its acks": Mutant(_close_without_acks, "basics-close-flushes-acks", "events are"),
     "forgets the reason": Mutant(_forget_the_reason, "errors-final-while-opening", "type is|reason is"),
+    "gives tokens back as they stand in the text": Mutant(
+        _copy_tokens_as_text, "tokens-numbers-of-every-type", "not the resume token"
+    ),
+    "counts characters instead of bytes": Mutant(_count_characters, "credit-large-texts", "not enough"),
+    "opens again on a silent connection": Mutant(
+        _stay_on_the_connection, "reconnecting-a-stream-in-order-stays", "1 connections"
+    ),
     "keeps a rewind to itself": Mutant(_say_nothing, "notices-rewound-and-not-told", "rewound|not enough"),
 }
 
