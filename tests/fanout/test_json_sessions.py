@@ -211,6 +211,51 @@ async def test_everybody_gets_the_events_of_their_own_feed_whatever_happens(
         assert here.hub.accounts.backlog.bytes == 0
 
 
+async def test_chunks_at_addresses_used_again_bring_nobody_anothers_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions of one tenant are cancelled while they wait; another's chunks come to stand where theirs stood."""
+    async with world(monkeypatch) as here:
+        theirs, their_log = here.feed("theirs")
+        mine, my_log = here.feed("mine")
+        their_log.write(20)
+        warm = here.session(theirs, "theirs", 0, RELAXED)
+        await warm.take(20)
+        warm.close()
+        pid = renderer_pid(here)
+        os.kill(pid, signal.SIGSTOP)
+        their_log.write(100, padding=1500)
+        waiting = [here.session(theirs, "theirs", after, RELAXED) for after in range(20, 120)]
+        tasks = [asyncio.create_task(each.take(1)) for each in waiting]
+        async with asyncio.timeout(20):
+            while here.hub.renderer.waiting < 99:
+                await asyncio.sleep(0.01)
+        used = {
+            id(ring[seq]) for ring in here.hub._rings() for seq in range(ring.first_seq, ring.next_seq)
+        }  # fmt: skip
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for each in waiting:
+            each.close()
+        async with asyncio.timeout(10):
+            while list(here.hub._rings()):
+                await asyncio.sleep(0.01)
+        del task, tasks, each, waiting, warm
+        my_log.write(100, padding=1500)
+        clients = [here.session(mine, "mine", after, RELAXED) for after in range(100)]
+        reading = [asyncio.create_task(each.take(3 if after < 97 else 1)) for after, each in enumerate(clients)]
+        async with asyncio.timeout(20):
+            while sum(map(len, here.hub._rings())) < 100:
+                await asyncio.sleep(0.01)
+        (ring,) = here.hub._rings()
+        assert any(id(ring[seq]) in used for seq in range(100)), "no address was used again: the test shows nothing"
+        os.kill(pid, signal.SIGCONT)
+        async with asyncio.timeout(30):
+            await asyncio.gather(*reading)
+        for after, client in enumerate(clients):
+            assert numbers(client) == [my_log.base + after + n for n in range(1, len(client.events) + 1)]
+            client.close()
+
+
 async def test_cancelled_sessions_leave_nothing_in_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(monkeypatch) as here:
         key, log = here.feed("one")
