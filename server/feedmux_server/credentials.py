@@ -42,7 +42,7 @@ class Credentials:
         """Empty where no file is configured: then they are in Redis."""
         if config.positions.key_file is not None:
             self._keys_watch = WatchedFiles([config.positions.key_file])
-            self.position_keys.replace(_read_keys(config.positions.key_file))
+            self.position_keys.replace(read_position_keys(config.positions.key_file))
         if config.tls is not None:
             # Looked at first: what changes while it is read is read again.
             self._tls_watch = WatchedFiles(tls_paths(config.tls))
@@ -111,7 +111,7 @@ class Credentials:
     async def _reload_keys(self) -> None:
         assert self._config.positions.key_file is not None
         try:
-            materials = await asyncio.to_thread(_read_keys, self._config.positions.key_file)
+            materials = await asyncio.to_thread(read_position_keys, self._config.positions.key_file)
         except ConfigError as error:
             log.error("the keys of positions cannot be used; those read before stay in force: %s", error)
             return
@@ -153,7 +153,8 @@ class Credentials:
         service.hub.accounts.refresh()
 
 
-def _read_keys(path: Path) -> tuple[bytes, ...]:
+def read_position_keys(path: Path) -> tuple[bytes, ...]:
+    """Raises ConfigError."""
     try:
         return parse_keys(path.read_text())
     except OSError as error:

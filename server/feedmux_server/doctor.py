@@ -16,6 +16,7 @@ from feedmux_server.cancelling import cancellable
 from feedmux_server.config import Config, ConfigError, TlsSection, load_tenants
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.finding import Finding, Level
+from feedmux_server.credentials import read_position_keys
 from feedmux_server.dependencies import redis_access
 from feedmux_server.source.examine import SourceExamination
 from feedmux_server.state.connection import Client, StartupError, connect
@@ -144,8 +145,11 @@ async def _one(finding: Awaitable[Finding]) -> list[Finding]:
 
 
 async def _files(config: Config) -> list[Finding]:
-    """The tenants file and the certificates."""
+    """The tenants file, the keys of positions and the certificates."""
     found: list[Finding] = []
+    if config.positions.key_file is not None:
+        count = len(read_position_keys(config.positions.key_file))
+        found.append(Finding("positions", Level.OK, f"{config.positions.key_file} has {count} keys of positions"))
     if config.tenants_file is None:
         advice = "Name a tenants_file (docs/tenants.md); without one the server starts only with --insecure-no-auth"
         found.append(Finding("tenants", Level.WARNING, "no tenants file is configured", advice))

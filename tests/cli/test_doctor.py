@@ -13,6 +13,7 @@ from cryptography import x509
 
 from feedmux_server.config import make_config
 from feedmux_server.core.finding import Finding, Level
+from feedmux_server.core.position_keys import format_keys
 from feedmux_server.doctor import examine
 from feedmux_server.embedded import Mongod, RedisServer, ReplicaSet
 from feedmux_server.embedded.ports import free_ports
@@ -44,12 +45,19 @@ async def test_a_deployment_that_is_well(mongo: ReplicaSet, redis_factory: Redis
     tls = {"certificate_file": tmp_path / "server.pem", "key_file": tmp_path / "server.key"}
     tenants = tmp_path / "tenants.yaml"
     tenants.write_text("tenants: [{name: shop}]")
+    keys = tmp_path / "position.keys"
+    keys.write_text(format_keys([bytes(32)]))
     found = await examined(
-        sources={"main": {"uri": mongo.uri}}, redis={"url": redis.url}, tls=tls, tenants_file=str(tenants)
+        sources={"main": {"uri": mongo.uri}},
+        redis={"url": redis.url},
+        tls=tls,
+        tenants_file=str(tenants),
+        positions={"key_file": keys},
     )
     # A young replica set has a short oplog.
     assert {each.check for each in found.values() if each.level is not Level.OK} <= {"main.oplog"}
     assert "feedmux.example.com and valid for 90 days" in found["tls.certificate_file"].says
+    assert "1 keys" in found["positions"].says
     assert {"main.deployment", "main.version", "main.permissions", "main.clock"} <= set(found)
     assert {
         "redis.version",

@@ -3,13 +3,15 @@
 import asyncio
 from typing import Any
 
+import bson
 from pymongo import MongoClient
 from pymongo.database import Database
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import operator_pb2
-from tests.integration.servers import Here, cursors, until
-from tests.integration.wire import MANY, Api, Receiver, Session, at, feed
+from feedmux_server.embedded import RedisServer, ReplicaSet
+from tests.integration.servers import Here, cursors, serving, settings, until
+from tests.integration.wire import LATEST, MANY, Api, Receiver, Session, at, feed
 
 Documents = Database[dict[str, Any]]
 Client = MongoClient[dict[str, Any]]
@@ -224,3 +226,37 @@ async def test_subscribers_of_different_formats_share(api: Api, database: Docume
     assert len(await api.streams(scope)) == 1
     for receiver in receivers:
         receiver.cancel()
+
+
+async def test_those_who_reconnect_by_a_last_acked_token_share_a_cursor(
+    mongo: ReplicaSet, redis_server: RedisServer, database: Documents, mongo_client: Client, name: str
+) -> None:
+    """Another server, whose rings are empty, and each of them at an event of its own."""
+    wanted, scope, count = feed(database.name, "c"), f"{database.name}.c", 32
+    configuration = settings(mongo.uri, redis_server.url)
+    configuration["wide"] = {"enabled": False}
+    async with serving(configuration) as here:
+        start = (await here.api.resolve(wanted, LATEST)).position
+        receiver = here.api.watch(wanted, at(position=start))
+        insert(database, range(count))
+        tokens = [bson.encode(event.document["_id"]) for event in await receiver.take(count)]
+        receiver.cancel()
+        for n in range(count):
+            await here.api.create(f"{name}-{n}", wanted, at(position=start))
+    async with serving(configuration) as here:
+        acked = [wire.LastAcked(epoch=1 << 60, resume_token=token) for token in tokens]
+        opening = (here.api.open(f"{name}-{n}", last_acked=each) for n, each in enumerate(acked))
+        sessions = await asyncio.gather(*opening)
+        # Some come too late to be gathered, at a place before the first stream's.
+        assert len(await here.api.streams(scope)) <= count // 4
+        insert(database, range(count, count + 1))
+        for n, session in enumerate(sessions):
+            assert await session.numbers(count - n) == list(range(n + 1, count + 1))
+
+        async def merged() -> bool:
+            return len(await here.api.streams(scope)) == 1
+
+        await until(merged)
+        await has_cursors(mongo_client, scope, 1)
+        for session in sessions:
+            session.cancel()
