@@ -248,7 +248,7 @@ async def test_a_tombstone_holds_its_epoch_and_nothing_else(
     store: SubscriptionStore, redis: Redis, tenant: str, by: str
 ) -> None:
     await create(store, tenant, "s")
-    stored, lease = await store.open(tenant, "s", instance_id="one")
+    stored, _ = await store.open(tenant, "s", instance_id="one")
     await redis.hset(key(tenant), "epoch", stored.epoch + 10**9)  # above Redis's clock
     await redis.hset(key(tenant), "lease_until_ms", 0)
     if by == "delete":
