@@ -12,6 +12,7 @@ from bson import ObjectId, Regex
 from hypothesis import given
 from hypothesis import strategies as st
 
+from feedmux_server.core import grant_stages
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed import FeedSpec, Scope
 from feedmux_server.core.grant import Grants, fits, granted, make_grant
@@ -207,3 +208,26 @@ def test_patterns_that_cannot_be(pattern: str) -> None:
     for arguments in ((pattern, "*", "*"), ("*", pattern, "*"), ("*", "*", pattern)):
         with pytest.raises(ValueError, match=r"source|database|collection"):
             make_grant(*arguments)
+
+
+def test_a_policy_is_made_once_for_the_feeds_that_it_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred grants take tens of milliseconds to compile, at each open and more than once."""
+    grant_stages._policy.cache_clear()
+    made = []
+    stages = grant_stages._stages
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        made.append(arguments)
+        return stages(*arguments, **named)
+
+    monkeypatch.setattr(grant_stages, "_stages", counted)
+    grants = tuple(make_grant("main", f"db{number}", "*", {"team": number}) for number in range(50))
+    policies = {
+        apply_grants(grants, replace(CLUSTER, pipeline=bson.encode({"pipeline": [{"$match": {"n": number}}]})))[1]
+        for number in range(20)
+    }
+    assert (len(policies), len(made)) == (1, 1)
+    other = apply_grants(grants, replace(CLUSTER, full_document="whenAvailable"))[1]
+    assert other not in policies
+    assert apply_grants(grants[1:], CLUSTER)[1] not in policies
+    assert len(made) == 3
