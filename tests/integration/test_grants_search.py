@@ -5,6 +5,7 @@ hold no canary, and must be the same in both worlds: events, and how the feed en
 """
 
 import asyncio
+import os
 import uuid
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from bson import Binary, Timestamp, encode
+from bson.raw_bson import RawBSONDocument
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pymongo import MongoClient
@@ -29,6 +31,7 @@ Documents = Database[dict[str, Any]]
 Change = tuple[str, int, int]
 """What is done, to which document, with which variant."""
 
+EXAMPLES = int(os.environ.get("FEEDMUX_SEARCH_EXAMPLES", "12"))
 VIEW = [
     {"database": "search", "collection": "*", "match": {"owner": "a"}, "hide": ["secret", "items.price", "deep.x.y"]}
 ]
@@ -50,13 +53,23 @@ def hidden(world: int, variant: int) -> Any:
 
 def mine(world: int, variant: int) -> dict[str, Any]:
     secret = hidden(world, variant)
-    return {
+    document = {
         "owner": "a",
         "n": variant,
         "secret": secret,
         "items": [{"price": secret, "n": 1}, [{"price": secret}]],
         "deep": {"x": {"y": secret, "z": 1}},
+        "odd": {"$price": 1, "a.b": {"": variant}, "": [variant], "3": {"4": variant}},
     }
+    # Maps with numeric keys above what is hidden, which the name of an update does not tell from arrays.
+    maps: list[dict[str, Any]] = [
+        {},
+        {"0": {"secret": secret}, "items": {"0": {"price": secret}, "n": 1}},
+        {"deep": {"7": {"x": {"y": secret}}, "x": [{"5": [{"y": secret}]}, {"y": secret}]}},
+        {"items": [{"1": {"2": {"price": secret}}}, [[{"3": {"price": secret}}]], 1], "8": [{"9": {"secret": secret}}]},
+        {"": {"secret": 1}, "deep": {"": 1, "x": {"0": {"y": secret}, "$y": 1, "": 2}}},
+    ]
+    return document | maps[variant % len(maps)]
 
 
 UPDATES: list[Callable[[Any, int], Any]] = [
@@ -70,8 +83,24 @@ UPDATES: list[Callable[[Any, int], Any]] = [
     lambda secret, variant: {"$set": {"deep": [{"x": [{"y": secret}, variant]}]}},
     lambda secret, variant: {"$unset": {"secret": 1, "n": 1}},
     lambda secret, variant: {"$unset": {"deep": 1}},
+    lambda secret, variant: {"$set": {"deep.7": {"x": {"y": secret}}, "n": variant}},
+    lambda secret, variant: {"$set": {"deep.7.x": {"y": secret, "z": 1}}},
+    lambda secret, variant: {"$set": {"0": {"secret": secret}, "n": variant}},
+    lambda secret, variant: {"$set": {"0.secret": secret, "9.deep.x.y": secret, "9.deep.x.z": 1}},
+    lambda secret, variant: {"$set": {"items": {"5": {"price": secret}}, "n": variant}},
+    lambda secret, variant: {"$set": {"odd": {"$x": variant, "a.b": 1, "": 2}, "secret": secret}},
     lambda secret, variant: [{"$set": {"secret": secret, "n": {"$add": [{"$ifNull": ["$n", 0]}, 1]}}}],
 ]
+
+
+RAW = len(UPDATES)
+"""The variant of an update that only raw BSON can tell."""
+
+
+def no_utf8(secret: Any) -> RawBSONDocument:
+    """Sets names that are not UTF-8, beside a hidden field and below one above it."""
+    update = encode({"$set": {"odd?": 1, "deep.??": 1, "secret": secret, "items": [{"price": secret, "??": 1}]}})
+    return RawBSONDocument(update.replace(b"?", b"\xff"))
 
 
 def change(collection: Any, world: int, step: Change) -> None:
@@ -99,7 +128,9 @@ def change(collection: Any, world: int, step: Change) -> None:
             collection.delete_one(key)
         case "update" if own:
             update = UPDATES[variant % len(UPDATES)](secret, variant)
-            if isinstance(update, dict) and "$push" in update:
+            if variant == RAW:
+                collection.database.command({"update": collection.name, "updates": [{"q": key, "u": no_utf8(secret)}]})
+            elif isinstance(update, dict) and "$push" in update:
                 collection.update_one({**key, "items": {"$type": "array"}}, update)
             elif isinstance(update, dict) and "deep.x" in update.get("$set", {}):
                 collection.update_one(
@@ -115,7 +146,7 @@ CHANGES = st.lists(
     st.tuples(
         st.sampled_from(("insert", "update", "update", "update", "replace", "delete")),
         st.integers(0, 5),
-        st.integers(0, 10),
+        st.integers(0, RAW),
     ),
     min_size=3,
     max_size=12,
@@ -231,7 +262,7 @@ def check(pipelines: list[list[Any]], worlds: list[list[Seen]]) -> None:
             assert same_in_both(one.events) == same_in_both(other.events), stages
 
 
-@settings(max_examples=12, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
 @given(CHANGES, st.lists(PIPELINES, min_size=6, max_size=6))
 async def test_no_change_and_no_pipeline_shows_a_canary(
     here: Here,
@@ -251,7 +282,7 @@ def empty_updates(seen: Seen) -> list[Any]:
 TELLING: list[Change] = [
     *(("insert", which, 0) for which in range(6)),
     *(("update", 0, variant) for variant in range(len(UPDATES))),
-    ("update", 1, len(UPDATES)),
+    ("update", 1, RAW),
     ("update", 3, 0),
     ("update", 5, 1),
     ("update", 5, 2),

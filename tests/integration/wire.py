@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar
 import bson
 import grpc
 import grpc.aio
+from bson.codec_options import CodecOptions
 from google.protobuf import any_pb2, duration_pb2, empty_pb2, field_mask_pb2
 from google.rpc import error_details_pb2, status_pb2
 from grpc.aio import EOF
@@ -67,7 +68,8 @@ class Event:
 
     @property
     def document(self) -> dict[str, Any]:
-        return bson.decode(self.data)
+        """Names that are not UTF-8, which MongoDB may hold, have replacements in them."""
+        return bson.decode(self.data, CodecOptions(unicode_decode_error_handler="replace"))
 
     @property
     def n(self) -> int:

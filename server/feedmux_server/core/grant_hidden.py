@@ -3,12 +3,19 @@
 `$unset` goes through arrays at any depth, but needs paths that are known. The documents have them; `updatedFields` has
 dotted names with array indices in them (`items.0.price`). So its entries become a list, entries of hidden names are
 dropped, and the value of a name above a hidden path (`items.0`) is put where `$unset` finds the rest of the path.
+
+A map with numeric keys cannot be told from an array in such a name, and `$unset` does not go through it. So a map that
+has a document or an array under a numeric key is withheld as a whole where it lies above a hidden field: `$redact`
+finds it at any depth. For that the documents become lists of entries too, which say whether they are to be looked
+into; the event's token, which nobody can know when he writes a document, marks what is ours.
 """
 
 from collections.abc import Iterable
 from typing import Any
 
 from feedmux_server.core.grant_match import Expression
+
+_TOKEN = "$e._id._data"
 
 Hides = list[tuple[int, tuple[str, ...]]]
 """Index of the grant, and its hidden paths, none within another."""
@@ -31,7 +38,9 @@ def hidden_stages(hides: Hides) -> list[dict[str, Any]]:
     """
     if not hides:
         return []
-    branches = [{"case": {"$eq": ["$g", index]}, "then": {f"{index}h": _parts(hide)}} for index, hide in hides]
+    branches = [
+        {"case": {"$eq": ["$g", index]}, "then": {"m": _TOKEN, f"{index}h": _parts(hide)}} for index, hide in hides
+    ]
     unset = [path for index, hide in hides for path in _paths(f"h.{index}h", hide)]
     puts: dict[str, Expression] = {}
     nothing = []
@@ -40,8 +49,23 @@ def hidden_stages(hides: Hides) -> list[dict[str, Any]]:
         # Not where there is no such part: `$set` would make one.
         puts[f"{root}.update"] = {"$cond": [{"$isArray": f"${root}.fields"}, _update(root), "$$REMOVE"]}
         nothing.append({"$and": [{"$eq": ["$g", index]}, {"$eq": [_size(root), 0]}]})
+    entries: dict[str, Expression] = {}
+    documents: dict[str, Expression] = {}
+    for index, _ in hides:
+        root = f"h.{index}h"
+        fields = f"${root}.fields"
+        entries[f"{root}.fields"] = {
+            "$cond": [{"$isArray": [fields]}, _without(fields, {"$eq": ["$$each.v", {}]}), "$$REMOVE"]
+        }
+        for part in ("after", "before"):
+            path = f"${root}.{part}"
+            left = _without(path, {"$eq": [{"$type": "$$each.v"}, "missing"]})
+            pairs = {"$map": {"input": left, "as": "each", "in": {"k": "$$each.k", "v": "$$each.v"}}}
+            documents[f"{root}.{part}"] = {"$cond": [{"$isArray": [path]}, {"$arrayToObject": [pairs]}, path]}
     return [
         {"$set": {"h": {"$switch": {"branches": branches, "default": {}}}}},
+        {"$redact": _redaction()},
+        {"$set": entries | documents},
         # On a field of its own: MongoDB copies what a `$match` looks at, and the parts of a change may be large.
         {"$set": {"op": {"$cond": [{"$and": [{"$eq": ["$op", "update"]}, {"$or": nothing}]}, None, "$op"]}}},
         {"$match": {"op": {"$type": "string"}}},
@@ -53,8 +77,9 @@ def hidden_stages(hides: Hides) -> list[dict[str, Any]]:
 def _parts(hide: tuple[str, ...]) -> dict[str, Expression]:
     update = "$e.updateDescription"
     return {
-        "after": "$e.fullDocument",
-        "before": "$e.fullDocumentBeforeChange",
+        "m": _TOKEN,
+        "after": _document_entries("$e.fullDocument", hide),
+        "before": _document_entries("$e.fullDocumentBeforeChange", hide),
         "fields": _updated_fields(hide),
         "removed": _shown_names(f"{update}.removedFields", "$$each", hide),
         "truncated": _shown_names(f"{update}.truncatedArrays", "$$each.field", hide),
@@ -97,8 +122,50 @@ def _updated_fields(hide: tuple[str, ...]) -> Expression:
             "in": {"k": "$$each.k", "v": "$$each.v", "n": _normal("$$each.k")},
         }
     }
-    shown = {"$filter": {"input": named, "as": "each", "cond": {"$not": [_hidden("$$each.n", hide)]}}}
-    return {"$map": {"input": shown, "as": "each", "in": {"k": "$$each.k", "v": value}}}
+    # A name without parts is of numbers only: a key of a map around all hidden fields.
+    around = {"$and": [{"$eq": ["$$each.n", "."]}, _is_container("$$each.v")]}
+    shown = {
+        "$filter": {"input": named, "as": "each", "cond": {"$not": [{"$or": [_hidden("$$each.n", hide), around]}]}}
+    }
+    above = {"$in": ["$$each.n", [_literal(_dotted(path)) for path in _above(hide)]]}
+    return {"$map": {"input": shown, "as": "each", "in": {"k": "$$each.k", "m": _TOKEN, "d": above, "v": value}}}
+
+
+def _document_entries(document: str, hide: tuple[str, ...]) -> Expression:
+    """A document as entries, without its numeric keys that hold a document or an array; what is none, as it is."""
+    firsts = sorted({path.partition(".")[0] for path in hide if "." in path})
+    around = {"$and": [_is_number("$$each.k"), _is_container("$$each.v")]}
+    shown = {"$filter": {"input": {"$objectToArray": document}, "as": "each", "cond": {"$not": [around]}}}
+    above = {"$in": ["$$each.k", [_literal(first) for first in firsts]]}
+    entry = {"k": "$$each.k", "m": _TOKEN, "d": above, "v": "$$each.v"}
+    is_document = {"$eq": [{"$type": document}, "object"]}
+    return {"$cond": [is_document, {"$map": {"input": shown, "as": "each", "in": entry}}, document]}
+
+
+def _redaction() -> Expression:
+    """Within entries that lead to a hidden field, prunes what has a document or an array under a numeric key."""
+    keys = {"$objectToArray": "$$CURRENT"}
+    maps = {
+        "$filter": {"input": keys, "as": "each", "cond": {"$and": [_is_number("$$each.k"), _is_container("$$each.v")]}}
+    }
+    return {
+        "$switch": {
+            "branches": [
+                {"case": {"$eq": ["$e._id._data", "$$ROOT.e._id._data"]}, "then": "$$DESCEND"},
+                {"case": {"$eq": ["$_id._data", "$$ROOT.e._id._data"]}, "then": "$$KEEP"},
+                {
+                    "case": {"$eq": ["$m", "$$ROOT.e._id._data"]},
+                    "then": {"$cond": [{"$eq": ["$d", False]}, "$$KEEP", "$$DESCEND"]},
+                },
+                {"case": {"$ne": [maps, []]}, "then": "$$PRUNE"},
+            ],
+            "default": "$$DESCEND",
+        }
+    }
+
+
+def _without(entries: str, pruned: Expression) -> Expression:
+    return {"$filter": {"input": entries, "as": "each", "cond": {"$not": [pruned]}}}
 
 
 def _shown_names(names: Expression, name: str, hide: tuple[str, ...]) -> Expression:
@@ -150,6 +217,10 @@ def _is_number(part: str) -> Expression:
     """Of bytes, for a field name need not be UTF-8, and a regular expression would fail on such a name."""
     digits_only = {"$eq": [{"$trim": {"input": part, "chars": "0123456789"}}, ""]}
     return {"$and": [{"$ne": [part, ""]}, digits_only]}
+
+
+def _is_container(value: str) -> Expression:
+    return {"$in": [{"$type": value}, ["object", "array"]]}
 
 
 def _entries(document: str) -> Expression:
