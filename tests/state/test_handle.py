@@ -1,9 +1,9 @@
 """A session's acks on their way to Redis: none is forgotten, whatever comes between a request and its answer."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -149,6 +149,7 @@ class SlowStore:
     rules: LeaseRules = field(default_factory=lambda: LeaseRules(lease_s=30.0, tombstone_s=3600.0))
     observer: Any = NOBODY
     sent: list[Place | None] = field(default_factory=list)
+    leases: list[Lease] = field(default_factory=list)
     asked: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     answers: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     outcome: CommitOutcome | FeedmuxError | None = None
@@ -157,6 +158,7 @@ class SlowStore:
 
     async def commit_many(self, requests: Sequence[CommitRequest]) -> Sequence[CommitOutcome]:
         self.sent += [request.place for request in requests]
+        self.leases += [request.lease for request in requests]
         self.asked.release()
         await self.answers.acquire()
         if isinstance(self.outcome, FeedmuxError):
@@ -292,3 +294,88 @@ async def test_lost_state_is_restored_and_the_ack_is_sent_again(slow: Slow) -> N
     store.answers.release()
     await until(lambda: recorder.commits == [(1, place(1).position)])
     assert recorder.causes == []
+
+
+NEWER = replace(LEASE, epoch=8, nonce="newer")
+OTHER = replace(LEASE, name="other")
+
+
+def unrun(clock: Callable[[], float] = lambda: 0.0) -> tuple[SlowStore, CommitBatcher]:
+    """A batcher whose task does not run, and a store that answers at once."""
+    store: Any = SlowStore()
+    store.answers = asyncio.Semaphore(1000)
+    return store, CommitBatcher(store, interval_s=0.001, clock=clock)
+
+
+async def test_an_older_session_that_is_attached_late_fences_nobody_and_asks_the_store() -> None:
+    store, batcher = unrun()
+    newest, older = Recorder(), Recorder()
+    first = batcher.attach(NEWER, stored_at(0), newest)
+    late = batcher.attach(LEASE, stored_at(0), older)
+    assert (newest.causes, older.causes) == ([], [])
+    task = asyncio.create_task(batcher.run())
+    await store.asked.acquire()
+    assert store.leases == [LEASE], "whether it still owns the subscription"
+    await late.detach()
+    batcher.recheck("t", "s")
+    await store.asked.acquire()
+    assert store.leases == [LEASE, NEWER], "the newest one is still known"
+    task.cancel()
+    assert first.attached
+    third = batcher.attach(replace(LEASE, epoch=9), stored_at(0), Recorder())
+    assert (newest.causes, first.attached, third.attached) == (["TAKEOVER"], False, True)
+
+
+async def test_a_flush_sends_what_others_flush_at_the_same_time_and_not_what_was_flushed_before() -> None:
+    store, batcher = unrun()
+    one = batcher.attach(LEASE, stored_at(0), Recorder())
+    other = batcher.attach(OTHER, stored_at(0), Recorder())
+    submit(one, 1)
+    await one.flush(1.0)
+    submit(other, 1)
+    await other.flush(1.0)
+    assert store.leases == [LEASE, OTHER]
+    submit(one, 2)
+    submit(other, 2)
+    await asyncio.gather(one.flush(1.0), other.flush(1.0))
+    assert sorted(each.name for each in store.leases[2:]) == ["other", "s"], "one round trip serves both"
+
+
+async def test_a_key_that_redis_refuses_is_left_in_peace_for_a_while() -> None:
+    now_s = 0.0
+    store, batcher = unrun(lambda: now_s)
+    recorder = Recorder()
+    handle = batcher.attach(LEASE, stored_at(0), recorder)
+    store.outcome = CommitOutcome(CommitStatus.FAILED)
+    submit(handle, 1)
+    with pytest.raises(FeedmuxError):
+        await handle.flush(0.25)
+    assert 1 <= len(store.leases) <= 4, "not in a tight loop"
+    assert recorder.available == [False]
+    asked = len(store.leases)
+    task = asyncio.create_task(batcher.run())
+    await asyncio.sleep(0.05)
+    assert len(store.leases) == asked
+    store.outcome = None
+    now_s = 2.5
+    batcher.recheck("t", "other than that one")
+    batcher.recheck("t", "s")
+    await until(lambda: recorder.commits == [(1, place(1).position)])
+    assert recorder.available == [False, True]
+    task.cancel()
+
+
+async def test_after_an_outage_a_refused_key_is_not_told_that_it_is_available() -> None:
+    store, batcher = unrun()
+    recorders = Recorder(), Recorder()
+    refused, fine = batcher.attach(LEASE, stored_at(0), recorders[0]), batcher.attach(OTHER, stored_at(0), recorders[1])
+    store.outcome = CommitOutcome(CommitStatus.FAILED)
+    submit(refused, 1)
+    await batcher.flush_all(0.05)
+    store.outcome = FeedmuxError(ErrorReason.STATE_UNAVAILABLE, "away")
+    submit(fine, 1)
+    with pytest.raises(FeedmuxError):
+        await fine.flush(0.05)
+    store.outcome = None
+    await fine.flush(1.0)
+    assert [each.available for each in recorders] == [[False], [False, True]]
