@@ -119,7 +119,12 @@ async def running(
             dependencies = await Dependencies.connect(config, stack, observer, credentials.position_keys)
         except (FeedmuxError, StartupError, ConfigError) as error:
             raise CannotStart(str(error)) from None
-        store = SubscriptionStore(dependencies.redis, lease_s=config.redis.lease_s, observer=observer)
+        store = SubscriptionStore(
+            dependencies.redis,
+            lease_s=config.redis.lease_s,
+            observer=observer,
+            control_replicas=None if config.redis.control_replicas == "auto" else config.redis.control_replicas,
+        )
         batcher = CommitBatcher(store, interval_s=config.redis.commit_interval_s)
         refusal: CannotStart | None = None
         async with asyncio.TaskGroup() as tasks:

@@ -21,6 +21,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    NonNegativeInt,
     PositiveFloat,
     SecretStr,
     ValidationError,
@@ -326,6 +327,12 @@ class RedisSection(_Section):
         ge=0.01,
         description="Acks are written at most once per subscription in this time. Shorter: less comes again after a"
         " crash; longer: less load on Redis.",
+    )
+    control_replicas: Literal["auto"] | NonNegativeInt = Field(
+        default="auto",
+        description="Replicas that must have what CreateSubscription, UpdateSubscription, SeekSubscription and"
+        " DeleteSubscription change before the call succeeds, so that a failover does not undo it. auto: 1 where one is"
+        " connected. 0: none is waited for. Acks never wait.",
     )
     lease_s: float = Field(
         default=15.0,

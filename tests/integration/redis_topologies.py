@@ -100,11 +100,11 @@ async def sentinels(
             return True
 
         await until(settled, 60, 0.1)
-        await until(lambda: _is_in_step(replica.port), 60, 0.1)
+        await until(lambda: is_in_step(replica.port), 60, 0.1)
         yield Sentinels((primary, replica), processes, ports, [await announce(port) for port in ports])
 
 
-async def _is_in_step(port: int) -> bool:
+async def is_in_step(port: int) -> bool:
     return "'master_link_status': 'up'" in await _answer(port, "INFO", "replication")
 
 
@@ -151,7 +151,7 @@ async def cluster(
 
         await until(know_each_other, 60, 0.1)
         await ask(servers[3].port, "CLUSTER", "REPLICATE", primary_id)
-        await until(lambda: _is_in_step(servers[3].port), 60, 0.1)
+        await until(lambda: is_in_step(servers[3].port), 60, 0.1)
 
         async def replica_known() -> bool:
             told = [await _answer(server.port, "CLUSTER", "REPLICAS", primary_id) for server in servers[:3]]

@@ -2,7 +2,8 @@
 
 import asyncio
 import hashlib
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 
 from google.protobuf import empty_pb2
 
@@ -110,14 +111,14 @@ class Subscriptions:
         definition = _checked(convert.definition(content))
         # Without an etag of the caller's the one just read guards the read-modify-write.
         async with self._room_for(tenant, wanted.name, definition):
-            updated = await self._service.store.update(
-                tenant,
-                wanted.name,
-                definition=definition,
-                etag=_etag(definition),
-                expected_etag=wanted.etag or stored.etag,
-            )
-        self._service.batcher.recheck(tenant, wanted.name)
+            with self._rechecking(tenant, wanted.name):
+                updated = await self._service.store.update(
+                    tenant,
+                    wanted.name,
+                    definition=definition,
+                    etag=_etag(definition),
+                    expected_etag=wanted.etag or stored.etag,
+                )
         return self._message(updated).SerializeToString()
 
     async def delete(self, data: bytes, context: Context) -> bytes:
@@ -125,11 +126,11 @@ class Subscriptions:
         request = convert.parse(subscriptions_pb2.DeleteSubscriptionRequest, data)
         check_name("name", request.name)
         try:
-            await self._service.store.delete(tenant, request.name, expected_etag=request.etag)
+            with self._rechecking(tenant, request.name):
+                await self._service.store.delete(tenant, request.name, expected_etag=request.etag)
         except FeedmuxError as error:
             if not (request.allow_missing and error.reason is ErrorReason.SUBSCRIPTION_NOT_FOUND):
                 raise
-        self._service.batcher.recheck(tenant, request.name)
         self._service.did(AuditEvent.DELETE, "DeleteSubscription", context, subscription=request.name)
         return empty_pb2.Empty().SerializeToString()
 
@@ -143,16 +144,24 @@ class Subscriptions:
         content = subscriptions_pb2.Subscription.FromString(stored.definition)
         key = self._service.key_of(await self._service.feed_of(content.feed, tenant), tenant)
         place = await self._resolve(convert.start(request.to), tenant, key)
-        sought = await self._service.store.seek(
-            tenant,
-            request.name,
-            position=self._service.positions(key, tenant).encode(place),
-            cluster_time=place.cluster_time,
-            order=order_bytes(place),
-        )
-        self._service.batcher.recheck(tenant, request.name)
+        with self._rechecking(tenant, request.name):
+            sought = await self._service.store.seek(
+                tenant,
+                request.name,
+                position=self._service.positions(key, tenant).encode(place),
+                cluster_time=place.cluster_time,
+                order=order_bytes(place),
+            )
         self._service.did(AuditEvent.SEEK, "SeekSubscription", context, subscription=request.name)
         return self._message(sought).SerializeToString()
+
+    @contextmanager
+    def _rechecking(self, tenant: str, name: str) -> Iterator[None]:
+        """An open session is fenced soon, also where the change is made and not yet on a replica."""
+        try:
+            yield
+        finally:
+            self._service.batcher.recheck(tenant, name)
 
     def _message(self, stored: StoredSubscription) -> subscriptions_pb2.Subscription:
         return _message(stored, self._service.unused_days)

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from redis.asyncio import RedisCluster
 
@@ -23,6 +23,7 @@ _log = logging.getLogger(__name__)
 Argument = str | bytes | int
 Command = tuple[Argument, ...]
 
+_WITHOUT_KEY: Final = frozenset({"INFO", "WAIT"})
 _LAYOUT_MOVED = frozenset({"CONNECTION", "TIMEOUT", "CLUSTERDOWN", "MOVED", "READONLY", "MASTERDOWN", "LOADING"})
 
 
@@ -44,6 +45,53 @@ class Commands:
                 self._observer.redis_failed(error.metadata["redis_error"])
                 raise
 
+    async def run_replicated(self, command: Command, mark: Command, replicas: int | None) -> tuple[Any, bool]:
+        """Runs `command`, and waits until `replicas` replicas have its change: None for one where any is connected.
+
+        Returns the answer, and whether they have it. `mark` is a write of no meaning to the same slot. It follows
+        `command` on the same connection: WAIT waits for the writes of its connection alone, and a repeated command may
+        have nothing to write although its first try has not reached a replica yet. Raises STATE_UNAVAILABLE.
+        """
+        attributes: dict[str, str | int] = {"db.system.name": "redis", "db.operation.batch.size": 3}
+        with self._observer.span("redis pipeline", attributes, client=True):
+            try:
+                async with asyncio.timeout(self._timeout_s), self._turn:
+                    return await self._run_replicated(command, mark, replicas)
+            except FAILURES as error:
+                self._look_again()
+                self._observer.redis_failed(code_of(error))
+                raise state_unavailable(error) from error
+
+    async def _run_replicated(self, command: Command, mark: Command, replicas: int | None) -> tuple[Any, bool]:
+        node = await self._node_of(command)
+        if replicas is None:
+            [info] = await self._pipeline([("INFO", "replication")], node)
+            if isinstance(info, Exception):
+                raise info
+            replicas = min(1, int(info.get("connected_slaves", 0)))
+        if not replicas:
+            [answer] = await self._pipeline([command], node)
+            confirmed: Any = 0
+        else:
+            # Half of the time limit: what is not confirmed by then is answered while the caller still listens.
+            wait = ("WAIT", replicas, int(self._timeout_s * 500))
+            answer, marked, confirmed = await self._pipeline([command, mark, wait], node)
+            for failure in (answer, marked, confirmed):
+                if isinstance(failure, Exception):
+                    raise failure
+            if (await self._node_of(command)) is not node:
+                confirmed = 0  # the slot has moved, and WAIT asked the node that had it before
+        if isinstance(answer, Exception) and not is_of_one_key(answer):
+            raise answer
+        return answer, confirmed >= replicas
+
+    async def _node_of(self, command: Command) -> Any:
+        """The primary of the command's slot; None where there is no cluster."""
+        if not isinstance(self._client, RedisCluster):
+            return None
+        await self._client.initialize()
+        return self._client.get_node_from_key(_key_of(command))
+
     async def _run(self, commands: Sequence[Command]) -> list[Any]:
         try:
             # The one limit of the call: for its turn, a new connection and all reads together; see `connect`.
@@ -59,10 +107,12 @@ class Commands:
                 raise state_unavailable(answer) from answer
         return answers
 
-    async def _pipeline(self, commands: Sequence[Command]) -> list[Any]:
+    async def _pipeline(self, commands: Sequence[Command], node: Any = None) -> list[Any]:
+        """All on one connection, but in a cluster for those of other nodes. `node` gets the commands without a key."""
+        there = {} if node is None else {"target_nodes": [node]}
         async with self._client.pipeline(transaction=False) as pipeline:
             for command in commands:
-                pipeline.execute_command(*command)
+                pipeline.execute_command(*command, **(there if command[0] in _WITHOUT_KEY else {}))
             answers: list[Any] = await pipeline.execute(raise_on_error=False)
         return answers
 

@@ -55,6 +55,18 @@ class ScriptRunner:
             raise state_unavailable(answer)
         return answer
 
+    async def run_replicated(
+        self, call: ScriptCall, mark: tuple[Argument, ...], replicas: int | None
+    ) -> tuple[Answer, bool]:
+        """The script's answer, and whether replicas have what it changed: see `Commands.run_replicated`.
+
+        Sent whole: a script that Redis does not know would be waited for twice."""
+        answer, confirmed = await self._commands.run_replicated(_command(call, with_source=True), mark, replicas)
+        if isinstance(answer, Exception):
+            _log.error("redis refused script %s: %s", call.script, code_of(answer))
+            raise state_unavailable(answer)
+        return answer, confirmed
+
     async def run_many(self, calls: Sequence[ScriptCall]) -> list[Answer | Exception]:
         """The answers in order; an exception among them concerns that key alone. Raises STATE_UNAVAILABLE."""
         answers = await self._commands.run([_command(call) for call in calls])

@@ -15,7 +15,7 @@ from feedmux_server.core.lease import LeaseRules
 from feedmux_server.state.commands import Argument
 from feedmux_server.state.connection import Client
 from feedmux_server.state.definition_sizes import DefinitionSizes
-from feedmux_server.state.failure import is_of_one_key, state_unavailable
+from feedmux_server.state.failure import RETRY_AFTER_S, is_of_one_key, state_unavailable
 from feedmux_server.state.model import (
     CommitOutcome,
     CommitRequest,
@@ -37,7 +37,11 @@ TOMBSTONE_S: Final = 24 * 3600.0
 
 
 class SubscriptionStore:
-    """Every method raises STATE_UNAVAILABLE when Redis does not answer within `timeout_s` or refuses."""
+    """Every method raises STATE_UNAVAILABLE when Redis does not answer within `timeout_s` or refuses.
+
+    `create`, `update`, `seek` and `delete` raise it also when no replica has confirmed the change in time: a failover
+    could undo it. All four can be repeated, and then wait again; a repeated `delete` raises SUBSCRIPTION_NOT_FOUND.
+    """
 
     def __init__(
         self,
@@ -48,8 +52,12 @@ class SubscriptionStore:
         timeout_s: float = 3.0,
         tombstone_s: float = TOMBSTONE_S,
         observer: Observer = NOBODY,
+        control_replicas: int | None = None,
     ) -> None:
+        """`control_replicas` must have what `create`, `update`, `seek` and `delete` change before these return; None is
+        one where any is connected."""
         self.observer = observer
+        self._control_replicas = control_replicas
         self.rules = LeaseRules(lease_s=lease_s, tombstone_s=tombstone_s)
         self._prefix = key_prefix
         self._scripts = ScriptRunner(redis, timeout_s=timeout_s, observer=observer)
@@ -74,13 +82,14 @@ class SubscriptionStore:
     ) -> StoredSubscription:
         """Creates it; the same `etag` again changes nothing. Raises SUBSCRIPTION_EXISTS."""
         place = (position, _digits(cluster_time), order)
-        answer = await self._run("create", tenant, name, definition, etag, *place)
+        answer, replicated = await self._control("create", tenant, name, definition, etag, *place)
         if _status(answer) == "EXISTS":
             raise FeedmuxError(
                 ErrorReason.SUBSCRIPTION_EXISTS,
                 f"A subscription {name!r} with other content exists: update it, or take another name",
             )
         await self._index(tenant, name)
+        _check_replicated(replicated)
         return _subscription(name, answer)
 
     async def get(self, tenant: str, name: str) -> StoredSubscription:
@@ -150,19 +159,26 @@ class SubscriptionStore:
 
         Raises SUBSCRIPTION_NOT_FOUND, and ETAG_MISMATCH when `expected_etag` is set and not the stored one.
         """
-        return _found(name, await self._run("update", tenant, name, definition, etag, expected_etag))
+        answer, replicated = await self._control("update", tenant, name, definition, etag, expected_etag)
+        _check_replicated(replicated)
+        return _found(name, answer)
 
     async def seek(
         self, tenant: str, name: str, *, position: bytes, cluster_time: int, order: bytes
     ) -> StoredSubscription:
         """Moves the position, also backwards, and fences an open session. Raises SUBSCRIPTION_NOT_FOUND."""
-        return _found(name, await self._run("seek", tenant, name, position, _digits(cluster_time), order))
+        answer, replicated = await self._control("seek", tenant, name, position, _digits(cluster_time), order)
+        _check_replicated(replicated)
+        return _found(name, answer)
 
     async def delete(self, tenant: str, name: str, *, expected_etag: str = "") -> None:
         """Deletes it and fences an open session. Raises SUBSCRIPTION_NOT_FOUND, ETAG_MISMATCH."""
         tombstone_ms = round(self.rules.tombstone_s * 1000)
-        _check(name, await self._run("delete", tenant, name, expected_etag, tombstone_ms))
-        await self._unindex(tenant, name)
+        answer, replicated = await self._control("delete", tenant, name, expected_etag, tombstone_ms)
+        if _status(answer) == "OK":
+            await self._unindex(tenant, name)
+        _check_replicated(replicated)
+        _check(name, answer)
 
     async def expire(self, tenant: str, name: str, unused_s: float) -> bool:
         """Deletes it if nobody has used it for so long; whether it did."""
@@ -228,6 +244,18 @@ class SubscriptionStore:
         arguments = (stored.definition, stored.etag, *place, *owner, *times)
         return ScriptCall("restore", self._key(lease.tenant, lease.name), arguments)
 
+    async def _control(self, script: str, tenant: str, name: str, *arguments: Argument) -> tuple[Answer, bool]:
+        """The script's answer, and whether enough replicas have what it changed, now or in a try before."""
+        key = self._key(tenant, name)
+        call = ScriptCall(script, key, arguments)
+        mark = ("SET", f"{self._prefix}:mark:{{{tenant}/{name}}}", 1, "PX", 1)
+        if self._control_replicas == 0:
+            return await self._scripts.run(call), True
+        answer, replicated = await self._scripts.run_replicated(call, mark, self._control_replicas)
+        # Nothing to delete may mean that the try before has deleted it.
+        rejected = _status(answer) == "ETAG_MISMATCH" or (_status(answer) == "NOT_FOUND" and script != "delete")
+        return answer, replicated or rejected
+
     async def _run(self, script: str, tenant: str, name: str, *arguments: Argument) -> Answer:
         return await self._scripts.run(ScriptCall(script, self._key(tenant, name), arguments))
 
@@ -253,6 +281,17 @@ def _digits(cluster_time: int) -> str:
 def _status(answer: Answer) -> str:
     status: bytes = answer[0]
     return status.decode()
+
+
+def _check_replicated(replicated: bool) -> None:
+    if not replicated:
+        raise FeedmuxError(
+            ErrorReason.STATE_UNAVAILABLE,
+            "the change is made, but no replica of Redis has confirmed it in time, so a failover could undo it: repeat"
+            " the call (docs/redis.md)",
+            {"redis_error": "NOT_REPLICATED"},
+            retry_after_s=RETRY_AFTER_S,
+        )
 
 
 def _check(name: str, answer: Answer) -> None:

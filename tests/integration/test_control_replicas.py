@@ -1,0 +1,272 @@
+"""What Create, Update, Seek and Delete have confirmed outlives a failover of Redis; all servers are real."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from pymongo.database import Database
+from redis.asyncio import Redis, RedisCluster
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_server.state.connection import Client, connect
+from feedmux_server.state.model import StoredSubscription
+from feedmux_server.state.store import SubscriptionStore
+from tests.conftest import RedisFactory
+from tests.integration.redis_topologies import ask, cluster, is_in_step, sentinels
+from tests.integration.servers import serving, settings, until
+from tests.integration.state_support import commit, create, place
+from tests.integration.wire import EARLIEST, LATEST, feed, refused
+
+Documents = Database[dict[str, Any]]
+Change = Callable[[SubscriptionStore], Awaitable[object]]
+
+
+async def make(store: SubscriptionStore) -> StoredSubscription:
+    return await create(store, "t", "new")
+
+
+async def update(store: SubscriptionStore) -> StoredSubscription:
+    return await store.update("t", "s", definition=b"changed", etag="changed", expected_etag="etag-a")
+
+
+async def seek(store: SubscriptionStore, name: str = "s") -> StoredSubscription:
+    to = place(2)
+    return await store.seek("t", name, position=to.position, cluster_time=to.cluster_time, order=to.order)
+
+
+async def delete(store: SubscriptionStore) -> None:
+    await store.delete("t", "s")
+
+
+async def delete_again(store: SubscriptionStore) -> None:
+    with pytest.raises(FeedmuxError) as caught:
+        await store.delete("t", "s")
+    if caught.value.reason is not ErrorReason.SUBSCRIPTION_NOT_FOUND:
+        raise caught.value
+
+
+CHANGES: dict[str, tuple[Change, Change]] = {
+    "create": (make, make),
+    "update": (update, update),
+    "seek": (seek, seek),
+    "delete": (delete, delete_again),
+}
+"""Each with how it is repeated."""
+
+
+@asynccontextmanager
+async def connected(url: str, **options: Any) -> AsyncIterator[SubscriptionStore]:
+    client = connect(url)
+    try:
+        yield SubscriptionStore(client, lease_s=30.0, **options)
+    finally:
+        await client.aclose()
+
+
+async def unconfirmed(change: Awaitable[object]) -> None:
+    with pytest.raises(FeedmuxError) as caught:
+        await change
+    error = caught.value
+    assert (error.reason, error.metadata) == (ErrorReason.STATE_UNAVAILABLE, {"redis_error": "NOT_REPLICATED"})
+    assert error.retry_after_s
+    assert "repeat the call" in error.message
+
+
+async def is_changed(store: SubscriptionStore, kind: str) -> bool:
+    try:
+        stored = await store.get("t", "new" if kind == "create" else "s")
+    except FeedmuxError as error:
+        return kind == "delete" and error.reason is ErrorReason.SUBSCRIPTION_NOT_FOUND
+    return {
+        "create": True,
+        "update": stored.definition == b"changed",
+        "seek": stored.place == place(2),
+        "delete": False,
+    }[kind]
+
+
+@pytest_asyncio.fixture
+async def pair(redis_factory: RedisFactory) -> tuple[RedisServer, RedisServer]:
+    """A primary and its replica. The replica answers nobody but its primary while it is frozen."""
+    primary = await redis_factory(config={"repl-diskless-sync-delay": "0"})
+    replica = await redis_factory(config={"replicaof": f"127.0.0.1 {primary.port}"})
+    await until(lambda: is_in_step(replica.port), 60, 0.05)
+    return primary, replica
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+async def test_what_is_confirmed_is_on_the_replica(pair: tuple[RedisServer, RedisServer], kind: str) -> None:
+    primary, replica = pair
+    change, again = CHANGES[kind]
+    async with connected(primary.url, timeout_s=1.0) as store:
+        await create(store, "t", "s", at=9)
+        replica.pause()
+        began_s = time.monotonic()
+        await unconfirmed(change(store))
+        assert time.monotonic() - began_s < 1.0
+        assert await is_changed(store, kind), "the change is made, as the error says"
+        async with connected(primary.url, timeout_s=1.0) as another:
+            # On a connection that has written nothing itself.
+            await unconfirmed(again(another))
+        # Nothing else waits for the frozen replica: neither a read, nor an open, nor an ack.
+        if kind != "delete":
+            name = "new" if kind == "create" else "s"
+            _, lease = await store.open("t", name, instance_id="me")
+            assert (await commit(store, lease, 11)).position == place(11).position
+            await store.release(lease)
+        replica.resume()
+        await again(store)
+        await primary.kill9()
+        await ask(replica.port, "REPLICAOF", "NO", "ONE")
+    async with connected(replica.url) as store:
+        if kind == "seek":
+            assert (await store.get("t", "s")).place == place(2)
+        assert await is_changed(store, kind)
+
+
+@pytest.mark.parametrize("wanted", [0, 1, 2, None])
+async def test_how_many_replicas_are_waited_for(pair: tuple[RedisServer, RedisServer], wanted: int | None) -> None:
+    primary, replica = pair
+    async with connected(primary.url, timeout_s=1.0, control_replicas=wanted) as store:
+        if wanted == 2:
+            await unconfirmed(make(store))
+            return
+        await make(store)
+        replica.pause()
+        if wanted == 0:
+            await create(store, "t", "s")
+            await seek(store)
+        else:
+            await unconfirmed(create(store, "t", "s"))
+        replica.resume()
+
+
+async def test_without_replicas_nothing_is_waited_for_unless_one_is_required(redis_factory: RedisFactory) -> None:
+    server = await redis_factory()
+    async with connected(server.url) as store:
+        for kind in ("update", "seek", "delete"):
+            await create(store, "t", "s", at=9)
+            await CHANGES[kind][0](store)
+            if kind != "delete":
+                await delete(store)
+        assert "cmdstat_wait" not in str(await ask(server.port, "INFO", "commandstats"))
+    async with connected(server.url, timeout_s=0.5, control_replicas=1) as store:
+        await unconfirmed(make(store))
+
+
+async def test_a_script_that_redis_forgot_is_confirmed_too(pair: tuple[RedisServer, RedisServer]) -> None:
+    primary, replica = pair
+    async with connected(primary.url, timeout_s=1.0) as store:
+        await create(store, "t", "s", at=9)
+        await ask(primary.port, "SCRIPT", "FLUSH")
+        await seek(store)
+        replica.pause()
+        await ask(primary.port, "SCRIPT", "FLUSH")
+        await unconfirmed(seek(store))
+        replica.resume()
+
+
+async def test_what_is_rejected_is_not_waited_for(pair: tuple[RedisServer, RedisServer]) -> None:
+    primary, replica = pair
+    async with connected(primary.url, timeout_s=1.0) as store:
+        await create(store, "t", "s")
+        replica.pause()
+        for change, reason in (
+            (create(store, "t", "s", content="other"), ErrorReason.SUBSCRIPTION_EXISTS),
+            (store.delete("t", "s", expected_etag="other"), ErrorReason.ETAG_MISMATCH),
+            (store.update("t", "s", definition=b"", etag="x", expected_etag="other"), ErrorReason.ETAG_MISMATCH),
+            (store.update("t", "nobody", definition=b"", etag="x"), ErrorReason.SUBSCRIPTION_NOT_FOUND),
+        ):
+            with pytest.raises(FeedmuxError) as caught:
+                await change
+            assert caught.value.reason is reason
+        replica.resume()
+
+
+async def test_a_confirmed_seek_outlives_a_failover_by_sentinels(tmp_path: Path) -> None:
+    async with sentinels(tmp_path) as nodes, connected(nodes.url) as store:
+        await create(store, "t", "s", at=9)
+        before = await nodes.primary()
+        replica = next(server for server in nodes.servers if server is not before)
+        replica.pause()
+        await unconfirmed(seek(store))
+        replica.resume()
+        await until(lambda: is_in_step(replica.port), 30, 0.05)
+        await seek(store)
+        await before.kill9()
+        await until(lambda: _answers(store), 60, 0.1)
+        assert (await nodes.primary()).port == replica.port
+        assert (await store.get("t", "s")).place == place(2)
+
+
+async def test_a_cluster_asks_the_replica_of_the_very_node() -> None:
+    async with cluster(node_timeout_ms=15_000) as nodes:
+        client: Client = connect(nodes.url)
+        assert isinstance(client, RedisCluster)
+        try:
+            store = SubscriptionStore(client, lease_s=30.0, timeout_s=2.0)
+            of_first, of_others = _names(client, first=True), _names(client, first=False)
+            for name in (of_first, of_others):
+                await create(store, "t", name, at=9)
+            nodes.servers[3].pause()
+            await unconfirmed(seek(store, of_first))
+            await seek(store, of_others)  # that node has no replica
+            nodes.servers[3].resume()
+            await seek(store, of_first)
+            await nodes.servers[0].kill9()
+            await ask(nodes.servers[3].port, "CLUSTER", "FAILOVER", "TAKEOVER")
+            await until(lambda: _answers(store, of_first), 60, 0.1)
+            assert (await store.get("t", of_first)).place == place(2)
+        finally:
+            await client.aclose()
+
+
+def _names(client: RedisCluster, *, first: bool) -> str:
+    """A subscription on the first node, or on another one."""
+    return next(
+        f"s{number}" for number in range(1000) if (client.keyslot(f"feedmux:1:{{t/s{number}}}") < 5461) == first
+    )
+
+
+async def _answers(store: SubscriptionStore, name: str = "s") -> bool:
+    try:
+        await store.get("t", name)
+    except FeedmuxError:
+        return False
+    return True
+
+
+async def test_an_unconfirmed_change_is_told_to_the_client_and_fences_at_once(
+    pair: tuple[RedisServer, RedisServer], mongo: ReplicaSet, database: Documents, name: str
+) -> None:
+    primary, replica = pair
+    async with serving(settings(mongo.uri, primary.url)) as here:
+        await here.api.create(name, feed(database.name, "c"), LATEST)
+        session = await here.api.open(name)
+        replica.pause()
+        outcome = await refused(here.api.seek(name, EARLIEST))
+        assert (outcome.code, outcome.reason) == ("UNAVAILABLE", "STATE_UNAVAILABLE")
+        assert outcome.retry_s
+        ended = await session.end()
+        assert (ended.reason, ended.metadata["cause"]) == ("FENCED", "SEEK")
+        replica.resume()
+        await here.api.seek(name, EARLIEST)
+
+
+async def test_waiting_leaves_nothing_behind(pair: tuple[RedisServer, RedisServer]) -> None:
+    primary, _ = pair
+    async with connected(primary.url) as store, Redis(port=primary.port) as redis:
+        await create(store, "t", "s")
+        await seek(store)
+
+        async def gone() -> bool:
+            return {key for key in await redis.keys("*") if b"mark" in key} == set()
+
+        await until(gone)
+        await asyncio.sleep(0)
