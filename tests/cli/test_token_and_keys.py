@@ -51,7 +51,7 @@ def test_a_position(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "82", "nonsense", "deadbeef", "{", '{"_data": 1}', '{"_data": "zz"}', "8QGAAAAA", "f1"]
+    "text", ["", "82", "nonsense", "deadbeef", "{", '{"_data": 1}', '{"_data": "zz"}', "8gGAAAAA", "f2"]
 )
 def test_what_is_no_token(text: str) -> None:
     done = run("token", "decode", text)

@@ -132,7 +132,7 @@ def test_the_end_by_an_invalidate_says_how_to_go_on(site: Site, database: Docume
         (["admin"], {}, "internal databases"),
         (["shop", "--pipeline", '[{"$group": {}}]'], {}, "$group"),
         (["shop", "--start", "2100-01-01"], {}, "future"),
-        (["shop", "--start", "8QGAAAAA"], {}, "position"),
+        (["shop", "--start", "8gGAAAAA"], {}, "position"),
     ],
 )
 def test_refusals_say_why(site: Site, arguments: list[str], environment: dict[str, str], words: str) -> None:
