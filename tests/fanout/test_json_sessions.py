@@ -5,7 +5,6 @@ import json
 import os
 import random
 import signal
-import time
 
 import bson
 import pytest
@@ -169,8 +168,8 @@ async def test_everybody_gets_the_events_of_their_own_feed_whatever_happens(
                 seen += len(client.events)
 
         reading: list[asyncio.Task[None]] = []
-        harmed_s = began_s = time.monotonic()
-        while time.monotonic() < began_s + 6:
+        harmed = 0
+        while harmed < 6:
             name = chance.choice("abc")
             log = feeds[name][1]
             log.write(chance.choice((0, 1, 30)), padding=chance.choice((0, 300)))
@@ -184,9 +183,9 @@ async def test_everybody_gets_the_events_of_their_own_feed_whatever_happens(
                     reading[chance.randrange(len(reading))].cancel()
             if chance.random() < 0.3:
                 here.evict()
-            if time.monotonic() > harmed_s + 0.8 and here.hub.renderer._process.pid is not None:
+            if seen >= 150 * (harmed + 1) and here.hub.renderer._process.pid is not None:
                 os.kill(renderer_pid(here), chance.choice((signal.SIGKILL, signal.SIGSTOP)))
-                harmed_s = time.monotonic()
+                harmed += 1
             for _ in range(chance.randrange(4)):
                 await asyncio.sleep(0)
             await asyncio.sleep(chance.choice((0, 0.002, 0.01)))
@@ -199,11 +198,12 @@ async def test_everybody_gets_the_events_of_their_own_feed_whatever_happens(
             each.cancel()
         for outcome in await asyncio.gather(*reading, return_exceptions=True):
             assert outcome is None or isinstance(outcome, asyncio.CancelledError), outcome
-        assert seen > 500
         # And it goes on.
+        monkeypatch.setattr(here.hub.renderer._process, "_timeout_s", 30.0)
         for name, (key, log) in feeds.items():
+            log.write(5)
             last = here.session(key, name, len(log.events) - 5, RELAXED)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await last.take(5)
             assert numbers(last)[-1] == log.base + len(log.events)
             last.close()

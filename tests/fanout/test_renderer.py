@@ -4,14 +4,13 @@ import asyncio
 import os
 import random
 import signal
-import time
 from collections.abc import AsyncIterator
 
 import bson
 import pytest
 import pytest_asyncio
 
-from feedmux_server.core.chunk import Chunk, cut_batch
+from feedmux_server.core.chunk import CHUNK_OVERHEAD_BYTES, Chunk, cut_batch
 from feedmux_server.core.errors import ErrorReason
 from feedmux_server.core.replay_buffer import ReplayBuffer, RingLimits
 from feedmux_server.core.resume_token import ResumeToken
@@ -214,7 +213,7 @@ async def test_waiting_chunks_of_rings_that_are_gone_and_requests_are_counted(re
     left = wanted[3].ring
     assert renderer.memory_bytes(rings - {left}) == request + left.bytes
     left.close()
-    assert renderer.memory_bytes(rings - {left}) <= request + 600
+    assert renderer.memory_bytes(rings - {left}) <= request + CHUNK_OVERHEAD_BYTES
     for each in waiting:
         each.ticket.withdraw()
 
@@ -269,13 +268,12 @@ async def test_any_order_of_events_gives_everybody_their_own_text(
     renderer: Renderer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sessions come and go, chunks are evicted and freed, the process is killed and stopped."""
-    monkeypatch.setattr(renderer._process, "_timeout_s", 0.5)
+    monkeypatch.setattr(renderer._process, "_timeout_s", 1.0)
     chance = random.Random(5)
     wanted: dict[int, NeedsRender] = {}
     waiting: list[Waiting] = []
-    rendered = number = 0
-    began_s = harmed_s = time.monotonic()
-    while time.monotonic() < began_s + 7:
+    number = harmed = 0
+    while harmed < 6:
         action = chance.random()
         if action < 0.4:
             number += 1
@@ -291,9 +289,9 @@ async def test_any_order_of_events_gives_everybody_their_own_text(
                 ring.drop_oldest()
         elif wanted:
             del wanted[chance.choice(list(wanted))]
-        if time.monotonic() > harmed_s + 0.7 and renderer._process.pid is not None:
+        if len(FILLED) >= 20 * (harmed + 1) and renderer._process.pid is not None:
             os.kill(renderer._process.pid, chance.choice((signal.SIGKILL, signal.SIGSTOP)))
-            harmed_s = time.monotonic()
+            harmed += 1
         await asyncio.sleep(chance.choice((0, 0, 0.001, 0.003)))
         assert all(one.ticket.rendering is not None or one.woken.is_set() for one in waiting)
         for which, each in wanted.items():
@@ -302,9 +300,7 @@ async def test_any_order_of_events_gives_everybody_their_own_text(
                 ending = b'"n":{"$numberInt":"%d"}}' if wire_format == CANONICAL else b'"n":%d}'
                 assert view.data.endswith(ending % which)
         if len(wanted) > 40:
-            rendered += sum(len(each.chunk.rendered) for each in wanted.values())
             wanted.clear()
-    assert rendered > 50
     for one in waiting:
         await one.done()
     assert (renderer.waiting, renderer._pending) == (0, {})

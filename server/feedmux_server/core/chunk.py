@@ -19,7 +19,7 @@ from bson.raw_bson import RawBSONDocument
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.resume_token import ResumeToken, UnknownTokenLayout
 
-CHUNK_OVERHEAD_BYTES = 600
+CHUNK_OVERHEAD_BYTES = 650
 """What a chunk costs beside its events: measured with tracemalloc over one-event chunks."""
 
 _LENGTH = Struct("<i").unpack_from
