@@ -168,6 +168,11 @@ class SlowStore:
             for request in requests
         ]
 
+    async def was_asked(self) -> None:
+        """Once more than it was waited for before."""
+        async with asyncio.timeout(5):
+            await self.asked.acquire()
+
     async def restore_many(self, requests: Sequence[RestoreRequest]) -> None:
         self.restored += requests
 
@@ -194,11 +199,10 @@ Slow = tuple[SlowStore, CommitBatcher, CommitHandle, Recorder]
 async def test_the_batcher_sends_what_came_while_it_waited(slow: Slow) -> None:
     store, _, handle, recorder = slow
     submit(handle, 1)
-    await store.asked.acquire()
+    await store.was_asked()
     submit(handle, 2)
     store.answers.release()
-    async with asyncio.timeout(5):
-        await store.asked.acquire()  # by itself: nobody submits again
+    await store.was_asked()  # by itself: nobody submits again
     assert store.sent == [place(1), place(2)]
     store.answers.release()
     await until(lambda: len(recorder.commits) == 2)
@@ -210,11 +214,11 @@ async def test_the_batcher_sends_what_came_while_it_waited(slow: Slow) -> None:
 async def test_a_flush_meanwhile_waits_for_its_own_ack(slow: Slow) -> None:
     store, _, handle, recorder = slow
     submit(handle, 1)
-    await store.asked.acquire()
+    await store.was_asked()
     submit(handle, 2)
     flushing = asyncio.create_task(handle.flush(5.0))
     store.answers.release()
-    await store.asked.acquire()
+    await store.was_asked()
     await asyncio.sleep(0.02)
     assert not flushing.done(), "the answer to the first is none to the second"
     store.answers.release()
@@ -227,7 +231,7 @@ async def test_a_flush_meanwhile_waits_for_its_own_ack(slow: Slow) -> None:
 async def test_a_detach_meanwhile_stores_the_last_ack_and_releases(slow: Slow) -> None:
     store, batcher, handle, _ = slow
     submit(handle, 1)
-    await store.asked.acquire()
+    await store.was_asked()
     submit(handle, 2)
     detaching = asyncio.create_task(handle.detach(5.0))
     for _ in range(2):
@@ -260,7 +264,7 @@ async def test_a_flush_ends_in_time_and_with_the_fence(slow: Slow) -> None:
 async def test_an_answer_that_comes_after_the_detach_fences_nobody(slow: Slow) -> None:
     store, _, handle, recorder = slow
     submit(handle, 1)
-    await store.asked.acquire()
+    await store.was_asked()
     await handle.detach(0.02)
     store.outcome = CommitOutcome(CommitStatus.FENCED, cause=FenceCause.LEASE)
     store.answers.release()
@@ -286,9 +290,9 @@ async def test_lost_state_is_restored_and_the_ack_is_sent_again(slow: Slow) -> N
     store, _, handle, recorder = slow
     store.outcome = CommitOutcome(CommitStatus.MISSING)
     submit(handle, 1)
-    await store.asked.acquire()
+    await store.was_asked()
     store.answers.release()
-    await store.asked.acquire()
+    await store.was_asked()
     assert [each.stored for each in store.restored] == [stored_at(0)]
     store.outcome = None
     store.answers.release()
@@ -314,11 +318,11 @@ async def test_an_older_session_that_is_attached_late_fences_nobody_and_asks_the
     late = batcher.attach(LEASE, stored_at(0), older)
     assert (newest.causes, older.causes) == ([], [])
     task = asyncio.create_task(batcher.run())
-    await store.asked.acquire()
+    await store.was_asked()
     assert store.leases == [LEASE], "whether it still owns the subscription"
     await late.detach()
     batcher.recheck("t", "s")
-    await store.asked.acquire()
+    await store.was_asked()
     assert store.leases == [LEASE, NEWER], "the newest one is still known"
     task.cancel()
     assert first.attached
