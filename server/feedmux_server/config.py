@@ -541,6 +541,12 @@ class QuotaSection(_Section):
         ge=1 << 20,
         description="Read for PlanRange and not yet by ReadRange; at it a plan ends with what it has.",
     )
+    reads_per_s: int = Field(
+        default=250,
+        ge=10,
+        description="Reads of MongoDB for all its feeds together; above it, events wait for the next read of their feed"
+        " and share it. Streams that serve several tenants go by the one that may read most.",
+    )
     messages_per_s: int = Field(
         default=5_000,
         ge=100,

@@ -199,3 +199,22 @@ def test_a_bucket_never_gives_more_than_its_rate_allows(takings: list[tuple[floa
         bucket.take(amount, now_s)
         taken, largest = taken + amount, max(largest, amount)
     assert taken <= rate * (now_s + 1.0) + largest
+
+
+def test_a_stream_is_read_as_often_as_one_of_its_tenants_may() -> None:
+    now_s = 0.0
+    quotas = {"few": Quotas(reads_per_s=10), "many": Quotas(reads_per_s=100)}
+    accounts = Accounts(lambda tenant: quotas[tenant], lambda: now_s)
+    for _ in range(10):
+        assert accounts.read_wait_s(["few"]) == 0.0
+        accounts.read(["few"])
+    assert accounts.read_wait_s(["few"]) > 0.0
+    assert accounts.read_wait_s(["few", "many"]) == 0.0
+    # A shared read costs each its part.
+    for _ in range(200):
+        assert accounts.read_wait_s(["few", "many"]) == 0.0
+        accounts.read(["few", "many"])
+    assert accounts.read_wait_s(["few", "many"]) > 0.0
+    assert accounts.read_wait_s([]) == 0.0
+    now_s = 1.1
+    assert accounts.read_wait_s(["many"]) == 0.0

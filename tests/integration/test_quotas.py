@@ -179,6 +179,33 @@ async def test_a_tenant_without_grants_makes_nobody_check_its_pipeline(
         assert here.server.service.checks._process.pid is None
 
 
+async def test_reads_per_second_let_events_of_a_busy_tenant_share_them(limited: Limited, database: Documents) -> None:
+    feeds, events, rate = 10, 150, 20
+    async with limited(reads_per_s=rate) as here, here.api.with_key(KEY_B) as other:
+        # Pipelines that change nothing: feeds that no merged stream reads for them.
+        pipelines = [f'[{{"$match": {{"fullDocument.n": {{"$ne": "{n}"}}}}}}]' for n in range(feeds)]
+        busy = [await here.api.open(feed=feed(database.name, "c", each)) for each in pipelines]
+        quiet = await other.open(feed=feed(database.name, "c", '[{"$match": {"fullDocument.n": {"$ne": "quiet"}}}]'))
+        began_s = time.monotonic()
+        delays_s = []
+        for n in range(events):
+            inserted_s = time.monotonic()
+            await asyncio.to_thread(database.c.insert_one, {"n": n})
+            assert await quiet.numbers(1) == [n]
+            delays_s.append(time.monotonic() - inserted_s)
+        for session in busy:
+            assert await session.numbers(events, timeout_s=30) == list(range(events))
+        elapsed_s = time.monotonic() - began_s
+        streams = [each for key in here.server.service.hub.keyed() for each in key.streams.streams]
+        reads = sum(each.batches_read for each in streams if "a" in each.account.tenants)
+        # A second's worth may come at once, and each feed has reads before the clock began and after the rate was met.
+        assert feeds < reads <= rate * (elapsed_s + 1) + 3 * feeds
+        # The other tenant's feed has its own reads: its events do not wait for those of the first.
+        assert sorted(delays_s)[len(delays_s) // 2] < 1 / rate
+        for session in (*busy, quiet):
+            session.cancel()
+
+
 async def test_events_per_second_slow_down_and_lose_nothing(limited: Limited, database: Documents) -> None:
     database.c.insert_many([{"n": n} for n in range(1800)])
     async with limited(events_per_s=300) as here, here.api.with_key(KEY_B) as other:

@@ -5,7 +5,7 @@ here waits: `rpc` refuses by the errors raised here, and the session asks `wait_
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from dataclasses import dataclass, fields
 from typing import Final
 
@@ -45,6 +45,8 @@ class Quotas:
     requests_per_s: int = UNLIMITED
     """Calls of any kind, opening a stream is one; bytes and CPU of a request count as more calls."""
     messages_per_s: int = UNLIMITED
+    reads_per_s: int = UNLIMITED
+    """Answers of MongoDB to the cursors of all its feeds together; above it, events wait for the next read."""
     """Messages that sessions send after their Open."""
     calls: int = UNLIMITED
     """Calls under way at a time that are no streams."""
@@ -122,6 +124,7 @@ class Account:
         self._bytes = TokenBucket(quotas.bytes_per_s, _BURST_S, now_s)
         self._messages = TokenBucket(quotas.messages_per_s, _MESSAGE_BURST_S, now_s)
         self._requests = TokenBucket(quotas.requests_per_s, _REQUEST_BURST_S, now_s)
+        self._reads = TokenBucket(quotas.reads_per_s, _BURST_S, now_s)
         self._wake()
 
     def request(self, now_s: float) -> float:
@@ -141,6 +144,14 @@ class Account:
     def charge(self, requests: float, now_s: float) -> None:
         """What a call has cost beyond itself, as so many calls more; the next ones wait for it."""
         self._requests.take(requests, now_s)
+
+    def read_wait_s(self, now_s: float) -> float:
+        """How long to wait before MongoDB is asked again for one of its feeds: 0 for now."""
+        return self._reads.wait_s(now_s)
+
+    def read(self, part: float, now_s: float) -> None:
+        """MongoDB has answered one of its cursors. `part` is below 1 where other tenants share the stream."""
+        self._reads.take(part, now_s)
 
     def open_stream(self) -> None:
         """Raises QUOTA_EXCEEDED. To be undone by `close_stream`."""
@@ -307,6 +318,17 @@ class Accounts:
             account = Account(tenant, self._quotas_of(tenant), self._clock(), self.backlog)
             self._accounts[tenant] = account
         return account
+
+    def read_wait_s(self, tenants: Collection[str]) -> float:
+        """How long a stream of these tenants waits before its next read: as long as none of them may read."""
+        now_s = self._clock()
+        return min((self.of(tenant).read_wait_s(now_s) for tenant in tenants), default=0.0)
+
+    def read(self, tenants: Collection[str]) -> None:
+        """A stream of these tenants is read once; each pays an equal part."""
+        now_s = self._clock()
+        for tenant in tenants:
+            self.of(tenant).read(1 / len(tenants), now_s)
 
     def refresh(self) -> None:
         """The tenants file has changed."""

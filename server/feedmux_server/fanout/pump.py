@@ -14,6 +14,7 @@ from typing import Protocol
 from feedmux_server.core.backoff import Backoff
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed_streams import FeedStreams
+from feedmux_server.core.quota import Accounts
 from feedmux_server.core.shared_stream import SharedStream, StreamState
 from feedmux_server.fanout.signal import Signal
 from feedmux_server.source.reader import Batch, Failed
@@ -77,6 +78,10 @@ class PumpHost(Protocol):
     @property
     def slots_wanted(self) -> bool:
         """Somebody waits for a trailing stream's slot."""
+
+    @property
+    def accounts(self) -> Accounts:
+        """Who pays for reads."""
 
     @property
     def observer(self) -> Observer: ...
@@ -162,7 +167,7 @@ class Pump:
                 stream.wake_all()
             if stream.state is not StreamState.READING:
                 stream.move_to(StreamState.READING)
-            await self._pace()
+            await self._pace(reader)
             batch = await reader.read()
         except Failed as failure:
             await self._recover(failure)
@@ -191,11 +196,21 @@ class Pump:
             stream.trace = span.trace
             await reader.open()
 
-    async def _pace(self) -> None:
+    async def _pace(self, reader: Reader) -> None:
+        """Waits until the last batch was fanned out, and until a tenant of the stream may cause another read.
+
+        Each read costs the event loop about a millisecond whatever it brings, and a tenant with fifty feeds of one busy
+        collection causes fifty for each event.
+        """
+        left_s = 0.0
         if self._not_before_s:
             left_s, self._not_before_s = self._not_before_s - asyncio.get_running_loop().time(), 0.0
-            if left_s > 0:
-                await asyncio.sleep(left_s)
+        if reader.has_cursor:
+            accounts, tenants = self._host.accounts, self._stream.account.tenants
+            left_s = max(left_s, accounts.read_wait_s(tenants))
+            accounts.read(tenants)
+        if left_s > 0:
+            await asyncio.sleep(left_s)
 
     async def _publish(self, batch: Batch) -> None:
         stream, before = self._stream, self._stream.ring.cum_bytes
