@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.feed_check import FeedParts, check_parts
-from feedmux_server.fanout import request_checks
+from feedmux_server.fanout import check_worker, request_checks
 from feedmux_server.fanout.request_checks import INLINE_BYTES, KnownVerdicts, RequestChecks, Verdict
 
 
@@ -135,6 +135,37 @@ async def test_nothing_is_checked_for_callers_that_have_gone(checks: RequestChec
     await asyncio.wait(asked)
     await checks.check(large({"$match": {"a": 1}}, 99), "a", Charged())
     assert len(charged.cpu_s) <= 1
+
+
+class _Held:
+    """In the process's stead: answers when it is let go."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.get_running_loop().create_future()
+
+    async def ask(self, request: bytes) -> bytes:
+        await self.gate
+        return check_worker.answer(request)
+
+    async def close(self) -> None:
+        """Nothing runs."""
+
+
+async def test_who_comes_as_a_forsaken_check_is_dropped_gets_a_verdict(
+    checks: RequestChecks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = _Held()
+    monkeypatch.setattr(checks, "_process", held)
+    first = asyncio.create_task(checks.check(large({"$match": {"a": 1}}, 1), "t", Charged()))
+    forsaken = asyncio.create_task(checks.check(GOOD, "t", Charged()))
+    await asyncio.sleep(0.01)
+    forsaken.cancel()
+    await asyncio.wait([forsaken])
+    held.gate.set_result(None)
+    await asyncio.sleep(0)  # The worker answers the first and drops the other; nobody has been notified yet.
+    async with asyncio.timeout(5):
+        assert await checks.check(GOOD, "t", Charged()) == GOOD.pipeline
+        await first
 
 
 async def test_a_process_that_dies_is_replaced(checks: RequestChecks) -> None:

@@ -52,6 +52,7 @@ class Verdict:
 
 @dataclass(eq=False, slots=True)
 class _Job:
+    name: bytes
     tenant: str
     request: bytes
     charge: Charge
@@ -113,8 +114,8 @@ class RequestChecks:
         job = self._coming.get(name)
         if job is None:
             self._check_room(tenant, size)
-            job = self._coming[name] = _Job(tenant, bson.encode(request), charge)
-            job.verdict.add_done_callback(lambda done: self._forget(name, done))
+            job = self._coming[name] = _Job(name, tenant, bson.encode(request), charge)
+            job.verdict.add_done_callback(_retrieve)
             self._waiting_bytes[tenant] += len(job.request)
             self._queue.put(tenant, job)
             if self._working is None:
@@ -145,6 +146,8 @@ class RequestChecks:
                 except Exception as error:  # noqa: BLE001 whoever waits for it says it
                     job.verdict.set_exception(error)
                 finally:
+                    # At once, and not by a callback: a caller who came in between would wait for a cancelled job.
+                    del self._coming[job.name]
                     self._waiting_bytes[job.tenant] -= len(job.request)
                     if not self._waiting_bytes[job.tenant]:
                         del self._waiting_bytes[job.tenant]
@@ -165,11 +168,6 @@ class RequestChecks:
         return Verdict(
             error=FeedmuxError(ErrorReason(told["reason"]), told["message"], told["metadata"], field=told["field"])
         )
-
-    def _forget(self, name: bytes, done: "asyncio.Future[Verdict]") -> None:
-        del self._coming[name]
-        if not done.cancelled():
-            done.exception()  # those who waited may be gone
 
 
 class KnownVerdicts:
@@ -213,6 +211,11 @@ class KnownVerdicts:
         if not self._by_tenant[tenant]:
             del self._by_tenant[tenant]
             del self._bytes[tenant]
+
+
+def _retrieve(done: "asyncio.Future[Verdict]") -> None:
+    if not done.cancelled():
+        done.exception()  # those who waited may be gone
 
 
 def _again(error: FeedmuxError) -> FeedmuxError:
