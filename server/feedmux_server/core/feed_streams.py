@@ -68,8 +68,8 @@ class FeedStreams:
         return (subscriber.tenant for subscriber in self._waiting.values())
 
     def leader(self) -> SharedStream | None:
-        """The live stream that is furthest ahead. One that waits for MongoDB to reach its start leads only streams
-        that wait too: nothing comes from it, and the streams that events come from would count as trailing."""
+        """The live stream that is furthest ahead. A stream that waits for MongoDB to reach its start leads only streams
+        that wait too: it has no events, and the streams that have some would count as trailing."""
         best: SharedStream | None = None
         best_reached = False
         for stream in self.streams:

@@ -388,7 +388,7 @@ class Session:
         self.fail(error)
 
     def _request(self, wanted: NeedsRender) -> None:
-        """Waits for a rendering like for events, by the signal: everything else goes on meanwhile."""
+        """Waits for a rendering as for events, by the signal: heartbeats, notices and commits continue meanwhile."""
         if self._rendering is not None and self._rendering.waits_for(wanted.chunk):
             return
         self._withdraw()

@@ -215,7 +215,7 @@ class Service:
         return identity
 
     def caller(self) -> Identity:
-        """Who calls, in the task of a call that `identify` has let in."""
+        """Who calls, in the task of a call that `identify` has accepted."""
         identity = _caller.get()
         assert identity is not None, "the call was not authenticated"
         return identity

@@ -1,4 +1,4 @@
-"""gRPC's options: what a connection and a call may make the transport hold before the server has looked at it."""
+"""gRPC's options: what a connection and a call may make the transport hold before the server knows the caller."""
 
 from dataclasses import dataclass
 from typing import Final

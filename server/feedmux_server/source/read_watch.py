@@ -1,9 +1,9 @@
 """Finds reads in which MongoDB works on one event for too long.
 
 A pipeline that computes for minutes on one event holds a core of MongoDB, and its getMore does not come back. How long
-a getMore takes says little: a search of the oplog that finds nothing may take an hour, and is no fault. But it goes on
+a getMore takes says little: a search of the oplog that finds nothing may take an hour, and is no fault. But it moves
 from event to event, and MongoDB's executor yields between them (`numYields` of `$currentOp` grows); within an event it
-does not. A read that has not yielded for `event_time_s` is stopped: killOp, and its reader is told.
+does not. A read that has not yielded for `event_time_s` is stopped: killOp, and its reader is notified.
 
 That is a suspicion only: once it has found an event MongoDB computes on a whole batch without a yield. The reader reads
 again in small batches, and one event that takes too long then is what ends the feed (`reader`).
@@ -138,7 +138,7 @@ class ReadWatch:
                 try:
                     await self._look(address, [read for read in long if read.address == address])
                 except (PyMongoError, TimeoutError) as error:
-                    log.debug("the reads under way cannot be looked at now", extra={"error": type(error).__name__})
+                    log.debug("the reads under way cannot be checked now", extra={"error": type(error).__name__})
 
     async def _look(self, address: Address | None, reads: list[Read]) -> None:
         began = {read: read.began_s for read in reads}
