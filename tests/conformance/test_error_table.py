@@ -30,10 +30,12 @@ async def watching(here: Here, *args: Any, **kwargs: Any) -> Receiver:
     return watch
 
 
-def assert_refused(outcome: Refused, status: str, reason: str, code: int, code_name: str) -> None:
+def assert_refused(
+    outcome: Refused, status: str, reason: str, code: int, code_name: str, words: str = "MongoDB: "
+) -> None:
     assert (outcome.code, outcome.reason, outcome.domain) == (status, reason, "feedmux")
     assert (outcome.metadata["code"], outcome.metadata["code_name"]) == (str(code), code_name)
-    assert outcome.message.startswith("MongoDB: ")
+    assert outcome.message.startswith(words)
     if status == "FAILED_PRECONDITION":
         assert "PreconditionFailure" in outcome.details
 
@@ -181,7 +183,11 @@ async def guarded(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFa
 
 
 def assert_unauthorised(outcome: Refused) -> None:
-    assert_refused(outcome, "PERMISSION_DENIED", "SOURCE_UNAUTHORIZED", 13, "Unauthorized")
+    # MongoDB's own words would quote the whole command, and in it the stages of the tenant's grants.
+    words = "MongoDB does not permit feedmux's account to read this"
+    assert_refused(outcome, "PERMISSION_DENIED", "SOURCE_UNAUTHORIZED", 13, "Unauthorized", words)
+    assert outcome.message == words
+    assert outcome.metadata["errmsg"] == words
     assert "canary" not in outcome.message
 
 

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from bson.timestamp import Timestamp
 from pymongo import MongoClient
 from pymongo.database import Database
 
+from feedmux.v1 import feed_pb2
 from feedmux_server.embedded import RedisServer, ReplicaSet
 from tests.integration.servers import Here, serving, settings
 from tests.integration.wire import at, feed, seconds
@@ -26,6 +28,24 @@ def work(steps: int) -> dict[str, Any]:
     inner = {"$size": {"$map": {"input": {"$range": [0, 1000]}, "in": {"$add": ["$$this", "$fullDocument.slow"]}}}}
     many = {"$map": {"input": {"$range": [0, 1000 * steps]}, "in": inner}}
     return {"$cond": [{"$gt": ["$fullDocument.slow", 0]}, {"$size": many}, 0]}
+
+
+def work_for(database: Documents, event_s: float) -> dict[str, Any]:
+    """An expression that takes MongoDB about so long for each event, as fast as this machine is now. `database.c` holds
+    a hundred documents at least."""
+
+    def steps(number: int, field: str) -> dict[str, Any]:
+        return {"$size": {"$map": {"input": {"$range": [0, number]}, "in": {"$add": ["$$this", field]}}}}
+
+    tried, documents = 6000, 100
+    began_s = time.monotonic()
+    stages: list[dict[str, Any]] = [{"$limit": documents}, {"$set": {"x": steps(tried, "$n")}}, {"$match": {"x": 5}}]
+    assert list(database["c"].aggregate(stages)) == []
+    return steps(int(tried * event_s * documents / (time.monotonic() - began_s)), "$fullDocument.n")
+
+
+def reached(time_: feed_pb2.ClusterTime) -> Timestamp:
+    return Timestamp(time_.seconds, time_.increment)
 
 
 @pytest_asyncio.fixture
@@ -70,11 +90,9 @@ async def test_a_batch_of_many_events_is_no_event_that_takes_long(
     start = here.api.watch(feed(database.name, "c"))
     opened = await start.opened()
     start.cancel()
-    steps = {"$size": {"$map": {"input": {"$range": [0, 8000]}, "in": {"$add": ["$$this", "$fullDocument.n"]}}}}
     database["c"].insert_many([{"n": number} for number in range(1500)])
-    receiver = here.api.watch(
-        feed(database.name, "c", json.dumps([{"$set": {"x": steps}}])), at(position=opened.position)
-    )
+    stages = json.dumps([{"$set": {"x": work_for(database, 8 * EVENT_TIME_S / 1500)}}])
+    receiver = here.api.watch(feed(database.name, "c", stages), at(position=opened.position))
     events = await receiver.take(1500, 120)
     assert [each.document["fullDocument"]["n"] for each in events] == list(range(1500))
     receiver.cancel()
@@ -88,17 +106,15 @@ async def test_a_long_search_that_finds_nothing_goes_on(
     start = here.api.watch(feed(database.name, "c"))
     opened = await start.opened()
     start.cancel()
-    for _ in range(4):
-        database["c"].insert_many([{"n": number} for number in range(1000)])
-    steps = {"$size": {"$map": {"input": {"$range": [0, 6000]}, "in": {"$add": ["$$this", "$fullDocument.n"]}}}}
-    stages = json.dumps([{"$set": {"x": steps}}, {"$match": {"x": 5}}])
+    database["c"].insert_many([{"n": number} for number in range(1000)])
+    stages = json.dumps([{"$set": {"x": work_for(database, 8 * EVENT_TIME_S / 1000)}}, {"$match": {"x": 5}}])
     receiver = here.api.watch(
         feed(database.name, "c", stages), at(position=opened.position), heartbeat_interval=seconds(1)
     )
     await receiver.opened()
     longest_s = 0.0
-    until = database.client.admin.command("ping")["operationTime"].time
-    while not receiver.progress or receiver.progress[-1].cluster_time.seconds < until:
+    until = database.client.admin.command("ping")["operationTime"]
+    while not receiver.progress or reached(receiver.progress[-1].cluster_time) < until:
         for each in active(mongo_client, database):
             longest_s = max(longest_s, each["microsecs_running"] / 1e6)
         await receiver.during(0.2)

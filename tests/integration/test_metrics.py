@@ -142,7 +142,12 @@ async def test_resumes_and_refusals_have_their_causes(metered: Here, database: D
     command = {
         "configureFailPoint": "failCommand",
         "mode": {"times": 1},
-        "data": {"failCommands": ["getMore"], "errorCode": 91, "errorLabels": ["ResumableChangeStreamError"]},
+        "data": {
+            "failCommands": ["getMore"],
+            "errorCode": 91,
+            "errorLabels": ["ResumableChangeStreamError"],
+            "namespace": f"{database.name}.c",  # other servers read this MongoDB too
+        },
     }
     client: MongoClient[dict[str, Any]] = database.client
     client.admin.command(command)

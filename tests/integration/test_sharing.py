@@ -1,9 +1,11 @@
 """One read for many: sharing, trailing streams, falling behind, resting. The small server's rings hold 1,000 events."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import bson
+import pytest_asyncio
 from pymongo import MongoClient
 from pymongo.database import Database
 
@@ -16,6 +18,14 @@ from tests.integration.wire import LATEST, MANY, Api, Receiver, Session, at, fee
 Documents = Database[dict[str, Any]]
 Client = MongoClient[dict[str, Any]]
 State = operator_pb2.SharedStream.State
+
+
+@pytest_asyncio.fixture(scope="module")
+async def here(mongo: ReplicaSet, redis_server: RedisServer) -> AsyncIterator[Here]:
+    """A server whose feeds all have cursors of their own: on one that many tests share, feeds of others make a merged
+    stream, and so no cursor, of these."""
+    async with serving({**settings(mongo.uri, redis_server.url), "wide": {"enabled": False}}) as here:
+        yield here
 
 
 def insert(database: Documents, numbers: range, pad: int = 100) -> None:

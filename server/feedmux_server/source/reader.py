@@ -74,11 +74,15 @@ _CAREFUL_READS = 256
 _FEWER = 16
 """So many times fewer events are in the batches after that."""
 
-_ABOUT_OPTIONS = frozenset({ErrorReason.OPTION_REFUSED, ErrorReason.START_AFTER_REQUIRED})
+_TOKEN_UNREADABLE = frozenset({15, 207, 6189503, *range(50810, 50832)})
+"""Overflow, InvalidUUID and what has no name: all that 6.0 answered to 600 tokens with a garbled tail, beside 280."""
 
 
-def _may_be_the_token(verdict: Verdict, during: str) -> bool:
-    return verdict.action is Action.REPOSITION or (during == "aggregate" and verdict.error.reason in _ABOUT_OPTIONS)
+def _may_be_the_token(verdict: Verdict, error: PyMongoError, during: str) -> bool:
+    if verdict.action is Action.REPOSITION:
+        return True
+    unreadable = getattr(error, "code", None) in _TOKEN_UNREADABLE
+    return during == "aggregate" and (unreadable or verdict.error.reason is ErrorReason.START_AFTER_REQUIRED)
 
 
 class Failed(Exception):
@@ -333,7 +337,7 @@ class ChangeStreamReader:
             verdict = without_words(verdict)
         if verdict.action in (Action.RESUME, Action.RETRY):
             raise Failed(error, at_once=verdict.action is Action.RESUME) from error
-        if self._at.native is None and self._at.exact and _may_be_the_token(verdict, during):
+        if self._at.native is None and self._at.exact and _may_be_the_token(verdict, error, during):
             # A token that the pipeline hides now, or that this mongod cannot read: its cluster time finds the place all
             # the same. What MongoDB refuses then is no fault of the start, and concerns everybody who shares the feed.
             self._at = JoinPoint(self._at.place, exact=False)
