@@ -68,7 +68,7 @@ def vectors_of(name: str) -> Sequence[str]:
 
 @dataclass(slots=True)
 class Place:
-    """Where the tenants meet. Each run begins with a server started anew: no run inherits what another left."""
+    """Where the tenants meet. Each run begins with a new server: no run inherits what another left."""
 
     stage: Stage
     backlog: Backlog

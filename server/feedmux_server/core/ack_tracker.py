@@ -19,7 +19,7 @@ class AckTracker:
     __slots__ = ("_sent", "acked", "outstanding_max", "pays", "place", "sent")
 
     def __init__(self, place: ResumeToken, outstanding_max: int, pays: Callable[[int], None] = lambda _: None) -> None:
-        """`pays` is told how many bytes more (fewer, when negative) are retained for this tracker outside all rings."""
+        """`pays` gets how many bytes more (fewer, when negative) are retained for this tracker outside all rings."""
         self._sent: deque[tuple[int, Chunk, int, int]] = deque()  # first sequence, chunk, first, stop
         self.pays = pays
         self.outstanding_max = outstanding_max

@@ -213,9 +213,9 @@ class Chunk:
         return self.end if index == self.count - 1 else self.token(index)
 
     def first_after(self, place: ResumeToken) -> int:
-        """Index of the first event behind `place`; `count` when there is none.
+        """Index of the first event after `place`; `count` when there is none.
 
-        Where the place is of another token version, the first that may be behind it: of the events at its time, only
+        Where the place is of another token version, the first that may be after it: of the events at its time, only
         leading ones that are the very event of the place are known to be passed. What is cut off here and what is left
         are delivered once each by two readers of whom one ends and the other begins at the place.
         """

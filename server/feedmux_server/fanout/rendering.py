@@ -74,7 +74,7 @@ class Renderer:
     """Renders the chunks of a process. To be ended with `close`."""
 
     def __init__(self, filled: Callable[[int], None]) -> None:
-        """`filled` is told the bytes that a rendering adds to its chunk's ring."""
+        """`filled` gets the bytes that a rendering adds to its chunk's ring."""
         self._filled = filled
         self._pending: dict[tuple[Chunk, str], _Rendering] = {}
         self._queue: FairQueue[Ticket] = FairQueue()

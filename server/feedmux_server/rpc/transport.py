@@ -18,7 +18,7 @@ class Transport:
     connections: int = 4_096
     streams_per_connection: int = 10_000
     connection_age_s: float = 0.0
-    """A connection this old is told to make another one; 0: never. What runs on it goes on."""
+    """A client is asked to replace a connection of this age; 0: never. Its calls continue."""
 
     def options(self) -> tuple[tuple[str, int], ...]:
         return (
