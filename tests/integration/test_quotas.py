@@ -180,7 +180,7 @@ async def test_a_tenant_without_grants_makes_nobody_check_its_pipeline(
 
 
 async def test_reads_per_second_let_events_of_a_busy_tenant_share_them(limited: Limited, database: Documents) -> None:
-    feeds, events, rate = 10, 150, 20
+    feeds, events, rate = 10, 150, 10
     async with limited(reads_per_s=rate) as here, here.api.with_key(KEY_B) as other:
         # Pipelines that change nothing: feeds that no merged stream reads for them.
         pipelines = [f'[{{"$match": {{"fullDocument.n": {{"$ne": "{n}"}}}}}}]' for n in range(feeds)]
@@ -200,8 +200,8 @@ async def test_reads_per_second_let_events_of_a_busy_tenant_share_them(limited: 
         reads = sum(each.batches_read for each in streams if "a" in each.account.tenants)
         # A second's worth may come at once, and each feed has reads before the clock began and after the rate was met.
         assert feeds < reads <= rate * (elapsed_s + 1) + 3 * feeds
-        # The other tenant's feed has its own reads: its events do not wait for those of the first.
-        assert sorted(delays_s)[len(delays_s) // 2] < 1 / rate
+        # A feed of the first tenant is read once in `feeds / rate` seconds. The other tenant's has its own reads.
+        assert sorted(delays_s)[len(delays_s) // 2] < feeds / rate / 4
         for session in (*busy, quiet):
             session.cancel()
 
