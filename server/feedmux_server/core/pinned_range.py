@@ -132,7 +132,7 @@ def trimmed(delivery: Delivery, start: ResumeToken, until: ResumeToken) -> Deliv
     if stop == 0:
         return None
     if stop == chunk.count and not delivery.end.is_after(until):
-        return delivery  # of another token version: the place behind it may lie before `until` or after it
+        return delivery  # of another token version: the position after it may lie on either side of `until`
     return replace(_part(delivery, chunk, 0, stop), end=until)
 
 

@@ -57,7 +57,7 @@ def receive_one(
     received: Callable[[int], None] = lambda size: None,
 ) -> StreamHandler:
     """A handler of one request: `identify` raises for an unknown caller, `counted` for one that has no call left;
-    `received` is told the bytes of the request."""
+    `received` gets the bytes of the request."""
 
     async def call(requests: Requests, context: Context) -> bytes | None:
         await identify(context)
