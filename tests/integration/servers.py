@@ -17,7 +17,7 @@ from feedmux_server.config import Config
 from feedmux_server.embedded import Process
 from feedmux_server.embedded.ports import free_ports
 from feedmux_server.tenants.registry import hash_key
-from tests.integration.wire import Api
+from tests.integration.wire import PATIENCE_S, Api
 
 QUICK: dict[str, Any] = {"max_await_ms": 200, "linger_s": 1.0, "idle_close_s": 60.0, "drain_s": 2.0}
 """Limits that let tests end soon."""
@@ -95,8 +95,8 @@ class ServerProcess:
 
     async def start(self) -> None:
         self.process.start()
-        await self.process.wait_until_listening(self.ports[2], timeout_s=20)
-        await self.process.wait_until_listening(self.ports[0], timeout_s=20)
+        await self.process.wait_until_listening(self.ports[2], timeout_s=PATIENCE_S)
+        await self.process.wait_until_listening(self.ports[0], timeout_s=PATIENCE_S)
 
     async def kill9(self) -> None:
         await self.process.kill9()
@@ -141,7 +141,7 @@ def cursors(client: MongoClient[dict[str, Any]], namespace: str) -> set[int]:
     return found
 
 
-async def until(condition: Callable[[], Any], timeout_s: float = 10.0, every_s: float = 0.02) -> None:
+async def until(condition: Callable[[], Any], timeout_s: float = PATIENCE_S, every_s: float = 0.02) -> None:
     """Waits for a condition, which may be a coroutine function."""
     async with asyncio.timeout(timeout_s):
         while True:

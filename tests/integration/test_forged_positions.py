@@ -8,14 +8,16 @@ from typing import Any
 import bson
 import grpc
 import pytest
-from pymongo import MongoClient
 from pymongo.database import Database
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2
+from feedmux_server.core.feed import FeedSpec
 from feedmux_server.core.position import inspect_position
 from feedmux_server.core.resume_token import ResumeToken
-from tests.integration.servers import KEY_B, Here
+from feedmux_server.source.mongo import Source
+from feedmux_server.source.raw_cursor import RawChangeStreamCursor
+from tests.integration.servers import KEY_B, Here, until
 from tests.integration.wire import LATEST, Api, at, feed, refusal, refused
 
 Documents = Database[dict[str, Any]]
@@ -290,21 +292,35 @@ async def reason_of_session(api: Api, name: str, acked: wire.LastAcked) -> str:
 
 
 async def test_a_rejected_pipeline_is_asked_for_once_for_all(
-    tenants: Here, database: Documents, mongo_client: MongoClient[dict[str, Any]]
+    tenants: Here, database: Documents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many open a feed that MongoDB rejects, each at a place of its own."""
+    """Sixty subscribers with different starts wait for MongoDB's answer to the first, which is the answer to all."""
     wanted = feed(database.name, "c", pipeline='[{"$match": {"fullDocument.a": {"$regex": "("}}}]')
-    api = tenants.api
+    api, hub = tenants.api, tenants.server.service.hub
     now = (await api.resolve(wanted, LATEST)).cluster_time
-    starts = [
+    first, *others = [
         at(start_at_operation_time=feed_pb2.ClusterTime(seconds=now.seconds - 1, increment=n)) for n in range(1, 61)
     ]
+    asked, answer = 0, asyncio.Event()
+    open_cursor = Source.open_cursor
 
-    def failed() -> int:
-        commands: dict[str, Any] = mongo_client.admin.command("serverStatus")["metrics"]["commands"]
-        return int(commands["aggregate"]["failed"])
+    async def held(source: Source, spec: FeedSpec, *rest: Any) -> RawChangeStreamCursor:
+        nonlocal asked
+        if spec.scope.database == database.name:
+            asked += 1
+            await answer.wait()
+        return await open_cursor(source, spec, *rest)
 
-    before = failed()
-    outcomes = await asyncio.gather(*(api.watch(wanted, start).end() for start in starts))
+    def waiting() -> int:
+        keyed = [each for each in hub.keyed() if each.key.spec.scope.database == database.name]
+        return sum(each.streams.subscriber_count for each in keyed)
+
+    monkeypatch.setattr(Source, "open_cursor", held)
+    watches = [asyncio.create_task(api.watch(wanted, first).end())]
+    await until(lambda: asked)
+    watches += [asyncio.create_task(api.watch(wanted, start).end()) for start in others]
+    await until(lambda: waiting() == len(watches))
+    answer.set()
+    outcomes = await asyncio.gather(*watches)
     assert {outcome.reason for outcome in outcomes} == {"OPTION_REFUSED"}
-    assert failed() - before <= 10
+    assert asked == 1

@@ -32,7 +32,7 @@ from feedmux.v1 import (
 
 T = TypeVar("T")
 
-PATIENCE_S = 12.0
+PATIENCE_S = 60.0
 MANY = wire.Credit(events=1_000_000, bytes=1 << 30)
 """More than any test sends."""
 NO_LIMIT = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
