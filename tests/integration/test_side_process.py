@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from feedmux_server.fanout.side_process import SideProcess, SideProcessFailed
-from tests.fanout import side_echo
+from tests.integration import side_echo
 
 ECHO = side_echo.__name__
 SHORT_S = 0.5
