@@ -1,0 +1,151 @@
+"""A second run of the tests with servers that failed: alone, in a process of its own, after all others have ended.
+
+`./run test` loads this plugin and gives `--second-run`. A test that passes in its second run is unstable: the run lists
+it as `UNSTABLE path::name` with both outcomes, and fails if there are more than `UNSTABLE_MAX`. Checks and unit tests
+have no second run (`tests.kinds`).
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _pytest.terminal import TerminalReporter
+
+from tests.kinds import may_run_again
+
+UNSTABLE_MAX = 3
+"""More unstable tests than this fail the run."""
+AGAIN_MAX = 20
+"""If more tests than this failed, something else is wrong, and none runs again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one test ended."""
+
+    passed: bool
+    seconds: float
+    text: str
+    """The first line of the failure; empty if there was none."""
+
+    def __str__(self) -> str:
+        word = "passed" if self.passed else f"failed: {self.text}" if self.text else "skipped"
+        return f"{word} ({self.seconds:.1f} s)"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("second run")
+    group.addoption("--second-run", action="store_true", help="run failed tests with servers once more, alone")
+    group.addoption("--outcomes", type=Path, metavar="FILE", help="write each test's outcome to FILE, as JSON")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):
+        return  # a process of pytest-xdist: its reports go to the main process
+    if config.option.second_run:
+        config.pluginmanager.register(SecondRun(config), "second_run_of_failed_tests")
+    if config.option.outcomes:
+        config.pluginmanager.register(_Outcomes(config.option.outcomes), "outcomes_file")
+
+
+class SecondRun:
+    """Collects the failures, runs their tests again, and corrects the counts of pytest."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._reports: dict[str, list[pytest.TestReport]] = {}
+        self._lines: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._reports.setdefault(report.nodeid, []).append(report)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
+        result = yield
+        failed = [nodeid for nodeid, reports in self._reports.items() if any(each.failed for each in reports)]
+        repeated = [nodeid for nodeid in failed if may_run_again(nodeid)]
+        if len(repeated) > AGAIN_MAX:
+            self._lines.append(f"No second run: {len(repeated)} tests with servers failed (at most {AGAIN_MAX}).")
+        elif repeated:
+            self._judge(session, repeated, self._run_again(repeated))
+        return result
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> Generator[None]:
+        for report in terminalreporter.stats.get("unstable", []):
+            terminalreporter.write_sep("_", f"first failure of the unstable {report.nodeid}")
+            report.toterminal(terminalreporter._tw)
+        yield
+        # After pytest's own list of failures, so that these are the last lines but one.
+        for line in self._lines:
+            terminalreporter.write_line(line)
+
+    @property
+    def _terminal(self) -> TerminalReporter:
+        found: TerminalReporter = self._config.pluginmanager.getplugin("terminalreporter")
+        return found
+
+    def _run_again(self, nodeids: list[str]) -> dict[str, Outcome]:
+        self._terminal.ensure_newline()
+        self._terminal.write_sep("=", f"second run, alone: {len(nodeids)} of the tests that failed")
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "outcomes.json")
+            options = ["-p", "tests.second_run", "-p", "no:cacheprovider", "--no-header", "--outcomes", str(file)]
+            subprocess.run([sys.executable, "-m", "pytest", *options, *nodeids], check=False)
+            found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+        return {nodeid: Outcome(**fields) for nodeid, fields in found.items()}
+
+    def _judge(self, session: pytest.Session, nodeids: list[str], again: dict[str, Outcome]) -> None:
+        unstable = [nodeid for nodeid in nodeids if nodeid in again and again[nodeid].passed]
+        for nodeid in nodeids:
+            word = "UNSTABLE" if nodeid in unstable else "FAILED TWICE"
+            second = str(again[nodeid]) if nodeid in again else "did not end"
+            self._lines.append(f"{word} {nodeid}")
+            self._lines.append(f"    first: {outcome(self._reports[nodeid])}")
+            self._lines.append(f"    alone: {second}")
+        if len(unstable) > UNSTABLE_MAX:
+            self._lines.append(f"{len(unstable)} tests are unstable; more than {UNSTABLE_MAX} fail the run.")
+            return
+        stats = self._terminal.stats
+        for nodeid in unstable:
+            failed = [each for each in self._reports[nodeid] if each.failed]
+            for category in ("failed", "error"):
+                if category in stats:
+                    stats[category] = [each for each in stats[category] if each not in failed]
+            stats.setdefault("unstable", []).append(failed[0])
+            session.testsfailed -= len(failed)
+
+
+class _Outcomes:
+    """Writes the outcomes to a file."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._reports: dict[str, list[pytest.TestReport]] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._reports.setdefault(report.nodeid, []).append(report)
+
+    def pytest_sessionfinish(self) -> None:
+        found = {nodeid: asdict(outcome(reports)) for nodeid, reports in self._reports.items()}
+        self._file.write_text(json.dumps(found))
+
+
+def outcome(reports: Iterable[pytest.TestReport]) -> Outcome:
+    """Sums up the reports of one test: its set-up, its call and its teardown."""
+    reports = list(reports)
+    failed = [each for each in reports if each.failed]
+    passed = not failed and any(each.when == "call" and each.passed for each in reports)
+    return Outcome(passed, sum(each.duration for each in reports), _first_line(failed[0]) if failed else "")
+
+
+def _first_line(report: pytest.TestReport) -> str:
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text = crash.message if crash is not None else report.longreprtext
+    return text.strip().partition("\n")[0]
