@@ -8,7 +8,7 @@ of them die with pytest, whatever ends it.
 import signal
 import sys
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from feedmux_server.embedded import RedisServer, ReplicaSet
+from tests import default_ports
 
 # Timing on a busy machine says nothing about the code.
 hypothesis.settings.register_profile("feedmux", deadline=None, print_blob=True)
@@ -44,6 +45,14 @@ RedisFactory = Callable[..., Awaitable[RedisServer]]
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest begins first."""
     items.sort(key=lambda item: _group(item.nodeid) not in TOGETHER)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None]:
+    """Fails a test at whose end a default port is used."""
+    yield
+    ports = default_ports.used()
+    assert not ports, f"a test must not use the default ports, which a server of the user may have: {ports}"
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:

@@ -1,6 +1,8 @@
-"""Processes that tests start."""
+"""Processes that tests start, and those that these start."""
 
 import subprocess
+from collections import defaultdict
+from pathlib import Path
 from typing import Any, AnyStr
 
 
@@ -11,3 +13,25 @@ class Started(subprocess.Popen[AnyStr]):
         if self.poll() is None:
             self.kill()
         super().__exit__(*raised)
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """The commands of the processes that this one started, directly or not, by process id (Linux)."""
+    children: defaultdict[int, list[int]] = defaultdict(list)
+    commands: dict[int, str] = {}
+    for process in Path("/proc").iterdir():
+        try:
+            if process.name.isdigit():
+                # The name of the program may hold spaces and parentheses; the parent is the second field after it.
+                children[int((process / "stat").read_text().rpartition(")")[2].split()[1])].append(int(process.name))
+                commands[int(process.name)] = (process / "cmdline").read_text().replace("\0", " ")
+        except OSError:
+            continue
+    found: dict[int, str] = {}
+    waiting = [pid]
+    while waiting:
+        for child in children[waiting.pop()]:
+            waiting.append(child)
+            if commands.get(child):  # An ended process that nobody has waited for has none.
+                found[child] = commands[child]
+    return found

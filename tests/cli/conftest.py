@@ -103,6 +103,7 @@ async def site(
         data = "127.0.0.1:{data}"
         operator = "127.0.0.1:{operator_port}"
         health = "127.0.0.1:{health}"
+        metrics = "127.0.0.1:0"
         [limits]
         max_await_ms = 200
         drain_s = 1.0
@@ -122,7 +123,8 @@ async def site(
 
 
 def write_config(folder: Path, **values: Any) -> str:
-    """A configuration file (JSON is YAML)."""
+    """A configuration file (JSON is YAML). The operating system chooses the ports that `listen` does not name."""
     path = folder / "feedmux.yaml"
-    path.write_text(json.dumps(values))
+    listen = dict.fromkeys(("data", "operator", "health", "metrics"), "127.0.0.1:0") | values.pop("listen", {})
+    path.write_text(json.dumps({"listen": listen, **values}))
     return str(path)

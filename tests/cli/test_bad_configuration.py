@@ -75,13 +75,12 @@ def start(mongo: ReplicaSet, redis_server: RedisServer) -> Start:
 
 
 def test_the_process_says_it_in_one_message(tmp_path: Path, redis_server: RedisServer) -> None:
-    listen = {"metrics": ""}  # The default port may be another test's, and then a line says so.
-    config = write_config(tmp_path, sources=MAIN, redis={"url": "redis://:secret@a,b"}, listen=listen)
+    config = write_config(tmp_path, sources=MAIN, redis={"url": "redis://:secret@a,b"})
     done = run("serve", "--config", config)
     assert done.returncode == 1
     assert done.stderr.startswith("feedmux: no authentication is configured")
     tls = {"url": redis_server.url, "ca_file": "ca.pem"}
-    config = write_config(tmp_path, sources=MAIN, redis=tls, listen=listen)
+    config = write_config(tmp_path, sources=MAIN, redis=tls)
     done = run("serve", "--config", config, "--insecure-no-auth")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("feedmux: redis: TLS files are named")

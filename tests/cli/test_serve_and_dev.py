@@ -90,11 +90,7 @@ async def test_a_standalone_mongod_is_refused(redis_server: RedisServer, tmp_pat
 
 
 def test_a_port_in_use(site: Site, mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> None:
-    listen = {
-        "data": site.endpoint.replace("localhost", "127.0.0.1"),
-        "operator": "127.0.0.1:0",
-        "health": "127.0.0.1:0",
-    }
+    listen = {"data": site.endpoint.replace("localhost", "127.0.0.1")}
     config = write_config(
         tmp_path, sources={"main": {"uri": mongo.uri}}, redis={"url": redis_server.url}, listen=listen
     )
@@ -107,10 +103,7 @@ def test_a_port_in_use(site: Site, mongo: ReplicaSet, redis_server: RedisServer,
 def test_it_drains_and_logs_json_when_piped(
     mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path, number: signal.Signals
 ) -> None:
-    listen = dict.fromkeys(("data", "operator", "health"), "127.0.0.1:0")
-    config = write_config(
-        tmp_path, sources={"main": {"uri": mongo.uri}}, redis={"url": redis_server.url}, listen=listen
-    )
+    config = write_config(tmp_path, sources={"main": {"uri": mongo.uri}}, redis={"url": redis_server.url})
     with start("serve", "--config", config, "--insecure-no-auth") as server:
         assert server.stderr is not None
         lines = []

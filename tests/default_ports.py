@@ -1,0 +1,54 @@
+"""The default ports of feedmux, MongoDB and Redis. No test uses them: a server of the user may have them."""
+
+import os
+from pathlib import Path
+
+from tests.started import descendants
+
+DEFAULT_PORTS = frozenset({7117, 7118, 7119, 9117, 6379, 26379, 27017})
+_SYN_SENT, _ESTABLISHED, _LISTEN = "02", "01", "0A"
+
+
+def used() -> dict[int, str]:
+    """Which of the ports this process and those that it started use, and the command of one that does (Linux)."""
+    sockets = {inode: port for inode, port in _sockets().items() if port in DEFAULT_PORTS}
+    if not sockets:
+        return {}
+    found: dict[int, str] = {}
+    for pid, command in {os.getpid(): "this process", **descendants(os.getpid())}.items():
+        for inode in _inodes(pid) & sockets.keys():
+            found[sockets[inode]] = command
+    return found
+
+
+def _sockets() -> dict[str, int]:
+    """The ports on which sockets listen or to which they connect, by inode."""
+    found = {}
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            lines = Path(table).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            fields = line.split()
+            state, inode = fields[3], fields[9]
+            if state in (_LISTEN, _ESTABLISHED, _SYN_SENT):
+                address = fields[1] if state == _LISTEN else fields[2]
+                found[inode] = int(address.rpartition(":")[2], 16)
+    return found
+
+
+def _inodes(pid: int) -> set[str]:
+    """The inodes of a process's sockets."""
+    found = set()
+    try:
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            try:
+                target = str(descriptor.readlink())
+            except OSError:
+                continue
+            if target.startswith("socket:["):
+                found.add(target[8:-1])
+    except OSError:
+        pass
+    return found
