@@ -6,45 +6,50 @@
             index(event.document)
             session.ack(event)
 
-What is named here is the interface; other modules may change.
+What is named here is the interface; other modules may change. A name is imported at its first use, so that commands of
+`feedmux.cli` that need no connection start without gRPC.
 """
 
-from feedmux.async_client import AsyncClient
-from feedmux.async_session import AsyncSession
-from feedmux.async_watch import AsyncChangeStream
-from feedmux.batches import Batch, BsonBatch, Event, JsonBatch
-from feedmux.client import Client
-from feedmux.errors import (
-    Aborted,
-    EndedByOperator,
-    FailedPrecondition,
-    FeedInvalidated,
-    FeedmuxError,
-    Fenced,
-    HistoryLost,
-    InternalError,
-    InvalidArgument,
-    NotFound,
-    OptionRefused,
-    OutOfRange,
-    PermissionDenied,
-    PositionInvalid,
-    ProtocolError,
-    QuotaExceeded,
-    SessionClosed,
-    SubscriptionBusy,
-    SubscriptionExists,
-    SubscriptionNotFound,
-    Unauthenticated,
-    Unavailable,
-)
-from feedmux.feeds import Explanation, Feed, ResolvedPosition, Start, SubscriptionInfo
-from feedmux.link import Tls
-from feedmux.notices import Degraded, Disconnected, Draining, Gap, HistoryAtRisk, Notice, Rewound
-from feedmux.options import SessionOptions
-from feedmux.places import Place
-from feedmux.session import Session
-from feedmux.watch import ChangeStream
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from feedmux.async_client import AsyncClient
+    from feedmux.async_session import AsyncSession
+    from feedmux.async_watch import AsyncChangeStream
+    from feedmux.batches import Batch, BsonBatch, Event, JsonBatch
+    from feedmux.client import Client
+    from feedmux.errors import (
+        Aborted,
+        EndedByOperator,
+        FailedPrecondition,
+        FeedInvalidated,
+        FeedmuxError,
+        Fenced,
+        HistoryLost,
+        InternalError,
+        InvalidArgument,
+        NotFound,
+        OptionRefused,
+        OutOfRange,
+        PermissionDenied,
+        PositionInvalid,
+        ProtocolError,
+        QuotaExceeded,
+        SessionClosed,
+        SubscriptionBusy,
+        SubscriptionExists,
+        SubscriptionNotFound,
+        Unauthenticated,
+        Unavailable,
+    )
+    from feedmux.feeds import Explanation, Feed, ResolvedPosition, Start, SubscriptionInfo
+    from feedmux.link import Tls
+    from feedmux.notices import Degraded, Disconnected, Draining, Gap, HistoryAtRisk, Notice, Rewound
+    from feedmux.options import SessionOptions
+    from feedmux.places import Place
+    from feedmux.session import Session
+    from feedmux.watch import ChangeStream
 
 __all__ = [
     "Aborted",
@@ -95,3 +100,56 @@ __all__ = [
     "Unauthenticated",
     "Unavailable",
 ]
+
+_NAMES: Final = {
+    "async_client": ("AsyncClient",),
+    "async_session": ("AsyncSession",),
+    "async_watch": ("AsyncChangeStream",),
+    "batches": ("Batch", "BsonBatch", "Event", "JsonBatch"),
+    "client": ("Client",),
+    "errors": (
+        "Aborted",
+        "EndedByOperator",
+        "FailedPrecondition",
+        "FeedInvalidated",
+        "FeedmuxError",
+        "Fenced",
+        "HistoryLost",
+        "InternalError",
+        "InvalidArgument",
+        "NotFound",
+        "OptionRefused",
+        "OutOfRange",
+        "PermissionDenied",
+        "PositionInvalid",
+        "ProtocolError",
+        "QuotaExceeded",
+        "SessionClosed",
+        "SubscriptionBusy",
+        "SubscriptionExists",
+        "SubscriptionNotFound",
+        "Unauthenticated",
+        "Unavailable",
+    ),
+    "feeds": ("Explanation", "Feed", "ResolvedPosition", "Start", "SubscriptionInfo"),
+    "link": ("Tls",),
+    "notices": ("Degraded", "Disconnected", "Draining", "Gap", "HistoryAtRisk", "Notice", "Rewound"),
+    "options": ("SessionOptions",),
+    "places": ("Place",),
+    "session": ("Session",),
+    "watch": ("ChangeStream",),
+}
+"""The names of each module; a test compares them with the imports above."""
+_MODULE_OF: Final = {name: module for module, names in _NAMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

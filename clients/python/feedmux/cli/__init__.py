@@ -1,14 +1,16 @@
 """The command line `feedmux`: finds the command, runs it, and turns what goes wrong into one line and an exit code.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. Each command is a module of its own that is imported
-only when it is called, so that a client's commands need nothing of the server. Neighbours: `failure`, `terminal`.
+only when it is called, and imports gRPC and the server only when it runs, so that help comes at once and a client's
+commands need nothing of the server. Neighbours: `failure`, `terminal`.
 """
 
 import argparse
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from feedmux.cli.failure import CliError, as_cli_error
@@ -77,8 +79,9 @@ def _run(argv: list[str]) -> int:
             allow_abbrev=False,
         )
         if argv and argv[0] == name:
-            module = _import(name, command)
-            module.add_arguments(each)
+            with _needing(name, command):
+                module: _Module = importlib.import_module(f"{__name__}.{command.module}")  # type: ignore[assignment]
+                module.add_arguments(each)
             each.set_defaults(run=module.run)
     args = parser.parse_args(argv)
     if args.version:
@@ -89,14 +92,16 @@ def _run(argv: list[str]) -> int:
     if args.command is None:
         parser.print_help()
         return 2
-    result: int = args.run(args)
+    with _needing(args.command, COMMANDS[args.command]):
+        result: int = args.run(args)
     return result
 
 
-def _import(name: str, command: Command) -> "_Module":
+@contextmanager
+def _needing(name: str, command: Command) -> Iterator[None]:
+    """Turns a package that is not installed into a CliError that names what to install."""
     try:
-        module: _Module = importlib.import_module(f"feedmux.cli.{command.module}")  # type: ignore[assignment]
-        return module
+        yield
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing in ("", "feedmux", "feedmux_server"):

@@ -1,5 +1,7 @@
 """The options that every client command shares, and the client they make."""
 
+from __future__ import annotations
+
 import argparse
 import os
 from collections.abc import Callable, Iterator

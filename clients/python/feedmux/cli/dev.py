@@ -1,5 +1,7 @@
 """`feedmux dev`: MongoDB, Redis and the server in one command, gone at Ctrl-C; to play with, not to run on."""
 
+from __future__ import annotations
+
 import argparse
 import asyncio
 import fcntl
@@ -14,19 +16,16 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-
-import uvloop
+from typing import TYPE_CHECKING
 
 from feedmux.cli.connection import add_json_option
 from feedmux.cli.failure import CliError
 from feedmux.cli.keys import new_key
-from feedmux.cli.sample_workload import write_sample
 from feedmux.cli.terminal import Terminal, print_json
-from feedmux_server.app import CannotStart, Running, running
-from feedmux_server.config import Config, ConfigError, make_config
-from feedmux_server.embedded import EmbeddedError, RedisServer, ReplicaSet
-from feedmux_server.embedded.ports import free_ports
-from feedmux_server.telemetry import log
+
+if TYPE_CHECKING:
+    from feedmux_server.app import Running
+    from feedmux_server.config import Config
 
 TENANT = "dev"
 _PORT = 7117
@@ -60,6 +59,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    import uvloop
+
+    from feedmux_server.app import CannotStart
+    from feedmux_server.config import ConfigError
+    from feedmux_server.embedded import EmbeddedError
+    from feedmux_server.telemetry import log
+
     log.configure(args.log_level, "auto")
     try:
         uvloop.run(_dev(args))
@@ -71,6 +77,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _dev(args: argparse.Namespace) -> None:
+    from feedmux.cli.sample_workload import write_sample
+    from feedmux_server.app import running
+    from feedmux_server.embedded import RedisServer, ReplicaSet
+
     me = asyncio.current_task()
     assert me is not None
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -132,6 +142,8 @@ def _home(folder: Path) -> _Home:
         pass
     except (OSError, ValueError, TypeError):
         raise CliError(f"{file} cannot be read", "Remove the folder to begin anew.") from None
+    from feedmux_server.embedded.ports import free_ports
+
     key, operator = new_key(), new_key()
     mongodb_port, redis_port = free_ports(2)
     home = _Home(key.key, key.sha256, operator.key, operator.sha256, mongodb_port, redis_port)
@@ -141,6 +153,8 @@ def _home(folder: Path) -> _Home:
 
 
 def _config(port: int, home: _Home, folder: Path, mongodb_uri: str, redis_url: str) -> Config:
+    from feedmux_server.config import make_config
+
     tenants = folder / "tenants.yaml"
     tenants.write_text(
         json.dumps({"tenants": [{"name": TENANT, "api_key_hashes": [home.key_hash], "pipelines": "any"}]})

@@ -5,7 +5,6 @@ import argparse
 from feedmux.cli.connection import add_json_option
 from feedmux.cli.operator import add_operator_options, connected_operator
 from feedmux.cli.terminal import print_json
-from feedmux.v1 import operator_pb2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,6 +13,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from feedmux.v1 import operator_pb2
+
     with connected_operator(args) as ask:
         answer = ask("Drain", operator_pb2.DrainRequest())
     deadline_s = answer.deadline.ToTimedelta().total_seconds()

@@ -6,13 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import grpc
-
 from feedmux.cli.connection import TIMEOUT_S, add_tls_options, tls_of
 from feedmux.cli.failure import CliError, as_cli_error
-from feedmux.link import Tls
-from feedmux.status import error_from_status
-from feedmux.v1 import operator_pb2_grpc
 
 _ENDPOINT = "localhost:7118"
 
@@ -42,6 +37,11 @@ def add_operator_options(parser: argparse.ArgumentParser) -> argparse._ArgumentG
 @contextmanager
 def connected_operator(args: argparse.Namespace) -> Iterator[Ask]:
     """Asks the operator's port. What goes wrong comes out as a CliError."""
+    import grpc
+
+    from feedmux.link import Tls
+    from feedmux.v1 import operator_pb2_grpc
+
     tls = tls_of(args)
     if tls is False:
         channel = grpc.insecure_channel(args.operator_endpoint)
@@ -61,6 +61,10 @@ def connected_operator(args: argparse.Namespace) -> Iterator[Ask]:
 
 
 def _failure(error: Any, endpoint: str) -> Exception:
+    import grpc
+
+    from feedmux.status import error_from_status
+
     if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
         return CliError(
             "the operator port wants the operator's key",

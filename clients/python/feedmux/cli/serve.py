@@ -6,9 +6,7 @@ import sys
 from pathlib import Path
 
 from feedmux.cli.failure import CliError
-from feedmux_server.app import CannotStart, serve
 from feedmux_server.config import ConfigError, describe_options, load_config, sample_config
-from feedmux_server.telemetry import log
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +36,9 @@ def run(args: argparse.Namespace) -> int:
             "Write a file (feedmux serve --print-sample-config > feedmux.toml) and name it by --config, or set"
             " FEEDMUX_SOURCES__MAIN__URI.",
         )
+    from feedmux_server.app import CannotStart, serve
+    from feedmux_server.telemetry import log
+
     try:
         config = load_config(path)
         log.configure(args.log_level or config.log.level, config.log.format)

@@ -1,14 +1,18 @@
 """`feedmux streams`: what the server reads from MongoDB, and for whom, by the operator's port."""
 
+from __future__ import annotations
+
 import argparse
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from feedmux.cli.connection import add_json_option
 from feedmux.cli.operator import add_operator_options, connected_operator
 from feedmux.cli.terminal import Terminal, duration, local_time, plain, print_json, size, table
-from feedmux.v1 import feed_pb2, operator_pb2
+
+if TYPE_CHECKING:
+    from feedmux.v1 import feed_pb2, operator_pb2
 
 _FOLLOW_S = 1.0
 _STATE_COLOURS = {"reading": "green", "recovering": "red", "ended": "red", "opening": "yellow"}
@@ -24,6 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from feedmux.v1 import operator_pb2
+
     terminal = Terminal(sys.stdout)
     with connected_operator(args) as ask:
         if args.end:
@@ -196,6 +202,8 @@ def _subscriber_json(one: operator_pb2.Subscriber) -> dict[str, Any]:
 
 def state_name(stream: operator_pb2.SharedStream) -> str:
     """As people write it."""
+    from feedmux.v1 import operator_pb2
+
     return operator_pb2.SharedStream.State.Name(stream.state).removeprefix("STATE_").lower()
 
 

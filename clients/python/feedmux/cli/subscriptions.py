@@ -1,5 +1,7 @@
 """`feedmux subscriptions`: list, create, get, update, seek, delete."""
 
+from __future__ import annotations
+
 import argparse
 import sys
 import time
@@ -21,7 +23,7 @@ from feedmux.cli.feed_arguments import (
 )
 from feedmux.cli.terminal import Terminal, duration, iso_time, local_time, print_json, table
 
-Action = Callable[[feedmux.Client, argparse.Namespace], int]
+Action = Callable[["feedmux.Client", argparse.Namespace], int]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _add(
-    actions: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, summary: str, act: Action
+    actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, summary: str, act: Action
 ) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = actions.add_parser(
         name, help=summary, description=summary[0].upper() + summary[1:] + ".", allow_abbrev=False

@@ -1,20 +1,22 @@
 """`feedmux tenants`: whether a tenants file can be used, before a server reads it; and what each tenant uses."""
 
+from __future__ import annotations
+
 import argparse
 import sys
 import time
 from datetime import UTC
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from feedmux.cli.connection import add_json_option
 from feedmux.cli.failure import FAILED, CliError
 from feedmux.cli.operator import add_operator_options, connected_operator
 from feedmux.cli.terminal import Terminal, iso_time, print_json, size, table
-from feedmux.v1 import operator_pb2
-from feedmux_server.config import ConfigError, load_tenants
-from feedmux_server.credentials import tenant_records
-from feedmux_server.tenants.model import TenantRecord
+
+if TYPE_CHECKING:
+    from feedmux.v1 import operator_pb2
+    from feedmux_server.tenants.model import TenantRecord
 
 _NEAR = 0.8
 """From this part of a quota on it is worth a note."""
@@ -46,6 +48,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _usage(args: argparse.Namespace) -> int:
+    from feedmux.v1 import operator_pb2
+
     with connected_operator(args) as ask:
         answer = ask("ListTenants", operator_pb2.ListTenantsRequest(tenant=args.tenant))
     if args.json:
@@ -105,6 +109,9 @@ def _usage_json(tenant: operator_pb2.TenantUsage) -> dict[str, Any]:
 
 
 def _check(args: argparse.Namespace) -> int:
+    from feedmux_server.config import ConfigError, load_tenants
+    from feedmux_server.credentials import tenant_records
+
     try:
         tenants = tenant_records(load_tenants(args.file))
     except ConfigError as error:

@@ -1,5 +1,7 @@
 """`feedmux watch`: changes as they happen; for people on a terminal, JSON lines or BSON for programs."""
 
+from __future__ import annotations
+
 import argparse
 import sys
 from collections.abc import Callable

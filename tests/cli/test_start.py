@@ -1,0 +1,36 @@
+"""What a command imports before it does something: help and commands without a connection must start at once."""
+
+import subprocess
+import sys
+
+import pytest
+
+from feedmux.cli import COMMANDS
+from tests.cli.conftest import clean_environment
+
+SLOW = {"grpc", "google.protobuf", "pymongo", "redis", "uvloop", "opentelemetry", "cryptography"}
+"""Packages whose import takes longer than Python's own start."""
+TOKEN = "826B02F300000000142B022C0100296E5A1004EA02D58C08674336B7BFF28A972584B2461E5F6964002B0E0004"
+ENDED = """
+import sys
+from feedmux.cli import main
+try:
+    assert main(sys.argv[1:]) == 0
+except SystemExit as end:
+    assert end.code == 0, end.code
+print("imported:", *sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--version"], ["--help"], ["keys", "new"], ["token", "decode", TOKEN], ["serve", "--print-sample-config"]]
+    + [[command, "--help"] for command in COMMANDS],
+    ids=" ".join,
+)
+def test_no_slow_package_is_imported(arguments: list[str]) -> None:
+    command = [sys.executable, "-c", ENDED, *arguments]
+    output = subprocess.check_output(command, env=clean_environment(), stdin=subprocess.DEVNULL, text=True)
+    imported = output.splitlines()[-1].split()[1:]
+    assert "feedmux.cli" in imported
+    assert SLOW.intersection(imported) == set()
