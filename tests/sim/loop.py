@@ -1,0 +1,276 @@
+"""An asyncio event loop with virtual time and a seeded order of tasks.
+
+Time stands still while anything is ready, and then jumps to the next timer. Which of the ready tasks runs next is drawn
+from the seed. Plain callbacks (`call_soon`, timers, callbacks of futures) stay in the order in which they were
+registered, as asyncio documents; so do the steps of one task. Between tasks nothing is promised, so the order is drawn.
+
+Every task and timer belongs to a process of the simulation (`process`, a context variable). A frozen process does not
+run; the others do. Sockets, threads and subprocesses raise `OutsideWorld`.
+"""
+
+import asyncio
+import heapq
+from bisect import insort
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar, copy_context
+from math import inf
+from random import Random
+from typing import Any, NoReturn, TypeVar
+
+T = TypeVar("T")
+
+EPOCH_S = 1_800_000_000
+"""The wall clock when a run starts."""
+STEPS_AT_ONCE_MAX = 200_000
+"""So many steps without any progress of time mean that something spins."""
+
+VIRTUAL_S_MAX = 3_600.0
+"""Runs last for a few minutes: after so long one waits for what never comes."""
+
+process: ContextVar[str] = ContextVar("process", default="")
+"""The simulated process that runs."""
+
+
+class OutsideWorld(Exception):
+    """The code under test used a socket, a thread or a subprocess."""
+
+
+class Stuck(Exception):
+    """Nothing can run any more, or something spins."""
+
+
+class _Handle(asyncio.Handle):
+    """A handle without asyncio's debug mode."""
+
+    def __init__(self, callback: Any, args: Any, context: Context | None) -> None:
+        self._context = copy_context() if context is None else context
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback, self._args = None, ()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._callback!r} {self._args!r}>"
+
+
+class _Timer(asyncio.TimerHandle):
+    """A timer without asyncio's debug mode. Cancelled timers leave the heap when they are due."""
+
+    def __init__(self, when: float, callback: Any, args: Any, context: Context | None) -> None:
+        self._context = copy_context() if context is None else context
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._when = when
+
+    cancel = _Handle.cancel
+    __repr__ = _Handle.__repr__
+
+
+class _Task(asyncio.Task[Any]):
+    """A task with a number: the draw must not depend on addresses of objects."""
+
+    number = 0
+    """0 during the constructor, which schedules the first step as a plain callback."""
+    process = ""
+
+
+class SimLoop(asyncio.BaseEventLoop):
+    """See the module."""
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__()
+        self._rng = rng
+        self._now_s = 0.0
+        self._timers: list[tuple[float, int, _Timer]] = []
+        """A heap. Timers of the same moment run in the order in which they were set."""
+        self._set = 0
+        self._plain: deque[asyncio.Handle] = deque()
+        self._steps: dict[int, deque[asyncio.Handle]] = {}
+        """Of tasks that are ready, by the number of the task."""
+        self._numbers: list[int] = []
+        """Keys of `_steps`, sorted."""
+        self._frozen: dict[str, list[asyncio.Handle]] = {}
+        self._pauses: dict[str, list[tuple[float, float]]] = {}
+        """When each process was frozen; to the end of time while it still is."""
+        self._created = 0
+        self._steps_at_once = 0
+        self.steps = 0
+        self.before_jump: Callable[[], None] = lambda: None
+        """Called when nothing is ready, before time jumps. It must schedule nothing."""
+        self.failures: list[dict[str, Any]] = []
+        """What would have been logged as "never retrieved", and exceptions of callbacks."""
+        self.set_task_factory(self._make_task)  # type: ignore[arg-type]
+        self.set_exception_handler(lambda _, context: self.failures.append(context))
+
+    # The clock.
+
+    def time(self) -> float:
+        return self._now_s
+
+    def wall_s(self) -> float:
+        return EPOCH_S + self._now_s
+
+    # Freezing.
+
+    def freeze(self, name: str) -> None:
+        if name not in self._frozen:
+            self._frozen[name] = []
+            self._pauses.setdefault(name, []).append((self._now_s, inf))
+
+    def thaw(self, name: str) -> None:
+        if name not in self._frozen:
+            return
+        began_s, _ = self._pauses[name].pop()
+        self._pauses[name].append((began_s, self._now_s))
+        for handle in self._frozen.pop(name):
+            self._put(handle)
+
+    def awake_s(self, name: str, since_s: float, until_s: float | None = None) -> float:
+        """For how long a process was not frozen; negative before `since_s`. `until_s` is now by default."""
+        end_s = self._now_s if until_s is None else until_s
+        pauses = ((max(since_s, first_s), min(end_s, last_s)) for first_s, last_s in self._pauses.get(name, ()))
+        return end_s - since_s - sum(max(0.0, last_s - first_s) for first_s, last_s in pauses)
+
+    # What BaseEventLoop calls.
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = _Handle(callback, args, context)
+        self._put(handle)
+        return handle
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now_s + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        timer = _Timer(when, callback, args, context)
+        self._set += 1
+        heapq.heappush(self._timers, (when, self._set, timer))
+        return timer
+
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        return self.call_soon(callback, *args, context=context)
+
+    def _put(self, handle: Any) -> None:
+        if self._frozen and (parked := self._frozen.get(handle._context.get(process, ""))) is not None:
+            parked.append(handle)
+            return
+        owner = getattr(handle._callback, "__self__", None)
+        number = owner.number if owner.__class__ is _Task else 0
+        if not number:
+            self._plain.append(handle)
+            return
+        waiting = self._steps.get(number)
+        if waiting is None:
+            self._steps[number] = deque((handle,))
+            insort(self._numbers, number)
+        else:
+            waiting.append(handle)
+
+    def _make_task(self, loop: Any, coroutine: Coroutine[Any, Any, T], **options: Any) -> "asyncio.Task[T]":
+        task = _Task(coroutine, loop=loop, **options)
+        self._created += 1
+        task.number = self._created
+        context: Context | None = options.get("context")
+        task.process = process.get() if context is None else context.get(process, "")
+        return task
+
+    def tasks_of(self, name: str) -> "list[asyncio.Task[Any]]":
+        """The tasks of a process, in the order in which they were created."""
+        found = [task for task in asyncio.all_tasks(self) if isinstance(task, _Task) and task.process == name]
+        found.sort(key=lambda task: task.number)
+        return list(found)
+
+    def _run_once(self) -> None:
+        """Runs until `stop`: one call for all steps, because the caller's loop costs as much as a short step."""
+        timers, plain, numbers, steps, draw = self._timers, self._plain, self._numbers, self._steps, self._rng.random
+        while not self._stopping:  # type: ignore[attr-defined]
+            if not plain and not numbers:
+                self._jump()
+            while timers and timers[0][0] <= self._now_s:
+                timer = heapq.heappop(timers)[2]
+                if not timer._cancelled:
+                    self._put(timer)
+            # Draws among the first plain callback and the ready tasks.
+            choices = len(numbers) + bool(plain)
+            if not choices:
+                continue  # everything that is due belongs to frozen processes
+            drawn = int(draw() * choices)
+            if drawn == len(numbers):
+                handle: Any = plain.popleft()
+            else:
+                number = numbers[drawn]
+                waiting = steps[number]
+                handle = waiting.popleft()
+                if not waiting:
+                    del steps[number], numbers[drawn]
+            if handle._cancelled:
+                continue
+            self.steps += 1
+            self._steps_at_once += 1
+            if self._steps_at_once > STEPS_AT_ONCE_MAX:
+                raise Stuck(f"{STEPS_AT_ONCE_MAX} steps without progress of time; the last is {handle!r}")
+            try:
+                handle._context.run(handle._callback, *handle._args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # noqa: BLE001 as asyncio's own handles
+                self.call_exception_handler({"message": f"Exception in {handle!r}", "exception": error})
+
+    def _jump(self) -> None:
+        """Moves time to the next timer."""
+        timers = self._timers
+        while timers and timers[0][2]._cancelled:
+            heapq.heappop(timers)
+        if not timers:
+            raise Stuck("no task can run and no timer is set")
+        self._steps_at_once = 0
+        self.before_jump()
+        self._now_s = max(self._now_s, timers[0][0])
+        if self._now_s > VIRTUAL_S_MAX:
+            raise Stuck(f"the run has not ended after {VIRTUAL_S_MAX:.0f} s; the next timer is {timers[0][2]!r}")
+
+    def _write_to_self(self) -> None:
+        """No other thread waits to be woken."""
+
+    def _process_events(self, event_list: Any) -> None:
+        """There is no selector."""
+
+    def timers(self) -> list[asyncio.TimerHandle]:
+        """Those that are set."""
+        return [timer for _, _, timer in sorted(self._timers) if not timer.cancelled()]
+
+    # What is forbidden.
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> NoReturn:  # type: ignore[override]
+        raise OutsideWorld(f"a thread: {func!r}")
+
+    async def create_connection(self, *args: Any, **options: Any) -> NoReturn:
+        raise OutsideWorld("a connection")
+
+    async def create_server(self, *args: Any, **options: Any) -> NoReturn:
+        raise OutsideWorld("a server socket")
+
+    async def subprocess_exec(self, *args: Any, **options: Any) -> NoReturn:
+        raise OutsideWorld("a subprocess")
+
+    async def subprocess_shell(self, *args: Any, **options: Any) -> NoReturn:
+        raise OutsideWorld("a subprocess")
+
+    def add_reader(self, *args: Any) -> NoReturn:  # type: ignore[override]
+        raise OutsideWorld("a file descriptor")
+
+    add_writer = add_reader  # type: ignore[assignment]
+    add_signal_handler = add_reader  # type: ignore[assignment]

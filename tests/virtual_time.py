@@ -1,0 +1,30 @@
+"""Tests of rules about time: production code on a loop whose time jumps to the next timer.
+
+    @in_virtual_time
+    async def test_a_heartbeat_comes_every_ten_seconds() -> None: ...
+
+The test must use no socket, thread or process. `asyncio.get_running_loop().time()` is the clock.
+"""
+
+import functools
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any
+
+from tests.sim.loop import SimLoop
+
+
+def in_virtual_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Runs a test with a fresh loop, in a fixed order of tasks; fails it for exceptions that nobody retrieved."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        loop = SimLoop(Random(0))
+        try:
+            loop.run_until_complete(test(*args, **kwargs))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        finally:
+            loop.close()
+        assert not loop.failures
+
+    return run
