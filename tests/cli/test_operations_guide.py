@@ -44,7 +44,6 @@ def uri_of(mongo: ReplicaSet, user: str, password: str) -> str:
     return f"{mongo.uri.replace('//', f'//{user}:{password}@')}&authSource=admin"
 
 
-@pytest.mark.slow
 def test_the_guides_commands(guarded: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> None:
     (configuration,) = blocks("operations.md", "toml")
     (tmp_path / "feedmux.toml").write_text(configuration)

@@ -3,8 +3,6 @@
 import tomllib
 from pathlib import Path
 
-import pytest
-
 from feedmux_server.config import load_tenants, make_config
 from feedmux_server.embedded import RedisServer, ReplicaSet
 from feedmux_server.embedded.ports import free_ports
@@ -25,7 +23,6 @@ def test_the_jwt_section_is_a_configuration() -> None:
     assert config.jwt is not None
 
 
-@pytest.mark.slow
 def test_the_commands_do_what_it_says(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> None:
     data, operator, health = free_ports(3)
     environment = {

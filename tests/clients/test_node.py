@@ -41,7 +41,7 @@ def endpoint(tmp_path: Path) -> Iterator[dict[str, str]]:
         assert dev.wait(30) == 0
 
 
-@pytest.mark.parametrize("script", ["lint", "unit"])
+@pytest.mark.parametrize("script", [pytest.param("lint", marks=pytest.mark.full), "unit"])
 def test_script(package: Path, script: str) -> None:
     assert npm("run", script)
 

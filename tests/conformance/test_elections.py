@@ -16,8 +16,6 @@ from tests.conformance.statements import DRIVERS, FEEDMUX, SERVER, shows
 from tests.integration.servers import serving, settings, until
 from tests.integration.wire import MANY, Receiver, feed, seconds
 
-pytestmark = pytest.mark.slow
-
 SCOPES = ("collection", "database", "cluster")
 
 

@@ -19,8 +19,6 @@ from tests.conformance.statements import DRIVERS, FEEDMUX, SERVER, shows
 from tests.integration.servers import serving, settings, until
 from tests.integration.wire import EARLIEST, Refused, Session, at, feed, seconds
 
-pytestmark = pytest.mark.slow
-
 
 @pytest_asyncio.fixture(scope="module", params=["6.0.5", "6.0.27"])
 async def shallow(request: pytest.FixtureRequest, redis_server: RedisServer) -> AsyncIterator[Site]:

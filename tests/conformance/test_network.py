@@ -15,8 +15,6 @@ from tests.conformance.statements import DRIVERS, FEEDMUX, shows
 from tests.integration.servers import Here, serving, settings, until
 from tests.integration.wire import Api, feed, refused, seconds
 
-pytestmark = pytest.mark.slow
-
 
 @pytest_asyncio.fixture(scope="module")
 async def proxy(mongo: ReplicaSet) -> AsyncIterator[Proxy]:

@@ -20,7 +20,14 @@ def bench(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 # `backpressure` takes a minute however small; tests/spark/test_backpressure.py shows the same.
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "backpressure"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in ("single", "latency") else pytest.mark.full)
+        for name in NAMES
+        if name != "backpressure"
+    ],
+)
 def test_a_benchmark_ends_with_its_result(name: str) -> None:
     if name == "clients" and all(language.missing for language in LANGUAGES.values()):
         pytest.skip("none of the other languages' tools is installed")

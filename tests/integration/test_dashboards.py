@@ -28,8 +28,6 @@ from tests.integration.wire import LATEST, feed
 from tests.telemetry.promql import RULES, TARGET_LABELS, asked, queries, rules
 from tests.telemetry.scrape import Scrape, scrape
 
-pytestmark = pytest.mark.slow
-
 KNOWN = {"error_type": {reason.value for reason in ErrorReason}}
 """Values that are right though they do not occur here: INTERNAL is a defect of ours."""
 FIRING = ("FeedmuxHistoryAtRisk", "FeedmuxStoredHistoryAtRisk", "FeedmuxQuotaExhausted")

@@ -65,7 +65,6 @@ def test_the_check_sees_each_broken_promise(
     assert judged(*sessions, **options) == found
 
 
-@pytest.mark.slow
 def test_every_promise_is_kept() -> None:
     mark = f"whole-{os.getpid()}"
     with start(mark, "--seconds", "8", "--rate", "1000", "--json") as demo:
@@ -96,7 +95,6 @@ def test_every_promise_is_kept() -> None:
 @pytest.mark.parametrize(
     ("number", "after_s"), [(signal.SIGINT, 0.8), (signal.SIGINT, 2.5), (signal.SIGTERM, 6.0), (signal.SIGKILL, 6.0)]
 )
-@pytest.mark.slow
 def test_nothing_is_left_whatever_ends_it(number: signal.Signals, after_s: float) -> None:
     mark = f"{number.name}-{after_s}-{os.getpid()}"
     with start(mark, "--seconds", "30", "--rate", "500") as demo:

@@ -93,7 +93,6 @@ async def test_single_node_steps_down_and_comes_back(replica_set_factory: Replic
     assert await replica_set.primary_index() == 0
 
 
-@pytest.mark.slow
 async def test_three_nodes_elect_another_primary(replica_set_factory: ReplicaSetFactory) -> None:
     replica_set = await replica_set_factory(nodes=3, oplog_mb=64)
     async with AsyncMongoClient[dict[str, Any]](replica_set.uri, w="majority") as client:

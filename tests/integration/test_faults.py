@@ -210,7 +210,6 @@ async def test_mongod_killed_and_started_again(
         neighbour.cancel()
 
 
-@pytest.mark.slow
 async def test_primary_stepdown(replica_set_factory: ReplicaSetFactory, redis_server: RedisServer, name: str) -> None:
     mongo = await replica_set_factory(nodes=3)
     async with serving(settings(mongo.uri, redis_server.url)) as server:

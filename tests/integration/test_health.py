@@ -130,7 +130,6 @@ async def test_a_probe_is_answered_before_there_is_a_server(redis_server: RedisS
         await server.kill9()
 
 
-@pytest.mark.slow
 async def test_it_waits_for_mongodb_and_redis_if_told_so(tmp_path: Path) -> None:
     mongo_port, redis_port = free_ports(2)
     redis, mongo = RedisServer(port=redis_port), ReplicaSet(ports=[mongo_port])

@@ -19,8 +19,6 @@ from tests.integration.servers import Here, serving, settings, until
 from tests.integration.wire import LATEST, feed
 from tests.telemetry.scrape import scrape
 
-pytestmark = pytest.mark.slow
-
 THRESHOLDS_S = (1200.0, 5.0)
 """Below the first as soon as somebody writes into 8 MB, below the second when the end is near."""
 

@@ -19,8 +19,6 @@ from tests.integration.servers import server_process, settings, until
 from tests.integration.wire import LATEST, Api, feed, refused
 from tests.telemetry.scrape import scrape
 
-pytestmark = pytest.mark.slow
-
 Fault = Literal["closed", "silent"]
 MIB = 1024 * 1024
 CALLS = 1_000

@@ -120,6 +120,7 @@ async def test_a_whole_cluster_goes_away_and_comes_back() -> None:
             await client.aclose()
 
 
+@pytest.mark.full
 async def test_a_server_outlives_its_cluster(mongo: ReplicaSet, database: Documents, name: str, tmp_path: Path) -> None:
     async with cluster() as nodes, server_process(settings(mongo.uri, nodes.url), tmp_path) as server:
         async with server.api() as api:
@@ -156,7 +157,7 @@ async def says_that_it_is_away(client: Client, url: str) -> None:
         assert caught.value.reason is ErrorReason.STATE_UNAVAILABLE
 
 
-@pytest.mark.parametrize("fault", ["kill", "freeze"])
+@pytest.mark.parametrize("fault", ["kill", pytest.param("freeze", marks=pytest.mark.full)])
 async def test_a_cluster_node_fails_over_while_commits_flow(fault: str) -> None:
     async with cluster() as nodes:
         client = connect(nodes.url)
@@ -236,7 +237,6 @@ async def test_sentinels_name_another_primary_while_commits_flow(tmp_path: Path)
             await client.aclose()
 
 
-@pytest.mark.slow
 async def test_readers_go_on_through_a_failover(
     mongo: ReplicaSet, database: Documents, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,6 +318,7 @@ async def test_a_cluster_with_tls(tmp_path: Path) -> None:
             assert fronts.by_port[server.port].tls_count
 
 
+@pytest.mark.full
 async def test_sentinels_with_tls(tmp_path: Path) -> None:
     context, access = tls(tmp_path)
     async with AsyncExitStack() as stack:

@@ -67,7 +67,6 @@ async def reading(readers: list[Reader], port: int) -> AsyncIterator[None]:
             task.cancel()
 
 
-@pytest.mark.slow
 async def test_rolling_restart_of_three_replicas(
     mongo: ReplicaSet,
     redis_server: RedisServer,

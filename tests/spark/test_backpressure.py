@@ -10,8 +10,6 @@ import pytest
 from tests.spark.processes import Driver, readers, rss_bytes
 from tests.spark.support import Documents, Sink, Site, insert
 
-pytestmark = pytest.mark.slow
-
 Options = Callable[..., dict[str, str]]
 EVENTS, PAD, BATCH = 200_000, 1_000, 20_000
 MIB = 1 << 20
@@ -19,6 +17,7 @@ READ_AHEAD_BYTES = 24 * MIB
 """The server's default: how far a stream runs ahead of those who read it."""
 
 
+@pytest.mark.full
 def test_a_slow_sink(site: Site, database: Documents, options: Options, tmp_path: Path) -> None:
     for first in range(0, EVENTS, 5_000):
         insert(database, range(first, first + 5_000), pad=PAD)

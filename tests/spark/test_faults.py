@@ -33,8 +33,6 @@ from tests.spark.support import (
     wait_until,
 )
 
-pytestmark = pytest.mark.slow
-
 Options = Callable[..., dict[str, str]]
 
 
@@ -90,6 +88,7 @@ def test_driver_killed_in_batch_0(spark: SparkSession, database: Documents, opti
     assert sink.numbers() == list(range(150))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_driver_killed_between_the_logs(
     spark: SparkSession, database: Documents, options: Options, tmp_path: Path, when: str
@@ -108,6 +107,7 @@ def test_driver_killed_between_the_logs(
     assert sink.numbers() == list(range(300))
 
 
+@pytest.mark.full
 def test_worker_killed_in_the_middle_of_a_slice(
     site: Site, database: Documents, options: Options, tmp_path: Path
 ) -> None:
@@ -129,6 +129,7 @@ def test_worker_killed_in_the_middle_of_a_slice(
 # --- The server, and what it depends on.
 
 
+@pytest.mark.full
 async def test_server_killed_in_the_middle_of_reads_and_plans(spark: SparkSession, tmp_path: Path) -> None:
     async with a_site(tmp_path) as (site, _):
         database = site.client["killed"]
@@ -157,6 +158,7 @@ async def test_server_killed_in_the_middle_of_reads_and_plans(spark: SparkSessio
         assert sink.numbers() == list(range(8100))
 
 
+@pytest.mark.full
 async def test_redis_restarted_and_emptied(spark: SparkSession, tmp_path: Path) -> None:
     async with a_site(tmp_path) as (site, redis):
         database, sink = site.client["redis"], Sink(tmp_path / "out")
@@ -178,6 +180,7 @@ async def test_redis_restarted_and_emptied(spark: SparkSession, tmp_path: Path) 
         assert sink.numbers() == list(range(300))
 
 
+@pytest.mark.full
 async def test_mongodb_steps_down(spark: SparkSession, tmp_path: Path) -> None:
     async with ReplicaSet(nodes=3) as mongo, a_site(tmp_path, mongo) as (site, _):
         database, sink = site.client["stepdown"], Sink(tmp_path / "out")
@@ -196,6 +199,7 @@ async def test_mongodb_steps_down(spark: SparkSession, tmp_path: Path) -> None:
         assert len(found) - count in (0, 1)  # the last write may have been acknowledged to nobody
 
 
+@pytest.mark.full
 async def test_history_lost_in_the_middle(spark: SparkSession, tmp_path: Path) -> None:
     quick: dict[str, Any] = {"oplog_mb": 8, "arguments": ["--syncdelay", "1"]}
     async with ReplicaSet(**quick, parameters={"periodicNoopIntervalSecs": "1"}) as mongo, AsyncExitStack() as stack:

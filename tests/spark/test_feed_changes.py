@@ -64,6 +64,7 @@ def test_another_pipeline_under_a_checkpoint(
     assert sink.numbers()[-10:] == list(range(420, 430))
 
 
+@pytest.mark.full
 def test_the_former_pipeline_goes_on_where_it_was(
     spark: SparkSession, database: Documents, options: Options, tmp_path: Path
 ) -> None:
@@ -77,6 +78,7 @@ def test_the_former_pipeline_goes_on_where_it_was(
     assert sink.numbers() == list(range(20))
 
 
+@pytest.mark.full
 def test_the_subscription_is_updated_under_a_running_query(
     spark: SparkSession, database: Documents, options: Options, site: Site, tmp_path: Path
 ) -> None:
@@ -97,6 +99,7 @@ def test_the_subscription_is_updated_under_a_running_query(
     assert sink.numbers() == [*range(10), *range(210, 420)]
 
 
+@pytest.mark.full
 def test_the_subscription_is_updated_between_two_runs(
     spark: SparkSession, database: Documents, options: Options, site: Site, tmp_path: Path
 ) -> None:

@@ -13,8 +13,6 @@ from tests.integration.servers import REPOSITORY
 from tests.spark.processes import Driver
 from tests.spark.support import Documents, Sink, insert
 
-pytestmark = pytest.mark.slow
-
 Options = Callable[..., dict[str, str]]
 
 CONNECT = """
@@ -36,6 +34,7 @@ spark.stop()
 """
 
 
+@pytest.mark.full
 def test_executors_of_their_own(database: Documents, options: Options, tmp_path: Path) -> None:
     """Spark's own cluster manager with two executors, each a JVM."""
     insert(database, range(1000))
@@ -46,6 +45,7 @@ def test_executors_of_their_own(database: Documents, options: Options, tmp_path:
     assert sink.numbers() == list(range(1000))
 
 
+@pytest.mark.full
 def test_spark_connect(java: None, database: Documents, options: Options, tmp_path: Path) -> None:
     pytest.importorskip("zstandard", reason="Spark Connect's client needs it: pip install zstandard")
     insert(database, range(100))
@@ -57,6 +57,7 @@ def test_spark_connect(java: None, database: Documents, options: Options, tmp_pa
     assert "batch 100" in done.stdout
 
 
+@pytest.mark.full
 def test_a_java_from_pypi(
     database: Documents, options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

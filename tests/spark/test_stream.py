@@ -49,6 +49,7 @@ def test_found_without_registering_and_drained(
     assert sink.numbers() == list(range(1100))
 
 
+@pytest.mark.full
 def test_bytes_bound_a_batch_by_one_event(
     spark: SparkSession, database: Documents, options: Options, tmp_path: Path
 ) -> None:
@@ -95,6 +96,7 @@ def lag(query: Any) -> float:
     return (there - read).total_seconds()
 
 
+@pytest.mark.full
 def test_processing_time(spark: SparkSession, database: Documents, options: Options, tmp_path: Path) -> None:
     insert(database, range(50))
     sink = Sink(tmp_path / "out")
@@ -104,6 +106,7 @@ def test_processing_time(spark: SparkSession, database: Documents, options: Opti
     assert sink.sizes()[:3] == [20, 20, 10]
 
 
+@pytest.mark.full
 def test_once_takes_all_there_is(spark: SparkSession, database: Documents, options: Options, tmp_path: Path) -> None:
     insert(database, range(500))
     sink = Sink(tmp_path / "out")
@@ -112,6 +115,7 @@ def test_once_takes_all_there_is(spark: SparkSession, database: Documents, optio
     assert sink.sizes() == [500]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["time", "offset"])
 def test_starts(
     spark: SparkSession, database: Documents, options: Options, site: Site, tmp_path: Path, kind: str
@@ -132,6 +136,7 @@ def test_starts(
     assert sink.numbers() == list(range(10, 20))
 
 
+@pytest.mark.full
 def test_a_restart_with_other_limits_and_partitions(
     spark: SparkSession, database: Documents, options: Options, tmp_path: Path
 ) -> None:
@@ -149,6 +154,7 @@ def test_a_restart_with_other_limits_and_partitions(
     assert again.numbers() == list(range(800, 1003))
 
 
+@pytest.mark.full
 def test_a_name_that_was_used_goes_on_where_it_was(
     spark: SparkSession, database: Documents, options: Options, tmp_path: Path
 ) -> None:
@@ -161,6 +167,7 @@ def test_a_name_that_was_used_goes_on_where_it_was(
     assert sink.numbers() == list(range(100, 150))
 
 
+@pytest.mark.full
 def test_an_idle_feed_makes_no_batches(
     spark: SparkSession, database: Documents, options: Options, tmp_path: Path
 ) -> None:

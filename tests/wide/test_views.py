@@ -93,7 +93,14 @@ def narrow_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "mutant", [ignore_turns, turn_too_late, attach_without_the_ring, cut_too_much, lose_what_waits, narrow_nothing]
+    "mutant",
+    [
+        narrow_nothing,
+        *(
+            pytest.param(mutant, marks=pytest.mark.full)
+            for mutant in (ignore_turns, turn_too_late, attach_without_the_ring, cut_too_much, lose_what_waits)
+        ),
+    ],
 )
 async def test_the_comparison_finds_a_server_that_is_broken(
     mutant: Callable[[pytest.MonkeyPatch], None],
