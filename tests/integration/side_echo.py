@@ -22,6 +22,13 @@ def answer(request: bytes) -> bytes:
                 os.kill(os.getpid(), signal.SIGSTOP)
         case [b"slow", seconds]:
             time.sleep(float(seconds))
+        case [b"work", seconds]:
+            end_s = time.process_time() + float(seconds)
+            while time.process_time() < end_s:
+                pass
+        case [b"wait", path]:
+            while not Path(os.fsdecode(path)).exists():
+                time.sleep(0.01)
         case [b"many", size]:
             return b"x" * int(size)
     return request

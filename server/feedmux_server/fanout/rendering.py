@@ -31,7 +31,7 @@ FAILED_S = 60.0
 
 
 def render_timeout_s(size: int) -> float:
-    """How long the texts of a chunk may take: several times what the costliest events take on a crowded machine."""
+    """The CPU time that the texts of a chunk may take: several times what the costliest events take."""
     return 5.0 + 4.0 * size / 2**20
 
 

@@ -1,7 +1,8 @@
 """A process of its own for work that would hold the event loop: it is asked, and answers, one request at a time.
 
-The process starts with the first request. A process that dies, or that does not answer in time (it may be frozen), is
-killed and replaced, and the request is asked once more. `side_worker` is the half that runs in the process.
+The process starts with the first request. A process that dies, freezes or takes too long is killed and replaced, and
+the request is asked once more. A process that waits for a core is not frozen: its limit is one of CPU time.
+`side_worker` is the half that runs in the process.
 """
 
 import asyncio
@@ -10,17 +11,21 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from asyncio import StreamReader, StreamWriter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from feedmux_server.fanout.side_worker import LENGTH
 
 log = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 30.0
-"""Starting Python and its imports, on a machine with no time to spare."""
+"""The CPU time that starting Python and its imports may take."""
 _ATTEMPTS = 2
+_PERIODS_MAX = 20
+"""A process that uses a little CPU time in each period of its limit's length is given so many of them at most."""
 _READ_AHEAD_BYTES = 1024 * 1024
 
 
@@ -56,8 +61,7 @@ class _Running:
             raise
         running = cls(process, answers, requests)
         try:
-            async with asyncio.timeout(START_TIMEOUT_S):
-                await running.answer()
+            await running.within(START_TIMEOUT_S, running.answer())
         except BaseException:
             running.end()
             raise
@@ -79,6 +83,28 @@ class _Running:
         (self.answer_bytes,) = LENGTH.unpack(await self.answers.readexactly(LENGTH.size))
         return await self.answers.readexactly(self.answer_bytes)
 
+    async def within(self, timeout_s: float, exchange: Coroutine[Any, Any, bytes]) -> bytes:
+        """The result of `answer` or `ask`, for which the process may use so much CPU time.
+
+        Raises TimeoutError when it has used more, or used none in `timeout_s` seconds, as a frozen process does.
+        """
+        task = asyncio.create_task(exchange, name="side-process-exchange")
+        # A failure after a cancelled caller is nobody's to retrieve.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            used_s = _cpu_s(self.process)
+            limit_s = used_s + timeout_s
+            for _ in range(_PERIODS_MAX):
+                await asyncio.wait([task], timeout=timeout_s)
+                before_s, used_s = used_s, _cpu_s(self.process)
+                if task.done() or not before_s < used_s < limit_s:
+                    break
+            if task.done():
+                return await task
+            raise TimeoutError
+        finally:
+            task.cancel()
+
     def end(self) -> None:
         """Kills the process; never waits."""
         self.requests.transport.abort()
@@ -89,7 +115,8 @@ class SideProcess:
     """A process that runs `module`. To be ended with `close`."""
 
     def __init__(self, module: str, answer_timeout_s: Callable[[int], float] | float) -> None:
-        """`answer_timeout_s`: how long an answer may take, or the same by the request's size."""
+        """`answer_timeout_s`: the CPU time that an answer may take, or the same by the request's size. A process that
+        uses none for so long is frozen."""
         self._module = module
         self._timeout_s = answer_timeout_s
         self._running: _Running | None = None
@@ -154,8 +181,7 @@ class SideProcess:
             if self._running is None:
                 self._running = await _Running.start(self._module)
             timeout_s = self._timeout_s(len(request)) if callable(self._timeout_s) else self._timeout_s
-            async with asyncio.timeout(timeout_s):
-                return await self._running.ask(request)
+            return await self._running.within(timeout_s, self._running.ask(request))
         except BaseException:
             self._end_process()  # it may still answer, or be in the midst of it
             raise
@@ -175,3 +201,12 @@ def _kill(process: "subprocess.Popen[bytes]") -> None:
     """SIGKILL, which ends a stopped process too. A daemon thread reaps it, so neither the loop nor a shutdown waits."""
     process.kill()
     threading.Thread(target=process.wait, name="side-process-reaper", daemon=True).start()
+
+
+def _cpu_s(process: "subprocess.Popen[bytes]") -> float:
+    """The CPU time that the process has used. 0 once it is gone, and where the system does not say."""
+    try:
+        # The clock that clock_getcpuclockid(3) gives on Linux.
+        return time.clock_gettime(~process.pid << 3 | 2)
+    except OSError:
+        return 0.0
