@@ -15,8 +15,11 @@ from feedmux_server.core.quota import Quotas
 from feedmux_server.core.subscriber import BSON
 from feedmux_server.fanout import session as sessions
 from feedmux_server.fanout.rendering import CANONICAL, RELAXED
-from feedmux_server.fanout.session import DegradedMark, DrainingMark, ProgressMark
+from feedmux_server.fanout.session import DegradedMark, DrainingMark, Output, ProgressMark
+from feedmux_server.fanout.side_process import SideProcess
 from tests.fanout.hub_support import Client, World, world
+from tests.integration import side_render
+from tests.integration.side_render import FREEZE, LONG_S
 
 
 def numbers(client: Client) -> list[int]:
@@ -33,8 +36,24 @@ def renderer_pid(world: World) -> int:
     return pid
 
 
+def freeze_renderer(world: World) -> int:
+    """Stops the process, which stays frozen: nobody replaces it."""
+    world.hub.renderer._process._timeout_s = LONG_S
+    pid = renderer_pid(world)
+    os.kill(pid, signal.SIGSTOP)
+    return pid
+
+
+async def after_progress(client: Client, task: "asyncio.Task[Output | None] | None" = None) -> Output | None:
+    """What comes next that is no heartbeat; `task` waits for an output already."""
+    output = await (task or client.next())
+    while isinstance(output, ProgressMark):
+        output = await client.next()
+    return output
+
+
 async def waits_for_a_rendering(world: World, client: Client) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while client.session._rendering is None or not world.hub.renderer._process.held_bytes:
             await asyncio.sleep(0.001)
 
@@ -63,8 +82,7 @@ async def test_a_session_goes_on_while_the_renderer_is_frozen(monkeypatch: pytes
         await first.take(10)
         other.session.close()
         log.write(20)
-        pid = renderer_pid(here)
-        os.kill(pid, signal.SIGSTOP)
+        freeze_renderer(here)
         client = here.session(key, "t", 20, RELAXED, heartbeat_s=0.1, durable=True)
         task = asyncio.create_task(client.next())
         await waits_for_a_rendering(here, client)
@@ -72,24 +90,24 @@ async def test_a_session_goes_on_while_the_renderer_is_frozen(monkeypatch: pytes
             assert isinstance(await task, ProgressMark)
             task = asyncio.create_task(client.next())
         client.session.state_available(False)
-        assert isinstance(await task, DegradedMark)
+        assert isinstance(await after_progress(client, task), DegradedMark)
         in_bson = here.session(key, "t", 20)
         assert len(await in_bson.take(20)) == 20, "format BSON needs no renderer"
         adds_up(here)
         if end == "fenced":
             client.session.fenced("REPLACED")
             with pytest.raises(FeedmuxError) as caught:
-                await client.next()
+                await after_progress(client)
             assert caught.value.reason is ErrorReason.FENCED
         elif end == "drained":
             client.session.drain(5.0)
-            assert isinstance(await client.next(), DrainingMark)
+            assert isinstance(await after_progress(client), DrainingMark)
             with pytest.raises(FeedmuxError) as caught:
-                await client.next()
+                await after_progress(client)
             assert caught.value.reason is ErrorReason.DRAINING
         elif end == "closed":
             client.session.ask_close()
-            assert await client.next() is None
+            assert await after_progress(client) is None
         else:
             task = asyncio.create_task(client.next())
             await asyncio.sleep(0)
@@ -104,26 +122,16 @@ async def test_a_session_goes_on_while_the_renderer_is_frozen(monkeypatch: pytes
 
 async def test_a_chunk_that_cannot_be_rendered_ends_only_who_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(monkeypatch, chunk_bytes=200_000) as here:
-        monkeypatch.setattr(here.hub.renderer._process, "_timeout_s", 0.4)
+        here.hub.renderer._process = SideProcess(side_render.__name__, side_render.limit_s)
         poison, poisoned = here.feed("poison")
         good, log = here.feed("good")
         log.write(3)
         warm = here.session(good, "t", 0, RELAXED)
         await warm.take(3)
-        poisoned.write(100, padding=1000)
+        poisoned.write(100, padding=len(FREEZE))
         ending = here.session(poison, "t", 0, RELAXED)
-        task = asyncio.create_task(ending.take(100))
-        for _ in range(2):
-            await waits_for_a_rendering(here, ending)
-            pid = renderer_pid(here)
-            os.kill(pid, signal.SIGSTOP)
-            async with asyncio.timeout(10):
-                while here.hub.renderer._process.pid == pid:
-                    await asyncio.sleep(0.001)
-                while here.hub.renderer._process.pid is None and not task.done():
-                    await asyncio.sleep(0.001)
         with pytest.raises(FeedmuxError) as caught:
-            await task
+            await ending.take(100)
         assert caught.value.reason is ErrorReason.INTERNAL
         assert caught.value.metadata["correlation_id"]
         ending.close()
@@ -198,8 +206,10 @@ async def test_everybody_gets_the_events_of_their_own_feed_whatever_happens(
             each.cancel()
         for outcome in await asyncio.gather(*reading, return_exceptions=True):
             assert outcome is None or isinstance(outcome, asyncio.CancelledError), outcome
-        # And it goes on.
-        monkeypatch.setattr(here.hub.renderer._process, "_timeout_s", 30.0)
+        # And it goes on, with a process that is not frozen.
+        monkeypatch.setattr(here.hub.renderer._process, "_timeout_s", LONG_S)
+        if (pid := here.hub.renderer._process.pid) is not None:
+            os.kill(pid, signal.SIGKILL)
         for name, (key, log) in feeds.items():
             log.write(5)
             last = here.session(key, name, len(log.events) - 5, RELAXED)
@@ -220,12 +230,11 @@ async def test_chunks_at_addresses_used_again_bring_nobody_anothers_events(monke
         warm = here.session(theirs, "theirs", 0, RELAXED)
         await warm.take(20)
         warm.close()
-        pid = renderer_pid(here)
-        os.kill(pid, signal.SIGSTOP)
+        pid = freeze_renderer(here)
         their_log.write(100, padding=1500)
         waiting = [here.session(theirs, "theirs", after, RELAXED) for after in range(20, 120)]
         tasks = [asyncio.create_task(each.take(1)) for each in waiting]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while here.hub.renderer.waiting < 99:
                 await asyncio.sleep(0.01)
         used = {
@@ -236,20 +245,20 @@ async def test_chunks_at_addresses_used_again_bring_nobody_anothers_events(monke
         await asyncio.gather(*tasks, return_exceptions=True)
         for each in waiting:
             each.close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while list(here.hub._rings()):
                 await asyncio.sleep(0.01)
         del task, tasks, each, waiting, warm
         my_log.write(100, padding=1500)
         clients = [here.session(mine, "mine", after, RELAXED) for after in range(100)]
         reading = [asyncio.create_task(each.take(3 if after < 97 else 1)) for after, each in enumerate(clients)]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while sum(map(len, here.hub._rings())) < 100:
                 await asyncio.sleep(0.01)
         (ring,) = here.hub._rings()
         assert any(id(ring[seq]) in used for seq in range(100)), "no address was used again: the test shows nothing"
         os.kill(pid, signal.SIGCONT)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await asyncio.gather(*reading)
         for after, client in enumerate(clients):
             assert numbers(client) == [my_log.base + after + n for n in range(1, len(client.events) + 1)]
@@ -262,11 +271,11 @@ async def test_cancelled_sessions_leave_nothing_in_the_queue(monkeypatch: pytest
         log.write(2)
         warm = here.session(key, "t", 0, RELAXED)
         await warm.take(2)
-        os.kill(renderer_pid(here), signal.SIGSTOP)
+        freeze_renderer(here)
         log.write(200, padding=5000)
         clients = [here.session(key, "t", after, RELAXED) for after in range(2, 200)]
         tasks = [asyncio.create_task(client.take(1)) for client in clients]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while here.hub.renderer.waiting < 50:
                 await asyncio.sleep(0.01)
         assert here.hub.renderer.waiting <= len(clients), "one for each session"
@@ -277,7 +286,7 @@ async def test_cancelled_sessions_leave_nothing_in_the_queue(monkeypatch: pytest
         for client in (*clients, warm):
             client.close()
         assert here.hub.renderer.waiting == 0
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while list(here.hub._rings()):
                 await asyncio.sleep(0.01)
         assert here.hub.memory_bytes == here.hub.renderer.memory_bytes(()) < 10_000, "the request being asked"
@@ -305,7 +314,7 @@ async def test_what_is_not_acknowledged_is_counted_and_bounded(
         assert account.outstanding_bytes < quotas.outstanding_bytes, "the rule for what is outstanding did not stop it"
         assert here.hub.accounts.of("other").backlog_bytes == 0
         assert any("acknowledge" in record.message for record in caplog.records)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not reading.done():
                 hoarder.session.ack(len(hoarder.events))
                 adds_up(here)
@@ -330,7 +339,7 @@ async def test_a_ring_that_ends_is_counted_for_those_who_hold_its_chunks(monkeyp
         stream.end(FeedmuxError(ErrorReason.FEED_INVALIDATED, "dropped"))
         for task in streams.tasks.values():
             task.cancel()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while list(here.hub._rings()):
                 await asyncio.sleep(0.001)
         assert here.hub.memory_bytes == here.hub.accounts.of("t").backlog_bytes == in_ring

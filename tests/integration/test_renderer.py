@@ -5,6 +5,7 @@ import os
 import random
 import signal
 from collections.abc import AsyncIterator
+from typing import cast
 
 import bson
 import pytest
@@ -15,8 +16,11 @@ from feedmux_server.core.errors import ErrorReason
 from feedmux_server.core.replay_buffer import ReplayBuffer, RingLimits
 from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.core.subscriber import NeedsRender
-from feedmux_server.fanout import rendering
-from feedmux_server.fanout.rendering import CANONICAL, RELAXED, Renderer, Ticket
+from feedmux_server.fanout.rendering import CANONICAL, FAILED_S, RELAXED, Renderer, Ticket
+from feedmux_server.fanout.side_process import SideProcess, SideProcessFailed
+from tests.integration import side_render
+from tests.integration.side_render import FREEZE, LONG_S, SHORT_S
+from tests.virtual_time import in_virtual_time
 
 FILLED: list[int] = []
 
@@ -25,6 +29,7 @@ FILLED: list[int] = []
 async def renderer() -> AsyncIterator[Renderer]:
     FILLED.clear()
     renderer = Renderer(FILLED.append)
+    renderer._process._timeout_s = LONG_S  # a process that a test has frozen stays frozen
     yield renderer
     await renderer.close()
 
@@ -48,6 +53,20 @@ class Waiting:
     async def done(self) -> None:
         async with asyncio.timeout(60):
             await self.woken.wait()
+
+
+class DeadProcess:
+    """Answers nothing."""
+
+    held_bytes = 0
+    asked = 0
+
+    async def ask(self, request: bytes) -> bytes:
+        self.asked += 1
+        raise SideProcessFailed
+
+    async def close(self) -> None:
+        pass
 
 
 async def render(renderer: Renderer, wanted: NeedsRender, tenant: str = "a", wire_format: str = RELAXED) -> None:
@@ -144,38 +163,22 @@ async def test_a_killed_process_is_replaced_and_nothing_lost(renderer: Renderer)
 async def test_a_frozen_process_is_replaced_and_nothing_lost(
     renderer: Renderer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(renderer._process, "_timeout_s", 1.0)
     pid = await frozen(renderer)
+    limits = iter((SHORT_S, LONG_S))
+    monkeypatch.setattr(renderer._process, "_timeout_s", lambda _: next(limits))
     wanted = chunk_at(2)
     await render(renderer, wanted)
     assert b'"n":2}' in text(wanted.chunk, RELAXED)
     assert renderer._process.pid not in (None, pid)
 
 
-async def test_a_chunk_over_which_it_freezes_twice_fails_alone(
-    renderer: Renderer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(renderer._process, "_timeout_s", 0.5)
-    monkeypatch.setattr(rendering, "FAILED_S", 0.2)
-    poison, good = chunk_at(1), chunk_at(2)
-
-    async def freeze() -> None:
-        stopped = 0
-        while stopped < 2:
-            await until_asked(renderer)
-            pid = renderer._process.pid
-            assert pid is not None
-            os.kill(pid, signal.SIGSTOP)
-            stopped += 1
-            while renderer._process.pid == pid and renderer._process.held_bytes:
-                await asyncio.sleep(0.001)
-
-    # Large enough that the process is stopped before it can answer.
-    monkeypatch.setattr(poison.chunk.bson, "data", bson.encode({"n": [1.5] * 200_000}))
+async def test_a_chunk_over_which_it_freezes_twice_fails_alone(renderer: Renderer) -> None:
+    renderer._process = SideProcess(side_render.__name__, side_render.limit_s)
+    poison, good = chunk_at(1, padding=len(FREEZE)), chunk_at(2)
+    assert poison.chunk.bson is not None
+    poison.chunk.bson.data = bson.encode({"n": FREEZE})
     waiting, after = Waiting(renderer, poison), Waiting(renderer, good)
-    freezing = asyncio.create_task(freeze())
     await waiting.done()
-    await freezing
     error = poison.chunk.render_error(RELAXED)
     assert error is not None
     assert error.reason is ErrorReason.INTERNAL
@@ -183,9 +186,21 @@ async def test_a_chunk_over_which_it_freezes_twice_fails_alone(
     await after.done()
     assert b'"n":2}' in text(good.chunk, RELAXED)
     assert good.chunk.render_error(RELAXED) is None
-    async with asyncio.timeout(5):
-        while poison.chunk.render_error(RELAXED) is not None:  # a while later it is tried again
-            await asyncio.sleep(0.01)
+
+
+@in_virtual_time
+async def test_a_chunk_that_failed_is_tried_again_after_a_while() -> None:
+    renderer, process = Renderer(lambda _: None), DeadProcess()
+    renderer._process = cast(SideProcess, process)
+    wanted = chunk_at(1)
+    await render(renderer, wanted)
+    await asyncio.sleep(FAILED_S - 1)
+    assert wanted.chunk.render_error(RELAXED) is not None
+    await asyncio.sleep(1)
+    assert wanted.chunk.render_error(RELAXED) is None
+    await render(renderer, wanted)
+    assert process.asked == 2
+    await renderer.close()
 
 
 async def test_what_nobody_waits_for_is_not_rendered_and_holds_nothing(renderer: Renderer) -> None:
@@ -310,7 +325,7 @@ async def test_nothing_is_rendered_after_it_is_closed() -> None:
     renderer = Renderer(lambda _: None)
     waiting = [Waiting(renderer, chunk_at(number)) for number in range(9)]
     await asyncio.sleep(0)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await renderer.close()
     assert (renderer._process.pid, renderer.waiting, renderer._pending) == (None, 0, {})
     late = Waiting(renderer, chunk_at(10))
