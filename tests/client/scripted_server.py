@@ -37,6 +37,7 @@ class Call:
         """The script has come to its end, or the client has cancelled the call."""
         self.began_s = time.monotonic()
         self.ended_s = 0.0
+        """When the server began to end it: the client knows of it later. 0 before."""
 
     async def begin(self) -> None:
         """Reads Open, and from then on everything else beside the script."""
@@ -91,6 +92,7 @@ class Call:
     async def abort(
         self, status: grpc.StatusCode, reason: str = "", retry_after_s: float | None = None, **metadata: str
     ) -> None:
+        self.ended_s = time.monotonic()
         await abort(self._context, status, reason, retry_after_s, **metadata)
 
 
@@ -102,7 +104,8 @@ async def abort(
     if reason:
         details.append(error_details_pb2.ErrorInfo(reason=reason, domain="feedmux", metadata=metadata))
     if retry_after_s is not None:
-        delay = duration_pb2.Duration(nanos=int(retry_after_s * 1e9))
+        delay = duration_pb2.Duration()
+        delay.FromNanoseconds(int(retry_after_s * 1e9))
         details.append(error_details_pb2.RetryInfo(retry_delay=delay))
     packed = []
     for detail in details:
@@ -138,7 +141,7 @@ class ScriptedServer:
 
     async def call(self, index: int) -> Call:
         """The call of that number, when it has begun."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.calls) <= index:
                 await asyncio.sleep(0.01)
         return self.calls[index]
@@ -157,7 +160,7 @@ class ScriptedServer:
             raise
         finally:
             listener.cancel()
-            call.ended_s = time.monotonic()
+            call.ended_s = call.ended_s or time.monotonic()
             call.ended.set()
 
     async def unary(self, name: str, request: bytes, context: Any) -> bytes:
@@ -213,7 +216,7 @@ def event(number: int, pad: int = 0) -> bytes:
 
 
 def opened(
-    at: int = 0, epoch: int = 1, at_last_acked: bool = False, heartbeat_s: float = 10, **limits: int
+    at: int = 0, epoch: int = 1, at_last_acked: bool = False, heartbeat_s: float = 60, **limits: int
 ) -> pb.SubscribeResponse:
     heartbeat = duration_pb2.Duration()
     heartbeat.FromMilliseconds(int(heartbeat_s * 1000))

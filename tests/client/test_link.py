@@ -1,7 +1,7 @@
 """The way to the server: what a stream's end says, and connections that have died."""
 
 import asyncio
-import time
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 import feedmux
 from tests.client.scripted_server import Call, ScriptedServer, batch, opened
 
-QUICK = feedmux.SessionOptions(backoff_first_s=0.01, backoff_most_s=0.05, ack_interval_s=0.0, close_timeout_s=1.0)
+QUICK = feedmux.SessionOptions(backoff_first_s=0.01, backoff_most_s=0.05, ack_interval_s=0.0, close_timeout_s=60.0)
 
 
 async def beside(server: ScriptedServer, work: Callable[[feedmux.AsyncClient], Coroutine[Any, Any, Any]]) -> Any:
@@ -30,11 +30,18 @@ async def beside(server: ScriptedServer, work: Callable[[feedmux.AsyncClient], C
 async def test_a_write_at_the_end_of_a_stream_does_not_hide_why_it_ended() -> None:
     """Messages that are not read yet keep the status from the client: then writes fail that know nothing of it."""
 
+    acked, standing, all_sent = (threading.Event() for _ in range(3))
+
     async def script(call: Call) -> None:
         await call.send(opened(), *(batch(number, [number]) for number in range(1, 6)))
         await call.until_acked(1)
+        acked.set()
+        await asyncio.to_thread(standing.wait)
         await call.send(*(batch(number, [number]) for number in range(6, 301)))
-        await call.abort(grpc.StatusCode.ABORTED, "FENCED", cause="TAKEOVER")
+        try:
+            await call.abort(grpc.StatusCode.ABORTED, "FENCED", cause="TAKEOVER")
+        finally:
+            all_sent.set()
 
     seen: list[int] = []
 
@@ -44,10 +51,13 @@ async def test_a_write_at_the_end_of_a_stream_does_not_hide_why_it_ended() -> No
                 session.ack(event)
                 seen.append(event.sequence)
                 if event.sequence == 5:
-                    await asyncio.sleep(0.05)
-                    time.sleep(0.5)  # The event loop stands still, and everything comes at once.
+                    while not acked.is_set():
+                        await asyncio.sleep(0.01)
+                    # The event loop stands still, and everything comes at once.
+                    standing.set()
+                    all_sent.wait()
 
-    async with ScriptedServer(script) as server, asyncio.timeout(20):
+    async with ScriptedServer(script) as server, asyncio.timeout(60):
         with pytest.raises(feedmux.Fenced):
             await beside(server, work)
         assert seen == list(range(1, 301)), "events before the end"

@@ -24,7 +24,7 @@ async def using(server: ScriptedServer, work: Callable[[feedmux.Client], Any]) -
         with feedmux.Client(server.address) as client:
             return work(client)
 
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(120):
         return await asyncio.to_thread(run)
 
 
