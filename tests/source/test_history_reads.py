@@ -2,10 +2,8 @@
 
 import asyncio
 
-import pytest
-
-from feedmux_server.source import history_reads
-from feedmux_server.source.history_reads import HistoryReads, Turn
+from feedmux_server.source.history_reads import TURN_MAX_S, HistoryReads, Turn
+from tests.virtual_time import in_virtual_time
 
 
 async def waits(reads: HistoryReads, tenant: str, began: list[str]) -> Turn:
@@ -50,10 +48,10 @@ async def test_who_gives_up_waiting_passes_the_turn_on() -> None:
     assert reads.try_begin() is not None
 
 
-async def test_a_long_read_does_not_keep_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history_reads, "TURN_MAX_S", 0.01)
-    reads = HistoryReads(1)
+@in_virtual_time
+async def test_a_long_read_does_not_keep_its_turn() -> None:
+    loop, reads = asyncio.get_running_loop(), HistoryReads(1)
     assert reads.try_begin() is not None  # and never ends it
-    async with asyncio.timeout(10):
-        (await reads.begin("b")).end()
+    (await reads.begin("b")).end()
+    assert loop.time() == TURN_MAX_S
     assert reads.try_begin() is not None

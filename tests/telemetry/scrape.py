@@ -52,5 +52,5 @@ async def scrape(port: int | None) -> Scrape:
 
 
 def _read(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=20) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         return str(answer.read().decode())
