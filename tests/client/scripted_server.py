@@ -38,6 +38,9 @@ class Call:
         self.began_s = time.monotonic()
         self.ended_s = 0.0
         """When the server began to end it: the client knows of it later. 0 before."""
+        self.heard_s = self.began_s
+        """When the last message was sent that the client is known to have got."""
+        self._sending = asyncio.Lock()
 
     async def begin(self) -> None:
         """Reads Open, and from then on everything else beside the script."""
@@ -50,8 +53,9 @@ class Call:
             self.arrived.set()
 
     async def send(self, *messages: pb.SubscribeResponse | bytes) -> None:
-        for message in messages:
-            await self._context.write(message if isinstance(message, bytes) else message.SerializeToString())
+        async with self._sending:
+            for message in messages:
+                await self._context.write(message if isinstance(message, bytes) else message.SerializeToString())
 
     async def until(self, wanted: Callable[["Call"], bool]) -> None:
         """Waits until what has been received satisfies `wanted`."""

@@ -131,7 +131,7 @@ MUTANTS = {
     ),
     "counts characters instead of bytes": Mutant(_count_characters, "credit-large-texts", "not enough"),
     "opens again on a silent connection": Mutant(
-        _stay_on_the_connection, "reconnecting-a-stream-in-order-stays", "1 connections"
+        _stay_on_the_connection, "reconnecting-a-stream-in-order-stays", "1 connections|not enough"
     ),
     "keeps a rewind to itself": Mutant(_say_nothing, "notices-rewound-and-not-told", "rewound|not enough"),
 }

@@ -20,7 +20,7 @@ RUNNER_VERSION: Final = 1
 LINE_BYTES_MAX: Final = 256 * 1024 * 1024
 START_S: Final = 60.0
 BUILD_S: Final = 420.0
-END_S: Final = 10.0
+END_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)

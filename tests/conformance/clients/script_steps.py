@@ -1,16 +1,20 @@
 """Steps that look at what the scripted server was sent."""
 
 import asyncio
+import base64
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import bson
 from google.protobuf.json_format import MessageToDict
 
 from feedmux.v1 import feed_pb2
+from tests.client import scripted_server
 from tests.client.scripted_server import Call
 from tests.conformance.clients.compare import same_value
-from tests.conformance.clients.steps import Steps
+from tests.conformance.clients.steps import REPLY_S, Steps
 
 
 class ScriptSteps(Steps):
@@ -25,12 +29,14 @@ class ScriptSteps(Steps):
         same_instance: int | None = None,
         after_begin_s: float | None = None,
         after_end_s: float | None = None,
+        after_open_s: float | None = None,
+        after_heartbeat_s: float | None = None,
         **asked: Any,
     ) -> None:
         """Waits for the call of that number (from 1) and looks at its Open: what is named must be as said.
 
-        `same_instance`: the number of a call with the same instance id. `after_begin_s`, `after_end_s`: it came no
-        earlier than so long after the call before it began, or had ended.
+        `same_instance`: the number of a call with the same instance id. `after_…_s`: it came no earlier than so long
+        after the call before it began, ended or had its last heartbeat, or after the client was told to open.
         """
         call = await self._stage.server.call(number - 1)
         if same_instance is not None:
@@ -44,6 +50,12 @@ class ScriptSteps(Steps):
             passed_s = call.began_s - before.ended_s
             assert before.ended_s, "the call before has not ended"
             assert passed_s >= after_end_s, f"only {passed_s:.2f} s after the one before ended"
+        if after_open_s is not None:
+            passed_s = call.began_s - self._seats["s"].opening_s
+            assert passed_s >= after_open_s, f"only {passed_s:.2f} s after the client was told to open"
+        if after_heartbeat_s is not None:
+            passed_s = call.began_s - before.heard_s
+            assert passed_s >= after_heartbeat_s, f"only {passed_s:.2f} s after the last heartbeat"
         for name, wanted in asked.items():
             found = _ASKED[name](call)
             assert same_value(found, wanted), f"call {number}: {name} is {found!r}, not {wanted!r}"
@@ -53,11 +65,32 @@ class ScriptSteps(Steps):
             if ended:
                 await call.ended.wait()
 
-    async def calls(self, count: int | None = None, *, at_most: int | None = None) -> None:
+    async def calls(self, count: int) -> None:
         """There were so many calls, and no more."""
         found = len(self._stage.server.calls)
-        assert count is None or found == count, f"{found} calls"
-        assert at_most is None or found <= at_most, f"{found} calls"
+        assert found == count, f"{found} calls"
+
+    async def spread(self, *, calls: int, at_least_s: float) -> None:
+        """Waits for so many calls: from the first to the last of them so long has passed, or more."""
+        last = await self._stage.server.call(calls - 1)
+        passed_s = last.began_s - self._stage.server.calls[0].began_s
+        assert passed_s >= at_least_s, f"{calls} calls in {passed_s:.2f} s"
+
+    async def heartbeat(self, at: int, *, session: str = "s") -> None:
+        """The server sends progress, and the client gets it: on the newest call, which it may have just left."""
+        position = base64.b64encode(b"P%d" % at).decode()
+        calls = self._stage.server.calls
+        async with asyncio.timeout(self._patience_s):
+            while True:
+                call, sent_s = calls[-1], time.monotonic()
+                with suppress(Exception):  # whatever gRPC raises on a call that the client has left
+                    await call.send(scripted_server.progress(at))
+                while calls[-1] is call:
+                    shown = await self._runner.ask("state", REPLY_S, session=session)
+                    if shown["position"] == position:
+                        call.heard_s = sent_s
+                        return
+                    await asyncio.sleep(0.01)
 
     async def acked(self, sequence: int, *, call: int = 1, exactly: bool = True) -> None:
         """Waits until the server of that call has got this ack; never a higher one."""

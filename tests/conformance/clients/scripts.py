@@ -77,11 +77,6 @@ class _Player:
     async def _mute(self) -> None:
         await asyncio.Event().wait()
 
-    async def _heartbeats(self, given: Any) -> None:
-        for _ in range(given["times"]):
-            await asyncio.sleep(given["every_s"])
-            await self.call.send(wire.progress(given["at"]))
-
     async def _newer(self, steps: list[Any]) -> None:
         for step in steps:
             await self.call.send(*(_with_unknown_fields(message) for message in self.messages(step)))

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,7 @@ from tests.conformance.clients.runners import Runner
 from tests.conformance.clients.scenario import one_step
 from tests.conformance.clients.worlds import Stage
 
-REPLY_S = 30.0
+REPLY_S = 60.0
 Json = dict[str, Any]
 
 
@@ -18,6 +19,8 @@ Json = dict[str, Any]
 class Seat:
     """A session of the client: what it was asked for and what it handed out."""
 
+    opening_s: float = field(default_factory=time.monotonic)
+    """When the client was told to open it: it began to later."""
     asked: int = 0
     events: list[Json] = field(default_factory=list)
     notices: list[Json] = field(default_factory=list)

@@ -10,7 +10,7 @@ from tests.client.scripted_server import ScriptedServer
 from tests.conformance.clients import table
 from tests.conformance.clients.conftest import Runners
 from tests.conformance.clients.mutants import MUTANTS
-from tests.conformance.clients.play import play
+from tests.conformance.clients.play import PATIENCE_S, play
 from tests.conformance.clients.runners import LANGUAGES, Language, RunnerFailed, build, started
 from tests.conformance.clients.scenario import Scenario, scenarios
 from tests.conformance.clients.scripts import script
@@ -66,8 +66,10 @@ async def test_a_client_that_does_wrong_is_caught(world: World, name: str) -> No
     python = LANGUAGES["python"]
     runner_of = Language(python.name, name, (python.command[0], "-m", "tests.conformance.clients.mutants", name))
     async with started(runner_of) as runner:
+        # Where the mutant lets the harness wait in vain, not for long.
+        patience_s = 4.0 if "not enough" in mutant.saying else PATIENCE_S
         with pytest.raises(AssertionError, match=mutant.saying):
-            await play(world, runner, wanted, patience_s=4.0)
+            await play(world, runner, wanted, patience_s=patience_s)
 
 
 @pytest.mark.parametrize("language", PRESENT)
