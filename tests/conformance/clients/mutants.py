@@ -75,6 +75,10 @@ def _never_watch() -> None:
     Runner._watch = lambda *_: None  # type: ignore[method-assign]
 
 
+def _hear_no_heartbeats() -> None:
+    Runner._check = lambda self, call, _: self._cut(call, "nothing heard")  # type: ignore[method-assign, assignment]
+
+
 def _keep_fragments() -> None:
     Reader.reset = lambda self: None  # type: ignore[method-assign]
 
@@ -123,6 +127,15 @@ MUTANTS = {
     "retries nothing": Mutant(_retry_nothing, "errors-tried-again-while-open", "not enough"),
     "does not wait as long as it is told": Mutant(_hurry, "reconnecting-not-before-the-server-says", "only .* s after"),
     "waits for ever for a mute server": Mutant(_never_watch, "reconnecting-a-mute-server", "not enough"),
+    "leaves a server that sends heartbeats": Mutant(
+        _hear_no_heartbeats, "reconnecting-heartbeats-hold-a-session", "only .* s after the last heartbeat"
+    ),
+    "hammers a server that is not there": Mutant(
+        _hurry, "reconnecting-an-absent-server-is-not-hammered", "15 calls in"
+    ),
+    "hammers a server that ends its sessions": Mutant(
+        _hurry, "reconnecting-a-flapping-server-is-not-hammered", "15 calls in"
+    ),
     "puts fragments of two streams together": Mutant(_keep_fragments, "fragments-cut-between-fragments", "not enough"),
     "closes without its acks": Mutant(_close_without_acks, "basics-close-flushes-acks", "events are"),
     "forgets the reason": Mutant(_forget_the_reason, "errors-final-while-opening", "type is|reason is"),
