@@ -306,27 +306,27 @@ class Accounts:
     """The accounts of the process, by tenant; kept while the process lives, for there are as many as tenants."""
 
     def __init__(self, quotas_of: Callable[[str], Quotas], clock: Callable[[], float]) -> None:
-        """`quotas_of` says what a tenant may use now."""
+        """`quotas_of` says what a tenant may use now; `clock` is that of all rates, in seconds."""
         self._quotas_of = quotas_of
-        self._clock = clock
+        self.clock = clock
         self._accounts: dict[str, Account] = {}
         self.backlog = Backlog()
 
     def of(self, tenant: str) -> Account:
         account = self._accounts.get(tenant)
         if account is None:
-            account = Account(tenant, self._quotas_of(tenant), self._clock(), self.backlog)
+            account = Account(tenant, self._quotas_of(tenant), self.clock(), self.backlog)
             self._accounts[tenant] = account
         return account
 
     def read_wait_s(self, tenants: Collection[str]) -> float:
         """How long a stream of these tenants waits before its next read: as long as none of them may read."""
-        now_s = self._clock()
+        now_s = self.clock()
         return min((self.of(tenant).read_wait_s(now_s) for tenant in tenants), default=0.0)
 
     def read(self, tenants: Collection[str]) -> None:
         """A stream of these tenants is read once; each pays an equal part."""
-        now_s = self._clock()
+        now_s = self.clock()
         for tenant in tenants:
             self.of(tenant).read(1 / len(tenants), now_s)
 
@@ -335,7 +335,7 @@ class Accounts:
         for tenant, account in self._accounts.items():
             quotas = self._quotas_of(tenant)
             if quotas != account.quotas:
-                account.apply(quotas, self._clock())
+                account.apply(quotas, self.clock())
 
     def __iter__(self) -> Iterator[Account]:
         return iter(self._accounts.values())

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Set
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -128,12 +127,14 @@ class Service:
 
     def charge_cpu(self, tenant: str) -> Callable[[float], None]:
         """Charges a tenant for CPU beside the event loop, in seconds."""
-        account = self.hub.accounts.of(tenant)
-        return lambda cpu_s: account.charge(cpu_s / CPU_S_PER_REQUEST, time.monotonic())
+        accounts = self.hub.accounts
+        account = accounts.of(tenant)
+        return lambda cpu_s: account.charge(cpu_s / CPU_S_PER_REQUEST, accounts.clock())
 
     def charge_bytes(self, size: int) -> None:
         """Charges the caller for a request of so many bytes."""
-        self.hub.accounts.of(self.caller().tenant).charge(size / BYTES_PER_REQUEST, time.monotonic())
+        accounts = self.hub.accounts
+        accounts.of(self.caller().tenant).charge(size / BYTES_PER_REQUEST, accounts.clock())
 
     def key_of(self, spec: FeedSpec, tenant: str) -> StreamKey:
         """The stream key of a tenant's feed, with its policy. Raises NAMESPACE_DENIED, OPTION_REFUSED, QUOTA_EXCEEDED.
@@ -209,7 +210,8 @@ class Service:
         come faster than waiting helps."""
         identity = await self.auth.identify(context)
         _caller.set(identity)
-        wait_s = self.hub.accounts.of(identity.tenant).request(time.monotonic())
+        accounts = self.hub.accounts
+        wait_s = accounts.of(identity.tenant).request(accounts.clock())
         if wait_s > 0:
             await asyncio.sleep(wait_s)
         return identity
