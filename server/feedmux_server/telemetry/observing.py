@@ -269,7 +269,7 @@ class _TracedSession:
         if stream is not self._stream and isinstance(stream, SpanContext):
             self._stream = stream
             self._call.add_link(stream)
-        now_s = time.time()
+        now_s = asyncio.get_running_loop().time()
         if now_s < self._next_span_s:
             return
         self._next_span_s = now_s + DELIVERY_SPAN_EVERY_S
