@@ -3,7 +3,6 @@
 import asyncio
 import json
 import logging
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,12 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 from feedmux.v1 import feed_pb2
+from feedmux_server.core import pipeline_policy
+from feedmux_server.core.shared_stream import SharedStream
 from feedmux_server.embedded import RedisServer, ReplicaSet
-from tests.integration.servers import Here, serving, settings
-from tests.integration.wire import at, feed, seconds
+from feedmux_server.source.mongo import Source
+from tests.integration.servers import Here, serving, settings, until
+from tests.integration.wire import PATIENCE_S, at, feed, seconds
 
 EVENT_TIME_S = 1.0
 Documents = Database[dict[str, Any]]
@@ -30,33 +32,30 @@ def work(steps: int) -> dict[str, Any]:
     return {"$cond": [{"$gt": ["$fullDocument.slow", 0]}, {"$size": many}, 0]}
 
 
-def work_for(database: Documents, event_s: float) -> dict[str, Any]:
-    """An expression that takes MongoDB about so long for each event, as fast as this machine is now. `database.c` holds
-    a hundred documents at least."""
-
-    def steps(number: int, field: str) -> dict[str, Any]:
-        return {"$size": {"$map": {"input": {"$range": [0, number]}, "in": {"$add": ["$$this", field]}}}}
-
-    tried, documents = 6000, 100
-    began_s = time.monotonic()
-    stages: list[dict[str, Any]] = [{"$limit": documents}, {"$set": {"x": steps(tried, "$n")}}, {"$match": {"x": 5}}]
-    assert list(database["c"].aggregate(stages)) == []
-    return steps(int(tried * event_s * documents / (time.monotonic() - began_s)), "$fullDocument.n")
+def asleep(field: str) -> dict[str, Any]:
+    """An expression that takes as many milliseconds as `field` says, however fast the machine is; with `javascript`."""
+    return {"$function": {"body": "function(ms) { sleep(ms > 0 ? ms : 0); return 0; }", "args": [field], "lang": "js"}}
 
 
 def reached(time_: feed_pb2.ClusterTime) -> Timestamp:
     return Timestamp(time_.seconds, time_.increment)
 
 
+@pytest.fixture
+def javascript(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server accepts pipelines with `$function`: nothing else takes MongoDB a time that one can choose."""
+    monkeypatch.setattr(pipeline_policy, "OPERATORS_REFUSED", frozenset())
+
+
+def streams_of(here: Here, database: Documents) -> list[SharedStream]:
+    keyed = [each for each in here.server.service.hub.keyed() if each.key.spec.scope.database == database.name]
+    return [stream for each in keyed for stream in each.streams.streams]
+
+
 @pytest_asyncio.fixture
 async def here(mongo: ReplicaSet, redis_server: RedisServer) -> AsyncIterator[Here]:
     async with serving(settings(mongo.uri, redis_server.url, event_time_s=EVENT_TIME_S)) as here:
         yield here
-
-
-def active(client: MongoClient[dict[str, Any]], database: Documents) -> list[dict[str, Any]]:
-    wanted = {"ns": {"$regex": f"^{database.name}"}, "op": "getmore"}
-    return list(client.admin.aggregate([{"$currentOp": {}}, {"$match": wanted}]))
 
 
 async def test_a_feed_that_computes_too_long_on_one_event_ends(here: Here, database: Documents) -> None:
@@ -68,63 +67,97 @@ async def test_a_feed_that_computes_too_long_on_one_event_ends(here: Here, datab
     database["c"].insert_one({"slow": 0})
     for receiver in (slow, same, neighbour):
         await receiver.take(1)
+    [stream] = [each for each in streams_of(here, database) if len(each.subscribers) == 2]
     database["c"].insert_one({"slow": 1})
-    began_s = time.monotonic()
     await neighbour.take(1)
     for receiver in (slow, same):
-        ended = await receiver.end(30)
+        async with asyncio.timeout(PATIENCE_S):  # without an end, heartbeats go on
+            ended = await receiver.end()
         assert (ended.code, ended.reason) == ("FAILED_PRECONDITION", "PIPELINE_FAILED")
         assert "limits.event_time_s" in ended.message
-    # Twice the limit: first a batch takes too long, and then a single event. Looks are a second apart.
-    assert time.monotonic() - began_s < 2 * (EVENT_TIME_S + 2) + 3
+    assert stream.resumes == 1  # first a batch takes too long, and then a single event
     database["c"].insert_one({"slow": 0})
     await neighbour.take(1)
     neighbour.cancel()
 
 
 async def test_a_batch_of_many_events_is_no_event_that_takes_long(
-    here: Here, database: Documents, caplog: pytest.LogCaptureFixture
+    here: Here, database: Documents, mongo_client: MongoClient[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """MongoDB computes on all of a batch without a yield. Nothing is lost where the read is stopped and repeated."""
-    caplog.set_level(logging.WARNING)
+    stopped = 0
+    kill_operation = Source.kill_operation
+
+    def hold(mode: str) -> None:
+        """Reads of the collection, as one that computes and does not yield."""
+        data = {"nss": f"{database.name}.c", "shouldCheckForInterrupt": True}
+        command = {"configureFailPoint": "waitWithPinnedCursorDuringGetMoreBatch", "mode": mode}
+        mongo_client.admin.command(command if mode == "off" else {**command, "data": data})
+
+    async def killed(source: Source, *operation: Any) -> None:
+        """The next read is not held: no other one is looked at before this returns."""
+        nonlocal stopped
+        stopped += 1
+        await kill_operation(source, *operation)
+        hold("off")
+
+    monkeypatch.setattr(Source, "kill_operation", killed)
     start = here.api.watch(feed(database.name, "c"))
     opened = await start.opened()
     start.cancel()
     database["c"].insert_many([{"n": number} for number in range(1500)])
-    stages = json.dumps([{"$set": {"x": work_for(database, 8 * EVENT_TIME_S / 1500)}}])
-    receiver = here.api.watch(feed(database.name, "c", stages), at(position=opened.position))
-    events = await receiver.take(1500, 120)
+    hold("alwaysOn")
+    try:
+        receiver = here.api.watch(feed(database.name, "c", '[{"$set": {"x": 1}}]'), at(position=opened.position))
+        events = await receiver.take(1500)
+    finally:
+        hold("off")
     assert [each.document["fullDocument"]["n"] for each in events] == list(range(1500))
+    assert stopped == 1
     receiver.cancel()
-    assert "MongoDB takes too long" in caplog.text  # else this test shows nothing
 
 
+@pytest.mark.usefixtures("javascript")
 async def test_a_long_search_that_finds_nothing_goes_on(
-    here: Here, database: Documents, mongo_client: MongoClient[dict[str, Any]], caplog: pytest.LogCaptureFixture
+    here: Here, database: Documents, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
     start = here.api.watch(feed(database.name, "c"))
     opened = await start.opened()
     start.cancel()
-    database["c"].insert_many([{"n": number} for number in range(1000)])
-    stages = json.dumps([{"$set": {"x": work_for(database, 8 * EVENT_TIME_S / 1000)}}, {"$match": {"x": 5}}])
-    receiver = here.api.watch(
-        feed(database.name, "c", stages), at(position=opened.position), heartbeat_interval=seconds(1)
-    )
-    await receiver.opened()
-    longest_s = 0.0
-    until = database.client.admin.command("ping")["operationTime"]
-    while not receiver.progress or reached(receiver.progress[-1].cluster_time) < until:
-        for each in active(mongo_client, database):
-            longest_s = max(longest_s, each["microsecs_running"] / 1e6)
-        await receiver.during(0.2)
-    assert longest_s > 2 * EVENT_TIME_S  # else this test shows nothing
+    database["c"].insert_many([{"slow": 10} for _ in range(300)])
+    stages = json.dumps([{"$set": {"x": asleep("$fullDocument.slow")}}, {"$match": {"x": 5}}])
+    written = database.client.admin.command("ping")["operationTime"]
+    database.command("profile", 2)
+    try:
+        receiver = here.api.watch(
+            feed(database.name, "c", stages), at(position=opened.position), heartbeat_interval=seconds(1)
+        )
+        await receiver.opened()
+        await receiver.until(lambda: receiver.progress and reached(receiver.progress[-1].cluster_time) >= written)
+    finally:
+        database.command("profile", 0)
+    long = {"ns": f"{database.name}.c", "op": "getmore", "millis": {"$gte": 2000 * EVENT_TIME_S}}
+    assert database["system.profile"].count_documents(long) == 1
+    assert receiver.received == 0
     assert "MongoDB takes too long" not in caplog.text
     receiver.cancel()
 
 
-async def test_with_the_least_privileges(redis_server: RedisServer, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("javascript")
+async def test_with_the_least_privileges(
+    redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is under way on one's own account may be seen and killed without any."""
+    killed = 0
+    kill_operation = Source.kill_operation
+
+    async def kill(source: Source, *operation: Any) -> None:
+        nonlocal killed
+        await kill_operation(source, *operation)
+        killed += 1
+
+    monkeypatch.setattr(Source, "kill_operation", kill)
     key = tmp_path / "key"
     key.write_text("members of one set know it")
     key.chmod(0o600)
@@ -138,19 +171,31 @@ async def test_with_the_least_privileges(redis_server: RedisServer, tmp_path: Pa
             configuration = settings(uri, redis_server.url, event_time_s=EVENT_TIME_S)
             del configuration["sources"]["other"]
             async with serving(configuration) as here:
-                receiver = here.api.watch(feed("shop", "c", json.dumps([{"$set": {"x": work(60)}}])))
+                receiver = here.api.watch(
+                    feed("shop", "c", json.dumps([{"$set": {"x": asleep("$fullDocument.slow")}}]))
+                )
                 await receiver.opened()
-                admin["shop"]["c"].insert_one({"slow": 1})
-                assert (await receiver.end(30)).reason == "PIPELINE_FAILED"
-                killed = {"$match": {"ns": "shop.c", "op": "getmore", "killPending": {"$ne": True}}}
-                assert not list(admin.admin.aggregate([{"$currentOp": {"allUsers": True}}, killed]))
+                admin["shop"]["c"].insert_one({"slow": 3_600_000})
+                async with asyncio.timeout(PATIENCE_S):
+                    assert (await receiver.end()).reason == "PIPELINE_FAILED"
+                under_way: list[dict[str, Any]] = [
+                    {"$currentOp": {"allUsers": True}},
+                    {"$match": {"ns": "shop.c", "op": "getmore"}},
+                ]
+                await until(lambda: not list(admin.admin.aggregate(under_way)))
+                await until(lambda: killed == 2)  # the read of a batch, and that of the event alone
 
 
-async def test_a_feed_that_waits_goes_on(here: Here, database: Documents) -> None:
-    receiver = here.api.watch(feed(database.name, "c", '[{"$match": {"operationType": "insert"}}]'))
-    await receiver.opened()
-    await asyncio.sleep(0)
-    await receiver.quiet(3 * EVENT_TIME_S)
-    database["c"].insert_one({})
-    await receiver.take(1)
-    receiver.cancel()
+async def test_a_feed_that_waits_goes_on(mongo: ReplicaSet, redis_server: RedisServer, database: Documents) -> None:
+    """Each of its reads waits for an event for longer than MongoDB may compute on one, without a yield."""
+    limits = {"event_time_s": EVENT_TIME_S, "max_await_ms": int(3000 * EVENT_TIME_S)}
+    async with serving(settings(mongo.uri, redis_server.url, **limits)) as here:
+        receiver = here.api.watch(feed(database.name, "c", '[{"$match": {"operationType": "insert"}}]'))
+        await receiver.opened()
+        [stream] = streams_of(here, database)
+        begun = stream.batches_read
+        await until(lambda: stream.batches_read >= begun + 2 or stream.resumes)
+        assert stream.resumes == 0
+        database["c"].insert_one({})
+        await receiver.take(1)
+        receiver.cancel()
