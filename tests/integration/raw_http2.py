@@ -3,8 +3,10 @@
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
+
+from tests.integration.wire import PATIENCE_S
 
 _DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GOAWAY, _WINDOW = 0, 1, 3, 4, 6, 7, 8
 _END_HEADERS, _ACK = 4, 1
@@ -116,13 +118,16 @@ class RawConnection:
             self.ended.add(number)
 
 
-def pump_all(connections: Sequence[RawConnection], for_s: float) -> int:
-    """Sends as much as the server takes in this time; how many bytes."""
-    until_s, sent = time.monotonic() + for_s, 0
-    while time.monotonic() < until_s:
-        sent += sum(each.pump() for each in connections)
-        time.sleep(0.005)
-    return sent
+def pump_until(connections: Sequence[RawConnection], condition: Callable[[], object]) -> None:
+    """Sends as much as the server takes, until the condition holds and the server takes no more for now."""
+    give_up_s = time.monotonic() + PATIENCE_S
+    while True:
+        sent = sum(each.pump() for each in connections)
+        if not sent and condition():
+            return
+        ended = sum(len(each.ended) for each in connections)
+        assert time.monotonic() < give_up_s, f"the condition does not hold after {PATIENCE_S} s; {ended} streams ended"
+        time.sleep(0 if sent else 0.005)
 
 
 def _frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:

@@ -3,7 +3,7 @@
 import asyncio
 import gzip
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,10 @@ from pymongo.database import Database
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.embedded import RedisServer, ReplicaSet
-from feedmux_server.rpc import health_service
+from feedmux_server.rpc import health, health_service
+from feedmux_server.rpc.receiving import RequestLimits
 from feedmux_server.tenants.registry import hash_key
-from tests.integration.raw_http2 import RawConnection, pump_all
+from tests.integration.raw_http2 import RawConnection, pump_until
 from tests.integration.servers import (
     KEY_A,
     KEY_B,
@@ -29,11 +30,13 @@ from tests.integration.servers import (
     tenants_file,
     until,
 )
-from tests.integration.wire import Refused, Session, feed, refused
+from tests.integration.wire import PATIENCE_S, Refused, Session, feed, refused
 
 Documents = Database[dict[str, Any]]
 Limited = Callable[..., AbstractAsyncContextManager[Here]]
 UNFINISHED = 250_000
+MOST_S = 120
+"""The longest `first_message_s`: no request is too late for it."""
 CREATE = "/feedmux.v1.Subscriptions/CreateSubscription"
 DATA_METHODS = (
     "/feedmux.v1.ChangeFeed/Subscribe",
@@ -86,11 +89,15 @@ def connected(port: int, count: int) -> Iterator[list[RawConnection]]:
         yield [stack.enter_context(RawConnection(port)) for _ in range(count)]
 
 
+def ended(connections: Iterable[RawConnection]) -> int:
+    return sum(len(each.ended) for each in connections)
+
+
 async def test_unfinished_requests_without_credentials_hold_little(
     mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     """800 requests of 250 KB that never end, to every kind of method of every port: 200 MB if they were received."""
-    configuration = configured(mongo, redis_server, tmp_path, first_message_s=60)
+    configuration = configured(mongo, redis_server, tmp_path, first_message_s=MOST_S)
     async with server_process(configuration, tmp_path) as server, server.api(KEY_A) as api:
         await api.page()
         pid = server.process.pid
@@ -104,7 +111,9 @@ async def test_unfinished_requests_without_credentials_hold_little(
                     for number in range(50 if port != server.ports[0] else 60):
                         connection.call(methods[number % len(methods)], unfinished=UNFINISHED)
                     attackers.append(connection)
-            await asyncio.to_thread(pump_all, attackers, 3.0)
+            # On each port, few calls are waited for: of health, and of reflection.
+            waiting = len(ports) * 2 * health_service.RECEIVING_MAX
+            await asyncio.to_thread(pump_until, attackers, lambda: ended(attackers) >= 800 - waiting)
             held = resident_mib(pid) - before
             # The tenant is served meanwhile.
             await api.page()
@@ -127,8 +136,7 @@ async def test_compressed_requests_are_not_larger_than_others(
                 for method, metadata in (("/grpc.health.v1.Health/Check", ()), (CREATE, known)):
                     for _ in range(3):
                         connection.call(method, (("grpc-encoding", "gzip"), *metadata), compressed=bomb)
-            await asyncio.to_thread(pump_all, connections, 3.0)
-            assert all(len(connection.ended) == 6 for connection in connections)
+            await asyncio.to_thread(pump_until, connections, lambda: ended(connections) == 18)
         await api.page()
         assert resident_mib(server.process.pid, "VmHWM") - before < 60
 
@@ -151,8 +159,8 @@ async def end_of(call: Any) -> Refused:
     return await Session(call, 1 << 20).end()
 
 
-async def test_streams_without_an_open_count_and_end(limited: Limited, database: Documents) -> None:
-    async with limited({"streams": 4}, first_message_s=1.5) as here, here.api.with_key(KEY_B) as other:
+async def test_streams_without_an_open_count(limited: Limited, database: Documents) -> None:
+    async with limited({"streams": 4}, first_message_s=MOST_S) as here, here.api.with_key(KEY_B) as other:
         account = here.server.service.hub.accounts.of("a")
         calls = [await silent(here) for _ in range(4)]
         await until(lambda: account.streams == 4)
@@ -160,19 +168,28 @@ async def test_streams_without_an_open_count_and_end(limited: Limited, database:
         assert {(each.code, each.metadata["quota"]) for each in more} == {("RESOURCE_EXHAUSTED", "streams")}
         session = await other.open(feed=feed(database.name, "c"))
         session.cancel()
-        ends = [await end_of(each) for each in calls]
+        calls.pop().cancel()
+        await until(lambda: account.streams == 3)
+        opened = await here.api.open(feed=feed(database.name, "c"))
+        for each in (opened, *calls):
+            each.cancel()
+        await until(lambda: (account.streams, here.server.service.streams) == (0, 0))
+
+
+async def test_calls_without_a_request_end(limited: Limited) -> None:
+    async with limited(first_message_s=0.3) as here:
+        account = here.server.service.hub.accounts.of("a")
+        ends = [await end_of(await silent(here)), await refused(get_subscription(here))]
         assert {(each.reason, each.metadata["quota"]) for each in ends} == {("QUOTA_EXCEEDED", "first_message_s")}
         assert all(each.retry_s for each in ends)
-        await until(lambda: (account.streams, here.server.service.streams) == (0, 0))
-        opened = await here.api.open(feed=feed(database.name, "c"))
-        opened.cancel()
+        await until(lambda: (account.streams, account.calls, here.server.service.streams) == (0, 0, 0))
 
 
 async def test_streams_without_an_open_count_for_the_server(limited: Limited, database: Documents) -> None:
-    async with limited(sessions=3) as here, here.api.with_key(KEY_B) as other:
+    async with limited(sessions=3, first_message_s=MOST_S) as here, here.api.with_key(KEY_B) as other:
         calls = [await silent(here) for _ in range(3)]
         await until(lambda: here.server.service.streams == 3)
-        outcome = await other.watch(feed(database.name, "c")).end()
+        outcome = await refused(other.watch(feed(database.name, "c")).opened())
         assert (outcome.reason, outcome.metadata["quota"]) == ("QUOTA_EXCEEDED", "sessions")
         calls[0].cancel()
         await until(lambda: here.server.service.streams == 2)
@@ -183,29 +200,38 @@ async def test_streams_without_an_open_count_for_the_server(limited: Limited, da
             call.cancel()
 
 
-async def test_calls_without_a_request_count_and_end(limited: Limited) -> None:
-    async with limited({"calls": 2}, first_message_s=1.0) as here:
+def get_subscription(here: Here) -> Any:
+    """A call without its request."""
+    method: Any = here.api.channel.stream_unary("/feedmux.v1.Subscriptions/GetSubscription")
+    return method(metadata=here.api.metadata)
+
+
+async def test_calls_without_a_request_count(limited: Limited) -> None:
+    async with limited({"calls": 2}, first_message_s=MOST_S) as here:
         account = here.server.service.hub.accounts.of("a")
-        method: Any = here.api.channel.stream_unary("/feedmux.v1.Subscriptions/GetSubscription")
-        calls = [method(metadata=here.api.metadata) for _ in range(2)]
+        calls = [get_subscription(here) for _ in range(2)]
         await until(lambda: account.calls == 2)
         assert (await refused(here.api.page())).metadata["quota"] == "calls"
-        outcomes = [await refused(call) for call in calls]
-        assert {each.metadata["quota"] for each in outcomes} == {"first_message_s"}
+        for each in calls:
+            each.cancel()
         await until(lambda: account.calls == 0)
         await here.api.page()
-        ended = method(metadata=here.api.metadata)
-        await ended.done_writing()
-        assert (await refused(ended)).reason == "MESSAGE_INVALID"
+        without = get_subscription(here)
+        await without.done_writing()
+        assert (await refused(without)).reason == "MESSAGE_INVALID"
 
 
 async def test_connections_are_limited(limited: Limited) -> None:
     async with limited(connections=10) as here:
         await here.api.page()
         with connected(here.api.data_port, 20) as connections:
-            await until(lambda: (pump_all(connections, 0.05), sum(each.closed for each in connections))[1] >= 11)
-            assert sum(each.closed for each in connections) <= 11
+
+            def closed() -> int:
+                return sum(each.closed for each in connections)
+
+            await asyncio.to_thread(pump_until, connections, lambda: closed() >= 11)
             await here.api.page()
+            assert closed() == 11
         async with here.api.with_key(KEY_B) as other:
             await until(lambda: _answers(other))
 
@@ -259,18 +285,23 @@ async def test_health_is_watched_by_so_many(limited: Limited, monkeypatch: pytes
         await until(watches_again)
 
 
-async def test_unfinished_checks_do_not_keep_a_probe_waiting(limited: Limited) -> None:
+async def test_unfinished_checks_do_not_keep_a_probe_waiting(limited: Limited, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would wait for an hour. A newer call ends the oldest of them."""
+    patient = RequestLimits(first_message_s=3600)
+    monkeypatch.setattr(health, "Unnamed", lambda _=None: health_service.Unnamed(patient))
     async with limited() as here, grpc.aio.insecure_channel(f"127.0.0.1:{here.api.health_port}") as channel:
-        health: Any = health_pb2_grpc.HealthStub(channel)
+        stub: Any = health_pb2_grpc.HealthStub(channel)
         with connected(here.api.health_port, 2) as connections:
             for connection in connections:
                 for _ in range(100):
                     connection.call("/grpc.health.v1.Health/Check", unfinished=1_000)
-            await asyncio.to_thread(pump_all, connections, 0.5)
-            answer = await health.Check(health_pb2.HealthCheckRequest(service="liveness"), timeout=3)
+            most = 200 - health_service.RECEIVING_MAX
+            await asyncio.to_thread(pump_until, connections, lambda: ended(connections) >= most)
+            assert ended(connections) == most
+            answer = await stub.Check(health_pb2.HealthCheckRequest(service="liveness"), timeout=PATIENCE_S)
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
-            await asyncio.to_thread(pump_all, connections, 0.2)
-            assert sum(len(connection.ended) for connection in connections) >= 200 - health_service.RECEIVING_MAX
+            await asyncio.to_thread(pump_until, connections, lambda: ended(connections) > most)
+            assert ended(connections) == most + 1
 
 
 async def test_a_watcher_that_does_not_read_keeps_nobody_waiting(limited: Limited) -> None:
@@ -292,10 +323,10 @@ async def test_a_watcher_that_does_not_read_keeps_nobody_waiting(limited: Limite
         assert here
 
 
-async def test_an_open_that_comes_late_but_in_time(limited: Limited, database: Documents) -> None:
-    async with limited(first_message_s=5) as here:
+async def test_an_open_may_come_after_the_call(limited: Limited, database: Documents) -> None:
+    async with limited(first_message_s=MOST_S) as here:
         call = await silent(here)
-        await asyncio.sleep(0.3)
+        await until(lambda: here.server.service.streams == 1)
         session = Session(call, 1 << 20)
         await session.send(open=wire.Open(feed=feed(database.name, "c")))
         await session.opened()
