@@ -5,11 +5,14 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
+from feedmux_server.embedded import RedisServer, ReplicaSet
 from feedmux_server.source import history_reads, reader
-from tests.integration.servers import Here, until
-from tests.integration.wire import LATEST, Api, at, feed
+from tests.integration.servers import serving, settings, until
+from tests.integration.wire import LATEST, at, feed
 
 Documents = Database[dict[str, Any]]
+PIPELINES = {"": 0, '[{"$match": {"fullDocument.n": 2}}]': 2}
+"""With the number of the first event that each delivers."""
 
 
 def now_s(database: Documents) -> int:
@@ -18,26 +21,33 @@ def now_s(database: Documents) -> int:
     return int(database.client.admin.command("hello")["operationTime"].time)
 
 
-@pytest.mark.parametrize("pipeline", ["", '[{"$match": {"fullDocument.n": 2}}]'])
 async def test_history_waits_for_a_turn_and_the_head_does_not(
-    here: Here, api: Api, database: Documents, monkeypatch: pytest.MonkeyPatch, pipeline: str
+    mongo: ReplicaSet, redis_server: RedisServer, database: Documents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history_reads, "TURN_MAX_S", 3600.0)
-    monkeypatch.setattr(reader, "HISTORY_S", 2)
-    reads = here.server.service.hub.source("main").history_reads
-    old = (await api.resolve(feed(database.name, "c"), LATEST)).position
-    database.c.insert_many([{"n": n} for n in range(3)])
-    begin_s = now_s(database)
-    await until(lambda: now_s(database) > begin_s + 3)
-    head = api.watch(feed=feed(database.name, "c"), start=LATEST)
-    await head.opened()
-    turns = []
-    while (turn := reads.try_begin()) is not None:
-        turns.append(turn)
-    late = api.watch(feed=feed(database.name, "c", pipeline), start=at(position=old))
-    await until(lambda: bool(reads._waiting))
-    database.c.insert_one({"n": 3})
-    assert [event.n for event in await head.take(1)] == [3]
-    for turn in turns:
-        turn.end()
-    assert [event.n for event in await late.take(1)] == [2 if pipeline else 0]
+    async with serving(settings(mongo.uri, redis_server.url)) as here:
+        api, reads = here.api, here.server.service.hub.source("main").history_reads
+        old = (await api.resolve(feed(database.name, "c"), LATEST)).position
+        database.c.insert_many([{"n": n} for n in range(3)])
+        begin_s = now_s(database)
+        await until(lambda: now_s(database) > begin_s + 2)
+        await api.resolve(feed(database.name, "c"), LATEST)  # the server has seen the time
+        turns = []
+        while (turn := reads.try_begin()) is not None:
+            turns.append(turn)
+        monkeypatch.setattr(reader, "HISTORY_S", 1)
+        late = [api.watch(feed=feed(database.name, "c", pipeline), start=at(position=old)) for pipeline in PIPELINES]
+        await until(lambda: len(reads._waiting) == len(late))
+        # From here on no stream can come to lag so far that it reads history.
+        monkeypatch.setattr(reader, "HISTORY_S", 3600)
+        head = api.watch(feed=feed(database.name, "d"), start=LATEST)
+        await head.opened()
+        database.d.insert_one({"n": 3})
+        assert [event.n for event in await head.take(1)] == [3]
+        assert len(reads._waiting) == len(late)
+        for turn in turns:
+            turn.end()
+        for each, first in zip(late, PIPELINES.values(), strict=True):
+            assert [event.n for event in await each.take(1)] == [first]
+        for receiver in (head, *late):
+            receiver.cancel()
