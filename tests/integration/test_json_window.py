@@ -9,11 +9,11 @@ from pymongo.database import Database
 
 import feedmux
 from tests.integration.servers import Here
+from tests.integration.wire import PATIENCE_S
 
 Documents = Database[dict[str, Any]]
 WINDOW_BYTES = 32 * 1024
 SMALL, LARGE = 12_500, 6
-STANDSTILL_S = 15.0
 
 
 @pytest.mark.parametrize("wire_format", ["extended_json_relaxed", "extended_json_canonical"])
@@ -29,7 +29,7 @@ async def test_a_small_window_never_runs_dry(here: Here, database: Documents, wi
             database.c.insert_many([{"n": SMALL + n, "pad": "é" * 100_000} for n in range(LARGE)])
             database.c.insert_one({"n": SMALL + LARGE})
             for wanted in range(SMALL + LARGE + 1):
-                async with asyncio.timeout(STANDSTILL_S):
+                async with asyncio.timeout(PATIENCE_S):
                     event = await session.next()
                 found = json.loads(event.raw)["fullDocument"]["n"]
                 assert (int(found["$numberInt"]) if isinstance(found, dict) else found) == wanted
