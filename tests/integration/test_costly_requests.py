@@ -51,7 +51,9 @@ async def test_costly_pipelines_do_not_delay_a_neighbour(
             for number in range(EVENTS):
                 database.quiet.insert_one({"n": number})
                 assert await session.numbers(1) == [number]
-            another = await neighbour.open(feed=feed(database.name, "other", '[{"$match": {"operationType": "insert"}}]'))
+            another = await neighbour.open(
+                feed=feed(database.name, "other", '[{"$match": {"operationType": "insert"}}]')
+            )
             assert len(checks._coming) == len(opening)
             assert not any(each.done() for each in opening)
         finally:
