@@ -18,7 +18,7 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.fanout.session import order_bytes
 from feedmux_server.source.mongo import Source
-from tests.integration.servers import Here
+from tests.integration.servers import Here, until
 from tests.integration.wire import EARLIEST, LATEST, Api, at, feed, refused
 
 Documents = Database[dict[str, Any]]
@@ -155,8 +155,18 @@ async def test_a_stored_position_of_a_mongodb_that_was_restored(
 async def test_now_is_not_the_future(api: Api, database: Documents, name: str) -> None:
     """What `latest` gives lies one after MongoDB's operation time, and this second may not have begun there."""
     wanted = feed(database.name, "c")
-    for _ in range(3):
+
+    def clocks() -> tuple[int, int]:
+        """Seconds: MongoDB's own, and its operation time, which stands still while nothing is written."""
         hello = database.client.admin.command("hello")
+        return int(hello["localTime"].replace(tzinfo=UTC).timestamp()), hello["operationTime"].time
+
+    def idle() -> bool:
+        own_s, written_s = clocks()
+        return own_s > written_s
+
+    await until(idle)
+    for _ in range(3):
         now = await api.resolve(wanted, LATEST)
         starts = [
             at(position=now.position),
@@ -166,7 +176,7 @@ async def test_now_is_not_the_future(api: Api, database: Documents, name: str) -
                     now.cluster_time.seconds << 32 | now.cluster_time.increment
                 ).raw
             ),
-            at(time=timestamp_pb2.Timestamp(seconds=int(hello["localTime"].replace(tzinfo=UTC).timestamp()))),
+            at(time=timestamp_pb2.Timestamp(seconds=clocks()[0])),
         ]
         for start in starts:
             receiver = api.watch(wanted, start)
@@ -209,10 +219,10 @@ async def test_neighbours_get_their_events_while_somebody_tries(
     now_s = await mongodb_s(api, feeds[0])
     future = ResumeToken.high_water_mark(now_s + AHEAD_S << 32)
     receivers = []
-    attacks = [0] * len(feeds)
+    attacks, over = [0] * len(feeds), asyncio.Event()
 
     async def attack(index: int, wanted: feed_pb2.Feed) -> None:
-        while True:
+        while not over.is_set():
             seconds = await mongodb_s(api, wanted)
             for start in (
                 at(position=await position_of(here, tenant, wanted, future)),
@@ -239,9 +249,8 @@ async def test_neighbours_get_their_events_while_somebody_tries(
                 assert await receiver.numbers(1) == [n]
             n += 1
     finally:
-        for task in attackers:
-            task.cancel()
-        await asyncio.gather(*attackers, return_exceptions=True)
+        over.set()
+        await asyncio.gather(*attackers)
     for receiver in receivers:
         receiver.cancel()
 
