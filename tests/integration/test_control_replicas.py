@@ -185,7 +185,7 @@ async def test_a_script_that_redis_forgot_is_confirmed_too(pair: tuple[RedisServ
         replica.resume()
 
 
-async def test_what_is_rejected_is_not_waited_for(pair: tuple[RedisServer, RedisServer]) -> None:
+async def test_a_rejection_needs_no_replica(pair: tuple[RedisServer, RedisServer]) -> None:
     primary, replica = pair
     async with connected(primary.url) as store:
         await create(store, "t", "s")
