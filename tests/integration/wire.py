@@ -176,7 +176,7 @@ class Receiver:
 
     async def rest(self) -> list[Event]:
         """All events up to an end with OK."""
-        assert await self.end(30.0) == Refused("OK", "")
+        assert await self.end() == Refused("OK", "")
         return await self.take(len(self._pending))
 
     async def until(self, condition: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
