@@ -1,17 +1,16 @@
 """A session's acks on their way to Redis: none is forgotten, whatever comes between a request and its answer."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.lease import LeaseRules
-from feedmux_server.state.batcher import CommitBatcher
+from feedmux_server.state.batcher import BACKOFF_FIRST_S, BACKOFF_MAX_S, CommitBatcher
 from feedmux_server.state.handle import CommitHandle
 from feedmux_server.state.model import (
     CommitOutcome,
@@ -24,9 +23,13 @@ from feedmux_server.state.model import (
     StoredSubscription,
 )
 from feedmux_server.telemetry.observer import NOBODY
-from tests.integration.state_support import Recorder, place, submit, until
+from tests.integration.state_support import Recorder, place, running, submit, until
+from tests.virtual_time import in_virtual_time
 
 LEASE = Lease("t", "s", 7, "nonce", "me")
+LEASE_S = 30.0
+SOON_S = 5.0
+"""Much longer than the interval of commits, and before a lease is renewed."""
 
 
 def stored_at(number: int) -> StoredSubscription:
@@ -146,10 +149,12 @@ def test_availability_is_told_when_it_changes_and_ended_by_an_answer() -> None:
 class SlowStore:
     """A store that answers when it is told to, and remembers what it was sent."""
 
-    rules: LeaseRules = field(default_factory=lambda: LeaseRules(lease_s=30.0, tombstone_s=3600.0))
+    rules: LeaseRules = field(default_factory=lambda: LeaseRules(lease_s=LEASE_S, tombstone_s=3600.0))
     observer: Any = NOBODY
     sent: list[Place | None] = field(default_factory=list)
     leases: list[Lease] = field(default_factory=list)
+    trips: list[tuple[float, int]] = field(default_factory=list)
+    """When it was asked, and for how many sessions."""
     asked: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     answers: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     outcome: CommitOutcome | FeedmuxError | None = None
@@ -159,6 +164,7 @@ class SlowStore:
     async def commit_many(self, requests: Sequence[CommitRequest]) -> Sequence[CommitOutcome]:
         self.sent += [request.place for request in requests]
         self.leases += [request.lease for request in requests]
+        self.trips.append((asyncio.get_running_loop().time(), len(requests)))
         self.asked.release()
         await self.answers.acquire()
         if isinstance(self.outcome, FeedmuxError):
@@ -170,8 +176,7 @@ class SlowStore:
 
     async def was_asked(self) -> None:
         """Once more than it was waited for before."""
-        async with asyncio.timeout(5):
-            await self.asked.acquire()
+        await self.asked.acquire()
 
     async def restore_many(self, requests: Sequence[RestoreRequest]) -> None:
         self.restored += requests
@@ -180,137 +185,140 @@ class SlowStore:
         self.released.append(lease)
 
 
-@pytest_asyncio.fixture
-async def slow() -> AsyncIterator[tuple[SlowStore, CommitBatcher, CommitHandle, Recorder]]:
+def unrun(answers: int = 1000) -> tuple[SlowStore, CommitBatcher]:
+    """A batcher whose task does not run, and a store that answers so many requests at once."""
     store: Any = SlowStore()
-    batcher = CommitBatcher(store, interval_s=0.001)
+    store.answers = asyncio.Semaphore(answers)
+    return store, CommitBatcher(store, interval_s=0.001, clock=asyncio.get_running_loop().time)
+
+
+@asynccontextmanager
+async def slow() -> AsyncIterator[tuple[SlowStore, CommitBatcher, CommitHandle, Recorder]]:
+    """A running batcher with one session, and a store that answers nothing yet."""
+    store, batcher = unrun(answers=0)
     recorder = Recorder()
     handle = batcher.attach(LEASE, stored_at(0), recorder)
-    task = asyncio.create_task(batcher.run())
-    yield store, batcher, handle, recorder
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
+    async with running(batcher):
+        yield store, batcher, handle, recorder
 
 
-Slow = tuple[SlowStore, CommitBatcher, CommitHandle, Recorder]
-
-
-async def test_the_batcher_sends_what_came_while_it_waited(slow: Slow) -> None:
-    store, _, handle, recorder = slow
-    submit(handle, 1)
-    await store.was_asked()
-    submit(handle, 2)
-    store.answers.release()
-    await store.was_asked()  # by itself: nobody submits again
-    assert store.sent == [place(1), place(2)]
-    store.answers.release()
-    await until(lambda: len(recorder.commits) == 2)
-    assert recorder.commits[-1] == (2, place(2).position)
-    await asyncio.sleep(0.02)
-    assert store.sent == [place(1), place(2)], "and then there is nothing to send"
-
-
-async def test_a_flush_meanwhile_waits_for_its_own_ack(slow: Slow) -> None:
-    store, _, handle, recorder = slow
-    submit(handle, 1)
-    await store.was_asked()
-    submit(handle, 2)
-    flushing = asyncio.create_task(handle.flush(5.0))
-    store.answers.release()
-    await store.was_asked()
-    await asyncio.sleep(0.02)
-    assert not flushing.done(), "the answer to the first is none to the second"
-    store.answers.release()
-    await flushing
-    assert recorder.commits == [(1, place(1).position), (2, place(2).position)]
-    await handle.flush(5.0)
-    assert len(store.sent) == 2
-
-
-async def test_a_detach_meanwhile_stores_the_last_ack_and_releases(slow: Slow) -> None:
-    store, batcher, handle, _ = slow
-    submit(handle, 1)
-    await store.was_asked()
-    submit(handle, 2)
-    detaching = asyncio.create_task(handle.detach(5.0))
-    for _ in range(2):
+@in_virtual_time
+async def test_the_batcher_sends_what_came_while_it_waited() -> None:
+    async with slow() as (store, _, handle, recorder):
+        submit(handle, 1)
+        await store.was_asked()
+        submit(handle, 2)
         store.answers.release()
-    await detaching
-    assert store.sent == [place(1), place(2)]
-    assert store.released == [LEASE]
-    assert (handle.waiting, handle.attached, batcher.waiting) == (None, False, 0)
-    submit(handle, 3)
-    await asyncio.sleep(0.02)
-    assert store.sent == [place(1), place(2)]
-
-
-async def test_a_flush_ends_in_time_and_with_the_fence(slow: Slow) -> None:
-    store, _, handle, recorder = slow
-    submit(handle, 1)
-    with pytest.raises(FeedmuxError) as caught:
-        await handle.flush(0.05)
-    assert caught.value.reason is ErrorReason.STATE_UNAVAILABLE
-    assert handle.request().place == place(1), "it waits on"
-    store.outcome = CommitOutcome(CommitStatus.FENCED, cause=FenceCause.UPDATE)
-    flushing = asyncio.create_task(handle.flush(5.0))
-    for _ in range(3):
+        await store.was_asked()  # by itself: nobody submits again
+        assert store.sent == [place(1), place(2)]
         store.answers.release()
-    with pytest.raises(FeedmuxError) as fenced:
+        await until(lambda: len(recorder.commits) == 2)
+        assert recorder.commits[-1] == (2, place(2).position)
+        await asyncio.sleep(SOON_S)
+        assert store.sent == [place(1), place(2)], "and then there is nothing to send"
+
+
+@in_virtual_time
+async def test_a_flush_meanwhile_waits_for_its_own_ack() -> None:
+    async with slow() as (store, _, handle, recorder):
+        submit(handle, 1)
+        await store.was_asked()
+        submit(handle, 2)
+        flushing = asyncio.create_task(handle.flush(2 * SOON_S))
+        store.answers.release()
+        await store.was_asked()
+        await asyncio.sleep(SOON_S)
+        assert not flushing.done(), "the answer to the first is none to the second"
+        store.answers.release()
         await flushing
-    assert (fenced.value.reason, recorder.causes) == (ErrorReason.FENCED, ["UPDATE"])
+        assert recorder.commits == [(1, place(1).position), (2, place(2).position)]
+        await handle.flush(5.0)
+        assert len(store.sent) == 2
 
 
-async def test_an_answer_that_comes_after_the_detach_fences_nobody(slow: Slow) -> None:
-    store, _, handle, recorder = slow
-    submit(handle, 1)
-    await store.was_asked()
-    await handle.detach(0.02)
-    store.outcome = CommitOutcome(CommitStatus.FENCED, cause=FenceCause.LEASE)
-    store.answers.release()
-    await asyncio.sleep(0.02)
-    assert (recorder.causes, recorder.commits) == ([], [])
+@in_virtual_time
+async def test_a_detach_meanwhile_stores_the_last_ack_and_releases() -> None:
+    async with slow() as (store, batcher, handle, _):
+        submit(handle, 1)
+        await store.was_asked()
+        submit(handle, 2)
+        detaching = asyncio.create_task(handle.detach(5.0))
+        for _ in range(2):
+            store.answers.release()
+        await detaching
+        assert store.sent == [place(1), place(2)]
+        assert store.released == [LEASE]
+        assert (handle.waiting, handle.attached, batcher.waiting) == (None, False, 0)
+        submit(handle, 3)
+        await asyncio.sleep(SOON_S)
+        assert store.sent == [place(1), place(2)]
 
 
-async def test_commits_flow_again_by_themselves(slow: Slow) -> None:
-    store, batcher, handle, recorder = slow
-    store.outcome = FeedmuxError(ErrorReason.STATE_UNAVAILABLE, "away")
-    for _ in range(100):
+@in_virtual_time
+async def test_a_flush_ends_in_time_and_with_the_fence() -> None:
+    async with slow() as (store, _, handle, recorder):
+        submit(handle, 1)
+        with pytest.raises(FeedmuxError) as caught:
+            await handle.flush(0.05)
+        assert asyncio.get_running_loop().time() == 0.05
+        assert caught.value.reason is ErrorReason.STATE_UNAVAILABLE
+        assert handle.request().place == place(1), "it waits on"
+        store.outcome = CommitOutcome(CommitStatus.FENCED, cause=FenceCause.UPDATE)
+        flushing = asyncio.create_task(handle.flush(5.0))
+        for _ in range(3):
+            store.answers.release()
+        with pytest.raises(FeedmuxError) as fenced:
+            await flushing
+        assert (fenced.value.reason, recorder.causes) == (ErrorReason.FENCED, ["UPDATE"])
+
+
+@in_virtual_time
+async def test_an_answer_that_comes_after_the_detach_fences_nobody() -> None:
+    async with slow() as (store, _, handle, recorder):
+        submit(handle, 1)
+        await store.was_asked()
+        await handle.detach(0.02)
+        store.outcome = CommitOutcome(CommitStatus.FENCED, cause=FenceCause.LEASE)
         store.answers.release()
-    submit(handle, 1)
-    await until(lambda: recorder.available == [False])
-    assert not batcher.available
-    submit(handle, 2)
-    store.outcome = None
-    await until(lambda: recorder.commits == [(2, place(2).position)])
-    assert (recorder.available, batcher.available) == ([False, True], True)
+        await asyncio.sleep(SOON_S)
+        assert (recorder.causes, recorder.commits) == ([], [])
 
 
-async def test_lost_state_is_restored_and_the_ack_is_sent_again(slow: Slow) -> None:
-    store, _, handle, recorder = slow
-    store.outcome = CommitOutcome(CommitStatus.MISSING)
-    submit(handle, 1)
-    await store.was_asked()
-    store.answers.release()
-    await store.was_asked()
-    assert [each.stored for each in store.restored] == [stored_at(0)]
-    store.outcome = None
-    store.answers.release()
-    await until(lambda: recorder.commits == [(1, place(1).position)])
-    assert recorder.causes == []
+@in_virtual_time
+async def test_commits_flow_again_by_themselves() -> None:
+    async with slow() as (store, batcher, handle, recorder):
+        store.outcome = FeedmuxError(ErrorReason.STATE_UNAVAILABLE, "away")
+        for _ in range(100):
+            store.answers.release()
+        submit(handle, 1)
+        await until(lambda: recorder.available == [False])
+        assert not batcher.available
+        submit(handle, 2)
+        store.outcome = None
+        await until(lambda: recorder.commits == [(2, place(2).position)])
+        assert (recorder.available, batcher.available) == ([False, True], True)
+
+
+@in_virtual_time
+async def test_lost_state_is_restored_and_the_ack_is_sent_again() -> None:
+    async with slow() as (store, _, handle, recorder):
+        store.outcome = CommitOutcome(CommitStatus.MISSING)
+        submit(handle, 1)
+        await store.was_asked()
+        store.answers.release()
+        await store.was_asked()
+        assert [each.stored for each in store.restored] == [stored_at(0)]
+        store.outcome = None
+        store.answers.release()
+        await until(lambda: recorder.commits == [(1, place(1).position)])
+        assert recorder.causes == []
 
 
 NEWER = replace(LEASE, epoch=8, nonce="newer")
 OTHER = replace(LEASE, name="other")
 
 
-def unrun(clock: Callable[[], float] = lambda: 0.0) -> tuple[SlowStore, CommitBatcher]:
-    """A batcher whose task does not run, and a store that answers at once."""
-    store: Any = SlowStore()
-    store.answers = asyncio.Semaphore(1000)
-    return store, CommitBatcher(store, interval_s=0.001, clock=clock)
-
-
+@in_virtual_time
 async def test_an_older_session_that_is_attached_late_fences_nobody_and_asks_the_store() -> None:
     store, batcher = unrun()
     newest, older = Recorder(), Recorder()
@@ -330,6 +338,7 @@ async def test_an_older_session_that_is_attached_late_fences_nobody_and_asks_the
     assert (newest.causes, first.attached, third.attached) == (["TAKEOVER"], False, True)
 
 
+@in_virtual_time
 async def test_a_flush_sends_what_others_flush_at_the_same_time_and_not_what_was_flushed_before() -> None:
     store, batcher = unrun()
     one = batcher.attach(LEASE, stored_at(0), Recorder())
@@ -339,36 +348,42 @@ async def test_a_flush_sends_what_others_flush_at_the_same_time_and_not_what_was
     submit(other, 1)
     await other.flush(1.0)
     assert store.leases == [LEASE, OTHER]
-    submit(one, 2)
-    submit(other, 2)
-    await asyncio.gather(one.flush(1.0), other.flush(1.0))
-    assert sorted(each.name for each in store.leases[2:]) == ["other", "s"], "one round trip serves both"
+    store.answers = asyncio.Semaphore(0)
+    third = batcher.attach(replace(LEASE, name="third"), stored_at(0), Recorder())
+    flushing = []
+    for handle in (one, other, third):
+        submit(handle, 2)
+        flushing.append(asyncio.create_task(handle.flush(1.0)))
+    await asyncio.sleep(0.5)
+    for _ in range(2):
+        store.answers.release()
+    await asyncio.gather(*flushing)
+    assert [count for _, count in store.trips[2:]] == [1, 2], "one round trip serves both that waited for the first"
 
 
+@in_virtual_time
 async def test_a_key_that_redis_refuses_is_left_in_peace_for_a_while() -> None:
-    now_s = 0.0
-    store, batcher = unrun(lambda: now_s)
+    store, batcher = unrun()
     recorder = Recorder()
     handle = batcher.attach(LEASE, stored_at(0), recorder)
     store.outcome = CommitOutcome(CommitStatus.FAILED)
     submit(handle, 1)
     with pytest.raises(FeedmuxError):
         await handle.flush(0.25)
-    assert 1 <= len(store.leases) <= 4, "not in a tight loop"
+    assert [at_s for at_s, _ in store.trips] == [0.0, BACKOFF_FIRST_S, 2 * BACKOFF_FIRST_S], "not in a tight loop"
     assert recorder.available == [False]
-    asked = len(store.leases)
-    task = asyncio.create_task(batcher.run())
-    await asyncio.sleep(0.05)
-    assert len(store.leases) == asked
     store.outcome = None
-    now_s = 2.5
-    batcher.recheck("t", "other than that one")
-    batcher.recheck("t", "s")
-    await until(lambda: recorder.commits == [(1, place(1).position)])
+    async with running(batcher):
+        batcher.recheck("t", "other than that one")
+        batcher.recheck("t", "s")
+        await until(lambda: recorder.commits == [(1, place(1).position)])
+    refused_s, asked_s = (at_s for at_s, _ in store.trips[-2:])
+    assert BACKOFF_MAX_S <= asked_s - refused_s < BACKOFF_MAX_S + 0.01
+    assert len(store.trips) == 4
     assert recorder.available == [False, True]
-    task.cancel()
 
 
+@in_virtual_time
 async def test_after_an_outage_a_refused_key_is_not_told_that_it_is_available() -> None:
     store, batcher = unrun()
     recorders = Recorder(), Recorder()
@@ -383,3 +398,32 @@ async def test_after_an_outage_a_refused_key_is_not_told_that_it_is_available() 
     store.outcome = None
     await fine.flush(1.0)
     assert [each.available for each in recorders] == [[False], [False, True]]
+
+
+@in_virtual_time
+async def test_the_end_does_not_wait_for_a_redis_that_never_answers() -> None:
+    store, batcher = unrun(answers=0)
+    loop = asyncio.get_running_loop()
+    handles = [batcher.attach(replace(LEASE, name=f"s{n}"), stored_at(0), Recorder()) for n in range(100)]
+    for handle in handles:
+        submit(handle, 1)
+    assert await batcher.flush_all(0.3) == 100
+    assert loop.time() == 0.3
+    await asyncio.gather(*(handle.detach(0.3) for handle in handles))
+    assert loop.time() == 0.6, "all of them together, not one after the other"
+    assert (store.released, batcher.waiting) == ([], 0)
+
+
+@in_virtual_time
+async def test_the_lease_of_an_idle_session_is_renewed_in_time() -> None:
+    store, batcher = unrun()
+    handle = batcher.attach(LEASE, stored_at(0), Recorder())
+    began_s = 0.0
+    async with running(batcher):
+        await asyncio.sleep(5 * LEASE_S)
+    for at_s, _ in store.trips:
+        assert store.rules.renew_after_s <= at_s - began_s < LEASE_S / 2
+        began_s = at_s
+    assert began_s > 4 * LEASE_S
+    assert set(store.sent) == {None}
+    assert batcher.is_owner(handle)
