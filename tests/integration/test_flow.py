@@ -1,15 +1,17 @@
 """Credit and acks on the wire: what may be sent, what is stored, what comes again."""
 
-import asyncio
 from typing import Any
 
 import pytest
 from pymongo.database import Database
+from redis.asyncio import Redis
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.core.position import inspect_position
+from feedmux_server.embedded import RedisServer
+from feedmux_server.fanout.session import DegradedMark, Session
 from tests.integration.servers import Here, until
-from tests.integration.wire import EARLIEST, MANY, Api, at, feed, refused, seconds
+from tests.integration.wire import EARLIEST, MANY, Api, Event, Receiver, at, feed, refused, seconds
 
 Documents = Database[dict[str, Any]]
 
@@ -18,69 +20,108 @@ def insert(database: Documents, numbers: range, pad: int = 0) -> None:
     database.c.insert_many([{"n": n, "pad": "x" * pad} for n in numbers])
 
 
+async def sent_before_rest(here: Here, database: Documents, session: Receiver, written: int) -> list[Event]:
+    """The events that come before the server sends no more, of those `written` to the only session's feed.
+
+    Waits until the session's task has seen all of them, or one that it holds back, and waits for a change; then has a
+    message sent after whatever was sent.
+    """
+    [live] = [each for each in here.server.service.live.values() if each.key.spec.scope.database == database.name]
+    subscriber, signal = live.session.subscriber, live.session._signal
+
+    def at_rest() -> bool:
+        seen = subscriber.lag_events() > 0 or subscriber.events_sent >= written
+        return seen and signal._waiter is not None and not signal._is_set
+
+    await until(at_rest)
+    live.session.notice(DegradedMark("marker", away=False))
+    await session.until(lambda: any(notice.degraded.dependency == "marker" for notice in session.notices))
+    session.notices.clear()
+    return await session.take(session.received - session.taken)
+
+
+@pytest.fixture
+def granted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Credit in events of each grant that a session of a server in this process has taken."""
+    found: list[int] = []
+    grant = Session.grant
+
+    def counted(session: Session, events: int, size: int, **options: Any) -> None:
+        grant(session, events, size, **options)
+        found.append(events)
+
+    monkeypatch.setattr(Session, "grant", counted)
+    return found
+
+
 # --- Credit.
 
 
-async def test_no_more_events_than_credit(api: Api, database: Documents) -> None:
+async def test_no_more_events_than_credit(here: Here, api: Api, database: Documents) -> None:
     session = await api.session(feed=feed(database.name, "c"), credit=wire.Credit(events=3, bytes=1 << 20))
     await session.opened()
     insert(database, range(10))
     assert await session.numbers(3) == [0, 1, 2]
-    await session.quiet(0.3)
+    assert not await sent_before_rest(here, database, session, 10)
     await session.credit(1)
     await session.credit(1)
     assert await session.numbers(2) == [3, 4]
-    await session.quiet(0.3)
+    assert not await sent_before_rest(here, database, session, 10)
     await session.credit(100)
     assert await session.numbers(5) == [5, 6, 7, 8, 9]
     session.cancel()
 
 
-async def test_zero_credit_is_a_pause(api: Api, database: Documents) -> None:
+async def test_zero_credit_is_a_pause(here: Here, api: Api, database: Documents) -> None:
     session = await api.session(feed=feed(database.name, "c"))
     await session.opened()
     insert(database, range(3))
-    await session.quiet(0.3)
+    assert not await sent_before_rest(here, database, session, 3)
     await session.credit(10)
     assert await session.numbers(3) == [0, 1, 2]
     session.cancel()
 
 
-async def test_one_event_may_overdraw_and_the_debt_is_paid_first(api: Api, database: Documents) -> None:
+async def test_one_event_may_overdraw_and_the_debt_is_paid_first(
+    here: Here, api: Api, database: Documents, granted: list[int]
+) -> None:
     session = await api.session(feed=feed(database.name, "c"), credit=wire.Credit(events=100, bytes=1))
     await session.opened()
     insert(database, range(4), pad=10_000)
     first = (await session.take(1))[0]
-    await session.quiet(0.3)
+    assert not await sent_before_rest(here, database, session, 4)
     debt = len(first.data) - 1
-    await session.credit(1, debt)  # exactly paid: nothing left
-    await session.quiet(0.3)
+    await session.credit(7, debt)  # exactly paid: nothing left
+    await until(lambda: 7 in granted)
+    assert not await sent_before_rest(here, database, session, 4)
     await session.credit(1, 1)
     assert await session.numbers(1) == [1]
-    await session.quiet(0.3)
+    assert not await sent_before_rest(here, database, session, 4)
     await session.credit(1)
     assert await session.numbers(2) == [2, 3]
     session.cancel()
 
 
-async def test_byte_credit_counts_the_events_bytes(api: Api, database: Documents) -> None:
+async def test_byte_credit_counts_the_events_bytes(here: Here, api: Api, database: Documents) -> None:
     session = await api.session(feed=feed(database.name, "c"), credit=wire.Credit(events=1000, bytes=50_000))
     await session.opened()
     insert(database, range(100), pad=5_000)
-    sizes = [len(event.data) for event in await session.during(0.5)]
+    sizes = [len(event.data) for event in await sent_before_rest(here, database, session, 100)]
     assert sum(sizes[:-1]) < 50_000 <= sum(sizes)
     session.cancel()
 
 
-async def test_unused_credit_is_clamped(small: Here, database: Documents) -> None:
+async def test_unused_credit_is_clamped(small: Here, database: Documents, granted: list[int]) -> None:
     session = await small.api.session(feed=feed(database.name, "c"), credit=MANY)
     opened = await session.opened()
     assert (opened.limits.credit_events_max, opened.limits.credit_bytes_max) == (5000, 2 << 20)
     for _ in range(3):
         await session.credit(2**31 - 1, 2**40)
+    await until(lambda: granted.count(2**31 - 1) == 3)
     insert(database, range(400), pad=10_000)
     # 2 MiB, and no more until there is credit again.
-    assert 2 << 20 <= sum(len(each.data) for each in await session.during(1.5)) < (2 << 20) + 11_000
+    sent = await sent_before_rest(small, database, session, 400)
+    assert 2 << 20 <= sum(len(each.data) for each in sent) < (2 << 20) + 11_000
     session.cancel()
 
 
@@ -92,9 +133,9 @@ async def test_acks_of_an_inline_feed_are_accepted_and_stored_nowhere(api: Api, 
     insert(database, range(5))
     await session.take(5)
     await session.ack(3)
-    await session.quiet(0.3)
-    assert not session.committed
+    # The server reads Close after the ack, and ends after it has stored what there is to store.
     await session.close()
+    assert not session.committed
 
 
 # --- Durable subscriptions.
@@ -119,7 +160,8 @@ async def test_acked_never_comes_again_and_unacked_all_does(api: Api, database: 
     await again.ack_and_wait(6)
     await again.close()
     last = await api.open(name)
-    await last.quiet(0.3)
+    insert(database, range(10, 11))
+    assert await last.numbers(1) == [10]
     await last.close()
 
 
@@ -210,10 +252,10 @@ async def test_delivery_pauses_at_the_bound_of_unacked_events(small: Here, datab
     session = await api.session(name, credit=MANY)
     assert (await session.opened()).limits.unacked_events_max == 100
     assert await session.numbers(100) == list(range(100))
-    await session.quiet(0.3)
+    assert not await sent_before_rest(small, database, session, 250)
     await session.ack(30)
     assert await session.numbers(30) == list(range(100, 130))
-    await session.quiet(0.3)
+    assert not await sent_before_rest(small, database, session, 250)
     await session.ack(130)
     assert await session.numbers(100) == list(range(130, 230))
     await session.ack(230)
@@ -358,7 +400,6 @@ async def test_create_get_list_update_delete(tenants: Here, database: Documents,
 async def test_create_stores_the_start_at_once(api: Api, database: Documents, name: str) -> None:
     await api.create(name, feed(database.name, "c"))
     insert(database, range(2))
-    await asyncio.sleep(0.1)
     session = await api.open(name)
     assert await session.numbers(2) == [0, 1]
     await session.close()
@@ -380,11 +421,24 @@ async def test_seek_forwards_and_to_earliest(api: Api, database: Documents, name
     await session.close()
 
 
-async def test_a_lease_is_renewed(api: Api, database: Documents, name: str) -> None:
+async def test_a_lease_is_renewed(
+    here: Here, api: Api, redis_server: RedisServer, database: Documents, name: str
+) -> None:
     await api.create(name, feed(database.name, "c"))
     session = await api.open(name)
-    await asyncio.sleep(5)  # the lease is 4 s
-    assert (await api.get(name)).active
+    key = here.server.service.store._key("default", name)
+    async with Redis.from_url(redis_server.url) as redis:
+
+        async def lease_until_ms() -> int:
+            found: Any = await redis.hget(key, "lease_until_ms")
+            return int(found)
+
+        first_ms = await lease_until_ms()
+
+        async def renewed() -> bool:
+            return await lease_until_ms() > first_ms
+
+        await until(renewed)
     insert(database, range(1))
     await session.take(1)
     await session.ack_and_wait(1)
