@@ -245,7 +245,7 @@ class Session:
     def drain(self, deadline_s: float, why: str = SHUTTING_DOWN) -> None:
         """Tells the client to go, and ends the session `deadline_s` from now at the latest."""
         if self._drain_deadline is None and self._subscriber is not None:
-            self._drain_deadline = time.monotonic() + deadline_s
+            self._drain_deadline = asyncio.get_running_loop().time() + deadline_s
             self._drained_for = why
             self._withdraw()
             self._marks.append(DrainingMark(deadline_s, self.subscriber.at.place))
@@ -301,7 +301,7 @@ class Session:
                 return self._heartbeat()
             left_s = min(left_s, held_s)
             if self._drain_deadline is not None:
-                left_s = min(left_s, max(0.01, self._drain_deadline - time.monotonic()))
+                left_s = min(left_s, max(0.01, self._drain_deadline - asyncio.get_running_loop().time()))
             await self._wait(left_s, held_back=held_s != _NOT_HELD_S)
 
     async def _wait(self, most_s: float, *, held_back: bool) -> None:
@@ -331,7 +331,7 @@ class Session:
         if self._drain_deadline is None:
             return False
         acks = self.subscriber.acks
-        return acks is None or not acks.outstanding or time.monotonic() >= self._drain_deadline
+        return acks is None or not acks.outstanding or asyncio.get_running_loop().time() >= self._drain_deadline
 
     def _heartbeat(self) -> Output:
         self._heard_s = time.monotonic()
