@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ def gone(pid: int) -> bool:
         return True
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.02)
@@ -162,7 +161,7 @@ async def test_children_die_with_a_killed_parent_and_the_next_start_sweeps(tmp_p
     parent = Process("parent", [sys.executable, "-c", _PARENT], tmp_path / "out")
     parent.start()
     try:
-        await until(lambda: parent.log_tail().count(" ") == 1 or not parent.running, 20)
+        await until(lambda: parent.log_tail().count(" ") == 1 or not parent.running)
         pid, folder = parent.log_tail().split()
         assert not gone(int(pid))
     finally:
@@ -193,13 +192,12 @@ async def test_child_has_its_own_process_group_and_no_stdin(tmp_path: Path) -> N
 
 
 async def test_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
-    child = Process("stubborn", ["/bin/sh", "-c", "trap '' TERM; echo ready; sleep 60 & wait; wait"], tmp_path / "out")
+    child = Process("stubborn", ["/bin/sh", "-c", "trap '' TERM; echo ready; exec sleep infinity"], tmp_path / "out")
     child.start()
     await until(lambda: "ready" in child.log_tail())
-    started = time.monotonic()
-    await child.terminate(patience_s=0.2)
+    async with asyncio.timeout(60):
+        await child.terminate(patience_s=0.2)
     assert child.returncode == -signal.SIGKILL
-    assert time.monotonic() - started < 15
 
 
 def test_child_of_another_thread_is_refused(tmp_path: Path) -> None:

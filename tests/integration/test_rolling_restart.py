@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -95,19 +94,19 @@ async def test_rolling_restart_of_three_replicas(
                 await client.create_subscription(reader.name, database=database.name, collection="c")
         writing = asyncio.create_task(writer.run(mongo.uri, database.name))
         async with reading(readers, balancer.port):
-            await until(lambda: all(len(reader.seen) > 100 for reader in readers), 60)
+            await until(lambda: all(len(reader.seen) > 100 for reader in readers))
             for server in servers:
                 went = history.sessions
                 server.process.send_signal(signal.SIGTERM)
-                await until(lambda server=server: not server.process.running, 30)  # type: ignore[misc]
+                await until(lambda server=server: not server.process.running)  # type: ignore[misc]
                 assert server.process.returncode == 0, server.log.read_text()[-3000:]
                 await server.start()
                 before = writer.count
-                await until(lambda before=before: all(r.seen[-1] > before for r in readers), 60)  # type: ignore[misc]
+                await until(lambda before=before: all(r.seen[-1] > before for r in readers))  # type: ignore[misc]
                 assert history.sessions > went, "nobody was on it, so its restart has shown nothing"
             writer.stop()
             await writing
-            await until(lambda: all(reader.seen[-1] == writer.count - 1 for reader in readers), 60)
+            await until(lambda: all(reader.seen[-1] == writer.count - 1 for reader in readers))
         for reader in readers:
             # What the loop of the Python client sees is better than what is promised: no repeats, across sessions too.
             assert reader.seen == list(range(writer.count))
@@ -136,14 +135,14 @@ async def test_a_new_replica_gets_its_share(
                 await client.create_subscription(reader.name, database=database.name, collection="c")
         writing = asyncio.create_task(writer.run(mongo.uri, database.name))
         async with reading(readers, balancer.port):
-            await until(lambda: len(old.server.service.live) == 4, 30)
+            await until(lambda: len(old.server.service.live) == 4)
             balancer.ports.append(new.server.ports.data)
-            await until(lambda: len(new.server.service.live) >= 1, 60)
+            await until(lambda: len(new.server.service.live) >= 1)
             went = history.sessions
-            await until(lambda: history.sessions >= went + 4, 60)
+            await until(lambda: history.sessions >= went + 4)
             writer.stop()
             await writing
-            await until(lambda: all(reader.seen[-1] == writer.count - 1 for reader in readers), 60)
+            await until(lambda: all(reader.seen[-1] == writer.count - 1 for reader in readers))
         assert all(reader.seen == list(range(writer.count)) for reader in readers)
         history.judge(await asyncio.to_thread(written_since, database.c, start, writer.count))
 
@@ -151,7 +150,8 @@ async def test_a_new_replica_gets_its_share(
 async def test_the_second_signal_ends_at_once(
     mongo: ReplicaSet, redis_server: RedisServer, database: Documents, name: str, tmp_path: Path
 ) -> None:
-    server = ServerProcess(settings(mongo.uri, redis_server.url, drain_s=120.0), tmp_path)
+    # Longer than the test: only the signal can end it.
+    server = ServerProcess(settings(mongo.uri, redis_server.url, drain_s=3600.0), tmp_path)
     await server.start()
     try:
         async with server.api() as api:
@@ -162,10 +162,8 @@ async def test_the_second_signal_ends_at_once(
             server.process.send_signal(signal.SIGTERM)
             await session.until(lambda: session.notices)
             assert server.process.running
-            began_s = time.monotonic()
             server.process.send_signal(signal.SIGTERM)
-            await until(lambda: not server.process.running, 60)
-            assert time.monotonic() - began_s < 60
+            await until(lambda: not server.process.running)
             session.cancel()
     finally:
         await server.kill9()
