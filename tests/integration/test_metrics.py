@@ -1,10 +1,9 @@
 """The metrics page of a server at work: its numbers are those of what was done."""
 
-import asyncio
 import json
-import time
 import urllib.request
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from feedmux_server.telemetry.metrics import METRICS, Kind
 from feedmux_server.tenants.registry import hash_key
 from tests.conftest import RedisFactory
 from tests.integration.servers import Here, serving, settings, until
-from tests.integration.wire import LATEST, feed, refused
+from tests.integration.wire import LATEST, PATIENCE_S, feed, refused
 from tests.telemetry.metrics_page import series
 from tests.telemetry.scrape import Scrape, scrape
 
@@ -74,7 +73,6 @@ async def test_events_on_their_way(metered: Here, database: Documents, name: str
     assert page.value("feedmux_redis_available") == page.value("feedmux_source_available") == 1
     assert page.value("feedmux_ready") == 1
     assert page.value("feedmux_stage_duration_seconds_count", stage="read", source="main") > 0
-    assert page.value("feedmux_stage_duration_seconds_sum", stage="read", source="main") < 60
     await durable.close()
     live.cancel()
     await until(lambda: not metered.server.service.live)
@@ -118,10 +116,9 @@ async def test_lag_and_headroom_of_one_who_does_not_read(metered: Here, database
     session = await api.open(name, credit=wire.Credit(events=2, bytes=1 << 20))
     database["c"].insert_many([{"n": n} for n in range(2)])
     await session.take(2)
-    await asyncio.sleep(1.1)  # cluster time, in which lag is measured, is by the second
-    database["c"].insert_many([{"n": n} for n in range(50)])
 
     async def lagging() -> bool:
+        database["c"].insert_one({})  # until one is of another second: cluster time counts seconds
         page = await seen(metered)
         return page.value("feedmux_subscriber_lag_seconds", tenant="default") >= 1
 
@@ -185,7 +182,7 @@ async def test_redis_away(mongo: ReplicaSet, redis_factory: RedisFactory, databa
         async def unready() -> bool:
             return (await seen(here)).value("feedmux_ready") == 0
 
-        await until(unready, 60, 0.2)
+        await until(unready, every_s=0.2)
         session.cancel()
 
 
@@ -233,16 +230,26 @@ async def test_every_metric_of_the_table_comes_from_somewhere(metered: Here, dat
     await session.close()
     second = await api.open(name)
     await until(lambda: metered.server.service.hub.forecasts["main"].state is not None)
-    await asyncio.sleep(0.3)  # the event loop is probed ten times a second
-    page = await seen(metered)
-    there = page.labels()
     faults_only = {
         "feedmux.stream.resumes", "feedmux.redis.errors", "feedmux.history.notices", "feedmux.quota.refusals",
         "feedmux.ring.window", "feedmux.quota.utilization", "feedmux.quota.limit",
     }  # fmt: skip
-    for metric, prometheus in series().items():
-        if metric.name not in faults_only:
-            assert (f"{prometheus}_count" if metric.kind is Kind.HISTOGRAM else prometheus) in there, metric.name
+    wanted = {
+        f"{prometheus}_count" if metric.kind is Kind.HISTOGRAM else prometheus
+        for metric, prometheus in series().items()
+        if metric.name not in faults_only
+    }
+    there: dict[str, set[str]] = {}
+
+    async def complete() -> bool:
+        """Some, such as the probes of the event loop, come in intervals."""
+        there.update((await seen(metered)).labels())
+        return wanted <= there.keys()
+
+    try:
+        await until(complete)
+    except TimeoutError:
+        raise AssertionError(f"not there: {wanted - there.keys()}") from None
     known = set(series().values()) | {"target_info"}
     strangers = {name for name in there if name not in known and name.rpartition("_")[0] not in known}
     assert not strangers
@@ -253,12 +260,11 @@ async def test_every_metric_of_the_table_comes_from_somewhere(metered: Here, dat
 async def test_the_page_answers_while_the_event_loop_does_not(metered: Here) -> None:
     """The last values stand; whoever watches sees that the server hangs by other means, not by a hanging page."""
     before = await seen(metered)
-    loop = asyncio.get_running_loop()
     url = f"http://127.0.0.1:{metered.server.metrics_port}/metrics"
-    future = loop.run_in_executor(None, lambda: urllib.request.urlopen(url, timeout=30).read())
-    time.sleep(3.5)  # the event loop hangs
-    assert future.done() or await future
-    assert future.result().count(b"feedmux_") >= before.text.count("feedmux_") // 2
+    with ThreadPoolExecutor() as threads:
+        reading = threads.submit(lambda: urllib.request.urlopen(url, timeout=PATIENCE_S).read())
+        page = reading.result(PATIENCE_S)  # The event loop hangs until the page has come.
+    assert page.count(b"feedmux_") >= before.text.count("feedmux_") // 2
 
 
 async def test_a_port_that_is_taken(mongo: ReplicaSet, redis_server: RedisServer) -> None:

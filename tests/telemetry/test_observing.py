@@ -1,12 +1,17 @@
-"""The spans of a traced session."""
+"""What the observer records, as readers of metrics and of spans see it."""
 
 import asyncio
+from typing import Any
 
+import pytest
 from opentelemetry.metrics import NoOpMeterProvider
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from feedmux_server.telemetry import metrics
 from feedmux_server.telemetry.labels import Labels
 from feedmux_server.telemetry.observing import Observing
 from tests.virtual_time import in_virtual_time
@@ -29,3 +34,20 @@ async def test_a_session_has_a_span_for_one_message_a_second_at_most() -> None:
             await asyncio.sleep(0.1001)
         counts.append(len([each for each in exported.get_finished_spans() if each.name == "feedmux deliver"]))
     assert counts == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("happened_s", "read_s", "seconds"),
+    [(1_700_000_000.0, 1_700_000_001.5, 1.5), (1_700_000_001.0, 1_700_000_000.0, 0.0)],
+    ids=["the difference", "MongoDB's clock is ahead"],
+)
+def test_the_stage_read_is_from_mongodb_s_clock_to_ours(happened_s: float, read_s: float, seconds: float) -> None:
+    reader = InMemoryMetricReader()
+    observing = Observing(MeterProvider([reader]).get_meter("test"), None, Labels(10))
+    observing.batch_read("main", 3, 100, happened_s, read_s)
+    data: Any = reader.get_metrics_data()
+    [metric] = data.resource_metrics[0].scope_metrics[0].metrics
+    [point] = metric.data.data_points
+    assert metric.name == metrics.STAGES.name
+    assert (point.count, point.sum) == (1, seconds)
+    assert point.attributes == {metrics.STAGE: "read", metrics.SOURCE: "main"}
