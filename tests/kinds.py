@@ -11,6 +11,7 @@ UNIT = (
     "tests/fanout",
     "tests/model",
     "tests/proto",
+    "tests/rpc",
     "tests/source",
     "tests/state",
     "tests/telemetry",

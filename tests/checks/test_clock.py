@@ -6,7 +6,7 @@ a loop that waits for a condition is no assertion.
 """
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -32,121 +32,39 @@ CARRIERS: Final = frozenset({"abs", "float", "int", "max", "min", "round", "sort
 """Functions whose result is a time where an argument is one."""
 COLLECTORS: Final = frozenset({"add", "append", "extend"})
 
-_COMMAND = "measures how long a command takes that must not wait for something frozen"
-_DRAIN = "measures how long a drain takes beside a bound of 10 s"
-_CREDIT = "`quiet` or `during` shows that the server sends no more than it may"
-_BATCHER = "a wait of 20 ms shows that the batcher sends nothing more"
-_STATE = "measures how long calls take while Redis is frozen"
-EXCEPTIONS: Final = {
-    "tests/cli/test_doctor.py": {"test_what_is_away_frozen_or_unfit": _COMMAND},
-    "tests/cli/test_serve_and_dev.py": {"test_dev_interrupted_while_it_starts": "its guard is shorter than 60 s"},
-    "tests/conformance/test_elections.py": {"test_what_is_rolled_back_is_never_delivered": _CREDIT},
-    "tests/conformance/test_large_events.py": {"test_just_under_16_mb": _CREDIT},
-    "tests/integration/test_control_replicas.py": {"test_what_is_confirmed_is_on_the_replica": _STATE},
-    "tests/integration/test_costly_requests.py": {
-        "test_costly_pipelines_do_not_delay_a_neighbour": "measures the delays of a neighbour"
-    },
-    "tests/integration/test_data_path.py": {"test_progress_moves_without_matches": _CREDIT},
-    "tests/integration/test_embedded.py": {
-        "test_child_that_ignores_sigterm_is_killed": "measures how long the patience of 0.2 s takes"
-    },
-    "tests/integration/test_event_time.py": {
-        "test_a_feed_that_computes_too_long_on_one_event_ends": "measures how soon the limit of the event time is met",
-        "test_a_feed_that_waits_goes_on": _CREDIT,
-    },
-    "tests/integration/test_faults.py": {
-        "test_a_client_that_stops_reading_does_not_hold_up_a_drain": _DRAIN,
-        "test_a_drain_does_not_wait_longer_than_it_said": _DRAIN,
-        "test_sigterm_drains": _DRAIN,
-    },
-    "tests/integration/test_flow.py": {
-        "test_a_lease_is_renewed": "a wait shows that a lease outlives its length",
-        "test_acked_never_comes_again_and_unacked_all_does": _CREDIT,
-        "test_acks_of_an_inline_feed_are_accepted_and_stored_nowhere": _CREDIT,
-        "test_byte_credit_counts_the_events_bytes": _CREDIT,
-        "test_delivery_pauses_at_the_bound_of_unacked_events": _CREDIT,
-        "test_no_more_events_than_credit": _CREDIT,
-        "test_one_event_may_overdraw_and_the_debt_is_paid_first": _CREDIT,
-        "test_unused_credit_is_clamped": _CREDIT,
-        "test_zero_credit_is_a_pause": _CREDIT,
-    },
-    "tests/integration/test_metrics.py": {
-        "test_the_page_answers_while_the_event_loop_does_not": "holds the event loop for a while and compares meanwhile"
-    },
-    "tests/integration/test_pipelines.py": {"test_a_tenant_that_becomes_bounded": _CREDIT},
-    "tests/integration/test_quotas.py": {
-        "test_events_per_second_slow_down_and_lose_nothing": "bounds what comes in a second",
-        "test_reads_per_second_let_events_of_a_busy_tenant_share_them": "bounds the reads of a time that it measures",
-        "test_trailing_streams": _CREDIT,
-    },
-    "tests/integration/test_redis_topologies.py": {
-        "test_an_unused_subscription_expires_unless_it_was_used": "waits the least time of an expiry, by Redis's clock"
-    },
-    "tests/integration/test_rolling_restart.py": {"test_the_second_signal_ends_at_once": _DRAIN},
-    "tests/integration/test_state_batcher.py": {
-        "test_commands_do_not_grow_with_the_rate_of_acks": "compares commands in a second",
-        "test_leases_are_renewed_without_commits": "a wait shows that a lease outlives its length",
-    },
-    "tests/integration/test_state_faults.py": {
-        "test_detach_while_away_is_bounded": _STATE,
-        "test_frozen_nothing_piles_up": _STATE,
-    },
-    "tests/integration/test_state_store.py": {
-        "test_a_tombstone_holds_its_epoch_and_nothing_else": "waits the least time of an expiry, by Redis's clock"
-    },
-    "tests/integration/test_tracing.py": {
-        "test_nothing_of_pipelines_and_documents_is_exported": "a wait shows that no span comes late",
-        "test_what_is_not_sampled_is_not_sent": "a wait shows that no span comes",
-    },
-    "tests/integration/wire.py": {"quiet": "the tests above use it"},
-    "tests/state/test_handle.py": {
-        "test_a_detach_meanwhile_stores_the_last_ack_and_releases": _BATCHER,
-        "test_a_flush_meanwhile_waits_for_its_own_ack": _BATCHER,
-        "test_a_key_that_redis_refuses_is_left_in_peace_for_a_while": _BATCHER,
-        "test_an_answer_that_comes_after_the_detach_fences_nobody": _BATCHER,
-        "test_the_batcher_sends_what_came_while_it_waited": _BATCHER,
-    },
-}
-"""By file and function: why it still rests on the clock. The list may become shorter only."""
-
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     line: int
-    function: str
     what: str
 
 
 def find(source: str) -> list[Finding]:
     """What rests on the clock in a file, by line."""
     tree = ast.parse(source)
-    found = [finding for function, name in _functions(tree) for finding in _Function(function, name, tree).find()]
+    found = [finding for function in _functions(tree) for finding in _Function(function, tree).find()]
     return sorted(set(found), key=lambda each: each.line)
 
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def _functions(tree: ast.AST) -> Iterator[tuple[Function, str]]:
-    """Every function with the name of the outermost one, which is the test's; those in virtual time are left out."""
-    stack: list[tuple[ast.AST, str]] = [(tree, "")]
+def _functions(tree: ast.AST) -> Iterator[Function]:
+    """Every function, but for tests in virtual time and the functions in them."""
+    stack = [tree]
     while stack:
-        node, name = stack.pop()
-        for child in ast.iter_child_nodes(node):
+        for child in ast.iter_child_nodes(stack.pop()):
             if isinstance(child, Function):
                 if any(VIRTUAL in ast.unparse(each) for each in child.decorator_list):
                     continue
-                yield child, name or child.name
-                stack.append((child, name or child.name))
-            else:
-                stack.append((child, name))
+                yield child
+            stack.append(child)
 
 
 class _Function:
     """One function, without those within it."""
 
-    def __init__(self, function: Function, name: str, tree: ast.Module) -> None:
-        self._name = name
+    def __init__(self, function: Function, tree: ast.Module) -> None:
         self._nodes = list(_own(function))
         self._bodies = [body for node in (function, *self._nodes) for body in _bodies(node)]
         self._from_time = {
@@ -180,18 +98,18 @@ class _Function:
             pass
         for node in self._nodes:
             if isinstance(node, ast.Assert) and id(node) not in self._guards and self._demands_speed(node.test):
-                yield Finding(node.lineno, self._name, ELAPSED)
+                yield Finding(node.lineno, ELAPSED)
             if isinstance(node, ast.Call) and _called(node) == "quiet":
-                yield Finding(node.lineno, self._name, NOTHING)
+                yield Finding(node.lineno, NOTHING)
         for body in self._bodies:
             for statement, following in zip(body, [*body[1:], None], strict=True):
                 during = any(isinstance(node, ast.Call) and _called(node) == "during" for node in _own(statement))
                 if during and isinstance(statement, ast.Assert):
-                    yield Finding(statement.lineno, self._name, NOTHING)
+                    yield Finding(statement.lineno, NOTHING)
                 elif isinstance(following, ast.Assert) and (
                     self._is_short_sleep(statement) or (during and isinstance(statement, ast.Expr | ast.Assign))
                 ):
-                    yield Finding(following.lineno, self._name, NOTHING)
+                    yield Finding(following.lineno, NOTHING)
 
     def _learn(self) -> bool:
         """Follows assignments once. Whether something new was found."""
@@ -352,35 +270,13 @@ def _called(call: ast.Call) -> str:
     return ""
 
 
-def judge(found: Sequence[tuple[str, Finding]], exceptions: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """What is wrong: findings that are no exceptions, and exceptions without a finding."""
-    new = [(file, each) for file, each in found if each.function not in exceptions.get(file, ())]
-    there = {(file, each.function) for file, each in found}
-    gone = [(file, function) for file, functions in exceptions.items() for function in functions]
-    return [f"{file}:{each.line}: {each.what}" for file, each in new] + [
-        f"{file}: {function} rests on no clock any more: remove it from EXCEPTIONS"
-        for file, function in gone
-        if (file, function) not in there
-    ]
-
-
 def test_no_test_rests_on_the_clock() -> None:
     found = [
-        (path.relative_to(REPOSITORY).as_posix(), finding)
+        f"{path.relative_to(REPOSITORY)}:{finding.line}: {finding.what}"
         for path in sorted((REPOSITORY / "tests").rglob("*.py"))
         for finding in find(path.read_text("utf-8"))
     ]
-    wrong = judge(found, EXCEPTIONS)
-    assert not wrong, "\n".join(wrong)
-
-
-def test_an_exception_holds_for_one_function_and_as_long_as_it_is_needed() -> None:
-    found = [("a.py", Finding(7, "test_a", ELAPSED)), ("a.py", Finding(9, "test_b", NOTHING))]
-    assert judge(found, {"a.py": {"test_a": "", "test_b": ""}}) == []
-    assert judge(found, {"a.py": {"test_a": ""}, "b.py": {"test_b": ""}}) == [
-        f"a.py:9: {NOTHING}",
-        "b.py: test_b rests on no clock any more: remove it from EXCEPTIONS",
-    ]
+    assert not found, "\n".join(found)
 
 
 def lines(*body: str) -> list[int]:
@@ -475,7 +371,7 @@ def test_other_waits_may_stay(body: list[str]) -> None:
     assert lines(*body) == []
 
 
-def test_virtual_time_is_left_out_and_a_function_within_is_its_test() -> None:
+def test_virtual_time_is_left_out_with_the_functions_in_it() -> None:
     nested = "    def work():\n        time.sleep(1)\n        assert not seen\n"
     assert find(f"@in_virtual_time\nasync def test():\n{nested}") == []
-    assert find(f"class Case:\n  async def test(self):\n{nested}") == [Finding(5, "test", NOTHING)]
+    assert find(f"class Case:\n  async def test(self):\n{nested}") == [Finding(5, NOTHING)]

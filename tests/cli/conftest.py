@@ -112,8 +112,8 @@ async def site(
     server = Process("feedmux serve", [*FEEDMUX, "serve", "--config", str(config)], folder / "server.log")
     server.start()
     try:
-        await server.wait_until_listening(health, timeout_s=30)
-        await server.wait_until_listening(data, timeout_s=30)
+        await server.wait_until_listening(health, timeout_s=60)
+        await server.wait_until_listening(data, timeout_s=60)
         yield Site(f"localhost:{data}", f"localhost:{operator_port}", key.key, operator.key)
     finally:
         await server.terminate()

@@ -63,8 +63,8 @@ async def guide(
     server = Process("feedmux serve", command, tmp_path / "server.log")
     server.start()
     try:
-        await server.wait_until_listening(health, timeout_s=30)
-        await server.wait_until_listening(data, timeout_s=30)
+        await server.wait_until_listening(health, timeout_s=60)
+        await server.wait_until_listening(data, timeout_s=60)
         yield Guide(mongo.uri, f"localhost:{data}", {name: key.key for name, key in keys.items()})
     finally:
         await server.terminate()

@@ -66,4 +66,4 @@ def test_drain(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> 
         environment = clean_environment() | {"FEEDMUX_OPERATOR_KEY": key.key}
         done = run("drain", "--operator-endpoint", operator, "--json", environment=environment)
         assert json.loads(done.stdout) == {"sessions": 0, "deadline_s": 1.0}, done.stderr
-        assert server.wait(20) == 0
+        assert server.wait(60) == 0

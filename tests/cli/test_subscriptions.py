@@ -89,7 +89,7 @@ def test_streams_follow_until_its_reader_has_gone(site: Site) -> None:
         for _ in range(2):
             assert "totals" in json.loads(following.stdout.readline())
         following.stdout.close()
-        assert following.wait(10) == 0
+        assert following.wait(60) == 0
         assert following.stderr.read() == b""
 
 

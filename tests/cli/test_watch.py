@@ -94,7 +94,7 @@ def test_a_reader_that_goes_ends_it_silently(site: Site, database: Documents) ->
         assert b"operationType" in watching.stdout.readline()
         watching.stdout.close()
         # Nothing more happens in the collection: it must notice by itself.
-        assert watching.wait(10) == 0
+        assert watching.wait(60) == 0
         assert watching.stderr.read() == b""
 
 
@@ -105,7 +105,7 @@ def test_ctrl_c_is_silent_and_exits_130(site: Site, database: Documents) -> None
         assert watching.stderr is not None
         watching.stdout.readline()
         watching.send_signal(signal.SIGINT)
-        assert watching.wait(10) == 130
+        assert watching.wait(60) == 130
         assert watching.stderr.read() == b""
 
 

@@ -323,4 +323,4 @@ if os.fork() == 0:
     os._exit(1)
 assert os.wait()[1] == 0
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

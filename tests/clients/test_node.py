@@ -38,7 +38,7 @@ def endpoint(tmp_path: Path) -> Iterator[dict[str, str]]:
         told = json.loads(dev.stdout.readline())
         yield os.environ | {"FEEDMUX_ENDPOINT": told["endpoint"], "FEEDMUX_API_KEY": told["api_key"]}
         dev.send_signal(signal.SIGINT)
-        assert dev.wait(30) == 0
+        assert dev.wait(60) == 0
 
 
 @pytest.mark.parametrize("script", [pytest.param("lint", marks=pytest.mark.full), "unit"])
@@ -68,7 +68,7 @@ def example(environment: dict[str, str], lines: int) -> list[str]:
                 printed.append(line)
         run.send_signal(signal.SIGINT)
         printed += [line for line in run.stdout if not line.startswith((" ", "}"))]
-        assert run.wait(30) == 0
+        assert run.wait(60) == 0
     return printed
 
 

@@ -133,7 +133,7 @@ async def writing(uri: str, database: str) -> AsyncIterator[list[int]]:
 async def written_more(written: list[int], count: int) -> None:
     """Waits until so many more have been acknowledged."""
     wanted = written[0] + count
-    await until(lambda: written[0] >= wanted, 40)
+    await until(lambda: written[0] >= wanted)
 
 
 # --- The oplog.

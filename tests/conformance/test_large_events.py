@@ -61,7 +61,7 @@ async def test_just_under_16_mb(site: Site, database: Documents) -> None:
     wanted = feed(database.name, "c", **IMAGES)
     watch = await watching(site, wanted)
     neighbour = await watching(site, feed(database.name, "d"))
-    session = await site.api.open(feed=wanted, credit=wire.Credit(events=2, bytes=1024))
+    session = await site.api.open(feed=wanted, credit=wire.Credit(events=2, bytes=1024), heartbeat_interval=seconds(1))
     changed(database)
     insert(database, range(2), "d")
     assert await neighbour.numbers(2) == [0, 1]
@@ -72,7 +72,9 @@ async def test_just_under_16_mb(site: Site, database: Documents) -> None:
     assert (large.n, behind.n) == (1, 2)
     # One event may overdraw the byte credit, and the debt is paid first.
     assert (await session.take(1))[0].data == large.data
-    await session.quiet(0.3)
+    heartbeats = len(session.progress)
+    await session.until(lambda: len(session.progress) > heartbeats)
+    assert session.received == 1
     await session.credit(1, 17 << 20)
     assert await session.numbers(1) == [2]
     for receiver in (watch, neighbour, session):

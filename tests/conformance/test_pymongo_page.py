@@ -60,7 +60,7 @@ async def test_the_examples(server: Here, mongo: ReplicaSet, example: str) -> No
     text = text.replace('["shop"]', f'["{database}"]').replace(".shop.", f".{database}.")
     assert "localhost" not in text
     with writing(mongo, database):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await asyncio.to_thread(exec, compile(text, PAGE.name, "exec"), {"MONGODB_URI": mongo.uri})
 
 

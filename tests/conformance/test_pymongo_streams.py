@@ -270,9 +270,9 @@ async def test_close_while_another_waits(world: World) -> None:
 
     thread = threading.Thread(target=wait)
     thread.start()
-    waiting.wait(10)
+    waiting.wait(60)
     await asyncio.to_thread(stream.close)
-    await asyncio.to_thread(thread.join, 10)
+    await asyncio.to_thread(thread.join, 60)
     assert heard == ["stopped"]
     task = asyncio.ensure_future(streams.sides[ASYNC_FEEDMUX].next())
     await asyncio.sleep(0)

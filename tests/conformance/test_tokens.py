@@ -50,7 +50,7 @@ def failing(site: Site, database: Documents, *, times: int = 1, command: str = "
 
 async def failed(site: Site, database: Documents, times: int) -> None:
     """Until feedmux has resumed so often."""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while True:
             streams = await site.api.streams(f"{database.name}.c")
             if streams and max(stream.resumes for stream in streams) >= times:

@@ -88,7 +88,7 @@ async def sentinels(
             process = Process(f"sentinel on port {port}", command, home / "log", env={"LC_ALL": "C"})
             stack.push_async_callback(process.kill9)
             process.start()
-            await process.wait_until_listening(port, timeout_s=20)
+            await process.wait_until_listening(port, timeout_s=60)
             processes.append(process)
 
         async def settled() -> bool:

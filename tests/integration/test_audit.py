@@ -124,7 +124,7 @@ async def test_secrets_reach_no_log_no_error_no_audit(
 
     async def end_of(call: Any) -> None:
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await call
         except grpc.aio.AioRpcError as error:
             said.append(f"{error.details()} {error.debug_error_string()} {error.trailing_metadata()}")
@@ -182,7 +182,7 @@ async def _failed_start(config: Path) -> str:
         stderr=asyncio.subprocess.STDOUT,
     )
     try:
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(60):
             output, _ = await process.communicate()
     except BaseException:
         process.kill()

@@ -104,7 +104,7 @@ async def test_a_durable_subscription_goes_on_where_it_was_acked(
 ) -> None:
     subscription = await subscribe(client, documents)
     await documents.insert_many([{"n": number} for number in range(100)])
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         async with subscription.open() as session:
             seen = []
             async for event in session:
@@ -160,7 +160,7 @@ async def test_cut_connections_lose_and_repeat_nothing(server: Here, documents: 
 
 
 async def test_an_inline_feed_survives_cuts_too(server: Here, documents: Documents) -> None:
-    async with Proxy(address(server)) as proxy, asyncio.timeout(30):
+    async with Proxy(address(server)) as proxy, asyncio.timeout(60):
         options = feedmux.SessionOptions(backoff_first_s=0.02, backoff_most_s=0.1, window_events=50)
         client = feedmux.AsyncClient(proxy.address, session=options)
         seen = []
@@ -180,7 +180,7 @@ async def test_a_seek_moves_the_open_session(client: feedmux.AsyncClient, docume
     subscription = await subscribe(client, documents)
     begin = (await subscription.get()).position
     await documents.insert_many([{"n": number} for number in range(10)])
-    async with asyncio.timeout(20), subscription.open(on_notice=lambda _: None) as session:
+    async with asyncio.timeout(60), subscription.open(on_notice=lambda _: None) as session:
         assert [n(await session.next()) for _ in range(10)] == list(range(10))
         session.ack()
         while not session.committed:
@@ -191,7 +191,7 @@ async def test_a_seek_moves_the_open_session(client: feedmux.AsyncClient, docume
 
 async def test_takeover(client: feedmux.AsyncClient, documents: Documents) -> None:
     subscription = await subscribe(client, documents)
-    async with asyncio.timeout(20), subscription.open() as first:
+    async with asyncio.timeout(60), subscription.open() as first:
         with pytest.raises(feedmux.SubscriptionBusy):
             await subscription.open()
         async with subscription.open(takeover=True) as second:
@@ -202,7 +202,7 @@ async def test_takeover(client: feedmux.AsyncClient, documents: Documents) -> No
 
 
 async def test_large_events_come_as_fragments(client: feedmux.AsyncClient, documents: Documents) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         feed = client.feed(database=documents.database.name)
         async with feed.open(message_bytes_max=65536, window_bytes=100_000) as session:
             await documents.insert_many(
@@ -215,7 +215,7 @@ async def test_large_events_come_as_fragments(client: feedmux.AsyncClient, docum
 
 
 async def test_extended_json(client: feedmux.AsyncClient, documents: Documents) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         async with client.feed(database=documents.database.name).open(format="extended_json_canonical") as session:
             await documents.insert_one({"n": 5})
             event = await session.next()
@@ -227,7 +227,7 @@ async def test_the_same_changes_as_pymongo(server: Here, documents: Documents, m
     """`watch()` of both, from the same token, over the same writes, to the invalidate."""
     ours = feedmux.AsyncClient(address(server))
     name = documents.database.name
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         async with await documents.watch() as theirs:
             token = theirs.resume_token
             assert token is not None
@@ -282,7 +282,7 @@ async def test_a_resume_token_is_the_same_bytes_in_every_format(
     await documents.insert_many([{"_id": each} for each in ids])
     feed = client.feed(database=documents.database.name, collection=documents.name)
     tokens: dict[str, list[bytes]] = {}
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         for format_ in ("bson", "extended_json_canonical", "extended_json_relaxed"):
             async with feed.open(begin, format=format_) as session:
                 events = [await session.next() for _ in ids]

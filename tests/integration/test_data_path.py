@@ -415,7 +415,8 @@ async def test_progress_moves_without_matches(api: Api, database: Documents, rpc
     assert (opened.cluster_time.seconds, opened.cluster_time.increment) < (second.seconds, second.increment)
     assert (first.seconds, first.increment) <= (second.seconds, second.increment)
     again = await watching(api, feed(database.name, "c"), at(position=receiver.position))
-    await again.quiet(0.5)
+    insert(database, range(77, 78))
+    assert await again.numbers(1) == [77]
     again.cancel()
     receiver.cancel()
 

@@ -21,7 +21,7 @@ def test_a_port_of_this_process_and_of_its_children_is_found(monkeypatch: pytest
             server.settimeout(30)
             connection, _ = server.accept()
             server.close()
-            deadline_s = time.monotonic() + 30
+            deadline_s = time.monotonic() + 60
             while not default_ports.used() and time.monotonic() < deadline_s:
                 time.sleep(0.02)
             assert code in default_ports.used().get(port, "")

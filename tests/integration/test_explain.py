@@ -45,7 +45,7 @@ async def explain(
 
 async def _explain(api: Api, asked: feed_pb2.Feed, start: feed_pb2.Start | None) -> wire.ExplainResponse:
     request = wire.ExplainRequest(feed=asked, start=start)
-    response = await api.feeds.Explain(request, metadata=api.metadata, timeout=10)
+    response = await api.feeds.Explain(request, metadata=api.metadata, timeout=60)
     assert isinstance(response, wire.ExplainResponse)
     return response
 

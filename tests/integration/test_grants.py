@@ -751,12 +751,12 @@ async def test_grants_that_change_while_a_session_opens_count(
 
     monkeypatch.setattr(source, "operation_time", slow)
     receiver = (await tenant("orders")).watch(feed(database.name, "orders"))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await asking.wait()
     try:
         assert service.change_grants({**before, "orders": ()}) == 0
         going_on.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert (await receiver.end()).reason == "NAMESPACE_DENIED"
     finally:
         service.change_grants(before)

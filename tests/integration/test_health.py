@@ -30,7 +30,7 @@ async def told(port: int, *services: str) -> Mapping[str, str]:
         stub: Any = health_pb2_grpc.HealthStub(channel)
         found = {}
         for service in services or ALL:
-            reply = await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=5)
+            reply = await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=60)
             found[service] = health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status)
     return found
 
@@ -58,7 +58,7 @@ async def test_nobody_learns_the_names_of_sources(here: Here) -> None:
             assert caught.value.code() is grpc.StatusCode.NOT_FOUND
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             stub: Any = health_pb2_grpc.HealthStub(channel)
-            watched = stub.Watch(health_pb2.HealthCheckRequest(service="source/main"), timeout=5)
+            watched = stub.Watch(health_pb2.HealthCheckRequest(service="source/main"), timeout=60)
             assert (await watched.read()).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
             watched.cancel()
 
@@ -121,7 +121,7 @@ async def test_a_probe_is_answered_before_there_is_a_server(redis_server: RedisS
     server = ServerProcess(configured, tmp_path)
     server.process.start()
     try:
-        await server.process.wait_until_listening(server.ports[2], timeout_s=30)
+        await server.process.wait_until_listening(server.ports[2], timeout_s=60)
         found = await told(server.ports[2], "liveness", "startup", "readiness", "")
         assert found == {
             "liveness": "SERVING", "startup": "NOT_SERVING", "readiness": "NOT_SERVING", "": "NOT_SERVING",

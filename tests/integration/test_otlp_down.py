@@ -88,7 +88,7 @@ async def test_it_costs_nothing_but_what_it_is_not_sent(
             assert page.value("feedmux_delivered_events_total") == 20
             session.cancel()
             server.process.send_signal(signal.SIGTERM)
-            await until(lambda: not server.process.running, 8)
+            await until(lambda: not server.process.running)
             assert server.process.returncode == 0
     lines = [json.loads(line) for line in server.log.read_text().splitlines() if line.startswith("{")]
     complaints = [line for line in lines if line["logger"].startswith(("opentelemetry", "urllib3"))]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from pymongo import MongoClient
 
 from feedmux.v1 import feed_pb2
 from feedmux_server.embedded import RedisServer, ReplicaSet
@@ -55,7 +56,9 @@ async def test_a_trusted_tenant_may_do_all(site: Tenancy) -> None:
         receiver.cancel()
 
 
-async def test_a_tenant_that_becomes_bounded(site: Tenancy, name: str) -> None:
+async def test_a_tenant_that_becomes_bounded(
+    site: Tenancy, name: str, mongo_client: MongoClient[dict[str, Any]]
+) -> None:
     """Its sessions with a pipeline end; what is allowed can be opened again, stored or not, and the rest cannot."""
     stages: list[Any] = [{"$set": {"x": {"$reduce": {"input": [1], "initialValue": 0, "in": "$$this"}}}}]
     async with site.here.api.with_key("key-trusted") as api:
@@ -77,7 +80,8 @@ async def test_a_tenant_that_becomes_bounded(site: Tenancy, name: str) -> None:
         reopened = await api.session(name)
         await reopened.opened()
         site.write(BOUNDED, TRUSTED)
-        await unaffected.quiet(0.3)
+        mongo_client["pipelines"]["c"].insert_one({})
+        await unaffected.take(1)
         for receiver in (again, unaffected, reopened):
             receiver.cancel()
 

@@ -165,7 +165,7 @@ async def test_a_start_without_redis_waits_for_the_keys(
             assert (outcome.code, outcome.reason) == ("UNAVAILABLE", "STATE_UNAVAILABLE")
             assert outcome.retry_s
         await redis.restart()
-        await until(lambda: here.server.service.position_keys.known, 20)
+        await until(lambda: here.server.service.position_keys.known)
         receiver = here.api.watch(wanted, at(position=position))
         await receiver.opened()
         receiver.cancel()

@@ -203,7 +203,7 @@ async def ended(here: Here, method: str, data: bytes) -> None:
     metadata = here.api.metadata
     if OPERATOR in method:
         channel, metadata = here.api.operator_channel, (("authorization", f"Bearer {OPERATOR_KEY}"),)
-    call = channel.unary_stream(f"/{method}")(data, timeout=20, metadata=metadata)
+    call = channel.unary_stream(f"/{method}")(data, timeout=60, metadata=metadata)
     try:
         await call.read()
     except grpc.aio.AioRpcError as error:

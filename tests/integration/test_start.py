@@ -198,7 +198,7 @@ async def test_buf_curl(api: Api, database: Documents) -> None:
     output, decoder = "", json.JSONDecoder()
     messages: list[dict[str, Any]] = []
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(messages) < 2:
                 output += (await process.stdout.read(1 << 16)).decode()
                 try:

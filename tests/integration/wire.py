@@ -186,12 +186,6 @@ class Receiver:
             message = await self.message(max(0.0, end_s - time.monotonic()))
             assert message is not EOF, f"ended after {self.received} events"
 
-    async def quiet(self, duration_s: float) -> None:
-        """No event comes for so long."""
-        assert not self._pending
-        events = await self.during(duration_s)
-        assert not events, f"{len(events)} events came"
-
     async def during(self, duration_s: float) -> list[Event]:
         """All events that come within so long."""
         end_s = time.monotonic() + duration_s
