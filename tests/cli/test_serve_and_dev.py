@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import time
 import tomllib
@@ -15,7 +16,6 @@ from pymongo import MongoClient
 
 from feedmux_server.config import Config, LimitsSection, make_config
 from feedmux_server.embedded import Mongod, RedisServer, ReplicaSet
-from feedmux_server.embedded.ports import free_ports
 from tests.cli.conftest import FEEDMUX, Site, clean_environment, run, write_config
 from tests.started import Started
 
@@ -119,14 +119,15 @@ def test_it_drains_and_logs_json_when_piped(
 
 
 def test_ctrl_c_while_it_still_looks_for_mongodb(tmp_path: Path) -> None:
-    (port,) = free_ports(1)
-    config = write_config(tmp_path, sources={"main": {"uri": f"mongodb://127.0.0.1:{port}/"}})
-    with start("serve", "--config", config, "--insecure-no-auth") as server:
-        time.sleep(2.0)
-        server.send_signal(signal.SIGINT)
-        server.wait(60)
-        assert server.stderr is not None
-        assert "Traceback" not in server.stderr.read()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(60)
+        config = write_config(tmp_path, sources={"main": {"uri": f"mongodb://127.0.0.1:{silent.getsockname()[1]}/"}})
+        with start("serve", "--config", config, "--insecure-no-auth") as server:
+            silent.accept()
+            server.send_signal(signal.SIGINT)
+            server.wait(60)
+            assert server.stderr is not None
+            assert "Traceback" not in server.stderr.read()
 
 
 def test_dev_from_start_to_ctrl_c(tmp_path: Path) -> None:

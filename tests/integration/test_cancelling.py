@@ -90,7 +90,7 @@ async def not_ended(ask: Ask, turns_max: int) -> list[int]:
         for _ in range(turns):
             await asyncio.sleep(0)
         task.cancel()
-        await asyncio.wait({task}, timeout=2.0)
+        await asyncio.wait({task}, timeout=60)
         if not task.done():
             lost.append(turns)
             while not task.done():

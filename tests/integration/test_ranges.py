@@ -61,10 +61,10 @@ async def test_a_backlog_in_ranges_and_slices(api: Api, database: Documents) -> 
 
 async def test_the_wait_is_for_the_first_event(api: Api, database: Documents) -> None:
     wanted, after = feed(database.name, "c"), await start(api, database)
-    planning = asyncio.create_task(api.plan(feed=wanted, after=after, wait=10))
+    planning = asyncio.create_task(api.plan(feed=wanted, after=after, wait=60))
     await until(lambda: api.streams(f"{database.name}.c"))
     insert(database, range(1))
-    async with asyncio.timeout(8):
+    async with asyncio.timeout(50):
         assert of(await read(api, await planning, feed=wanted)) == [0]
 
 
