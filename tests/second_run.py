@@ -23,6 +23,8 @@ UNSTABLE_MAX = 3
 """More unstable tests than this fail the run."""
 AGAIN_MAX = 20
 """If more tests than this failed, something else is wrong, and none runs again."""
+LINE_MAX = 200
+"""Characters of a failure in the last lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,4 +150,4 @@ def outcome(reports: Iterable[pytest.TestReport]) -> Outcome:
 def _first_line(report: pytest.TestReport) -> str:
     crash = getattr(report.longrepr, "reprcrash", None)
     text = crash.message if crash is not None else report.longreprtext
-    return text.strip().partition("\n")[0]
+    return text.strip().partition("\n")[0][:LINE_MAX]

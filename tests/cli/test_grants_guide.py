@@ -49,8 +49,8 @@ async def guide(
     for name, key in keys.items():
         text = text.replace(f"<hash of {name}>", key.sha256)
     (tmp_path / "tenants.yaml").write_text(text)
-    data, operator, health = free_ports(3)
-    ports = {"data": data, "operator": operator, "health": health}
+    data, operator, health, metrics = free_ports(4)
+    ports = {"data": data, "operator": operator, "health": health, "metrics": metrics}
     config = {
         "tenants_file": str(tmp_path / "tenants.yaml"),
         "sources": {"main": {"uri": mongo.uri}},
