@@ -123,7 +123,8 @@ def test_ctrl_c_while_it_still_looks_for_mongodb(tmp_path: Path) -> None:
         silent.settimeout(60)
         config = write_config(tmp_path, sources={"main": {"uri": f"mongodb://127.0.0.1:{silent.getsockname()[1]}/"}})
         with start("serve", "--config", config, "--insecure-no-auth") as server:
-            silent.accept()
+            connection, _ = silent.accept()
+            connection.close()
             server.send_signal(signal.SIGINT)
             server.wait(60)
             assert server.stderr is not None

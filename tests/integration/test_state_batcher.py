@@ -129,16 +129,21 @@ async def test_leases_are_renewed_without_commits(redis: Redis, tenant: str) -> 
     store = SubscriptionStore(redis, lease_s=600.0)
     await create(store, tenant, "s")
     clock = Clock()
-    key = f"feedmux:1:{{{tenant}/s}}"
+
+    async def leased() -> int:
+        until_ms = await redis.hget(f"feedmux:1:{{{tenant}/s}}", "lease_until_ms")
+        assert until_ms is not None
+        return int(until_ms)
+
     async with running(CommitBatcher(store, interval_s=0.01, clock=clock)) as batcher:
         handle, recorder = await opened(store, batcher, tenant)
         for _ in range(3):
-            leased_until = int(await redis.hget(key, "lease_until_ms"))
+            leased_until = await leased()
             clock.ahead_s += store.rules.renew_after_s
             batcher.recheck(tenant, "s")  # renewals are looked for when something wakes the batcher
 
             async def renewed(before: int = leased_until) -> bool:
-                return int(await redis.hget(key, "lease_until_ms")) > before
+                return await leased() > before
 
             await servers.until(renewed)
             assert batcher.is_owner(handle)
