@@ -5,7 +5,9 @@ it as `UNSTABLE path::name` with both outcomes, and fails if there are more than
 have no second run (`tests.kinds`).
 """
 
+import ctypes
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -53,6 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.second_run:
         config.pluginmanager.register(SecondRun(config), "second_run_of_failed_tests")
     if config.option.outcomes:
+        _die_with_parent()
         config.pluginmanager.register(_Outcomes(config.option.outcomes), "outcomes_file")
 
 
@@ -137,6 +140,12 @@ class _Outcomes:
     def pytest_sessionfinish(self) -> None:
         found = {nodeid: asdict(outcome(reports)) for nodeid, reports in self._reports.items()}
         self._file.write_text(json.dumps(found))
+
+
+def _die_with_parent() -> None:
+    """Ends this process, and with it the servers of its tests, when the first run is killed (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0)  # PR_SET_PDEATHSIG
 
 
 def outcome(reports: Iterable[pytest.TestReport]) -> Outcome:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.servers import until
 from tests.second_run import AGAIN_MAX, UNSTABLE_MAX
+from tests.started import Started
 
 REPOSITORY = Path(__file__).parents[2]
 BODIES = {
@@ -38,12 +40,21 @@ def test_{name}():
         pytest.skip("not shown")
     raise ValueError
 """,
+    "hangs_again": """
+def test_{name}():
+    if again("{name}"):
+        Path("{name}.pid").write_text(str(os.getpid()))
+        time.sleep(600)
+    raise ValueError
+""",
     "interrupt": """
 def test_{name}():
     raise KeyboardInterrupt
 """,
 }
 PREFACE = """
+import os
+import time
 from pathlib import Path
 import pytest
 
@@ -80,21 +91,24 @@ class Project:
         tests = [BODIES[body].format(name=f"{body}_{number}") for number, body in enumerate(bodies)]
         path.write_text(PREFACE + "".join(tests))
 
-    def run(self, *options: str, processes: int = 0) -> Run:
+    def start(self, *options: str, processes: int = 0) -> Started[bytes]:
         parts = ["-p", "no:cacheprovider", "-p", "tests.second_run", "--second-run", "-n", str(processes), *options]
         environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
         for name in [each for each in environment if each.startswith("PYTEST_")]:
             del environment[name]  # of the pytest that runs this test
-        done = subprocess.run(
+        return Started(
             [sys.executable, "-m", "pytest", *parts, "tests"],
             cwd=self.folder,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            check=False,
         )
-        return Run(done.returncode, done.stdout.decode().rstrip().splitlines())
+
+    def run(self, *options: str, processes: int = 0) -> Run:
+        with self.start(*options, processes=processes) as started:
+            output, _ = started.communicate()
+        return Run(started.returncode, output.decode().rstrip().splitlines())
 
 
 @pytest.fixture
@@ -167,3 +181,15 @@ def test_an_interrupted_run_has_no_second_one_and_ends_with_the_summary(project:
     assert run.status == 2
     assert not run.said("UNSTABLE ")
     assert run.summary == "1 failed, 1 passed"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the signal at the parent's death is Linux's")
+async def test_the_second_run_dies_with_the_first(project: Project) -> None:
+    project.write("tests/integration/test_a.py", "hangs_again")
+    file = project.folder / "hangs_again_0.pid"
+    with project.start() as first:
+        await until(lambda: file.exists() and file.read_text())
+        second = Path("/proc", file.read_text(), "cmdline")
+        assert b"--outcomes" in second.read_bytes()
+        first.kill()
+    await until(lambda: not second.exists() or not second.read_bytes())
