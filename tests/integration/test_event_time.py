@@ -95,7 +95,7 @@ async def test_a_batch_of_many_events_is_no_event_that_takes_long(
         mongo_client.admin.command(command if mode == "off" else {**command, "data": data})
 
     async def killed(source: Source, *operation: Any) -> None:
-        """The next read is not held: no other one is looked at before this returns."""
+        """Lets the next read pass: feedmux checks no other read before this returns."""
         nonlocal stopped
         stopped += 1
         await kill_operation(source, *operation)

@@ -166,7 +166,7 @@ async def test_a_token_that_mongodb_has_not_judged_stays_so_in_positions(
     for position in made:
         own = api.watch(wanted, at(position=position))
         other = api.watch(wanted, at(start_at_operation_time=time_of(forged)))
-        async with asyncio.timeout(PATIENCE_S):  # heartbeats go on for ever where it is not refused
+        async with asyncio.timeout(PATIENCE_S):  # without a rejection, heartbeats would continue forever
             assert (await own.end()).reason == "RESUME_TOKEN_NOT_FOUND"
         assert await other.numbers(1) == [1]
         other.cancel()

@@ -206,7 +206,7 @@ async def test_everybody_gets_the_events_of_their_own_feed_whatever_happens(
             each.cancel()
         for outcome in await asyncio.gather(*reading, return_exceptions=True):
             assert outcome is None or isinstance(outcome, asyncio.CancelledError), outcome
-        # And it goes on, with a process that is not frozen.
+        # Sessions continue with a process that is not frozen.
         monkeypatch.setattr(here.hub.renderer._process, "_timeout_s", LONG_S)
         if (pid := here.hub.renderer._process.pid) is not None:
             os.kill(pid, signal.SIGKILL)
