@@ -13,8 +13,11 @@ from feedmux_server.embedded import Process, RedisServer
 from feedmux_server.embedded.ports import free_ports
 from feedmux_server.embedded.redis_server import find_redis_server
 from tests.integration.servers import until
+from tests.integration.wire import PATIENCE_S
 
 SERVICE = "feedmux"
+SYNC_AT_ONCE = {"repl-diskless-sync-delay": "0"}
+"""By default a primary waits 5 s for more replicas before it sends its data to the first."""
 
 Announce = Callable[[int], Awaitable[int]]
 """The port by which a server on this port is to be known to all others."""
@@ -63,14 +66,14 @@ async def sentinels(
     folder: Path, *, down_after_ms: int = 500, announce: Announce = _as_it_is
 ) -> AsyncIterator[Sentinels]:
     async with AsyncExitStack() as stack:
-        primary = await stack.enter_async_context(RedisServer())
+        primary = await stack.enter_async_context(RedisServer(config=SYNC_AT_ONCE))
         primary_port = await announce(primary.port)
         [own] = free_ports(1)
         replica_port = await announce(own)
         directives = {
             "replicaof": f"127.0.0.1 {primary_port}",
             "replica-announce-port": str(replica_port),
-            "repl-diskless-sync-delay": "0",
+            **SYNC_AT_ONCE,
         }
         replica = await stack.enter_async_context(RedisServer(port=own, config=directives))
         ports = free_ports(3)
@@ -88,7 +91,7 @@ async def sentinels(
             process = Process(f"sentinel on port {port}", command, home / "log", env={"LC_ALL": "C"})
             stack.push_async_callback(process.kill9)
             process.start()
-            await process.wait_until_listening(port, timeout_s=60)
+            await process.wait_until_listening(port, timeout_s=PATIENCE_S)
             processes.append(process)
 
         async def settled() -> bool:
@@ -99,9 +102,13 @@ async def sentinels(
                     return False
             return True
 
-        await until(settled, 60, 0.1)
-        await until(lambda: is_in_step(replica.port), 60, 0.1)
+        await until(settled, every_s=0.1)
+        await until(lambda: is_in_step(replica.port), every_s=0.1)
         yield Sentinels((primary, replica), processes, ports, [await announce(port) for port in ports])
+
+
+async def is_replica(port: int) -> bool:
+    return "'role': 'slave'" in await _answer(port, "INFO", "replication")
 
 
 async def is_in_step(port: int) -> bool:
@@ -134,7 +141,7 @@ async def cluster(
                 "cluster-enabled": "yes",
                 "cluster-port": str(bus),
                 "cluster-node-timeout": str(node_timeout_ms),
-                "repl-diskless-sync-delay": "0",
+                **SYNC_AT_ONCE,
                 **(config or {}),
             }
             servers.append(await stack.enter_async_context(RedisServer(port=port, config=directives)))
@@ -145,17 +152,17 @@ async def cluster(
             await ask(servers[0].port, "CLUSTER", "MEET", "127.0.0.1", server.port, bus)
         primary_id = await ask(servers[0].port, "CLUSTER", "MYID")
 
-        async def know_each_other() -> bool:
-            told = [await _answer(server.port, "CLUSTER", "INFO") for server in servers]
-            return all("cluster_known_nodes:4" in each and "cluster_state:ok" in each for each in told)
+        async def all_say(text: str) -> bool:
+            return all([text in await _answer(server.port, "CLUSTER", "INFO") for server in servers])
 
-        await until(know_each_other, 60, 0.1)
+        await until(lambda: all_say("cluster_known_nodes:4"), every_s=0.1)
         await ask(servers[3].port, "CLUSTER", "REPLICATE", primary_id)
-        await until(lambda: is_in_step(servers[3].port), 60, 0.1)
+        await until(lambda: is_in_step(servers[3].port), every_s=0.1)
 
         async def replica_known() -> bool:
             told = [await _answer(server.port, "CLUSTER", "REPLICAS", primary_id) for server in servers[:3]]
             return all(str(known[3]) in each for each in told)
 
-        await until(replica_known, 60, 0.1)
+        await until(replica_known, every_s=0.1)
+        await until(lambda: all_say("cluster_state:ok"), every_s=0.1)
         yield Cluster(servers, known)
