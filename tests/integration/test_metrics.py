@@ -32,7 +32,7 @@ Documents = Database[dict[str, Any]]
 @pytest_asyncio.fixture
 async def metered(mongo: ReplicaSet, redis_server: RedisServer) -> AsyncIterator[Here]:
     """A server that has done nothing yet."""
-    configuration = settings(mongo.uri, redis_server.url, history_look_s=0.2)
+    configuration = settings(mongo.uri, redis_server.url, history_look_s=0.2, stored_look_s=1.0)
     del configuration["sources"]["other"]
     async with serving(configuration) as here:
         yield here
