@@ -36,6 +36,7 @@ from feedmux_server.core.grant import GRANTS_MAX, Grant, make_grant
 from feedmux_server.core.names import check_name
 from feedmux_server.core.quota import Quotas
 from feedmux_server.marked_yaml import MarkedError, parse_yaml
+from feedmux_server.tenants.model import ApiKey, CertificateName, NameKind, TenantRecord
 
 S = TypeVar("S", bound=BaseModel)
 
@@ -585,6 +586,9 @@ class ApiKeySection(_Section):
     def _is_hash(cls, text: str) -> str:
         return _checked_hash(text)
 
+    def key(self) -> ApiKey:
+        return ApiKey(self.sha256, self.label, self.expires.timestamp() if self.expires else None)
+
 
 class CertificateSection(_Section):
     """A name in a client certificate: one of the three."""
@@ -598,6 +602,10 @@ class CertificateSection(_Section):
         if sum(name is not None for name in (self.common_name, self.dns, self.uri)) != 1:
             raise ValueError("name one of common_name, dns, uri")
         return self
+
+    def certificate(self) -> CertificateName:
+        [(kind, value)] = self.model_dump(exclude_none=True).items()
+        return CertificateName(NameKind(kind), value)
 
 
 class GrantSection(_Section):
@@ -679,6 +687,21 @@ class TenantsFile(_Section):
             each.name: Quotas(**(base | each.quotas.model_dump(include=each.quotas.model_fields_set)))
             for each in self.tenants
         }
+
+    def records(self) -> list[TenantRecord]:
+        """The tenants as `tenants` knows them."""
+        quotas = self.quotas()
+        return [
+            TenantRecord(
+                name=each.name,
+                api_keys=(*(ApiKey(sha256) for sha256 in each.api_key_hashes), *(key.key() for key in each.api_keys)),
+                certificates=tuple(certificate.certificate() for certificate in each.certificates),
+                quotas=quotas[each.name],
+                any_pipelines=each.pipelines == "any",
+                grants=None if each.grants is None else tuple(grant.grant() for grant in each.grants),
+            )
+            for each in self.tenants
+        ]
 
 
 def load_config(path: Path | None) -> Config:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from feedmux_server.config import Config, ConfigError, JwtSection, TenantsFile, load_tenants
+from feedmux_server.config import Config, ConfigError, JwtSection, load_tenants
 from feedmux_server.core.grant import Grants
 from feedmux_server.core.position_keys import PositionKeys, parse_keys
 from feedmux_server.core.quota import UNLIMITED_QUOTAS, Quotas
@@ -21,7 +21,7 @@ from feedmux_server.rpc.tls import Tls
 from feedmux_server.telemetry.audit import AuditEvent
 from feedmux_server.tenants.jwks import Jwks, JwksUnusable, read_file, read_url
 from feedmux_server.tenants.jwt_verifier import JwtRules, JwtVerifier
-from feedmux_server.tenants.model import ApiKey, CertificateName, NameKind, TenantRecord
+from feedmux_server.tenants.model import ApiKey, TenantRecord
 from feedmux_server.tenants.registry import Registry
 from feedmux_server.tenants.watched_files import WatchedFiles
 from feedmux_server.tls_files import load_tls, tls_paths
@@ -57,7 +57,7 @@ class Credentials:
             )
         self._tenants_watch = WatchedFiles([config.tenants_file])
         try:
-            self._registry = Registry(tenant_records(load_tenants(config.tenants_file)))
+            self._registry = Registry(load_tenants(config.tenants_file).records())
         except ConfigError as error:
             raise ConfigError(
                 f"tenants_file: {error}. `feedmux tenants check FILE` looks at it without a server"
@@ -137,7 +137,7 @@ class Credentials:
             log.error("the tenants file cannot be used; the tenants read before stay in force: %s", error)
             service.audit.record(AuditEvent.TENANTS_REFUSED, reason="the file cannot be used")
             return
-        changes = self._registry.replace(tenant_records(tenants))
+        changes = self._registry.replace(tenants.records())
         log.info(
             "the tenants file was read again: %d added, %d removed, %d changed",
             len(changes.added),
@@ -194,29 +194,3 @@ async def _flush_audit(service: Service) -> None:
     while True:
         await asyncio.sleep(60)
         service.audit.flush_suppressed()
-
-
-def tenant_records(file: TenantsFile) -> list[TenantRecord]:
-    """The tenants file as `tenants` knows it."""
-    quotas = file.quotas()
-    return [
-        TenantRecord(
-            name=tenant.name,
-            api_keys=(
-                *(ApiKey(each) for each in tenant.api_key_hashes),
-                *(
-                    ApiKey(each.sha256, each.label, each.expires.timestamp() if each.expires else None)
-                    for each in tenant.api_keys
-                ),
-            ),
-            certificates=tuple(
-                CertificateName(NameKind(kind), value)
-                for each in tenant.certificates
-                for kind, value in each.model_dump(exclude_none=True).items()
-            ),
-            quotas=quotas[tenant.name],
-            any_pipelines=tenant.pipelines == "any",
-            grants=None if tenant.grants is None else tuple(each.grant() for each in tenant.grants),
-        )
-        for tenant in file.tenants
-    ]

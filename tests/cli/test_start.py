@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -29,8 +30,19 @@ print("imported:", *sys.modules)
     ids=" ".join,
 )
 def test_no_slow_package_is_imported(arguments: list[str]) -> None:
+    assert SLOW.intersection(imported_by(arguments)) == set()
+
+
+def test_a_tenants_file_is_checked_without_slow_packages(tmp_path: Path) -> None:
+    tenants = tmp_path / "tenants.yaml"
+    tenants.write_text(f'tenants:\n  - name: shop\n    api_key_hashes: ["{"1" * 64}"]\n')
+    assert SLOW.intersection(imported_by(["tenants", "check", str(tenants)])) == set()
+
+
+def imported_by(arguments: list[str]) -> list[str]:
+    """Modules that a command has imported when it has succeeded."""
     command = [sys.executable, "-c", ENDED, *arguments]
     output = subprocess.check_output(command, env=clean_environment(), stdin=subprocess.DEVNULL, text=True)
     imported = output.splitlines()[-1].split()[1:]
     assert "feedmux.cli" in imported
-    assert SLOW.intersection(imported) == set()
+    return imported

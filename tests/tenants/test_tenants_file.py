@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from feedmux_server.config import ConfigError, load_tenants
-from feedmux_server.credentials import tenant_records
 
 ONE, TWO = "1" * 64, "2" * 64
 
@@ -48,7 +47,7 @@ def mistake(folder: Path, text: str, name: str = "tenants.yaml") -> str:
 @pytest.mark.parametrize(("name", "text"), [("t.yaml", GOOD_YAML), ("t.toml", GOOD_TOML)])
 def test_what_it_holds(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
-    shop, search = tenant_records(load_tenants(tmp_path / name))
+    shop, search = load_tenants(tmp_path / name).records()
     assert shop.name == "shop"
     assert [key.sha256 for key in shop.api_keys] == [ONE]
     (key,) = search.api_keys

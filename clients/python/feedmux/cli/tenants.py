@@ -110,10 +110,9 @@ def _usage_json(tenant: operator_pb2.TenantUsage) -> dict[str, Any]:
 
 def _check(args: argparse.Namespace) -> int:
     from feedmux_server.config import ConfigError, load_tenants
-    from feedmux_server.credentials import tenant_records
 
     try:
-        tenants = tenant_records(load_tenants(args.file))
+        tenants = load_tenants(args.file).records()
     except ConfigError as error:
         if args.json:
             print_json({"ok": False, "file": str(args.file), "problem": str(error), "tenants": []})
