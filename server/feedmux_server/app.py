@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import uvloop
 
@@ -39,6 +40,7 @@ from feedmux_server.source.reader import ReadLimits
 from feedmux_server.state.batcher import CommitBatcher
 from feedmux_server.state.connection import StartupError
 from feedmux_server.state.store import SubscriptionStore
+from feedmux_server.supervision import Tasks
 from feedmux_server.telemetry.audit import AuditLog
 from feedmux_server.telemetry.exporters import TelemetryMisconfigured
 from feedmux_server.telemetry.exporting import MetricsPortInUse, Telemetry, TelemetryOptions, start_telemetry
@@ -127,7 +129,7 @@ async def running(
         )
         batcher = CommitBatcher(store, interval_s=config.redis.commit_interval_s)
         refusal: CannotStart | None = None
-        async with asyncio.TaskGroup() as tasks:
+        async with Tasks(observer) as tasks:
             accounts = Accounts(credentials.quotas_of, time.monotonic)
             hub = Hub(dependencies.sources, hub_limits(config.limits, config.wide), tasks, accounts, observer)
             ranges = Ranges(hub, RangeLimits(config.limits.kept_bytes))
@@ -157,11 +159,11 @@ async def running(
             )
             servers = Servers(service, health, listeners)
             readiness = dependencies.readiness(health)
-            committing = tasks.create_task(batcher.run(), name="commit-batcher")
+            committing = tasks.keep_running("commit-batcher", batcher.run)
             try:
                 ports = await servers.start(health_port)
             except PortInUse as error:
-                # Raised behind the group, which would wrap it.
+                # Raised after the tasks have ended, whose group would wrap it.
                 refusal = CannotStart(str(error))
                 await servers.stop(0)
                 committing.cancel()
@@ -177,12 +179,12 @@ async def running(
                     *HistoryWatch(hub, config.limits.history_look_s).start(tasks),
                     *telemetry.watch(look, tasks),
                     *(
-                        tasks.create_task(each.read_watch.run(), name=f"read-watch-{name}")
+                        tasks.keep_running("read-watch", each.read_watch.run, of=name)
                         for name, each in hub.sources.items()
                     ),
-                    tasks.create_task(stored.run(), name="stored-history"),
-                    tasks.create_task(unfit.watch(readiness), name="readiness"),
-                    tasks.create_task(sweep(service), name="unused-subscriptions"),
+                    tasks.keep_running("stored-history", stored.run),
+                    tasks.keep_running("readiness", partial(unfit.watch, readiness)),
+                    tasks.keep_running("unused-subscriptions", partial(sweep, service)),
                 ]
                 try:
                     await health.show(readiness.there)

@@ -6,7 +6,7 @@ used any more leaves what was read before in force, and is logged once. Streams 
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -18,6 +18,7 @@ from feedmux_server.core.quota import UNLIMITED_QUOTAS, Quotas
 from feedmux_server.rpc.auth import ANONYMOUS, Authenticator
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.tls import Tls
+from feedmux_server.supervision import Tasks, Work
 from feedmux_server.telemetry.audit import AuditEvent
 from feedmux_server.tenants.jwks import Jwks, JwksUnusable, read_file, read_url
 from feedmux_server.tenants.jwt_verifier import JwtRules, JwtVerifier
@@ -88,25 +89,25 @@ class Credentials:
             return frozenset({ANONYMOUS.tenant})
         return frozenset(record.name for record in self._registry.tenants.values() if record.any_pipelines)
 
-    def start(self, service: Service, tasks: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
+    def start(self, service: Service, tasks: Tasks) -> list[asyncio.Task[None]]:
         """What keeps them up to date; to be cancelled at the end."""
         every_s = self._config.reload_s
-        work: dict[str, Coroutine[None, None, None]] = {"audit-suppressed": _flush_audit(service)}
+        work: dict[str, Callable[[], Work]] = {"audit-suppressed": partial(_flush_audit, service)}
         if self._config.positions.key_file is not None:
-            work["position-keys"] = self._keys_watch.run(self._reload_keys, every_s=every_s)
+            work["position-keys"] = partial(self._keys_watch.run, self._reload_keys, every_s=every_s)
         if self.tls is not None:
-            work["tls-files"] = self._tls_watch.run(self._reload_tls, every_s=every_s)
+            work["tls-files"] = partial(self._tls_watch.run, self._reload_tls, every_s=every_s)
         if self._registry is not None:
             reload = partial(self._reload_tenants, service)
-            work["tenants-file"] = self._tenants_watch.run(reload, every_s=every_s)
-            work["credential-sweep"] = _sweep(service, every_s)
+            work["tenants-file"] = partial(self._tenants_watch.run, reload, every_s=every_s)
+            work["credential-sweep"] = partial(_sweep, service, every_s)
         jwt = self._config.jwt
         if jwt is not None and self._jwks is not None:
             if jwt.jwks_file is not None:
-                work["jwks-file"] = self._jwks_watch.run(self._jwks.refresh, every_s=every_s)
+                work["jwks-file"] = partial(self._jwks_watch.run, self._jwks.refresh, every_s=every_s)
             else:
-                work["jwks-url"] = self._jwks.run(jwt.refresh_s)
-        return [tasks.create_task(each, name=name) for name, each in work.items()]
+                work["jwks-url"] = partial(self._jwks.run, jwt.refresh_s)
+        return [tasks.keep_running(kind, each) for kind, each in work.items()]
 
     async def _reload_keys(self) -> None:
         assert self._config.positions.key_file is not None

@@ -28,6 +28,7 @@ from feedmux_server.fanout.session import Output, Session, SessionPolicy
 from feedmux_server.rpc.frames import Framer
 from feedmux_server.source.mongo import Source
 from feedmux_server.source.reader import Batch
+from feedmux_server.supervision import Tasks
 from tests.core.fanout_support import mark, token
 from tests.model.source import event
 
@@ -183,8 +184,8 @@ async def world(
     done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     ready: asyncio.Future[Hub] = asyncio.get_running_loop().create_future()
 
-    async def run() -> None:  # a TaskGroup must begin and end in one task
-        async with asyncio.TaskGroup() as tasks:
+    async def run() -> None:  # a group of tasks must begin and end in one task
+        async with Tasks() as tasks:
             hub = Hub({"main": cast(Source, source)}, limits, tasks, accounts)
             ready.set_result(hub)
             await done

@@ -4,11 +4,13 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from bson.datetime_ms import DatetimeMS
 from bson.timestamp import Timestamp
 from pymongo import MongoClient
 from pymongo.database import Database
@@ -18,10 +20,13 @@ from feedmux_server.core import pipeline_policy
 from feedmux_server.core.shared_stream import SharedStream
 from feedmux_server.embedded import RedisServer, ReplicaSet
 from feedmux_server.source.mongo import Source
+from feedmux_server.source.read_watch import Operation
 from tests.integration.servers import Here, serving, settings, until
 from tests.integration.wire import PATIENCE_S, at, feed, seconds
 
 EVENT_TIME_S = 1.0
+FAR_MS = 10**15
+"""A date of the year 33658, in milliseconds since 1970."""
 Documents = Database[dict[str, Any]]
 
 
@@ -35,6 +40,13 @@ def work(steps: int) -> dict[str, Any]:
 def asleep(field: str) -> dict[str, Any]:
     """An expression that takes as many milliseconds as `field` says, however fast the machine is; with `javascript`."""
     return {"$function": {"body": "function(ms) { sleep(ms > 0 ? ms : 0); return 0; }", "args": [field], "lang": "js"}}
+
+
+def hold_reads(client: MongoClient[dict[str, Any]], namespace: str, mode: str) -> None:
+    """Holds the reads of a collection, as a pipeline does that computes and does not yield; mode `off` lets them go."""
+    data = {"nss": namespace, "shouldCheckForInterrupt": True}
+    command = {"configureFailPoint": "waitWithPinnedCursorDuringGetMoreBatch", "mode": mode}
+    client.admin.command(command if mode == "off" else {**command, "data": data})
 
 
 def reached(time_: feed_pb2.ClusterTime) -> Timestamp:
@@ -87,12 +99,7 @@ async def test_a_batch_of_many_events_is_no_event_that_takes_long(
     """MongoDB computes on all of a batch without a yield. Nothing is lost where the read is stopped and repeated."""
     stopped = 0
     kill_operation = Source.kill_operation
-
-    def hold(mode: str) -> None:
-        """Reads of the collection, as one that computes and does not yield."""
-        data = {"nss": f"{database.name}.c", "shouldCheckForInterrupt": True}
-        command = {"configureFailPoint": "waitWithPinnedCursorDuringGetMoreBatch", "mode": mode}
-        mongo_client.admin.command(command if mode == "off" else {**command, "data": data})
+    hold = partial(hold_reads, mongo_client, f"{database.name}.c")
 
     async def killed(source: Source, *operation: Any) -> None:
         """Lets the next read pass: feedmux checks no other read before this returns."""
@@ -115,6 +122,35 @@ async def test_a_batch_of_many_events_is_no_event_that_takes_long(
     assert [each.document["fullDocument"]["n"] for each in events] == list(range(1500))
     assert stopped == 1
     receiver.cancel()
+
+
+async def test_a_pipeline_with_values_that_the_driver_refuses(
+    here: Here, database: Documents, mongo_client: MongoClient[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MongoDB lists the operations with their pipelines; Python has no date after 9999."""
+    found: list[Operation] = []
+    operations = Source.operations
+
+    async def listed(source: Source, *reads: Any) -> list[Operation]:
+        answer = await operations(source, *reads)
+        found.extend(answer)
+        return answer
+
+    monkeypatch.setattr(Source, "operations", listed)
+    late = {"$date": {"$numberLong": str(FAR_MS - 1)}}
+    receiver = here.api.watch(
+        feed(database.name, "c", json.dumps([{"$match": {"fullDocument.at": {"$gt": late}}}])),
+    )
+    await receiver.opened()
+    hold_reads(mongo_client, f"{database.name}.c", "alwaysOn")
+    try:
+        await until(lambda: found)
+    finally:
+        hold_reads(mongo_client, f"{database.name}.c", "off")
+    database["c"].insert_one({"at": DatetimeMS(FAR_MS)})
+    await receiver.take(1)
+    receiver.cancel()
+    assert all("pipeline" not in each["command"] for each in found)
 
 
 @pytest.mark.usefixtures("javascript")

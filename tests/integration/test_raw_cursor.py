@@ -15,7 +15,7 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from feedmux_server.embedded import ReplicaSet
-from feedmux_server.source.raw_cursor import RawBatch, RawChangeStreamCursor
+from feedmux_server.source.raw_cursor import RawBatch, RawChangeStreamCursor, aggregate_on
 from tests.integration.servers import until
 from tests.integration.wire import split
 
@@ -152,3 +152,24 @@ async def test_errors_leave_no_session_behind(client: AsyncMongoClient[Any], own
     for _ in range(5):
         await (await opened(own)).close()
     assert len(client._topology._session_pool) <= 2
+
+
+async def test_an_aggregate_on_one_server_is_read_to_its_end(client: AsyncMongoClient[Any]) -> None:
+    documents = [{"n": n} for n in range(250)]  # three batches
+    assert await aggregate_on(client, None, [{"$documents": documents}]) == documents
+
+
+async def test_an_aggregate_that_is_not_read_to_its_end_is_closed(
+    client: AsyncMongoClient[Any], mongo_client: Client
+) -> None:
+    def left() -> list[dict[str, Any]]:
+        wanted = {"type": "idleCursor", "cursor.originatingCommand.pipeline.$documents": {"$exists": True}}
+        return list(mongo_client.admin.aggregate([{"$currentOp": {"idleCursors": True}}, {"$match": wanted}]))
+
+    fail_point = {"configureFailPoint": "failCommand"}
+    failing = {"failCommands": ["getMore"], "appName": "raw-cursor-test", "errorCode": 96}
+    mongo_client.admin.command({**fail_point, "mode": {"times": 1}, "data": failing})
+    with pytest.raises(OperationFailure) as refused:
+        await aggregate_on(client, None, [{"$documents": [{"n": n} for n in range(250)]}])
+    assert refused.value.code == 96
+    await until(lambda: not left())

@@ -41,6 +41,7 @@ GOOD_DAY = {
     f'rpc_server_call_duration_seconds_count{{{REPLICA},rpc_method="m",error_type="QUOTA_EXCEEDED"}}': "0+1x180",
     f'feedmux_quota_utilization{{{REPLICA},{TENANT},feedmux_quota="streams"}}': "0.5x180",
     f"feedmux_quota_held_back_seconds_total{{{REPLICA},{TENANT}}}": "0+1x180",
+    f'feedmux_task_failures_total{{{REPLICA},feedmux_task="history"}}': "1x180",
 }
 """A value for each minute."""
 
@@ -67,6 +68,7 @@ BAD_DAYS: dict[str, dict[str, str]] = {
     "FeedmuxInternalErrors": {
         f'rpc_server_call_duration_seconds_count{{{REPLICA},rpc_method="m",error_type="INTERNAL"}}': "0+1x180"
     },
+    "FeedmuxTaskFailing": {f'feedmux_task_failures_total{{{REPLICA},feedmux_task="history"}}': "0+1x180"},
     "FeedmuxQuotaExhausted": {f'feedmux_quota_utilization{{{REPLICA},{TENANT},feedmux_quota="streams"}}': "1x180"},
     "FeedmuxTenantHeldBack": {f"feedmux_quota_held_back_seconds_total{{{REPLICA},{TENANT}}}": "0+60x180"},
 }

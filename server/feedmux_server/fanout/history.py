@@ -7,10 +7,12 @@ then only keeps asking whether MongoDB answers: there is no headroom to tell of.
 import asyncio
 import logging
 import time
+from functools import partial
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.fanout.hub import Hub
 from feedmux_server.source.mongo import Source
+from feedmux_server.supervision import Tasks
 
 log = logging.getLogger(__name__)
 
@@ -27,10 +29,11 @@ class HistoryWatch:
         self._hub = hub
         self._every_s = every_s
 
-    def start(self, tasks: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
+    def start(self, tasks: Tasks) -> list[asyncio.Task[None]]:
         """To be cancelled at the end."""
         return [
-            tasks.create_task(self._watch(source), name=f"history-{name}") for name, source in self._hub.sources.items()
+            tasks.keep_running("history", partial(self._watch, source), of=name)
+            for name, source in self._hub.sources.items()
         ]
 
     async def _watch(self, source: Source) -> None:

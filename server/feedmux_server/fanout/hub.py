@@ -34,6 +34,7 @@ from feedmux_server.fanout.wide_stream import WideStreamLimits
 from feedmux_server.fanout.wide_streams import WideStreams
 from feedmux_server.source.mongo import Source
 from feedmux_server.source.reader import ChangeStreamReader, ReadLimits
+from feedmux_server.supervision import Tasks
 from feedmux_server.telemetry.observer import NOBODY, Observer
 
 _BUDGET_CHECK_BYTES = 1024 * 1024
@@ -97,8 +98,8 @@ class KeyStreams:
         pump = Pump(stream, self.streams, self._reader_at, self._limits.pump, hub, self.source.name, hub.observer.here)
         self.pumps[stream.id] = pump
         # In a context of its own: it outlives the call that asked for it first, and is no part of its trace.
-        task = hub.tasks.create_task(
-            pump.run(), name=f"pump-{stream.id}-{self.key.spec.scope.namespace}", context=contextvars.Context()
+        task = hub.tasks.run_once(
+            "pump", pump.run, of=f"{stream.id}-{self.key.spec.scope.namespace}", context=contextvars.Context()
         )
         self.tasks[stream.id] = task
         task.add_done_callback(lambda done: self._pump_done(stream, done))
@@ -139,7 +140,7 @@ class Hub:
         self,
         sources: dict[str, Source],
         limits: HubLimits,
-        tasks: asyncio.TaskGroup,
+        tasks: Tasks,
         accounts: Accounts | None = None,
         observer: Observer = NOBODY,
     ) -> None:

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed import Scope
@@ -21,6 +22,7 @@ from feedmux_server.core.wide_plan import WideLimits, WidePlan, group_of
 from feedmux_server.fanout.wide_stream import WideStream, WideStreamLimits
 from feedmux_server.source.mongo import Source
 from feedmux_server.source.reader import ChangeStreamReader, ReadLimits
+from feedmux_server.supervision import Tasks
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +53,7 @@ class WideStreams:
     def __init__(
         self,
         sources: dict[str, Source],
-        tasks: asyncio.TaskGroup,
+        tasks: Tasks,
         limits: WideLimits,
         stream_limits: WideStreamLimits,
         read_limits: ReadLimits,
@@ -69,7 +71,7 @@ class WideStreams:
         self.plan.enter(key, time.monotonic())
         self._follow(group_of(key))
         if self._watching is None:
-            self._watching = self._tasks.create_task(self._watch(), name="wide-plan", context=contextvars.Context())
+            self._watching = self._tasks.keep_running("wide-plan", self._watch, context=contextvars.Context())
 
     def leave(self, key: StreamKey) -> None:
         """It is not any more."""
@@ -115,9 +117,10 @@ class WideStreams:
         group.run = None
         if wanted is not None:
             # In a context of its own: it is no part of the trace of the feed for which it was begun.
-            task = self._tasks.create_task(
-                self._read(name, wanted),
-                name=f"wide-{wanted.source}-{wanted.namespace}",
+            task = self._tasks.run_once(
+                "wide",
+                partial(self._read, name, wanted),
+                of=f"{wanted.source}-{wanted.namespace}",
                 context=contextvars.Context(),
             )
             group.run = _Run(wanted, task)

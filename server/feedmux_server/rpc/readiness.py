@@ -15,7 +15,7 @@ from feedmux_server.rpc.health import Health
 log = logging.getLogger(__name__)
 
 Check = Callable[[], Awaitable[None]]
-"""Raises FeedmuxError with an UNAVAILABLE reason while the dependency is away; anything else is not survived."""
+"""Raises FeedmuxError with an UNAVAILABLE reason while the dependency is away, with another one if it is unfit."""
 
 
 class Readiness:
@@ -32,17 +32,20 @@ class Readiness:
         return {name: presence.there for name, presence in self._presence.items()}
 
     async def run(self, every_s: float, timeout_s: float) -> None:
-        """The owned task, until cancelled. Raises what makes a dependency unfit."""
+        """The owned task, until cancelled. Raises what makes a dependency unfit, and what a check fails with."""
         while True:
             await self._health.show(self.there)
             await asyncio.sleep(every_s)
-            names = list(self._checks)
-            for name, failure in zip(
-                names, await asyncio.gather(*(self._ask(n, timeout_s) for n in names)), strict=True
-            ):
+            answers = await asyncio.gather(*(self._ask(n, timeout_s) for n in self._checks), return_exceptions=True)
+            for name, failure in zip(self._checks, answers, strict=True):
+                if isinstance(failure, BaseException):
+                    continue  # raised when the others have been observed
                 if self._presence[name].observe(not failure):
                     said = log.error if failure else log.warning
                     said("%s is %s", name, f"away: {failure}" if failure else "there again")
+            for answer in answers:
+                if isinstance(answer, BaseException):
+                    raise answer
 
     async def _ask(self, name: str, timeout_s: float) -> str:
         """Why it does not answer; empty when it does."""

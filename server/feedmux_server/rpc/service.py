@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -27,6 +27,7 @@ from feedmux_server.rpc.receiving import RequestLimits
 from feedmux_server.rpc.status import Context
 from feedmux_server.state.batcher import CommitBatcher
 from feedmux_server.state.store import SubscriptionStore
+from feedmux_server.supervision import Work
 from feedmux_server.telemetry.audit import AuditEvent, AuditLog
 from feedmux_server.tenants.model import Identity, Unauthenticated
 
@@ -321,16 +322,16 @@ class Service:
             self._left.clear()
             await self._left.wait()
 
-    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    def spawn(self, work: Callable[[], Work], kind: str) -> asyncio.Task[None]:
         """Finishes something for a session that is gone. Redis being away then is no reason for the process to end."""
 
         async def run() -> None:
             try:
-                await work
+                await work()
             except FeedmuxError as error:
                 log.warning("could not finish a session", extra={"reason": error.reason.value})
 
-        return self.hub.tasks.create_task(run(), name=name)
+        return self.hub.tasks.run_once(kind, run)
 
     def end_revoked(self) -> None:
         """Ends the sessions whose credentials would no longer be accepted."""

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from dataclasses import dataclass
+from functools import partial
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2, subscriptions_pb2
@@ -126,7 +127,7 @@ class Subscribe:
             if client is not None:
                 client.cancel()
             if commits is not None:
-                left = service.spawn(commits.detach(), "commit-detach")
+                left = service.spawn(commits.detach, "commit-detach")
                 if not _is_cancelled():
                     # A client that hears the end may reopen at once, and must not meet itself as BUSY.
                     await asyncio.wait([left])
@@ -169,7 +170,7 @@ class Subscribe:
         try:
             return await self._at_stored(request, tenant, stored, lease)
         except BaseException:
-            self._service.spawn(self._service.store.release(lease), "lease-release")
+            self._service.spawn(partial(self._service.store.release, lease), "lease-release")
             raise
 
     async def _at_stored(self, request: wire.Open, tenant: str, stored: StoredSubscription, lease: Lease) -> _Target:

@@ -28,7 +28,7 @@ from feedmux_server.core.oplog_forecast import OplogState
 from feedmux_server.source.examine import judge_hello
 from feedmux_server.source.failures import as_error
 from feedmux_server.source.history_reads import HistoryReads
-from feedmux_server.source.raw_cursor import RawChangeStreamCursor, run_on
+from feedmux_server.source.raw_cursor import RawChangeStreamCursor, aggregate_on, run_on
 from feedmux_server.source.read_watch import Address, Operation, ReadWatch
 from feedmux_server.telemetry.observer import NOBODY, Observer, Span
 
@@ -40,6 +40,10 @@ _SHARDS_DIFFER_S = 5
 
 T = TypeVar("T")
 
+_OF_OPERATIONS = (
+    "opid", "active", "numYields", "waitingForLock", "lsid.id", "shard", "cursor.cursorId", "command.aggregate",
+)  # fmt: skip
+"""What is asked of $currentOp. Nothing of what clients wrote: a pipeline may hold values that the driver refuses."""
 # What the user gave goes to MongoDB unchanged, also dates that Python has no type for.
 _AS_GIVEN = CodecOptions(document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_AUTO)
 
@@ -231,15 +235,12 @@ class Source:
 
     async def operations(self, address: Address | None, sessions: list[bytes]) -> list[Operation]:
         wanted = [Binary(each, UUID_SUBTYPE) for each in sessions]
-        fields = ("opid", "active", "numYields", "waitingForLock", "lsid", "shard", "cursor", "command")
         pipeline = [
             {"$currentOp": {"allUsers": False, "idleConnections": False}},
             {"$match": {"lsid.id": {"$in": wanted}}},
-            {"$project": dict.fromkeys(fields, 1)},
+            {"$project": dict.fromkeys(_OF_OPERATIONS, 1)},
         ]
-        reply = await run_on(self._client, address, {"aggregate": 1, "pipeline": pipeline, "cursor": {}})
-        found: list[Operation] = reply["cursor"]["firstBatch"]
-        return found
+        return await aggregate_on(self._client, address, pipeline)
 
     async def kill_operation(self, address: Address | None, operation: Any) -> None:
         await run_on(self._client, address, {"killOp": 1, "op": operation})

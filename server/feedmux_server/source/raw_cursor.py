@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import bson
-from bson import _array_of_documents_to_buffer
+from bson import Int64, _array_of_documents_to_buffer
 from bson.codec_options import CodecOptions
 from pymongo.asynchronous.aggregation import _DatabaseAggregationCommand
 from pymongo.asynchronous.client_session import AsyncClientSession
@@ -25,6 +25,7 @@ from pymongo.operations import _Op
 from pymongo.read_preferences import ReadPreference
 
 from feedmux_server.cancelling import cancellable
+from feedmux_server.source.read_watch import Address
 
 _REPLY = CodecOptions[dict[str, Any]](unicode_decode_error_handler="replace")
 _EMPTY_ARRAY = b"\x05\x00\x00\x00\x00"
@@ -126,14 +127,40 @@ def _use_no_more(session: AsyncClientSession) -> None:
         session._server_session.mark_dirty()
 
 
-async def run_on(
-    client: AsyncMongoClient[Any], address: tuple[str, int | None] | None, command: Any
-) -> Mapping[str, Any]:
+async def run_on(client: AsyncMongoClient[Any], address: Address | None, command: Any) -> Mapping[str, Any]:
     """Runs a command of `admin` on the server with this address; None: the primary. Raises pymongo's errors."""
+    reply, _ = await _run_on(client, address, command)
+    return reply
 
-    async def run(_session: Any, _server: Any, connection: Any, preference: Any) -> Mapping[str, Any]:
-        reply: Mapping[str, Any] = await connection.command("admin", command, preference, client=client)
-        return reply
+
+async def aggregate_on(
+    client: AsyncMongoClient[Any], address: Address | None, pipeline: list[Any]
+) -> list[Mapping[str, Any]]:
+    """All results of an aggregate of `admin` on one server, as `run_on`."""
+    reply, server = await _run_on(client, address, {"aggregate": 1, "pipeline": pipeline, "cursor": {}})
+    cursor = reply["cursor"]
+    found: list[Mapping[str, Any]] = list(cursor["firstBatch"])
+    cursor_id, namespace = cursor["id"], cursor["ns"]
+    try:
+        while cursor_id:
+            more = {"getMore": Int64(cursor_id), "collection": namespace.partition(".")[2]}
+            cursor = (await run_on(client, server, more))["cursor"]
+            found += cursor["nextBatch"]
+            cursor_id = cursor["id"]
+    finally:
+        if cursor_id:
+            client._close_cursor_soon(cursor_id, _CursorAddress(server, namespace))
+    return found
+
+
+async def _run_on(
+    client: AsyncMongoClient[Any], address: Address | None, command: Any
+) -> tuple[Mapping[str, Any], Address]:
+    """The reply, and who gave it."""
+
+    async def run(_session: Any, _server: Any, connection: Any, preference: Any) -> tuple[Mapping[str, Any], Address]:
+        reply = await connection.command("admin", command, preference, codec_options=_REPLY, client=client)
+        return reply, connection.address
 
     return await cancellable(
         client._retryable_read(run, ReadPreference.PRIMARY, None, "command", address=address, retryable=False)
@@ -184,7 +211,7 @@ class RawChangeStreamCursor:
         return cls(cursor, session)
 
     @property
-    def address(self) -> tuple[str, int | None] | None:
+    def address(self) -> Address | None:
         """The server that holds the cursor."""
         return self._cursor.address
 

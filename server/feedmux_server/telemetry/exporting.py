@@ -27,6 +27,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from prometheus_client import CollectorRegistry, start_http_server
 
+from feedmux_server.supervision import Tasks
 from feedmux_server.telemetry import metrics
 from feedmux_server.telemetry.exporters import TelemetryMisconfigured, disabled, exporters
 from feedmux_server.telemetry.labels import Labels
@@ -73,12 +74,12 @@ class Telemetry:
     _endings: list[Callable[[], None]] = field(default_factory=list)
     _surveys: "_Surveys | None" = None
 
-    def watch(self, look: Look, tasks: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
+    def watch(self, look: Look, tasks: Tasks) -> list[asyncio.Task[None]]:
         """From now on there is something to look at. The tasks are to be cancelled at the end."""
         if self._surveys is None:
             return []
         self._surveys.look = look
-        return [tasks.create_task(_probe_loop(self.observer), name="event-loop-lag")]
+        return [tasks.keep_running("event-loop-lag", partial(_probe_loop, self.observer))]
 
     async def close(self) -> None:
         """Sends what is left as far as the time allows, and drops the rest."""

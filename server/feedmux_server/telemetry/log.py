@@ -18,7 +18,7 @@ from feedmux_server.core.errors import FeedmuxError
 
 _FIELDS = (
     "address", "code", "correlation_id", "epoch", "error", "method", "peer", "reason", "scope", "source", "stream",
-    "subscriber", "subscription", "tenant", "dependency", "away", "count", "seconds",
+    "subscriber", "subscription", "task", "tenant", "dependency", "away", "count", "seconds",
 )  # fmt: skip
 
 

@@ -40,6 +40,7 @@ STAGE: Final = "feedmux.stage"
 QUOTA: Final = "feedmux.quota"
 OUTCOME: Final = "feedmux.outcome"
 PART: Final = "feedmux.part"
+TASK: Final = "feedmux.task"
 ERROR: Final = "error.type"
 
 OTHER: Final = "other"
@@ -114,6 +115,11 @@ PROCESS_CPU: Final = Metric("process.cpu.time", _C, "s", "CPU time of the proces
 LOOP_LAG: Final = Metric(
     "feedmux.event_loop.lag", _H, "s", "How late the event loop comes to a timer: what everything else waits for.",
     buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5),
+)  # fmt: skip
+TASK_FAILURES: Final = Metric(
+    "feedmux.task.failures", _C, "{failure}",
+    "Tasks of the server that failed unexpectedly, by kind. One that keeps something up to date is started again; the"
+    " log has the error.", (TASK,),
 )  # fmt: skip
 READY: Final = Metric("feedmux.ready", _G, "1", "1 while the server takes sessions, 0 while it should get none.")
 

@@ -94,6 +94,12 @@ class Observer:
     def refused(self, tenant: str, quota: str) -> None:
         """A call was refused by a quota."""
 
+    def task_began(self, kind: str) -> None:
+        """A task of this kind begins; from now on there is a count of their failures."""
+
+    def task_failed(self, kind: str) -> None:
+        """A task of this kind failed unexpectedly."""
+
     def loop_late(self, by_s: float) -> None:
         """The event loop came to a timer so late."""
 

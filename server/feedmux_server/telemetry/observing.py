@@ -95,6 +95,13 @@ class Observing(Observer):
     def refused(self, tenant: str, quota: str) -> None:
         self.counted.add(metrics.REFUSALS, 1, tenant, quota)
 
+    def task_began(self, kind: str) -> None:
+        # Prometheus sees no increase where a series begins with its first failure.
+        self.counted.add(metrics.TASK_FAILURES, 0, kind)
+
+    def task_failed(self, kind: str) -> None:
+        self.counted.add(metrics.TASK_FAILURES, 1, kind)
+
     def loop_late(self, by_s: float) -> None:
         self.histograms[metrics.LOOP_LAG].record(by_s)
 

@@ -1,0 +1,99 @@
+"""Owns the tasks of a server, so that none of them ends it and none ends unseen.
+
+An `asyncio.TaskGroup` alone cancels all its tasks when one of them fails, and says nothing when one ends by the
+CancelledError of somebody else. Here a task that fails unexpectedly is logged with its stack and counted
+(`feedmux.task.failures`); one that keeps something up to date is started again after a pause.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Coroutine
+from contextvars import Context
+from types import TracebackType
+from typing import Any, Final, Self
+
+from feedmux_server.core.backoff import Backoff
+from feedmux_server.telemetry.observer import NOBODY, Observer
+
+log = logging.getLogger(__name__)
+
+Work = Coroutine[Any, Any, None]
+
+RETRY_FIRST_S: Final = 1.0
+RETRY_MAX_S: Final = 60.0
+RECOVERED_S: Final = 60.0
+"""A task that has run for so long has recovered: its next failure is a first one."""
+
+
+class Tasks:
+    """An async context manager that waits for its tasks at its end. An error of its body cancels them."""
+
+    def __init__(self, observer: Observer = NOBODY) -> None:
+        self._group = asyncio.TaskGroup()
+        self._observer = observer
+
+    async def __aenter__(self) -> Self:
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._group.__aexit__(kind, error, traceback)
+
+    def keep_running(
+        self, kind: str, work: Callable[[], Work], *, of: str = "", context: Context | None = None
+    ) -> asyncio.Task[None]:
+        """Runs `work` until it returns or the task is cancelled, and again whenever it fails.
+
+        `kind` is the metric's attribute and has few values; `of` tells the tasks of one kind apart by name.
+        """
+        return self._begin(kind, self._kept(kind, work), of, context)
+
+    def run_once(
+        self, kind: str, work: Callable[[], Work], *, of: str = "", context: Context | None = None
+    ) -> asyncio.Task[None]:
+        """Runs `work` to its end, good or bad. The names as in `keep_running`."""
+        return self._begin(kind, self._once(kind, work), of, context)
+
+    def _begin(self, kind: str, work: Work, of: str, context: Context | None) -> asyncio.Task[None]:
+        self._observer.task_began(kind)
+        return self._group.create_task(work, name=f"{kind}-{of}" if of else kind, context=context)
+
+    async def _kept(self, kind: str, work: Callable[[], Work]) -> None:
+        loop, backoff = asyncio.get_running_loop(), Backoff(RETRY_FIRST_S, RETRY_MAX_S, 2.0, 0.5)
+        while True:
+            began_s = loop.time()
+            try:
+                await work()
+                return
+            except (Exception, asyncio.CancelledError) as error:
+                if _is_cancelled(error):
+                    raise
+                if loop.time() - began_s >= RECOVERED_S:
+                    backoff.reset()
+                delay_s = backoff.next_delay(random.random())
+                log.exception("a task failed unexpectedly, and is started again", extra=_fields(kind, seconds=delay_s))
+                self._observer.task_failed(kind)
+            await asyncio.sleep(delay_s)
+
+    async def _once(self, kind: str, work: Callable[[], Work]) -> None:
+        try:
+            await work()
+        except (Exception, asyncio.CancelledError) as error:
+            if _is_cancelled(error):
+                raise
+            log.exception("a task failed unexpectedly", extra=_fields(kind))
+            self._observer.task_failed(kind)
+
+
+def _is_cancelled(error: BaseException) -> bool:
+    """Whether it is this task that is cancelled: awaiting something that was cancelled raises the same error."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
+def _fields(kind: str, **more: float) -> dict[str, str | float]:
+    task = asyncio.current_task()
+    return {"task": kind if task is None else task.get_name()} | {name: round(value, 1) for name, value in more.items()}
