@@ -4,6 +4,7 @@ What the stages do to events is tested on real servers, in tests/integration/tes
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import bson
@@ -16,7 +17,7 @@ from feedmux_server.core import grant_stages
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed import FeedSpec, Scope
 from feedmux_server.core.grant import Grants, fits, granted, make_grant
-from feedmux_server.core.grant_stages import apply_grants
+from feedmux_server.core.grant_stages import Encoded, apply_grants
 from feedmux_server.core.stream_key import stream_key
 
 SPEC = FeedSpec(Scope("main", "shop", "orders"))
@@ -210,17 +211,17 @@ def test_patterns_that_cannot_be(pattern: str) -> None:
             make_grant(*arguments)
 
 
-def test_a_policy_is_made_once_for_the_feeds_that_it_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hundred grants take tens of milliseconds to compile, at each open and more than once."""
-    grant_stages._policy.cache_clear()
+def test_grants_are_compiled_once_whatever_a_caller_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred grants take up to a second to compile, at each open and more than once."""
     made = []
-    stages = grant_stages._stages
+    stages_of_cases = grant_stages._stages_of_cases
 
-    def counted(*arguments: Any, **named: Any) -> Any:
+    def counted(*arguments: Any) -> Any:
         made.append(arguments)
-        return stages(*arguments, **named)
+        return stages_of_cases(*arguments)
 
-    monkeypatch.setattr(grant_stages, "_stages", counted)
+    monkeypatch.setattr(grant_stages, "_stages_of_cases", counted)
+    monkeypatch.setattr(grant_stages, "_encoded", Encoded(1 << 20))
     grants = tuple(make_grant("main", f"db{number}", "*", {"team": number}) for number in range(50))
     policies = {
         apply_grants(grants, replace(CLUSTER, pipeline=bson.encode({"pipeline": [{"$match": {"n": number}}]})))[1]
@@ -231,3 +232,31 @@ def test_a_policy_is_made_once_for_the_feeds_that_it_fits(monkeypatch: pytest.Mo
     assert other not in policies
     assert apply_grants(grants[1:], CLUSTER)[1] not in policies
     assert len(made) == 3
+    made.clear()
+    wide = tuple(make_grant("main", "db*", f"c{number}", {"team": number}) for number in range(50))
+    plain = tuple(make_grant("main", "db*", f"c{number}", hide=["secret"]) for number in range(50))
+    for number in range(20):
+        apply_grants(wide, FeedSpec(Scope("main", f"db{number}")))
+        apply_grants(plain, FeedSpec(Scope("main", f"db{number}"), full_document=f"word {number}"))
+        with pytest.raises(FeedmuxError):
+            apply_grants(wide, FeedSpec(Scope("main", f"db{number}"), full_document=f"word {number}"))
+    assert len(made) == 2
+
+
+def test_what_is_kept_of_policies_is_bounded_by_bytes() -> None:
+    encoded = Encoded(10_000)
+    made: list[int] = []
+
+    def make(number: int, size: int) -> list[Any]:
+        made.append(number)
+        return [{"text": "x" * size}]
+
+    for number in range(20):
+        encoded.get(number, partial(make, number, 1_000))
+        assert encoded.bytes <= 10_000
+    for number in range(19, 11, -1):
+        encoded.get(number, partial(make, number, 1_000))
+    assert made == list(range(20)), "the last used are there"
+    [large] = encoded.get("large", partial(make, 20, 20_000))
+    assert len(large.raw) > 20_000
+    assert encoded.bytes == 0, "what is larger than all is kept for nobody"

@@ -7,11 +7,13 @@ expression: MongoDB moves no `$match` of the user's before such a stage, so the 
 what it may see, and cannot fail on anything else (docs/adr/0007).
 """
 
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any, Final
 
 import bson
+from bson.raw_bson import RawBSONDocument
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed import FeedSpec, Scope
@@ -59,17 +61,42 @@ def apply_grants(grants: Grants, spec: FeedSpec) -> tuple[FeedSpec, bytes]:
     elif any(grant.hide for grant in cases):
         _check_not_required(spec)
     asked = replace(spec, collation=_SIMPLE_COLLATION)
+    images: _Images = None
     if judged:
         asked = replace(asked, full_document="whenAvailable", full_document_before_change="whenAvailable")
-    # What of the feed the policy depends on, and no more, so that few policies serve many feeds.
-    shown = FeedSpec(spec.scope, b"", spec.full_document, spec.full_document_before_change)
-    return asked, _policy(cases, targets, shown, judged)
+        images = spec.full_document == "whenAvailable", spec.full_document_before_change == "whenAvailable"
+    return asked, bson.encode({"pipeline": _stages(cases, targets, spec.scope, images)})
 
 
-@lru_cache(maxsize=64)
-def _policy(cases: tuple[Grant, ...], targets: tuple[Grant, ...], spec: FeedSpec, judged: bool) -> bytes:
-    """Remembered: a wide feed of a hundred grants takes tens of milliseconds and a megabyte."""
-    return bson.encode({"pipeline": _stages(cases, targets, spec, judged=judged)})
+_Images = tuple[bool, bool] | None
+"""Where documents are judged: whether the user asked for the document after an update, and before a change."""
+
+
+class Encoded:
+    """Parts of policies by what they are made of, the last used. A hundred grants take up to a second to compile, and
+    ten megabytes. Keys hold nothing that a caller chooses, so that grants are compiled once for all feeds."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes = 0
+        self._bytes_max = bytes_max
+        self._kept: OrderedDict[Hashable, tuple[list[RawBSONDocument], int]] = OrderedDict()
+
+    def get(self, key: Hashable, make: Callable[[], list[Any]]) -> list[RawBSONDocument]:
+        found = self._kept.get(key)
+        if found is not None:
+            self._kept.move_to_end(key)
+            return found[0]
+        documents = [RawBSONDocument(bson.encode(each)) for each in make()]
+        size = sum(len(each.raw) for each in documents)
+        self._kept[key] = documents, size
+        self.bytes += size
+        while self.bytes > self._bytes_max:
+            _, (_, dropped) = self._kept.popitem(last=False)
+            self.bytes -= dropped
+        return documents
+
+
+_encoded: Final = Encoded(32 << 20)
 
 
 def _shows_all(cases: tuple[Grant, ...], targets: tuple[Grant, ...], scope: Scope) -> bool:
@@ -102,32 +129,39 @@ def _refused(field: str, message: str) -> FeedmuxError:
     return FeedmuxError(ErrorReason.OPTION_REFUSED, message, {"field": f"feed.{field}"}, field=f"feed.{field}")
 
 
-def _stages(cases: tuple[Grant, ...], targets: tuple[Grant, ...], spec: FeedSpec, *, judged: bool) -> list[Stage]:
-    scope = spec.scope
-    hides = [(index, grant.hide) for index, grant in enumerate(cases) if grant.hide]
+def _stages(cases: tuple[Grant, ...], targets: tuple[Grant, ...], scope: Scope, images: _Images) -> list[Any]:
+    renames = _encoded.get(("renames", targets), lambda: [_rename_to(grant) for grant in targets])
+    [to] = _encoded.get(("to", targets), lambda: [{"$or": [_names(grant, Scope(""), "$to") for grant in targets]}])
     return [
-        {"$match": _prefilter(cases, targets, scope)},
+        {"$match": _prefilter(cases, renames, scope)},
         {
             "$replaceWith": {
                 "e": {name: f"${name}" for name in _FIELDS},
                 "g": _first([(_names(grant, scope, "$ns"), index) for index, grant in enumerate(cases)], -1),
-                "to": {"$or": [_names(grant, Scope(scope.source), "$to") for grant in targets]},
+                "to": to,
             }
         },
-        {"$set": {"op": _shown_as(cases)}},
-        {"$match": {"op": {"$type": "string"}}},
-        *hidden_stages(hides),
-        {"$replaceWith": _event(spec, hides, judged=judged)},
+        *_encoded.get(("cases", cases, images), lambda: _stages_of_cases(cases, images)),
     ]
 
 
-def _prefilter(cases: tuple[Grant, ...], targets: tuple[Grant, ...], scope: Scope) -> Stage:
-    """What MongoDB can leave out while it scans the oplog. The stages behind it do not rely on it."""
+def _stages_of_cases(cases: tuple[Grant, ...], images: _Images) -> list[Stage]:
+    hides = [(index, grant.hide) for index, grant in enumerate(cases) if grant.hide]
+    return [
+        {"$set": {"op": _shown_as(cases)}},
+        {"$match": {"op": {"$type": "string"}}},
+        *hidden_stages(hides),
+        {"$replaceWith": _event(hides, images)},
+    ]
+
+
+def _prefilter(cases: tuple[Grant, ...], renames: list[RawBSONDocument], scope: Scope) -> Stage:
+    """What MongoDB can leave out while it scans the oplog. The stages after it do not rely on it."""
     return {
         "$or": [
             {"operationType": "invalidate"},
             *(_named(grant, scope, "ns") for grant in cases),
-            *({"operationType": "rename", **_named(grant, Scope(scope.source), "to")} for grant in targets),
+            *renames,
             *(
                 {"operationType": "dropDatabase", "ns.db": _pattern(grant.database, scope.database)}
                 for grant in cases
@@ -135,6 +169,10 @@ def _prefilter(cases: tuple[Grant, ...], targets: tuple[Grant, ...], scope: Scop
             ),
         ]
     }
+
+
+def _rename_to(grant: Grant) -> Stage:
+    return {"operationType": "rename", **_named(grant, Scope(""), "to")}
 
 
 def _named(grant: Grant, scope: Scope, field: str) -> Stage:
@@ -236,15 +274,16 @@ def _change_shown_as(grant: Grant) -> Expression:
     return _if({"$not": [key_is_hidden(grant.hide)]}, shown) if grant.hide else shown
 
 
-def _event(spec: FeedSpec, hides: list[tuple[int, tuple[str, ...]]], *, judged: bool) -> Stage:
+def _event(hides: list[tuple[int, tuple[str, ...]]], images: _Images) -> Stage:
     """The event as the user's pipeline meets it. `_id` comes first, where it is found without a search."""
     after: Expression = True
     before: Expression = True
-    if judged:
+    if images is not None:
         # The policy asked for the images. What the user did not ask for, or what belongs to the other side of a move
         # into or out of view, goes again.
-        after = {"$in": ["$op", ["insert", "replace", *(["update"] if spec.full_document == "whenAvailable" else [])]]}
-        before = spec.full_document_before_change == "whenAvailable" and {"$ne": ["$op", "insert"]}
+        after_update, before_change = images
+        after = {"$in": ["$op", ["insert", "replace", *(["update"] if after_update else [])]]}
+        before = before_change and {"$ne": ["$op", "insert"]}
     cleaned = [({"$eq": ["$g", index]}, f"$h.{index}h") for index, _ in hides]
 
     def content(name: str, slot: str) -> Expression:
