@@ -14,7 +14,7 @@ from redis.asyncio import Redis, RedisCluster
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.embedded import RedisServer, ReplicaSet
 from feedmux_server.state.commands import Command, Commands
-from feedmux_server.state.connection import Client, connect
+from feedmux_server.state.connection import REPLICATED_MAX, Client, connect
 from feedmux_server.state.model import StoredSubscription
 from feedmux_server.state.store import SubscriptionStore
 from tests.conftest import RedisFactory
@@ -141,6 +141,25 @@ async def test_what_is_confirmed_is_on_the_replica(pair: tuple[RedisServer, Redi
         if kind == "seek":
             assert (await store.get("t", "s")).place == place(2)
         assert await is_changed(store, kind)
+
+
+async def test_commits_do_not_wait_with_those_who_wait_for_a_replica(pair: tuple[RedisServer, RedisServer]) -> None:
+    primary, replica = pair
+    async with connected(primary.url) as store, Redis(port=primary.port) as redis:
+        await create(store, "t", "s")
+        _, lease = await store.open("t", "s", instance_id="me")
+        replica.pause()
+        making = [asyncio.create_task(create(store, "t", f"more-{number}")) for number in range(5 * REPLICATED_MAX)]
+
+        async def all_wait() -> bool:
+            waiting = [each for each in await redis.client_list() if each["cmd"] == "wait" and "b" in each["flags"]]
+            return len(waiting) >= REPLICATED_MAX
+
+        await until(all_wait)
+        assert (await commit(store, lease, 11)).position == place(11).position
+        assert not any(each.done() for each in making)
+        replica.resume()
+        await asyncio.gather(*making)
 
 
 @pytest.mark.parametrize("wanted", [0, 1, 2, None])

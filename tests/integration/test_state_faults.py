@@ -9,7 +9,7 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.embedded import RedisServer
 from feedmux_server.embedded.ports import free_ports
 from feedmux_server.state.batcher import CommitBatcher
-from feedmux_server.state.connection import CONNECTIONS_MAX, StartupError, connect
+from feedmux_server.state.connection import COMMANDS_MAX, StartupError, connect
 from feedmux_server.state.examine import check_redis
 from feedmux_server.state.model import CommitOutcome, CommitRequest, StoredSubscription
 from feedmux_server.state.store import SubscriptionStore
@@ -143,7 +143,7 @@ async def test_frozen_nothing_piles_up(redis_factory: RedisFactory) -> None:
             assert len(asyncio.all_tasks()) <= tasks + 1
             patient = SubscriptionStore(redis, lease_s=600.0, timeout_s=10 * PATIENCE_S)
             waiting = [asyncio.create_task(patient.get("t", "s")) for _ in range(100)]
-            await until(lambda: len(redis.connection_pool._in_use_connections) == CONNECTIONS_MAX)
+            await until(lambda: len(redis.connection_pool._in_use_connections) == COMMANDS_MAX)
             server.resume()
             await asyncio.gather(*waiting)
             await until(lambda: recorder.commits[-1] == (1999, place(1999).position))
@@ -153,7 +153,7 @@ async def test_frozen_nothing_piles_up(redis_factory: RedisFactory) -> None:
             assert len(recorder.commits) <= 3
 
             async def few_connections() -> bool:
-                return bool((await other.info("clients"))["connected_clients"] <= CONNECTIONS_MAX + 1)
+                return bool((await other.info("clients"))["connected_clients"] <= COMMANDS_MAX + 1)
 
             await servers.until(few_connections)
             await handle.detach()

@@ -9,7 +9,7 @@ import pytest
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.state.commands import Commands
-from feedmux_server.state.connection import CONNECTIONS_MAX
+from feedmux_server.state.connection import COMMANDS_MAX
 from tests.virtual_time import in_virtual_time
 
 TIMEOUT_S = 3.0
@@ -55,4 +55,4 @@ async def test_many_calls_of_a_frozen_redis_end_together_at_the_time_limit() -> 
         return loop.time()
 
     assert set(await asyncio.gather(*(call() for _ in range(100)))) == {TIMEOUT_S}
-    assert (redis.waiting, redis.waiting_most) == (0, CONNECTIONS_MAX)
+    assert (redis.waiting, redis.waiting_most) == (0, COMMANDS_MAX)

@@ -14,7 +14,7 @@ from typing import Any, Final
 from redis.asyncio import RedisCluster
 
 from feedmux_server.core.errors import FeedmuxError
-from feedmux_server.state.connection import CONNECTIONS_MAX, Client
+from feedmux_server.state.connection import COMMANDS_MAX, REPLICATED_MAX, Client
 from feedmux_server.state.failure import FAILURES, code_of, is_of_one_key, state_unavailable
 from feedmux_server.telemetry.observer import NOBODY, Observer
 
@@ -32,7 +32,8 @@ class Commands:
         self._client = client
         self._observer = observer
         self._timeout_s = timeout_s
-        self._turn = asyncio.Semaphore(CONNECTIONS_MAX)
+        self._turn = asyncio.Semaphore(COMMANDS_MAX)
+        self._replicated_turn = asyncio.Semaphore(REPLICATED_MAX)
         self._looking: asyncio.Task[None] | None = None
 
     async def run(self, commands: Sequence[Command]) -> list[Any]:
@@ -55,7 +56,7 @@ class Commands:
         attributes: dict[str, str | int] = {"db.system.name": "redis", "db.operation.batch.size": 3}
         with self._observer.span("redis pipeline", attributes, client=True):
             try:
-                async with asyncio.timeout(self._timeout_s), self._turn:
+                async with asyncio.timeout(self._timeout_s), self._replicated_turn:
                     return await self._run_replicated(command, mark, replicas)
             except FAILURES as error:
                 self._look_again()

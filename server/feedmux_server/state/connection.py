@@ -21,8 +21,11 @@ from feedmux_server.state.redis_url import Kind, RedisUrl, parse_redis_url
 
 Client = Redis | RedisCluster
 
-CONNECTIONS_MAX = 16
-"""To one server. A frozen Redis does not gather one connection per waiting request."""
+COMMANDS_MAX = 16
+"""Round trips to one server at a time. A frozen Redis does not gather one connection per waiting request."""
+REPLICATED_MAX = 8
+"""Round trips beside them that wait for a replica: commits and leases need none, and do not wait with them."""
+CONNECTIONS_MAX = COMMANDS_MAX + REPLICATED_MAX
 SENTINEL_TIMEOUT_S = 1.0
 
 
