@@ -1,15 +1,32 @@
 """Log lines: what they withhold, and at what rate exporters may complain."""
 
+import ast
 import json
 import logging
 import sys
+from pathlib import Path
 
 import pytest
 from bson.errors import InvalidBSON
 from pymongo.errors import OperationFailure
 
+import feedmux_server
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.telemetry.log import ComplaintFilter, JsonFormatter, LineFormatter
+from feedmux_server.telemetry.log import FIELDS, ComplaintFilter, JsonFormatter, LineFormatter, stack_of
+
+
+def keys_of_extra(tree: ast.AST) -> set[str]:
+    """Names in `extra={…}`."""
+    dicts = [each.value for each in ast.walk(tree) if isinstance(each, ast.keyword) and each.arg == "extra"]
+    keys = [key for each in dicts if isinstance(each, ast.Dict) for key in each.keys]
+    return {str(key.value) for key in keys if isinstance(key, ast.Constant)}
+
+
+def test_every_fact_that_is_logged_is_written() -> None:
+    files = Path(feedmux_server.__file__).parent.rglob("*.py")
+    logged = set[str]().union(*(keys_of_extra(ast.parse(file.read_text())) for file in files))
+    assert len(logged) > 15
+    assert logged - set(FIELDS) == set(), "`telemetry.log` drops it"
 
 
 def record(logger: str, level: int = logging.WARNING) -> logging.LogRecord:
@@ -59,3 +76,27 @@ def test_a_stack_in_the_log_holds_no_text_that_quotes_data(formatter: logging.Fo
     assert "canary" not in line
     for kept in ("our own words", type(quoting).__name__, "test_log.py"):
         assert kept in line
+
+
+def test_a_group_is_logged_with_the_stacks_of_its_errors() -> None:
+    quoting = [InvalidBSON("canary one"), InvalidBSON("canary two")]
+
+    def fail(name: str) -> Exception:
+        try:
+            try:
+                raise quoting.pop()
+            except InvalidBSON as error:
+                raise RuntimeError(f"failure {name}") from error
+        except RuntimeError as error:
+            return error
+
+    group = ExceptionGroup("two tasks failed", [fail("one"), ExceptionGroup("and", [fail("two")])])
+    text = stack_of(group)
+    assert "canary" not in text
+    assert text.count("in fail") == 4
+    assert text.count("with this in the group") == 3
+    for kept in ("two tasks failed (2 sub-exceptions)", "failure one", "failure two", "InvalidBSON"):
+        assert kept in text
+    endless = RuntimeError("endless")
+    endless.__context__ = ExceptionGroup("of itself", [endless])
+    assert stack_of(endless).count("endless") <= 8

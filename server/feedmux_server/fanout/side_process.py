@@ -170,7 +170,7 @@ class SideProcess:
             except (OSError, asyncio.IncompleteReadError) as error:  # a TimeoutError is an OSError
                 log.warning(
                     "a side process died or froze, and is replaced",
-                    extra={"runs": self._module, "request_bytes": len(request), "cause": type(error).__name__},
+                    extra={"runs": self._module, "request_bytes": len(request), "error": type(error).__name__},
                 )
         return None
 

@@ -1,6 +1,6 @@
 """Structured logs: one JSON object per line, or short lines on a terminal. Never documents, tokens or passwords.
 
-Modules log facts through `extra=`; only the fields named in `_FIELDS` are written, so that none slips in by accident.
+Modules log facts through `extra=`; only the fields named in `FIELDS` are written, so that none slips in by accident.
 """
 
 import json
@@ -9,16 +9,18 @@ import secrets
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from itertools import islice
 
 from opentelemetry import trace
 
 from feedmux_server.core.errors import FeedmuxError
 
-_FIELDS = (
-    "address", "code", "correlation_id", "epoch", "error", "method", "peer", "reason", "scope", "source", "stream",
-    "subscriber", "subscription", "task", "tenant", "dependency", "away", "count", "seconds",
+FIELDS = (
+    "address", "code", "correlation_id", "epoch", "error", "format", "method", "peer", "reason", "runs", "scope",
+    "source", "stream", "subscriber", "subscription", "task", "tenant", "dependency", "away", "backlog_bytes", "count",
+    "events", "request_bytes", "seconds",
 )  # fmt: skip
 
 
@@ -28,7 +30,7 @@ _COMPLAINTS_EVERY_S = 60.0
 _QUOTING = ("pymongo", "bson", "redis", "google", "json")
 """Packages whose exceptions quote what they were given."""
 _WITHHELD = "(its text is withheld: it may quote data)"
-_CAUSES_MAX = 8
+_ERRORS_MAX = 8
 
 
 def correlation_id() -> str:
@@ -103,19 +105,30 @@ class ComplaintFilter(logging.Filter):
 
 def facts_of(record: logging.LogRecord) -> dict[str, object]:
     """What a record was given to say beside its text."""
-    return {name: record.__dict__[name] for name in _FIELDS if record.__dict__.get(name) is not None}
+    return {name: record.__dict__[name] for name in FIELDS if record.__dict__.get(name) is not None}
 
 
 def stack_of(error: BaseException | None) -> str:
-    """An exception with its causes and their stacks, without the texts that quote pipelines, keys or documents."""
-    parts: list[str] = []
-    while error is not None and len(parts) < _CAUSES_MAX:
-        kind = type(error)
-        quotes = kind.__module__.partition(".")[0] in _QUOTING or isinstance(error, FeedmuxError)
-        stack = "".join(traceback.format_tb(error.__traceback__))
-        parts.append(f"{stack}{kind.__module__}.{kind.__qualname__}: {_WITHHELD if quotes else error}")
+    """An exception with its causes, those of its group, and their stacks, without the texts that quote pipelines, keys
+    or documents."""
+    text = ""
+    for joint, each in islice(_errors(error), _ERRORS_MAX):
+        kind = type(each)
+        quotes = kind.__module__.partition(".")[0] in _QUOTING or isinstance(each, FeedmuxError)
+        stack = "".join(traceback.format_tb(each.__traceback__))
+        text += f"{joint if text else ''}{stack}{kind.__module__}.{kind.__qualname__}: {_WITHHELD if quotes else each}"
+    return text
+
+
+def _errors(error: BaseException | None, joint: str = "") -> Iterator[tuple[str, BaseException]]:
+    """Each with the words that lead to it."""
+    while error is not None:
+        yield joint, error
+        if isinstance(error, BaseExceptionGroup):
+            for each in error.exceptions:
+                yield from _errors(each, "\n\nwith this in the group:\n\n")
+        joint = "\n\nwhile this was the cause or was being handled:\n\n"
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    return "\n\nwhile this was the cause or was being handled:\n\n".join(parts)
 
 
 def _trace_ids() -> dict[str, str]:
