@@ -173,3 +173,12 @@ async def test_an_aggregate_that_is_not_read_to_its_end_is_closed(
         await aggregate_on(client, None, [{"$documents": [{"n": n} for n in range(250)]}])
     assert refused.value.code == 96
     await until(lambda: not left())
+
+
+async def test_an_open_that_is_refused_leaves_no_session(own: AsyncDatabase[Any]) -> None:
+    used: list[bytes] = []
+    for _ in range(20):
+        with pytest.raises(OperationFailure):
+            await RawChangeStreamCursor.open(own, "c", [{"$changeStream": {}}, {"$no": 1}], {**OPTIONS}, used.append)
+    assert len(used) == 20
+    assert len(set(used)) == 1

@@ -20,6 +20,7 @@ from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.command_cursor import AsyncRawBatchCommandCursor
 from pymongo.asynchronous.database import AsyncDatabase
 from pymongo.asynchronous.mongo_client import AsyncMongoClient
+from pymongo.errors import OperationFailure
 from pymongo.message import _CursorAddress
 from pymongo.operations import _Op
 from pymongo.read_preferences import ReadPreference
@@ -204,6 +205,10 @@ class RawChangeStreamCursor:
                     operation=_Op.AGGREGATE,
                 )
             )
+        except OperationFailure:
+            # MongoDB has answered, so the session is free for the next cursor. It keeps an unused one for half an hour.
+            await session.end_session()
+            raise
         except BaseException:
             _use_no_more(session)
             await session.end_session()
