@@ -10,6 +10,7 @@ from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.core.position import inspect_position
 from feedmux_server.embedded import RedisServer
 from feedmux_server.fanout.session import DegradedMark, Session
+from feedmux_server.rpc.service import LiveSession
 from tests.integration.servers import Here, until
 from tests.integration.wire import EARLIEST, MANY, Api, Event, Receiver, at, feed, refused, seconds
 
@@ -20,13 +21,17 @@ def insert(database: Documents, numbers: range, pad: int = 0) -> None:
     database.c.insert_many([{"n": n, "pad": "x" * pad} for n in numbers])
 
 
+def sessions_of(here: Here, database: Documents) -> list[LiveSession]:
+    return [each for each in here.server.service.sessions() if each.key.spec.scope.database == database.name]
+
+
 async def sent_before_rest(here: Here, database: Documents, session: Receiver, written: int) -> list[Event]:
     """The events that come before the server sends no more, of those `written` to the only session's feed.
 
     Waits until the session's task has seen all of them, or one that it holds back, and waits for a change; then has a
     message sent after whatever was sent.
     """
-    [live] = [each for each in here.server.service.live.values() if each.key.spec.scope.database == database.name]
+    [live] = sessions_of(here, database)
     subscriber, signal = live.session.subscriber, live.session._signal
 
     def at_rest() -> bool:
@@ -75,7 +80,12 @@ async def test_no_more_events_than_credit(here: Here, api: Api, database: Docume
 async def test_zero_credit_is_a_pause(here: Here, api: Api, database: Documents) -> None:
     session = await api.session(feed=feed(database.name, "c"))
     await session.opened()
+    # Without credit nothing is read for it, once the first read has brought nothing: another has the events read.
+    other = await api.open(feed=feed(database.name, "c"))
     insert(database, range(3))
+    assert await other.numbers(3) == [0, 1, 2]
+    other.cancel()
+    await until(lambda: len(sessions_of(here, database)) == 1)
     assert not await sent_before_rest(here, database, session, 3)
     await session.credit(10)
     assert await session.numbers(3) == [0, 1, 2]
