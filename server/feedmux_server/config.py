@@ -522,7 +522,8 @@ class QuotaSection(_Section):
         default=50,
         ge=0,
         description="Distinct feeds read at a time, whoever else reads them. Each costs MongoDB an oplog scan. A cursor"
-        " counts until it is closed; what nobody reads any more gives way.",
+        " counts until it is closed; what nobody reads any more gives way. Also a second stream of a feed, at a token"
+        " of the client's own, until the feed's next event.",
     )
     trailing_streams: int = Field(
         default=4, ge=0, description="Reads of history at a time. Those beyond wait; more catch up sooner."

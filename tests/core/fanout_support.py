@@ -51,9 +51,6 @@ class Port:
     def may_trail(self, tenant: str) -> bool:
         return self.trailing
 
-    def reached(self, cluster_time: int) -> bool:
-        return cluster_time <= self.known_time
-
     def slot_wanted(self) -> None:
         self.wanted += 1
 
@@ -81,13 +78,14 @@ class Feed:
         acks_max: int = 0,
         payload_max: int = 10**6,
         wire_format: str = BSON,
+        tenant: str = "tenant",
     ) -> Subscriber:
         """Joined; with credit unless `events` is 0."""
         self._last_id += 1
         number = self._last_id
         subscriber = Subscriber(
             number,
-            "tenant",
+            tenant,
             self.streams,
             at,
             CreditWindow(CreditLimits()),

@@ -62,23 +62,65 @@ def test_waits_for_a_stream_within_the_join_distance() -> None:
     assert feed.subscriber(JoinPoint(far)).stream is not first.stream
 
 
-def test_a_stream_that_waits_for_its_start_does_not_lead() -> None:
-    """MongoDB has not reached its start: it leads nothing, and others open as if it were not there."""
+def test_starts_that_mongodb_has_not_reached_are_waited_for_on_one_stream() -> None:
+    """A stream for each would be a cursor for each, beside which all others of the feed count as trailing."""
+    feed = Feed(join_distance_s=30)
+    feed.port.known_time, feed.port.trailing = BEGIN + 500, False
+    waiting = [feed.subscriber(JoinPoint(token(n))) for n in range(100, 50, -1)]
+    [stream] = feed.port.started
+    assert {each.stream for each in waiting} == {stream}
+    assert stream.origin == JoinPoint(ResumeToken.high_water_mark(BEGIN + 501))
+    fill(stream, 51, 99)
+    assert feed.subscriber(JoinPoint(mark(51))).stream is stream
+    assert waiting[0].take() is None, "its place is after them all"
+    assert numbers(waiting[-1].take()) == list(range(52, 100))
+
+
+def test_a_native_start_without_events_leads_others_like_it_alone() -> None:
     feed = Feed()
-    feed.port.known_time = BEGIN + 500
-    waiting = feed.subscriber(behind(1000))
-    opened(stream_of(waiting))
-    feed.port.trailing = False
-    live = feed.subscriber(behind(0))
-    assert live.stream is not None, "no slot is needed beside a stream that waits"
-    fill(stream_of(live), 1, 3)
-    assert numbers(live.take()) == [1, 2, 3]
+    first, second = feed.subscriber(native(50)), feed.subscriber(native(60))
+    assert feed.streams.leader() is second.stream
+    assert feed.streams.state_of(second) is SubscriberState.LIVE
+    assert feed.streams.is_trailing(stream_of(first))
+    live = feed.subscriber(behind(1))
     assert feed.streams.leader() is live.stream
-    assert not feed.streams.is_trailing(stream_of(live))
-    assert feed.streams.state_of(live) is SubscriberState.LIVE
-    assert feed.streams.is_trailing(stream_of(waiting))
-    feed.port.known_time = BEGIN + 20_000
-    assert feed.streams.leader() is waiting.stream, "once MongoDB is there it is ahead"
+    assert feed.streams.is_trailing(stream_of(second))
+
+
+def test_a_native_start_of_another_tenant_needs_no_slot_beside_it() -> None:
+    feed = Feed()
+    feed.port.trailing = False
+    own = [feed.subscriber(native(50)) for _ in range(3)]
+    assert [each.stream is None for each in own] == [False, True, True]
+    other = feed.subscriber(behind(1), tenant="other")
+    assert stream_of(other).origin == behind(1)
+    assert feed.subscriber(native(50), tenant="other").stream is None
+
+
+def test_a_native_start_that_nobody_reads_any_more_is_of_no_use() -> None:
+    feed = Feed()
+    subscriber = feed.subscriber(native(50))
+    stream = opened(stream_of(subscriber))
+    assert not feed.streams.is_superfluous(stream)
+    feed.streams.remove(subscriber)
+    assert feed.streams.is_superfluous(stream), "nobody can join it"
+    fill(stream, 51, 52)
+    assert not feed.streams.is_superfluous(stream)
+
+
+def test_at_the_present_a_native_start_holds_no_slot() -> None:
+    feed = Feed()
+    opened(stream_of(feed.subscriber(behind(100))))
+    beside = stream_of(feed.subscriber(native(60)))
+    assert feed.streams.trailing_count == 1
+    opened(beside).append([], mark(100))
+    assert feed.streams.trailing_count == 0
+    assert feed.streams.is_beside(beside), "it is joined by nobody, and not handed over, before it has an event"
+    fill(beside, 61, 62)
+    assert feed.streams.trailing_count == 1, "there was more than the present to read"
+    beside.append([], mark(100))
+    beside.move_to(StreamState.PAUSED)
+    assert feed.streams.trailing_count == 1, "when it reads on, that is history"
 
 
 def test_a_refused_start_ends_those_who_gave_it() -> None:
@@ -130,8 +172,6 @@ def test_a_native_token_opens_its_own_unless_it_is_in_the_ring() -> None:
         assert joined.at.native is None, "it is known to be one of MongoDB's"
     stranger = JoinPoint(event_token(BEGIN + 20, 9), native="resume_after")
     assert feed.subscriber(stranger).stream is not first.stream
-    # MongoDB resumes every feed after a high-water mark, so one that is covered needs no judgement.
-    assert feed.subscriber(JoinPoint(mark(3), native="resume_after")).stream is first.stream
     assert feed.subscriber(replace(invalidate(3), native="start_after")).stream is not first.stream
 
 

@@ -25,6 +25,8 @@ class PumpWorld(Protocol):
     def failure(self) -> FeedmuxError | None:
         """Whether reading fails now: FeedmuxError with SOURCE_UNAVAILABLE is one that reopening mends."""
 
+    def slot_free(self) -> None: ...
+
     def pump_done(self) -> None: ...
 
 
@@ -91,7 +93,10 @@ class FakePump:
             return
         batch = self._cursor.read(world.source.rng.randint(1, world.batch_events_max), world.chunk_bytes_max, 0.0)
         self._at = self._cursor.at
+        trailed = self._streams.is_trailing(stream)
         stream.append(batch.chunks, batch.post_batch)
+        if trailed and not self._streams.is_trailing(stream):
+            self._world.slot_free()
         if batch.chunks:
             stream.wake_takers()
         if batch.exhausted:

@@ -98,8 +98,9 @@ class World:
     def next_stream_id(self) -> int:
         return next(self._ids)
 
-    def reached(self, cluster_time: int) -> bool:
-        return cluster_time <= self.source.clock + 1
+    @property
+    def known_time(self) -> int:
+        return self.source.clock
 
     def may_trail(self, tenant: str) -> bool:
         """As `Hub.may_trail`, for one key."""
@@ -120,8 +121,11 @@ class World:
     def slots_wanted(self) -> bool:
         return any(True for _ in self.streams.waiting_tenants)
 
-    def pump_done(self) -> None:
+    def slot_free(self) -> None:
         self.streams.admit_waiting()
+
+    def pump_done(self) -> None:
+        self.slot_free()
 
     def failure(self) -> FeedmuxError | None:
         if not self.failing or self.rng.random() > 0.15:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from feedmux_server.core.replay_buffer import RingLimits
-from feedmux_server.core.resume_token import Given
+from feedmux_server.core.resume_token import Given, ResumeToken
 from feedmux_server.core.shared_stream import SharedStream, StreamState
 from feedmux_server.core.subscriber import JoinPoint, Subscriber, SubscriberState
 from feedmux_server.core.usage import Ledger
@@ -38,8 +38,9 @@ class StreamPort(Protocol):
     def may_trail(self, tenant: str) -> bool:
         """Whether another trailing stream is allowed now."""
 
-    def reached(self, cluster_time: int) -> bool:
-        """Whether MongoDB has come to this cluster time, as far as this process has seen."""
+    @property
+    def known_time(self) -> int:
+        """The newest cluster time that this process has seen of MongoDB."""
 
     def slot_wanted(self) -> None:
         """Somebody waits for a trailing stream's slot: those who hold one without use may have gone to rest."""
@@ -68,29 +69,29 @@ class FeedStreams:
         return (subscriber.tenant for subscriber in self._waiting.values())
 
     def leader(self) -> SharedStream | None:
-        """The live stream that is furthest ahead. A stream that waits for MongoDB to reach its start leads only streams
-        that wait too: it has no events, and the streams that have some would count as trailing."""
+        """The live stream that is furthest ahead. One that nobody else may join leads only others like it."""
         best: SharedStream | None = None
-        best_reached = False
         for stream in self.streams:
-            if not stream.joinable:
-                continue
-            reached = self._reached(stream)
-            if (
+            if stream.end_error is None and (
                 best is None
-                or (reached and not best_reached)
-                or (reached == best_reached and stream.ring.newest.is_after(best.ring.newest))
+                or (stream.joinable and not best.joinable)
+                or (stream.joinable == best.joinable and stream.ring.newest.is_after(best.ring.newest))
             ):
-                best, best_reached = stream, reached
+                best = stream
         return best
 
-    def is_trailing(self, stream: SharedStream) -> bool:
+    def is_beside(self, stream: SharedStream) -> bool:
+        """Whether it reads beside the leading stream: one that trails, or a start of a client's own at the present,
+        which is not joined with the others until MongoDB has judged it by the feed's next event."""
         return stream.end_error is None and stream is not self.leader()
+
+    def is_trailing(self, stream: SharedStream) -> bool:
+        """Whether it reads history, beside the leading stream: for that there are slots."""
+        return not stream.at_present and self.is_beside(stream)
 
     @property
     def trailing_count(self) -> int:
-        live = sum(1 for stream in self.streams if stream.end_error is None)
-        return max(0, live - 1)
+        return sum(self.is_trailing(stream) for stream in self.streams)
 
     def state_of(self, subscriber: Subscriber) -> SubscriberState:
         stream = subscriber.stream
@@ -112,7 +113,11 @@ class FeedStreams:
                 return
         if stream is None:
             stream = SharedStream(
-                self._port.next_stream_id(), at, self._limits.ring, self._limits.read_ahead_bytes, self._ledger
+                self._port.next_stream_id(),
+                self._origin(at),
+                self._limits.ring,
+                self._limits.read_ahead_bytes,
+                self._ledger,
             )
             self.streams.append(stream)
             self._attach(subscriber, stream)
@@ -165,8 +170,10 @@ class FeedStreams:
         self.admit_waiting()
 
     def is_superfluous(self, stream: SharedStream) -> bool:
-        """A trailing stream that nobody reads any more."""
-        return not stream.subscribers and self.is_trailing(stream)
+        """A stream that nobody reads any more, and that nobody would join."""
+        return (
+            stream.end_error is None and not stream.subscribers and (not stream.joinable or stream is not self.leader())
+        )
 
     def admit_waiting(self) -> None:
         """A slot may have become free, or a stream may have come near: those who wait try again."""
@@ -179,8 +186,21 @@ class FeedStreams:
         return (stream for stream in self.streams if self.is_trailing(stream) and not stream.has_usable_credit)
 
     def _must_wait(self, subscriber: Subscriber) -> bool:
-        live = any(stream.end_error is None and self._reached(stream) for stream in self.streams)
-        return live and not self._port.may_trail(subscriber.tenant)
+        """Beside a stream that it could join, or that it has: what others have for themselves is no reason."""
+        tenant = subscriber.tenant
+        beside = any(
+            stream.end_error is None and (stream.joinable or tenant in stream.account.tenants)
+            for stream in self.streams
+        )
+        return beside and not self._port.may_trail(tenant)
+
+    def _origin(self, at: JoinPoint) -> JoinPoint:
+        """Where a stream begins for this place. One that MongoDB has not reached is waited for at the present, where
+        others may join: streams that wait for different times would be as many cursors of one feed."""
+        present = self._port.known_time + 1
+        if at.native is not None or at.place.cluster_time <= present:
+            return at
+        return JoinPoint(ResumeToken.high_water_mark(present))
 
     def _attach(self, subscriber: Subscriber, stream: SharedStream) -> None:
         self.detached.pop(subscriber.id, None)
@@ -207,8 +227,6 @@ class FeedStreams:
         ring = stream.ring
         if at.place.from_invalidate:
             return False
-        if at.place.is_high_water_mark:
-            return at.place.version == ring.newest.version  # MongoDB resumes every feed after one
         if any(edge.raw == at.place.raw and edge.given is Given.BY_MONGODB for edge in (ring.newest, ring.oldest)):
             return True
         seq, index = ring.locate(at.place)
@@ -245,9 +263,6 @@ class FeedStreams:
         """Any stream that will come to the place, however far back, taken when no other may be opened."""
         behind = [s for s in self.streams if s.joinable and at.place.is_after(s.ring.newest)]
         return max(behind, key=lambda stream: stream.ring.newest.cluster_time, default=None)
-
-    def _reached(self, stream: SharedStream) -> bool:
-        return self._port.reached(stream.ring.newest.cluster_time)
 
     def _verified(self, stream: SharedStream) -> bool:
         return stream.origin.native is None or stream.events_read > 0

@@ -30,9 +30,10 @@ class Quotas:
     streams: int = UNLIMITED
     """Subscribe, Watch and ReadRange calls at a time, from when their caller is known."""
     shared_streams: int = UNLIMITED
-    """Distinct feeds read at a time, whoever else reads them: each is a stream that MongoDB serves."""
+    """Distinct feeds read at a time, whoever else reads them: each is a stream that MongoDB serves. A stream beside
+    the leading one of its feed, at the present, counts as one more."""
     trailing_streams: int = UNLIMITED
-    """Reads of history beside the live ones at a time."""
+    """Reads of history beside the live ones at a time, and streams at the present beyond `shared_streams`."""
     events_per_s: int = UNLIMITED
     bytes_per_s: int = UNLIMITED
     """Delivered to all its streams together; above it they are slowed down."""
@@ -45,9 +46,9 @@ class Quotas:
     requests_per_s: int = UNLIMITED
     """Calls of any kind, opening a stream is one; bytes and CPU of a request count as more calls."""
     messages_per_s: int = UNLIMITED
+    """Messages that sessions send after their Open."""
     reads_per_s: int = UNLIMITED
     """Answers of MongoDB to the cursors of all its feeds together; above it, events wait for the next read."""
-    """Messages that sessions send after their Open."""
     calls: int = UNLIMITED
     """Calls under way at a time that are no streams."""
 

@@ -48,8 +48,8 @@ class SharedStream:
     """Reads one StreamKey from one place on."""
 
     __slots__ = (
-        "account", "away", "batches_read", "demand_changed", "end_error", "events_read", "id", "left_by", "opened",
-        "origin", "read_ahead_bytes", "resumes", "ring", "state", "subscribers", "trace", "unwanted",
+        "account", "at_present", "away", "batches_read", "demand_changed", "end_error", "events_read", "id", "left_by",
+        "opened", "origin", "read_ahead_bytes", "resumes", "ring", "state", "subscribers", "trace", "unwanted",
     )  # fmt: skip
 
     def __init__(
@@ -69,6 +69,8 @@ class SharedStream:
         self.state = StreamState.GATHERING
         self.opened = False
         """MongoDB has accepted the aggregate once."""
+        self.at_present = False
+        """MongoDB had nothing more at the last read: reading on costs no history."""
         self.away = False
         """MongoDB has failed, and has not answered since."""
         self.end_error: FeedmuxError | None = None
@@ -98,6 +100,8 @@ class SharedStream:
         if state not in TRANSITIONS[self.state]:
             raise RuntimeError(f"a stream cannot go from {self.state} to {state}")
         self.state = state
+        if state is not StreamState.READING:
+            self.at_present = False
 
     def lower_start(self, origin: JoinPoint) -> None:
         """Begins further back, for one who joined while opens are gathered."""
@@ -156,6 +160,7 @@ class SharedStream:
             self.ring.append(chunk)
             self.events_read += chunk.count
         self.ring.trim(first_seq)
+        self.at_present = self.ring.next_seq == first_seq
         if post_batch is not None:
             self.ring.advance(post_batch)
 

@@ -107,8 +107,9 @@ class KeyStreams:
     def may_trail(self, tenant: str) -> bool:
         return self._hub.may_trail(tenant)
 
-    def reached(self, cluster_time: int) -> bool:
-        return cluster_time <= self.source.known_time + 1
+    @property
+    def known_time(self) -> int:
+        return self.source.known_time
 
     def slot_wanted(self) -> None:
         for each in self._hub.keyed():
@@ -266,7 +267,7 @@ class Hub:
             (pump.stream, each.tasks[number])
             for key, each in self._keys.items()
             for number, pump in each.pumps.items()
-            if pump.stream.holds_cursor_for == account.tenant and (key != feed or each.streams.is_trailing(pump.stream))
+            if pump.stream.holds_cursor_for == account.tenant and (key != feed or each.streams.is_beside(pump.stream))
         ]
         left.sort(key=lambda one: one[0].id)
         return left[: max(0, len(left) - room)]
@@ -276,12 +277,18 @@ class Hub:
         return self.trailing_by_tenant()[tenant]
 
     def trailing_by_tenant(self) -> Counter[str]:
-        """The same for all."""
+        """The same for all, with the streams beside the leading ones that exceed what a tenant may read."""
         used: Counter[str] = Counter()
+        beside: Counter[str] = Counter()
         for each in self._keys.values():
             for stream in each.streams.streams:
-                if each.streams.is_trailing(stream):
-                    used.update(stream.account.tenants.keys())
+                if each.streams.is_beside(stream):
+                    counted = beside if stream.at_present else used
+                    counted.update(stream.account.tenants.keys())
+        for tenant, count in beside.items():
+            # Each is a cursor, as a feed is.
+            account = self.accounts.of(tenant)
+            used[tenant] += max(0, count - max(0, account.quotas.shared_streams - len(account.feeds)))
         return used
 
     def may_trail(self, tenant: str) -> bool:
@@ -339,9 +346,12 @@ class Hub:
                 return
             over -= largest.drop_oldest()
 
-    def pump_done(self, streams: KeyStreams) -> None:
+    def slot_free(self) -> None:
         for each in self._keys.values():
             each.streams.admit_waiting()
+
+    def pump_done(self, streams: KeyStreams) -> None:
+        self.slot_free()
         self._forget_if_empty(streams)
 
     def _forget_if_empty(self, streams: KeyStreams) -> None:

@@ -79,6 +79,9 @@ class PumpHost(Protocol):
     def slots_wanted(self) -> bool:
         """Somebody waits for a trailing stream's slot."""
 
+    def slot_free(self) -> None:
+        """The stream needs its slot no longer."""
+
     @property
     def accounts(self) -> Accounts:
         """Who pays for reads."""
@@ -214,7 +217,10 @@ class Pump:
 
     async def _publish(self, batch: Batch) -> None:
         stream, before = self._stream, self._stream.ring.cum_bytes
+        trailed = self._streams.is_trailing(stream)
         stream.append(batch.chunks, batch.post_batch)
+        if trailed and not self._streams.is_trailing(stream):
+            self._host.slot_free()
         if batch.chunks:
             size = stream.ring.cum_bytes - before
             self._host.filled(size)

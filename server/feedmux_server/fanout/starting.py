@@ -67,6 +67,8 @@ class Starts:
         )
         token = _client_token(start.data, f"start.{name}")
         await self._check_reached(token.cluster_time, "start")
+        if token.is_high_water_mark:
+            return JoinPoint(token.given_as(Given.AS_TIME))  # MongoDB begins any feed at a time
         if not self.key.policy:
             return JoinPoint(token, native=name)
         # Whether MongoDB finds a token says whether there was that change of that document, which the policy may
