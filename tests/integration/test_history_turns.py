@@ -51,3 +51,30 @@ async def test_history_waits_for_a_turn_and_the_head_does_not(
             assert [event.n for event in await each.take(1)] == [first]
         for receiver in (head, *late):
             receiver.cancel()
+
+
+async def test_idle_feeds_take_a_turn_for_a_moment_each(
+    mongo: ReplicaSet, redis_server: RedisServer, database: Documents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an outage all their places are old. Each has nothing to read, and would wait for events in its turn."""
+    monkeypatch.setattr(history_reads, "TURN_MAX_S", 3600.0)
+    monkeypatch.setattr(reader, "HISTORY_S", 1)
+    async with serving(settings(mongo.uri, redis_server.url, max_await_ms=60_000)) as here:
+        api, hub = here.api, here.server.service.hub
+        old = (await api.resolve(feed(database.name, "c"), LATEST)).position
+        begin_s = now_s(database)
+        await until(lambda: now_s(database) > begin_s + 2)
+        await api.resolve(feed(database.name, "c"), LATEST)  # the server has seen the time
+        # Pipelines that change nothing: feeds that no merged stream reads for them.
+        pipelines = [f'[{{"$match": {{"fullDocument.n": {{"$ne": "{n}"}}}}}}]' for n in range(20)]
+        idle = [api.watch(feed(database.name, "c", pipeline), at(position=old)) for pipeline in pipelines]
+
+        def have_all_read() -> bool:
+            streams = [each for keyed in hub.keyed() for each in keyed.streams.streams]
+            return len(streams) == len(idle) and all(each.batches_read for each in streams)
+
+        await until(have_all_read)
+        database.c.insert_one({"n": 1})
+        for receiver in idle:
+            assert [event.n for event in await receiver.take(1)] == [1]
+            receiver.cancel()

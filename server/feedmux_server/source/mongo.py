@@ -95,7 +95,8 @@ class Source:
         self.known_time = 0
         """The highest cluster time that this process has seen of the deployment since it last asked for it."""
         self._oplog_measurable = True
-        self._is_mongos = False
+        self.is_mongos = False
+        """As far as it has been asked."""
         self._ping: asyncio.Task[Clock] | None = None
         self._next_ping: asyncio.Task[Clock] | None = None
 
@@ -326,16 +327,16 @@ class Source:
         return await self._ask_time()
 
     def _clock_of(self, hello: Mapping[str, Any], known_before: int) -> "Clock":
-        self._is_mongos = hello.get("msg") == "isdbgrid"
+        self.is_mongos = hello.get("msg") == "isdbgrid"
         operation_time = _as_int(hello["operationTime"]) if "operationTime" in hello else 0
         newest = operation_time
         if "$clusterTime" in hello:
             newest = max(newest, _as_int(hello["$clusterTime"]["clusterTime"]))
-        if newest < known_before and not self._is_mongos:
+        if newest < known_before and not self.is_mongos:
             self.known_time = newest  # it was restored from a backup
         self.saw(newest)
         own_s = int(hello["localTime"].replace(tzinfo=UTC).timestamp())
-        if self._is_mongos:
+        if self.is_mongos:
             own_s += _SHARDS_DIFFER_S
         return Clock(operation_time, max(newest + 1, (own_s + 1 << 32) - 1))
 

@@ -2,9 +2,10 @@
 
 pymongo's public raw-batch cursor exists for collections only and does not show the postBatchResumeToken
 (docs/adr/0002), and it builds an object per event before it returns the bytes. This module is the one place that uses
-pymongo's private names: the aggregate command for databases, the raw cursor's `_unpack_response` and
-`_postbatchresumetoken`, `_retryable_read`, `_close_cursor_soon`, a session's `mark_dirty`, and what these need. The
-dependency is pinned to one minor release, and tests/integration/test_raw_cursor.py fails when they change.
+pymongo's private names: the aggregate command for databases, the raw cursor's `_unpack_response`,
+`_postbatchresumetoken` and `_max_await_time_ms`, `_retryable_read`, `_close_cursor_soon`, a session's `mark_dirty`, and
+what these need. The dependency is pinned to one minor release, and tests/integration/test_raw_cursor.py fails when they
+change.
 """
 
 from collections.abc import Callable, Mapping
@@ -228,6 +229,10 @@ class RawChangeStreamCursor:
     def ask_for(self, events: int) -> None:
         """At most so many events per getMore from now on."""
         self._cursor.batch_size(events)
+
+    def await_up_to(self, max_await_ms: int) -> None:
+        """The maxAwaitTimeMS of the getMores from now on."""
+        self._cursor._max_await_time_ms = max_await_ms
 
     async def next_batch(self) -> RawBatch:
         """One getMore: waits up to maxAwaitTimeMS for events. Raises pymongo's errors."""

@@ -67,6 +67,9 @@ class Batch:
     """A wide stream has gathered its events for so long, and told of them."""
 
 
+_HISTORY_AWAIT_MS = 10
+"""A read of history waits at MongoDB's newest entry for so long at most: others wait for its turn. A mongos waits for
+its shards meanwhile, and is given the usual time."""
 _LATE_S = 0.25
 """A read that waits for events comes back so much after its time at most."""
 _CAREFUL_READS = 256
@@ -111,6 +114,8 @@ class ChangeStreamReader:
         self._cursor: RawChangeStreamCursor | None = None
         self._behind = False
         """The last batch was a large one: there is more, and it is read in turns."""
+        self._at_end_s: float | None = None
+        """When a read brought nothing last: MongoDB had come to its newest entry. None when the last one did."""
         self._ahead: asyncio.Future[RawBatch] | None = None
         self._batch_events = limits.batch_events
         self._careful_reads = 0
@@ -135,7 +140,10 @@ class ChangeStreamReader:
 
     @property
     def _in_history(self) -> bool:
-        """Whether MongoDB scans its oplog for the next batch, also for the first one and where batches are small."""
+        """Whether MongoDB scans its oplog for the next batch, also for the first one and where batches are small. A
+        secondary that lags is at its end all the same."""
+        if self._at_end_s is not None and time.monotonic() - self._at_end_s < HISTORY_S:
+            return False
         return self._source.known_time - self._at.place.cluster_time > HISTORY_S << 32
 
     @property
@@ -189,6 +197,7 @@ class ChangeStreamReader:
             await self._fail(error, "getMore")
             return Batch([], None, False)
         self._behind = len(raw.data) >= _BACKLOG_BYTES and not raw.exhausted
+        self._at_end_s = None if raw.data else time.monotonic()
         if self._behind and (turn := self._source.history_reads.try_begin()) is not None:
             # MongoDB works on the next batch while this one is cut and sent.
             self._ahead = asyncio.ensure_future(self._getmore(self._cursor))
@@ -244,10 +253,13 @@ class ChangeStreamReader:
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             return await ahead
+        max_await_ms = self._limits.max_await_ms
         if not self._behind and not self._in_history:
+            cursor.await_up_to(max_await_ms)
             return await self._getmore(cursor)
         turn = await self._source.history_reads.begin(self._reads_for())
         try:
+            cursor.await_up_to(max_await_ms if self._source.is_mongos else min(max_await_ms, _HISTORY_AWAIT_MS))
             return await self._getmore(cursor)
         finally:
             turn.end()
