@@ -125,6 +125,24 @@ async def test_a_batch_of_many_events_is_no_event_that_takes_long(
     receiver.cancel()
 
 
+async def test_a_mongodb_that_waits_is_no_pipeline_that_computes(
+    here: Here, database: Documents, mongo_client: MongoClient[dict[str, Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A wait for a majority or a disk has no yields either; reads without the pipeline wait as long."""
+    receiver = here.api.watch(feed(database.name, "c", '[{"$set": {"x": 1}}]'))
+    await receiver.opened()
+    hold_reads(mongo_client, f"{database.name}.c", "alwaysOn")
+    try:
+        database["c"].insert_one({"n": 0})
+        [stream] = streams_of(here, database)
+        await until(lambda: stream.resumes >= 3)
+    finally:
+        hold_reads(mongo_client, f"{database.name}.c", "off")
+    assert await receiver.numbers(1) == [0]
+    assert caplog.text.count("MongoDB takes too long") >= 3
+    receiver.cancel()
+
+
 async def test_a_pipeline_with_values_that_the_driver_refuses(
     here: Here, database: Documents, mongo_client: MongoClient[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -177,7 +177,7 @@ class ChangeStreamReader:
             async with watched.scope():
                 cursor = await self._source.open_cursor(*asked, watched.open_in)
         except TimeoutError:
-            raise self._too_slow("to prepare the pipeline") from None
+            raise await self._too_slow("to prepare the pipeline") from None
         except BaseException:
             self._source.read_watch.remove(watched)
             raise
@@ -279,7 +279,7 @@ class ChangeStreamReader:
             if not watched.overran:
                 raise
             if careful:
-                raise self._too_slow("for one event of this feed") from None
+                raise await self._too_slow("for one event of this feed") from None
             self._careful_reads = _CAREFUL_READS
             self._batch_events = max(1, self._batch_events // _FEWER)
             raise ExecutionTimeout("a batch of events takes MongoDB too long") from None
@@ -287,7 +287,11 @@ class ChangeStreamReader:
             watched.left()
             watched.end()
 
-    def _too_slow(self, for_what: str) -> FeedmuxError:
+    async def _too_slow(self, for_what: str) -> FeedmuxError | ExecutionTimeout:
+        """What ends the feed, if it is the pipeline that takes MongoDB so long; else what has it resumed. A wait for a
+        majority or a disk has no yields either."""
+        if not await self._reads_without_pipeline():
+            return ExecutionTimeout("MongoDB is slow, also without the pipeline")
         limit_s = self._limits.event_time_s
         return FeedmuxError(
             ErrorReason.PIPELINE_FAILED,
@@ -295,6 +299,21 @@ class ChangeStreamReader:
             " pipeline compute less, or drop such events before",
             {"event_time_s": f"{limit_s:g}"},
         )
+
+    async def _reads_without_pipeline(self) -> bool:
+        """Whether MongoDB gives the next event within the same time to a change stream that is the same otherwise."""
+        cursor: RawChangeStreamCursor | None = None
+        try:
+            async with asyncio.timeout(self._limits.event_time_s):
+                cursor = await self._source.open_cursor(self._key.spec, self._stages()[:1], 1, _HISTORY_AWAIT_MS)
+                await cursor.next_batch()
+            return True
+        except (TimeoutError, PyMongoError):
+            return False
+        finally:
+            if cursor is not None:
+                with suppress(PyMongoError):
+                    await cursor.close()
 
     async def close(self) -> None:
         """Kills the cursor. Never raises for a MongoDB that is away."""
