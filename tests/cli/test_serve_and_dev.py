@@ -8,6 +8,7 @@ import socket
 import subprocess
 import time
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from pymongo import MongoClient
 from feedmux_server.config import Config, LimitsSection, make_config
 from feedmux_server.embedded import Mongod, RedisServer, ReplicaSet
 from tests.cli.conftest import FEEDMUX, Site, clean_environment, run, write_config
-from tests.started import Started
+from tests.started import Started, descendants
 
 MARK = "FEEDMUX_TEST_MARK"
 
@@ -152,9 +153,11 @@ def test_dev_from_start_to_ctrl_c(tmp_path: Path) -> None:
         again = run(*arguments)
         assert again.returncode == 1
         assert "another `feedmux dev`" in again.stderr
+        started = descendants(dev.pid)
         dev.send_signal(signal.SIGINT)
         assert dev.wait(60) == 0
     assert marked(mark) == []
+    assert running(started) == []
 
     with start(*arguments, **{MARK: mark}) as dev:
         assert dev.stdout is not None
@@ -164,24 +167,32 @@ def test_dev_from_start_to_ctrl_c(tmp_path: Path) -> None:
         assert run("subscriptions", "get", "kept", environment=environment).returncode == 0
         with MongoClient[dict[str, Any]](later["mongodb"]) as client:
             assert client.shop.orders.count_documents({}) > 0
+        started = descendants(dev.pid)
         dev.send_signal(signal.SIGTERM)
         assert dev.wait(60) == 0
     assert marked(mark) == []
+    assert running(started) == []
 
 
 @pytest.mark.parametrize("program", ["mongod", "redis-server"])
 def test_dev_interrupted_while_it_starts(program: str) -> None:
     mark = f"dev-{os.getpid()}-{program}"
     with start("dev", "--port", "0", **{MARK: mark}) as dev:
-        give_up_s = time.monotonic() + 60
-        while not any(program in command for command in marked(mark)):
-            assert time.monotonic() < give_up_s
-            time.sleep(0.01)
-        dev.send_signal(signal.SIGINT)
-        assert dev.wait(60) in (0, 130)
         assert dev.stderr is not None
+        seen: dict[int, str] = {}
+        give_up_s = time.monotonic() + 120
+        while not any(program in command for command in seen.values()):
+            assert dev.poll() is None, dev.stderr.read()
+            assert time.monotonic() < give_up_s, seen
+            seen |= descendants(dev.pid)
+        dev.send_signal(signal.SIGINT)
+        while dev.poll() is None:
+            assert time.monotonic() < give_up_s, seen
+            seen |= descendants(dev.pid)
+        assert dev.returncode in (0, 130)
         assert "Traceback" not in dev.stderr.read()
     assert marked(mark) == []
+    assert running(seen) == []
 
 
 def start(*arguments: str, **environment: str) -> Started[str]:
@@ -195,8 +206,21 @@ def start(*arguments: str, **environment: str) -> Started[str]:
     )
 
 
+def running(processes: Iterable[int]) -> list[str]:
+    """The commands of those of these processes that have not ended."""
+    return [command for process in processes if (command := command_of(process))]
+
+
+def command_of(process: int) -> str:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return ""
+
+
 def marked(mark: str) -> list[str]:
-    """Processes that were started, directly or not, with this mark in their environment."""
+    """Processes that were started, directly or not, with this mark in their environment. Redis clears its own, when it
+    sets its title."""
     wanted = f"{MARK}={mark}".encode()
     found = []
     for process in Path("/proc").iterdir():
