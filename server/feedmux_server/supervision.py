@@ -69,29 +69,35 @@ class Tasks:
                 await work()
                 return
             except (Exception, asyncio.CancelledError) as error:
-                if _is_cancelled(error):
-                    raise
+                if _is_cancelled():
+                    if isinstance(error, asyncio.CancelledError):
+                        raise
+                    # Nobody cancels it twice, so it ends also where its clean-up has failed.
+                    self._failed(kind, error, "a task failed unexpectedly while it was ended")
+                    return
                 if loop.time() - began_s >= RECOVERED_S:
                     backoff.reset()
                 delay_s = backoff.next_delay(random.random())
-                log.exception("a task failed unexpectedly, and is started again", extra=_fields(kind, seconds=delay_s))
-                self._observer.task_failed(kind)
+                self._failed(kind, error, "a task failed unexpectedly, and is started again", seconds=delay_s)
             await asyncio.sleep(delay_s)
 
     async def _once(self, kind: str, work: Callable[[], Work]) -> None:
         try:
             await work()
         except (Exception, asyncio.CancelledError) as error:
-            if _is_cancelled(error):
+            if _is_cancelled() and isinstance(error, asyncio.CancelledError):
                 raise
-            log.exception("a task failed unexpectedly", extra=_fields(kind))
-            self._observer.task_failed(kind)
+            self._failed(kind, error, "a task failed unexpectedly")
+
+    def _failed(self, kind: str, error: BaseException, what: str, **more: float) -> None:
+        log.error(what, exc_info=error, extra=_fields(kind, **more))
+        self._observer.task_failed(kind)
 
 
-def _is_cancelled(error: BaseException) -> bool:
+def _is_cancelled() -> bool:
     """Whether it is this task that is cancelled: awaiting something that was cancelled raises the same error."""
     task = asyncio.current_task()
-    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+    return task is not None and task.cancelling() > 0
 
 
 def _fields(kind: str, **more: float) -> dict[str, str | float]:

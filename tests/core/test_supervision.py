@@ -103,6 +103,28 @@ def test_a_task_that_is_cancelled_ends() -> None:
     assert observer.kinds == []
 
 
+def test_a_task_whose_clean_up_fails_ends_when_it_is_cancelled() -> None:
+    observer, runs = Counted(), 0
+
+    async def fail_at_the_end() -> None:
+        nonlocal runs
+        runs += 1
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            raise RuntimeError("broken")
+
+    @in_virtual_time
+    async def supervise() -> None:
+        async with Tasks(observer) as tasks:
+            task = tasks.keep_running("failing", fail_at_the_end)
+            await asyncio.sleep(1)
+            task.cancel()
+
+    supervise()
+    assert (observer.kinds, runs) == (["failing"], 1)
+
+
 @pytest.mark.parametrize("failure", ["error", "cancellation"])
 def test_work_that_is_done_once_fails_alone(failure: str, caplog: pytest.LogCaptureFixture) -> None:
     observer = Counted()
