@@ -145,7 +145,7 @@ async def test_what_is_confirmed_is_on_the_replica(pair: tuple[RedisServer, Redi
 
 async def test_commits_do_not_wait_with_those_who_wait_for_a_replica(pair: tuple[RedisServer, RedisServer]) -> None:
     primary, replica = pair
-    async with connected(primary.url) as store, Redis(port=primary.port) as redis:
+    async with connected(primary.url, timeout_s=10 * PATIENCE_S) as store, Redis(port=primary.port) as redis:
         await create(store, "t", "s")
         _, lease = await store.open("t", "s", instance_id="me")
         replica.pause()
