@@ -45,6 +45,10 @@ class ConfigError(Exception):
     """The configuration cannot be used; the message names file, field and reason."""
 
 
+class FileUnreadable(ConfigError):
+    """A file that the configuration names cannot be read now, which may pass."""
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -773,7 +777,7 @@ def _read(path: Path) -> tuple[dict[str, Any], Line]:
             marked = parse_yaml(text)
             content, line = marked.content, marked.line
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+        raise FileUnreadable(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} cannot be parsed: it is not UTF-8") from None
     except tomllib.TOMLDecodeError as error:

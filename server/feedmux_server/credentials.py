@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from feedmux_server.config import Config, ConfigError, JwtSection, load_tenants
+from feedmux_server.config import Config, ConfigError, FileUnreadable, JwtSection, load_tenants
 from feedmux_server.core.grant import Grants
 from feedmux_server.core.position_keys import PositionKeys, parse_keys
 from feedmux_server.core.quota import UNLIMITED_QUOTAS, Quotas
@@ -109,27 +109,29 @@ class Credentials:
                 work["jwks-url"] = partial(self._jwks.run, jwt.refresh_s)
         return [tasks.keep_running(kind, each) for kind, each in work.items()]
 
-    async def _reload_keys(self) -> None:
+    async def _reload_keys(self) -> bool:
         assert self._config.positions.key_file is not None
         try:
             materials = await asyncio.to_thread(read_position_keys, self._config.positions.key_file)
         except ConfigError as error:
             log.error("the keys of positions cannot be used; those read before stay in force: %s", error)
-            return
+            return not isinstance(error, FileUnreadable)
         if self.position_keys.replace(materials):
             log.info("the keys of positions were read again", extra={"count": len(materials)})
+        return True
 
-    async def _reload_tls(self) -> None:
+    async def _reload_tls(self) -> bool:
         assert self.tls is not None
         assert self._config.tls is not None
         try:
             self.tls.replace(await asyncio.to_thread(load_tls, self._config.tls))
         except ConfigError as error:
             log.error("the TLS files cannot be used; those read before stay in force: %s", error)
-        else:
-            log.info("the TLS files were read again; new connections use them")
+            return not isinstance(error, FileUnreadable)
+        log.info("the TLS files were read again; new connections use them")
+        return True
 
-    async def _reload_tenants(self, service: Service) -> None:
+    async def _reload_tenants(self, service: Service) -> bool:
         assert self._registry is not None
         assert self._tenants_file is not None
         try:
@@ -137,7 +139,7 @@ class Credentials:
         except ConfigError as error:
             log.error("the tenants file cannot be used; the tenants read before stay in force: %s", error)
             service.audit.record(AuditEvent.TENANTS_REFUSED, reason="the file cannot be used")
-            return
+            return not isinstance(error, FileUnreadable)
         changes = self._registry.replace(tenants.records())
         log.info(
             "the tenants file was read again: %d added, %d removed, %d changed",
@@ -152,6 +154,7 @@ class Credentials:
         service.end_revoked()
         service.change_grants(self.grants(), self.trusted())
         service.hub.accounts.refresh()
+        return True
 
 
 def read_position_keys(path: Path) -> tuple[bytes, ...]:
@@ -159,7 +162,7 @@ def read_position_keys(path: Path) -> tuple[bytes, ...]:
     try:
         return parse_keys(path.read_text())
     except OSError as error:
-        raise ConfigError(f"positions.key_file {path} cannot be read: {error.strerror}") from None
+        raise FileUnreadable(f"positions.key_file {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"positions.key_file {path} is not text; make a key with: openssl rand -base64 32") from None
     except ValueError as error:

@@ -3,7 +3,7 @@
 import ssl
 from pathlib import Path
 
-from feedmux_server.config import ConfigError, TlsSection
+from feedmux_server.config import ConfigError, FileUnreadable, TlsSection
 from feedmux_server.rpc.tls import TlsMaterial
 
 
@@ -47,6 +47,6 @@ def _read(field: str, path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ConfigError(
+        raise FileUnreadable(
             f"tls.{field}: {path} cannot be read: {error.strerror}. Name a PEM file that this user may read"
         ) from None

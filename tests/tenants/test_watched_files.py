@@ -32,11 +32,12 @@ class Watch:
 
         self.files.look = counted  # type: ignore[method-assign]
 
-    async def reload(self) -> None:
+    async def reload(self) -> bool:
         text = self.path.read_text()
         self.found.append(text)
         if text == "defect":
             raise RuntimeError("canary")
+        return text != "away" or self.found.count(text) == 3
 
     async def after_looks(self, count: int) -> None:
         wanted = self.looks + count
@@ -46,7 +47,7 @@ class Watch:
 @pytest_asyncio.fixture
 async def watch(tmp_path: Path) -> AsyncIterator[Watch]:
     made = Watch(tmp_path / "file")
-    task = asyncio.create_task(made.files.run(made.reload, every_s=0.02))
+    task = asyncio.create_task(made.files.run(lambda: made.reload(), every_s=0.02))
     yield made
     assert not task.done()
     task.cancel()
@@ -83,3 +84,24 @@ async def test_a_defect_ends_nothing(watch: Watch, caplog: pytest.LogCaptureFixt
     await until(lambda: watch.found == ["defect", "1"])
     assert "RuntimeError" in caplog.text
     assert "canary" not in caplog.text
+
+
+async def test_what_could_not_be_read_for_a_moment_is_read_at_the_next_look(watch: Watch) -> None:
+    watch.path.write_text("away")
+    await until(lambda: len(watch.found) == 3)
+    await watch.after_looks(5)
+    assert watch.found == ["away"] * 3
+
+
+async def test_a_file_that_stays_away_is_tried_once(watch: Watch) -> None:
+    calls: list[None] = []
+
+    async def reload() -> bool:
+        calls.append(None)
+        return False
+
+    watch.reload = reload  # type: ignore[method-assign]
+    watch.path.unlink()
+    await until(lambda: calls)
+    await watch.after_looks(10)
+    assert len(calls) == 1

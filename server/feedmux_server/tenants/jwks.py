@@ -34,6 +34,10 @@ class JwksUnusable(Exception):
     """The keys cannot be read; the message says why, without a word of what was read."""
 
 
+class JwksAway(JwksUnusable):
+    """The source cannot be read now, which may pass."""
+
+
 @dataclass(frozen=True, slots=True)
 class SigningKey:
     kid: str
@@ -55,26 +59,48 @@ class Keys(Protocol):
     def knows(self, fingerprint: str) -> bool: ...
 
 
-def parse_jwks(data: bytes) -> dict[str, SigningKey]:
-    """The keys that can check signatures, by id. Symmetric ones are left out. Raises JwksUnusable."""
+@dataclass(frozen=True, slots=True)
+class KeySet:
+    """What a JWKS holds."""
+
+    keys: Mapping[str, SigningKey]
+    """By id."""
+    left_out: tuple[str, ...] = ()
+    """Why keys for signatures cannot be used, one entry for each."""
+
+
+def parse_jwks(data: bytes) -> KeySet:
+    """The keys that can check signatures. Symmetric ones are left out, and so is one that cannot be used: issuers add
+    keys of new kinds beside those in use (RFC 7517, section 5). Raises JwksUnusable."""
     try:
         listed = json.loads(data)["keys"]
-        found = [_key(each) for each in listed if each.get("kty") in _KINDS and each.get("use", "sig") == "sig"]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, jwt.PyJWTError):
+        wanted = [each for each in listed if each.get("kty") in _KINDS and each.get("use", "sig") == "sig"]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise JwksUnusable("it is not a JSON Web Key Set") from None
+    found: list[SigningKey] = []
+    left_out: list[str] = []
+    for each in wanted:
+        try:
+            found.append(_key(each))
+        except JwksUnusable as error:
+            left_out.append(str(error))
     if not found:
-        raise JwksUnusable("it holds no public key for signatures")
+        raise JwksUnusable(f"it holds no public key for signatures{''.join(f'; {why}' for why in left_out[:1])}")
     if len({key.kid for key in found}) != len(found):
         raise JwksUnusable("two of its keys have the same id")
-    return {key.kid: key for key in found}
+    return KeySet({key.kid: key for key in found}, tuple(left_out))
 
 
 def _key(content: dict[str, Any]) -> SigningKey:
+    """Raises JwksUnusable."""
     # Some algorithm of the kind lets PyJWT read the key; which one a token may use is the verifier's to decide.
-    some = {"RSA": "RS256", "EC": "ES256", "OKP": "EdDSA"}[content["kty"]]
-    public = jwt.get_algorithm_by_name(some).from_jwk({name: content[name] for name in content if name not in _PRIVATE})
+    some = jwt.get_algorithm_by_name({"RSA": "RS256", "EC": "ES256", "OKP": "EdDSA"}[content["kty"]])
+    try:
+        public = some.from_jwk({name: content[name] for name in content if name not in _PRIVATE})
+    except (ValueError, KeyError, TypeError, AttributeError, jwt.PyJWTError):
+        raise JwksUnusable("one key is malformed, or of a curve that is not supported") from None
     if isinstance(public, RSAPublicKey) and public.key_size < RSA_BITS_MIN:
-        raise JwksUnusable(f"an RSA key of less than {RSA_BITS_MIN} bits")
+        raise JwksUnusable(f"an RSA key has less than {RSA_BITS_MIN} bits")
     der = public.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     return SigningKey(
         kid=str(content.get("kid", "")),
@@ -97,13 +123,14 @@ class Jwks:
         self._where = where
         self._miss_refresh_s = miss_refresh_s
         self._keys: Mapping[str, SigningKey] = {}
-        self._reading: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[bool] | None = None
         self._read_at_s = float("-inf")
         self._failed = False
+        self._left_out: tuple[str, ...] = ()
 
     def load(self) -> None:
         """Reads it now, blocking: for the start. Raises JwksUnusable."""
-        self._keys = parse_jwks(self._read())
+        self._take(parse_jwks(self._read()))
 
     async def find(self, kid: str | None) -> SigningKey | None:
         found = self._look_up(kid)
@@ -116,13 +143,14 @@ class Jwks:
     def knows(self, fingerprint: str) -> bool:
         return any(key.fingerprint == fingerprint for key in self._keys.values())
 
-    async def refresh(self) -> None:
-        """Reads it again; everybody who asks meanwhile waits for the same reading. Failures are logged once."""
+    async def refresh(self) -> bool:
+        """Reads it again; everybody who asks meanwhile waits for the same reading. Failures are logged once. False
+        where the source is away."""
         if self._reading is None:
             self._read_at_s = time.monotonic()
             self._reading = asyncio.create_task(self._refresh(), name="jwks")
             self._reading.add_done_callback(self._done)
-        await asyncio.shield(self._reading)
+        return await asyncio.shield(self._reading)
 
     async def run(self, every_s: float) -> None:
         """Reads it now and every so often."""
@@ -135,20 +163,32 @@ class Jwks:
             return self._keys.get(kid)
         return next(iter(self._keys.values())) if len(self._keys) == 1 else None
 
-    def _done(self, _: asyncio.Task[None]) -> None:
+    def _done(self, _: asyncio.Task[bool]) -> None:
         self._reading = None
 
-    async def _refresh(self) -> None:
+    def _take(self, read: KeySet) -> None:
+        self._keys = read.keys
+        if read.left_out and read.left_out != self._left_out:
+            log.warning(
+                "%d keys of the JWKS %s are left out: %s",
+                len(read.left_out),
+                self._where,
+                "; ".join(sorted(set(read.left_out))),
+            )
+        self._left_out = read.left_out
+
+    async def _refresh(self) -> bool:
         try:
-            self._keys = parse_jwks(await asyncio.to_thread(self._read))
+            self._take(parse_jwks(await asyncio.to_thread(self._read)))
         except JwksUnusable as error:
             if not self._failed:
                 log.error("the JWKS %s cannot be used, the keys read before stay in force: %s", self._where, error)
             self._failed = True
-            return
+            return not isinstance(error, JwksAway)
         if self._failed:
             log.info("the JWKS %s can be used again", self._where)
         self._failed = False
+        return True
 
 
 def read_file(path: Path) -> bytes:
@@ -156,7 +196,7 @@ def read_file(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise JwksUnusable(f"it cannot be read: {error.strerror}") from None
+        raise JwksAway(f"it cannot be read: {error.strerror}") from None
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

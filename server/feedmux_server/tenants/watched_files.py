@@ -25,8 +25,9 @@ class WatchedFiles:
     def look(self) -> Seen:
         return tuple(_digest(path) for path in self.paths)
 
-    async def run(self, reload: Callable[[], Awaitable[None]], *, every_s: float) -> None:
-        """Calls `reload` once for each change.
+    async def run(self, reload: Callable[[], Awaitable[bool]], *, every_s: float) -> None:
+        """Calls `reload` once for each change; again at the next look where it says that it could not read a file
+        which could be read for this look.
 
         Only when a look finds what the one before it found: a file that is being written may be valid and yet lack
         its second half, which for a tenants file would throw tenants out.
@@ -35,17 +36,17 @@ class WatchedFiles:
         while True:
             await asyncio.sleep(every_s)
             now = await asyncio.to_thread(self.look)
-            if now == before and now != self._acted_on:
+            if now == before and now != self._acted_on and (await self._guarded(reload) or None in now):
                 self._acted_on = now
-                await self._guarded(reload)
             before = now
 
-    async def _guarded(self, reload: Callable[[], Awaitable[None]]) -> None:
+    async def _guarded(self, reload: Callable[[], Awaitable[bool]]) -> bool:
         """A defect met in a new file must not end the process that serves by the old one."""
         try:
-            await reload()
+            return await reload()
         except Exception as error:  # noqa: BLE001 its text may hold what stands in the file
             log.error("%s cannot be read again: %s", ", ".join(map(str, self.paths)), type(error).__name__)
+            return True
 
 
 def _digest(path: Path) -> bytes | None:

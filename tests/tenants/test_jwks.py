@@ -1,0 +1,72 @@
+"""Which keys of a JSON Web Key Set count, and that one that cannot be used costs no other."""
+
+import json
+import logging
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+from feedmux_server.tenants.jwks import Jwks, JwksAway, JwksUnusable, parse_jwks
+
+
+def rsa_key(kid: str, bits: int = 2048) -> dict[str, Any]:
+    public = rsa.generate_private_key(65537, bits).public_key()
+    return {**jwt.algorithms.RSAAlgorithm.to_jwk(public, as_dict=True), "kid": kid}
+
+
+GOOD = rsa_key("good")
+OTHER = {
+    **jwt.algorithms.ECAlgorithm.to_jwk(ec.generate_private_key(ec.SECP256R1()).public_key(), as_dict=True),
+    "kid": "other",
+}
+UNUSABLE = {
+    "curve": {"kty": "EC", "kid": "x", "crv": "brainpoolP256r1", "x": "AQ", "y": "AQ"},
+    "incomplete": {"kty": "RSA", "kid": "x", "e": "AQAB"},
+    "not base64": {"kty": "RSA", "kid": "x", "e": "AQAB", "n": "\x00"},
+    "of another type": {"kty": "OKP", "kid": "x", "crv": "Ed25519", "x": 7},
+    "weak": rsa_key("x", 1024),
+}
+
+
+def document(*keys: object) -> bytes:
+    return json.dumps({"keys": keys}).encode()
+
+
+@pytest.mark.parametrize("case", UNUSABLE)
+def test_a_key_that_cannot_be_used_costs_no_other(case: str) -> None:
+    found = parse_jwks(document(GOOD, UNUSABLE[case], OTHER))
+    assert set(found.keys) == {"good", "other"}
+    assert len(found.left_out) == 1
+    with pytest.raises(JwksUnusable, match=r"no public key for signatures; .*key"):
+        parse_jwks(document(UNUSABLE[case]))
+
+
+def test_what_is_not_for_signatures_is_no_news() -> None:
+    unknown = [{"kty": "oct", "k": "YQ"}, {"kty": "AKP", "alg": "ML-DSA-44"}, {**OTHER, "use": "enc"}]
+    found = parse_jwks(document(GOOD, *unknown))
+    assert (set(found.keys), found.left_out) == ({"good"}, ())
+
+
+@pytest.mark.parametrize("data", [b"", b"[1", b"{}", b"[]", document(7), document()])
+def test_what_is_no_key_set(data: bytes) -> None:
+    with pytest.raises(JwksUnusable):
+        parse_jwks(data)
+
+
+async def test_what_is_left_out_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    keys = Jwks(lambda: document(GOOD, UNUSABLE["curve"]), "of an issuer")
+    for _ in range(3):
+        assert await keys.refresh()
+    assert await keys.find("good") is not None
+    [told] = [each for each in caplog.records if each.levelno == logging.WARNING]
+    assert "1 keys of the JWKS of an issuer" in told.message
+
+
+async def test_a_source_that_is_away_is_worth_another_try() -> None:
+    def away() -> bytes:
+        raise JwksAway("it cannot be read: busy")
+
+    assert not await Jwks(away, "of an issuer").refresh()
+    assert await Jwks(lambda: b"[1", "of an issuer").refresh()
