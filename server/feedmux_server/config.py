@@ -252,10 +252,10 @@ class LimitsSection(_Section):
         description="A call whose request has not arrived after this long is ended: Subscribe without its Open, too.",
     )
     connections: int = Field(
-        default=4_096,
+        default=11_000,
         ge=1,
         description="Connections of each port, from clients with or without credentials; further ones are closed."
-        " About 20 KB each, more with TLS, and a file descriptor.",
+        " About 20 KB each, more with TLS, and a file descriptor. Not below `sessions`, which may each have one.",
     )
     streams_per_connection: int = Field(
         default=10_000,

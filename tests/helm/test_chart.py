@@ -14,7 +14,7 @@ import pytest
 import yaml
 from helm_python import Chart, HelmError
 
-from feedmux_server.config import load_config
+from feedmux_server.config import load_config, make_config
 from feedmux_server.tenants.registry import hash_key
 
 CHART = Path(__file__).parents[2] / "helm" / "feedmux"
@@ -78,7 +78,8 @@ MATRIX: dict[str, Values] = {
             "operators": [{"podSelector": {"matchLabels": {"app": "console"}}}],
             "egress": [{"ports": [27017], "to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}],
         },
-        "config": {"limits": {"memory_bytes": 4 << 30, "drain_s": 20}, "log": {"level": "warning"}},
+        "config": {"limits": {"memory_bytes": 4 << 30, "drain_delay_s": 20}, "log": {"level": "warning"}},
+        "resources": {"limits": {"memory": "7Gi"}},
         "drain": {"delaySeconds": 10, "seconds": 60},
         "env": [{"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector:4317"}],
         "nodeSelector": {"pool": "feeds"},
@@ -99,6 +100,11 @@ MATRIX: dict[str, Values] = {
         "podDisruptionBudget": {"enabled": False},
         "replicas": 1,
         "nameOverride": "changes",
+        "drain": {"delaySeconds": 0},
+    },
+    "small": {
+        "config": {"limits": {"memory_bytes": 64 << 20, "kept_bytes": 16 << 20, "sessions": 100, "connections": 100}},
+        "resources": {"limits": {"memory": "512Mi"}},
     },
 }
 WRONG: dict[str, tuple[Values, str]] = {
@@ -127,6 +133,10 @@ WRONG: dict[str, tuple[Values, str]] = {
     "no issuer": ({"tls": {"certManager": {"enabled": True}}}, "tls.certManager.issuerRef.name"),
     "client certificates without TLS": ({"tls": {"clientCaSecret": "x"}}, "client certificates need TLS"),
     "fewest above most": ({"autoscaling": {"minReplicas": 9}}, "minReplicas is above maxReplicas"),
+    "another time to drain": ({"config": {"limits": {"drain_s": 60}}}, "config.limits.drain_s: the chart sets this"),
+    "too little memory": ({"resources": {"limits": {"memory": "2Gi"}}}, "is less than the servers may use"),
+    "more memory in use": ({"config": {"limits": {"memory_bytes": 2 << 30}}}, "resources.limits.memory: 3Gi is less"),
+    "an amount of memory": ({"resources": {"limits": {"memory": "3000m"}}}, "3000m is no amount of memory"),
     "what the chart sets": ({"config": {"listen": {"data": ":1"}}}, "config.listen: the chart sets this itself"),
 }
 
@@ -245,8 +255,11 @@ def test_the_server_reads_its_configuration(case: str, tmp_path: Path, monkeypat
     assert {name: int(address.rpartition(":")[2]) for name, address in listen.items()} == {
         name: ports[name] for name in listen
     }
+    delay_s = container["lifecycle"]["preStop"]["sleep"]["seconds"] if "lifecycle" in container else 0
+    assert delay_s == values.get("drain", {}).get("delaySeconds", 5)
+    assert config.limits.drain_s == values.get("drain", {}).get("seconds", 10)
     assert deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] >= (
-        container["lifecycle"]["preStop"]["sleep"]["seconds"] + config.limits.drain_s + config.limits.drain_delay_s + 5
+        delay_s + config.limits.drain_s + config.limits.drain_delay_s + 5
     )
 
 
@@ -337,6 +350,31 @@ def test_the_charts_own_redis_wants_a_password_and_lets_in_its_servers_alone() -
     assert not of_kind(values, "Secret")
     (redis,) = of_kind(values, "StatefulSet")
     assert redis["spec"]["template"]["spec"]["containers"][0]["env"][0]["valueFrom"]["secretKeyRef"] == own
+
+
+def test_the_memory_limit_is_what_a_server_may_use_and_a_quarter() -> None:
+    """By the defaults of the server itself: docs/operations.md, Sizing."""
+    limits = make_config({"sources": {"main": {"uri": "mongodb://db"}}}).limits
+    needed = limits.memory_bytes + limits.kept_bytes + 60_000 * limits.sessions + 20_000 * limits.connections
+    needed += 274_000_000 + 112_000_000
+    (deployment,) = of_kind(LEAST, "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["resources"]["limits"]["memory"] == "3Gi"
+    assert 1.25 * needed <= 3 << 30
+    render(merged(LEAST, {"resources": {"limits": {"memory": needed}}}))
+    with pytest.raises(HelmError, match="is less than the servers may use"):
+        render(merged(LEAST, {"resources": {"limits": {"memory": needed - 1}}}))
+
+
+@pytest.mark.parametrize(
+    ("limit", "most"), [("256Mi", "161061273"), ("1G", "600000000"), ("1.5Gi", "966367641"), (1 << 30, "644245094")]
+)
+def test_the_charts_own_redis_is_full_before_it_is_killed(limit: str | int, most: str) -> None:
+    values = {"redis": {"bundled": {"resources": {"limits": {"memory": limit}}}}}
+    (redis,) = of_kind(merged(merged(LEAST, MATRIX["trial"]), values), "StatefulSet")
+    (container,) = redis["spec"]["template"]["spec"]["containers"]
+    given = dict(pairwise(container["args"]))
+    assert (given["--maxmemory"], given["--maxmemory-policy"]) == (most, "noeviction")
 
 
 def test_images_are_pinned_to_a_version() -> None:

@@ -73,6 +73,30 @@ seccompProfile:
   type: RuntimeDefault
 {{- end -}}
 
+{{/* Bytes of a Kubernetes quantity, such as 2Gi. */}}
+{{- define "feedmux.bytes" -}}
+{{- if kindIs "string" . -}}
+{{- $number := regexFind "^[0-9.]+" . -}}
+{{- $unit := trimPrefix $number . -}}
+{{- $units := dict "" 1 "k" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}
+{{- if not (and $number (hasKey $units $unit)) -}}
+{{- fail (printf "%s is no amount of memory; write 2Gi or 512Mi" .) -}}
+{{- end -}}
+{{- mulf $number (get $units $unit) | int64 -}}
+{{- else -}}
+{{- int64 . -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Bytes that a server may use by its configuration: docs/operations.md, Sizing. */}}
+{{- define "feedmux.memory" -}}
+{{- $limits := default (dict) .Values.config.limits -}}
+{{- $held := add (int64 (default 1073741824 $limits.memory_bytes)) (int64 (default 268435456 $limits.kept_bytes)) -}}
+{{- $sessions := mul 60000 (int64 (default 10000 $limits.sessions)) -}}
+{{- $callers := add 112000000 (mul 20000 (int64 (default 11000 $limits.connections))) -}}
+{{- add $held $sessions $callers 274000000 -}}
+{{- end -}}
+
 {{/* What no schema can say: values that exclude or need each other. */}}
 {{- define "feedmux.check" -}}
 {{- if not .Values.sources -}}
@@ -109,6 +133,15 @@ seccompProfile:
 {{- end -}}
 {{- if gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas) -}}
 {{- fail "autoscaling: minReplicas is above maxReplicas" -}}
+{{- end -}}
+{{- if hasKey (default (dict) .Values.config.limits) "drain_s" -}}
+{{- fail "config.limits.drain_s: the chart sets this itself; use drain.seconds, which the time to end a pod follows" -}}
+{{- end -}}
+{{- with (default (dict) .Values.resources.limits).memory -}}
+{{- $needed := int64 (include "feedmux.memory" $) -}}
+{{- if lt (int64 (include "feedmux.bytes" .)) $needed -}}
+{{- fail (printf "resources.limits.memory: %v is less than the servers may use by config.limits, %d Mi. Raise it, or lower memory_bytes, kept_bytes, sessions or connections there (docs/operations.md, Sizing)" . (div $needed 1048576)) -}}
+{{- end -}}
 {{- end -}}
 {{- range $name := list "sources" "redis" "positions" "listen" "tls" "tenants_file" "operator_key_hashes" -}}
 {{- if hasKey $.Values.config $name -}}
