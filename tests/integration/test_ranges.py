@@ -10,7 +10,7 @@ from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.embedded import RedisServer, ReplicaSet
 from tests.conformance.faults import profiled
 from tests.integration.servers import Here, serving, settings, until
-from tests.integration.wire import FIXED_WINDOW, LATEST, Api, Event, feed, refused
+from tests.integration.wire import FIXED_WINDOW, LATEST, PATIENCE_S, Api, Event, feed, refused
 
 Documents = Database[dict[str, Any]]
 
@@ -192,6 +192,26 @@ async def test_ranges_go_on_behind_an_invalidate(api: Api, database: Documents) 
             got += [event.document["operationType"] for part in await read(api, plan, feed=wanted) for event in part]
             after = plan.end
     assert got == ["insert"] * 3 + ["drop", "invalidate"] + ["insert"] * 2
+
+
+@pytest.mark.parametrize("first", [0, 3])
+async def test_ranges_go_on_after_an_invalidate_that_the_pipeline_hides(
+    api: Api, database: Documents, first: int
+) -> None:
+    wanted = feed(database.name, "c", '[{"$match": {"operationType": "insert"}}]')
+    database.create_collection("c")
+    after = await start(api, database)
+    if first:
+        insert(database, range(first))
+    database.c.drop()
+    insert(database, range(first, 5))
+    got: list[int] = []
+    async with asyncio.timeout(PATIENCE_S):
+        while len(got) < 5:
+            plan = await api.plan(feed=wanted, after=after, wait=1)
+            got += of(await read(api, plan, feed=wanted))
+            after = plan.end
+    assert got == list(range(5))
 
 
 async def test_what_ends_the_feed_comes_behind_what_was_read(api: Api, database: Documents) -> None:

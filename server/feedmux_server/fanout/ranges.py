@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.pinned_range import PinnedRange
 from feedmux_server.core.quota import Account
 from feedmux_server.core.resume_token import ResumeToken
@@ -106,7 +106,9 @@ class Ranges:
 
         try:
             deliveries, error = await _read(reader, wanted, charge)
-            if error is not None and not deliveries:
+            invalidated = error is not None and error.reason is ErrorReason.FEED_INVALIDATED
+            # Also a pipeline that hides the invalidate event hides no place: the next plan begins after it.
+            if error is not None and not deliveries and not (invalidated and reader.place.is_after(at.place)):
                 raise error
         except BaseException:
             self._release(account, charged)
@@ -115,7 +117,7 @@ class Ranges:
         end = deliveries[-1].end if deliveries else at.place
         if error is None and wanted.until is not None and (reader.passed or not wanted.until.is_after(reader.place)):
             end = wanted.until
-        elif error is None and reader.place.is_after(end):
+        elif (error is None or (invalidated and not deliveries)) and reader.place.is_after(end):
             end = reader.place
         if error is None and end.raw == reader.place.raw:
             self._wait(account, key, reader, end)
