@@ -18,6 +18,7 @@ from feedmux_server.app import CannotStart, running
 from feedmux_server.config import make_config
 from feedmux_server.embedded import RedisServer, ReplicaSet
 from feedmux_server.embedded.ports import free_ports
+from feedmux_server.telemetry import exporting
 from feedmux_server.telemetry.metrics import METRICS, Kind
 from feedmux_server.tenants.registry import hash_key
 from tests.conftest import RedisFactory
@@ -232,7 +233,7 @@ async def test_every_metric_of_the_table_comes_from_somewhere(metered: Here, dat
     await until(lambda: metered.server.service.hub.forecasts["main"].state is not None)
     faults_only = {
         "feedmux.stream.resumes", "feedmux.redis.errors", "feedmux.history.notices", "feedmux.quota.refusals",
-        "feedmux.ring.window", "feedmux.quota.utilization", "feedmux.quota.limit",
+        "feedmux.ring.window", "feedmux.quota.utilization", "feedmux.quota.limit", "feedmux.subscription.damaged",
     }  # fmt: skip
     wanted = {
         f"{prometheus}_count" if metric.kind is Kind.HISTOGRAM else prometheus
@@ -257,13 +258,16 @@ async def test_every_metric_of_the_table_comes_from_somewhere(metered: Here, dat
     second.cancel()
 
 
-async def test_the_page_answers_while_the_event_loop_does_not(metered: Here) -> None:
-    """The last values stand; whoever watches sees that the server hangs by other means, not by a hanging page."""
+async def test_the_page_answers_while_the_event_loop_does_not(metered: Here, caplog: pytest.LogCaptureFixture) -> None:
+    """The last values stand, and the page says how old they are."""
     before = await seen(metered)
     url = f"http://127.0.0.1:{metered.server.metrics_port}/metrics"
     with ThreadPoolExecutor() as threads:
         reading = threads.submit(lambda: urllib.request.urlopen(url, timeout=PATIENCE_S).read())
         page = reading.result(PATIENCE_S)  # The event loop hangs until the page has come.
+        [age_s] = [float(line.split()[1]) for line in page.splitlines() if line.startswith(b"feedmux_telemetry_age")]
+        assert age_s >= exporting._SURVEY_TIMEOUT_S
+    assert [each.message for each in caplog.records if "metrics repeat older values" in each.message]
     assert page.count(b"feedmux_") >= before.text.count("feedmux_") // 2
 
 

@@ -7,6 +7,7 @@ not sent, and neither blocks the event loop nor gathers memory. Observed values 
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import CancelledError
 from contextlib import suppress
@@ -150,11 +151,15 @@ class _Surveys:
         self._tenants = tenants
         self._lock = threading.Lock()
         self._latest = Survey(tenants)
+        self._latest_s = time.monotonic()
+        self._late = False
 
     def of(self, metric: Metric) -> list[tuple[float, dict[str, str]]]:
         with self._lock:
             if metric is metrics.METRICS[0]:
                 self._ask()
+            if metric is metrics.SURVEY_AGE:
+                return [(time.monotonic() - self._latest_s, {})]
             return list(self._latest.of(metric))
 
     def _ask(self) -> None:
@@ -166,8 +171,12 @@ class _Surveys:
             return
         try:
             self._latest = future.result(_SURVEY_TIMEOUT_S)
+            self._latest_s, self._late = time.monotonic(), False
         except TimeoutError:
             future.cancel()
+            if not self._late:
+                log.warning("the event loop is late: metrics repeat older values (feedmux_telemetry_age_seconds)")
+            self._late = True
         except CancelledError:  # the loop is ending
             return
 

@@ -121,6 +121,11 @@ TASK_FAILURES: Final = Metric(
     "Tasks of the server that failed unexpectedly, by kind. One that keeps something up to date is started again; the"
     " log has the error.", (TASK,),
 )  # fmt: skip
+SURVEY_AGE: Final = Metric(
+    "feedmux.telemetry.age", _G, "s",
+    "How old the values beside this one are: more than a moment where the event loop did not answer within two seconds,"
+    " and those of the time before are repeated.",
+)  # fmt: skip
 READY: Final = Metric("feedmux.ready", _G, "1", "1 while the server takes sessions, 0 while it should get none.")
 
 SUBSCRIBERS: Final = Metric(
