@@ -19,7 +19,7 @@ from feedmux_server.rpc.health import REDIS, Health
 from feedmux_server.rpc.readiness import Check, Readiness
 from feedmux_server.source.mongo import Source, SourceConfig
 from feedmux_server.state.connection import Client, RedisAccess, connect
-from feedmux_server.state.examine import RedisAway, check_redis, ping
+from feedmux_server.state.examine import RedisAway, check_redis, check_writable
 from feedmux_server.state.signing_keys import SigningKeys
 from feedmux_server.telemetry.observer import Observer
 
@@ -80,7 +80,7 @@ class Dependencies:
     async def _check_redis(self) -> None:
         """Raises STATE_UNAVAILABLE, and StartupError where it is unfit."""
         if self.redis_checked:
-            await ping(self.redis)
+            await check_writable(self.redis)
             await self._refresh_keys()
             return
         try:

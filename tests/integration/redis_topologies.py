@@ -115,6 +115,11 @@ async def is_in_step(port: int) -> bool:
     return "'master_link_status': 'up'" in await _answer(port, "INFO", "replication")
 
 
+async def has_all_of(replica: int, primary: int) -> bool:
+    told = [await ask(port, "INFO", "replication") for port in (replica, primary)]
+    return bool(told[0]["slave_repl_offset"] == told[1]["master_repl_offset"])
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """Three primaries; the last server is a replica of the first."""

@@ -19,16 +19,17 @@ import feedmux
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.finding import Level
 from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_server.state import connection
 from feedmux_server.state.batcher import CommitBatcher
 from feedmux_server.state.connection import Client, RedisAccess, StartupError, connect
-from feedmux_server.state.examine import RedisAway, check_redis, examine_sentinels, ping, probe
+from feedmux_server.state.examine import RedisAway, check_redis, check_writable, examine_sentinels, probe
 from feedmux_server.state.schema import SCHEMA_KEY, check_layout
 from feedmux_server.state.store import SubscriptionStore
 from tests.conftest import RedisFactory
 from tests.integration.balancer import Front, fronted
 from tests.integration.certificates import Authority
 from tests.integration.client_history import ClientHistory, written_since
-from tests.integration.redis_topologies import Cluster, Sentinels, ask, cluster, is_replica, sentinels
+from tests.integration.redis_topologies import SERVICE, Cluster, Sentinels, ask, cluster, is_replica, sentinels
 from tests.integration.servers import server_process, serving, settings, until
 from tests.integration.state_support import Recorder, create, place, running, submit
 from tests.integration.test_rolling_restart import Reader, Writer, reading
@@ -172,7 +173,7 @@ async def test_a_server_outlives_its_cluster(mongo: ReplicaSet, database: Docume
 async def says_that_it_is_away(client: Client, url: str) -> None:
     with pytest.raises(RedisAway, match=r"redis\.url"):
         await check_redis(client, url)
-    for call in (ping(client), SubscriptionStore(client, lease_s=5.0).get("t", "a")):
+    for call in (check_writable(client), SubscriptionStore(client, lease_s=5.0).get("t", "a")):
         with pytest.raises(FeedmuxError) as caught:
             await call
         assert caught.value.reason is ErrorReason.STATE_UNAVAILABLE
@@ -259,6 +260,27 @@ async def test_sentinels_name_another_primary_while_commits_flow(tmp_path: Path)
                 await again.aclose()
         finally:
             await client.aclose()
+
+
+async def test_frozen_sentinels_do_not_hide_one_that_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "SENTINEL_TIMEOUT_S", 3600.0)
+    async with sentinels(tmp_path) as nodes, AsyncExitStack() as stack:
+        [port] = nodes.known_ports[:1]
+        frozen = [
+            await stack.enter_async_context(await asyncio.start_server(_say_nothing, "127.0.0.1", 0)) for _ in range(3)
+        ]
+        ports = [each.sockets[0].getsockname()[1] for each in frozen]
+        named = ",".join(f"127.0.0.1:{each}" for each in (*ports, port))
+        client = connect(f"redis+sentinel://{named}/{SERVICE}")
+        stack.push_async_callback(client.aclose)
+        store = SubscriptionStore(client, lease_s=5.0, timeout_s=PATIENCE_S)
+        assert not await store.exists("t", "s1")
+
+
+async def _say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """As one that is frozen: its machine takes the connection."""
+    await reader.read(-1)
+    writer.close()
 
 
 async def test_readers_go_on_through_a_failover(

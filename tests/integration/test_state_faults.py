@@ -4,16 +4,20 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
+from redis.exceptions import ResponseError
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.embedded import RedisServer
 from feedmux_server.embedded.ports import free_ports
 from feedmux_server.state.batcher import CommitBatcher
 from feedmux_server.state.connection import COMMANDS_MAX, StartupError, connect
-from feedmux_server.state.examine import check_redis
+from feedmux_server.state.examine import check_redis, check_writable
+from feedmux_server.state.failure import code_of, is_of_one_key
 from feedmux_server.state.model import CommitOutcome, CommitRequest, StoredSubscription
 from feedmux_server.state.store import SubscriptionStore
 from tests.integration import servers
+from tests.integration.balancer import balanced
+from tests.integration.redis_topologies import SYNC_AT_ONCE, ask, has_all_of, is_in_step
 from tests.integration.state_support import Clock, Recorder, client, create, place, running, submit, until
 from tests.integration.wire import PATIENCE_S
 
@@ -255,6 +259,53 @@ async def test_a_replica_is_refused(redis_factory: RedisFactory) -> None:
         store = SubscriptionStore(redis, lease_s=30.0)
         error = await unavailable(create(store, "t", "s"))
         assert "primary" in error.message
+
+
+async def test_a_demoted_primary_is_left(redis_factory: RedisFactory) -> None:
+    """It goes on running, read-only, and keeps its connections; the name in the URL leads to the new primary."""
+    old = await redis_factory()
+    new = await redis_factory(config={"replicaof": f"127.0.0.1 {old.port}", **SYNC_AT_ONCE})
+    await servers.until(lambda: is_in_step(new.port))
+    async with balanced([old.port]) as name, client(f"redis://127.0.0.1:{name.port}") as redis:
+        store = SubscriptionStore(redis, lease_s=30.0, timeout_s=PATIENCE_S)
+        await create(store, "t", "s")
+        stored, lease = await store.open("t", "s", instance_id="me")
+        recorder = Recorder()
+        async with running(CommitBatcher(store, interval_s=0.01)) as batcher:
+            handle = batcher.attach(lease, stored, recorder)
+            submit(handle, 1)
+            await until(lambda: handle.position == place(1).position)
+            await ask(old.port, "CLIENT", "PAUSE", 60_000, "WRITE")
+            await servers.until(lambda: has_all_of(new.port, old.port))
+            await ask(new.port, "REPLICAOF", "NO", "ONE")
+            await ask(old.port, "REPLICAOF", "127.0.0.1", new.port)
+            await ask(old.port, "CLIENT", "UNPAUSE")
+            assert (await unavailable(check_writable(redis))).metadata == {"redis_error": "READONLY"}
+            submit(handle, 2)
+            await until(lambda: False in recorder.available)
+            name.ports = [new.port]
+            await until(lambda: handle.position == place(2).position)
+            await check_writable(redis)
+        assert recorder.causes == []
+        assert (await store.get("t", "s")).place == place(2)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        # As Redis 6.2 and 7 tell of a command that fails in a script.
+        ("Error running script (call to f_0a): @user_script:9: @user_script: 9: -OOM command not allowed", "OOM"),
+        ("Error running script (call to f_0a): @user_script:9: @user_script: 9: -READONLY You can't write", "READONLY"),
+        ("Error running script (call to f_0a): @user_script:9: @user_script: 9: -MISCONF Redis is", "MISCONF"),
+        ("Error running script (call to f_0a): @user_script:4: WRONGTYPE Operation against a key", "WRONGTYPE"),
+        ("Error running script (call to f_0a): @user_script:9: user_script:9: attempt to index a nil value", "ERR"),
+        ("OOM command not allowed when used memory > 'maxmemory'. script: 0a, on @user_script:9.", "OOM"),
+    ],
+)
+def test_what_a_script_failed_with(text: str, code: str) -> None:
+    error = ResponseError(text)
+    assert code_of(error) == code
+    assert is_of_one_key(error) == (code in ("ERR", "WRONGTYPE"))
 
 
 async def test_unreachable_or_wrong_password_at_start(redis_factory: RedisFactory) -> None:

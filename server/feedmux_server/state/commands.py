@@ -14,7 +14,7 @@ from typing import Any, Final
 from redis.asyncio import RedisCluster
 
 from feedmux_server.core.errors import FeedmuxError
-from feedmux_server.state.connection import COMMANDS_MAX, REPLICATED_MAX, Client
+from feedmux_server.state.connection import COMMANDS_MAX, REPLICATED_MAX, Client, leave_demoted
 from feedmux_server.state.failure import FAILURES, code_of, is_of_one_key, state_unavailable
 from feedmux_server.telemetry.observer import NOBODY, Observer
 
@@ -24,7 +24,7 @@ Argument = str | bytes | int
 Command = tuple[Argument, ...]
 
 _WITHOUT_KEY: Final = frozenset({"INFO", "WAIT"})
-_LAYOUT_MOVED = frozenset({"CONNECTION", "TIMEOUT", "CLUSTERDOWN", "MOVED", "READONLY", "MASTERDOWN", "LOADING"})
+_LAYOUT_MOVED: Final = frozenset({"CONNECTION", "TIMEOUT", "CLUSTERDOWN", "MOVED", "READONLY", "MASTERDOWN", "LOADING"})
 
 
 class Commands:
@@ -59,7 +59,7 @@ class Commands:
                 async with asyncio.timeout(self._timeout_s), self._replicated_turn:
                     return await self._run_replicated(command, mark, replicas)
             except FAILURES as error:
-                self._look_again()
+                await self._look_again(error)
                 self._observer.redis_failed(code_of(error))
                 raise state_unavailable(error) from error
 
@@ -101,10 +101,11 @@ class Commands:
                     return await self._by_node(self._client, commands)
                 answers = await self._pipeline(commands)
         except FAILURES as error:
-            self._look_again()
+            await self._look_again(error)
             raise state_unavailable(error) from error
         for answer in answers:
             if isinstance(answer, Exception) and not is_of_one_key(answer):
+                await self._look_again(answer)
                 raise state_unavailable(answer) from answer
         return answers
 
@@ -132,7 +133,7 @@ class Commands:
         for code in away:
             self._observer.redis_failed(code)
         if away:
-            self._look_again()
+            self._look_at_layout()
         return answers
 
     async def _on_node(self, commands: Sequence[Command]) -> list[Any]:
@@ -143,8 +144,16 @@ class Commands:
         except FAILURES as error:
             return [error] * len(commands)
 
-    def _look_again(self) -> None:
-        if isinstance(self._client, RedisCluster) and (self._looking is None or self._looking.done()):
+    async def _look_again(self, error: Exception) -> None:
+        """The primary may be another server now: the next call is to find it."""
+        if isinstance(self._client, RedisCluster):
+            self._look_at_layout()
+        else:
+            await leave_demoted(self._client, error)
+
+    def _look_at_layout(self) -> None:
+        assert isinstance(self._client, RedisCluster)
+        if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look(self._client), name="redis-cluster-layout")
 
     async def _look(self, cluster: RedisCluster) -> None:

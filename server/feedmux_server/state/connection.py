@@ -6,6 +6,7 @@ Invariant: no password leaves this module. Neighbours: `dependencies` calls it, 
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 
-from feedmux_server.state.failure import FAILURES
+from feedmux_server.state.failure import FAILURES, code_of
 from feedmux_server.state.redis_url import Kind, RedisUrl, parse_redis_url
 
 Client = Redis | RedisCluster
@@ -27,6 +28,7 @@ REPLICATED_MAX = 8
 """Round trips beside them that wait for a replica: commits and leases need none, and do not wait with them."""
 CONNECTIONS_MAX = COMMANDS_MAX + REPLICATED_MAX
 SENTINEL_TIMEOUT_S = 1.0
+_NO_PRIMARY = frozenset({"READONLY", "MASTERDOWN"})
 
 
 class StartupError(Exception):
@@ -91,6 +93,14 @@ def connect(url: str, access: RedisAccess | None = None, *, connect_timeout_s: f
             )
 
 
+async def leave_demoted(client: Redis, error: Exception) -> None:
+    """Closes the connections to a server that is no primary any more, by what it has answered: it keeps them open, and
+    the name it was reached by may lead to another one now. Those in use meet the same."""
+    if code_of(error) in _NO_PRIMARY:
+        with suppress(*FAILURES):
+            await client.connection_pool.disconnect(inuse_connections=False)
+
+
 def _pool(where: RedisUrl, options: dict[str, Any]) -> Any:
     if where.path:
         del options["socket_keepalive"]
@@ -132,7 +142,7 @@ class WatchedPrimary(Redis):
 
 
 class _Sentinels(Sentinel):
-    """Asks one after the other, each within a time limit: one that is frozen does not hide the others."""
+    """Asks all at the same time, each within a time limit: those that are frozen do not hide the others."""
 
     def __init__(self, where: RedisUrl, options: dict[str, Any]) -> None:
         super().__init__((), sentinel_kwargs=options)  # type: ignore[no-untyped-call]
@@ -146,29 +156,34 @@ class _Sentinels(Sentinel):
         self.sentinels = list(self.by_name.values())
 
     async def discover_master(self, service_name: str) -> tuple[str, int]:
+        """By the first that knows one. Raises MasterNotFoundError."""
+        asked = {asyncio.create_task(self._ask(each), name="redis-sentinel") for each in self.sentinels}
         failure: Exception | None = None
-        for sentinel in tuple(self.sentinels):
-            try:
-                async with asyncio.timeout(SENTINEL_TIMEOUT_S):
-                    known: Any = await sentinel.sentinel_masters()
-            except FAILURES as error:
-                failure = error
-                continue
-            state = known.get(service_name)
-            if state and self.check_master_state(state, service_name):
-                # The one that answered is asked first from now on.
-                self.sentinels.remove(sentinel)
-                self.sentinels.insert(0, sentinel)
-                return str(state["ip"]), int(state["port"])
+        try:
+            for answered in asyncio.as_completed(asked):
+                try:
+                    state = (await answered).get(service_name)
+                except FAILURES as error:
+                    failure = error
+                    continue
+                if state and self.check_master_state(state, service_name):
+                    return str(state["ip"]), int(state["port"])
+        finally:
+            for each in asked:
+                each.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
         raise MasterNotFoundError(f"no sentinel knows a primary {service_name!r}") from failure
+
+    async def _ask(self, sentinel: Redis) -> Any:
+        """All primaries that it knows, by name. Raises as redis-py does."""
+        async with asyncio.timeout(SENTINEL_TIMEOUT_S):
+            return await sentinel.sentinel_masters()
 
     async def says(self, name: str) -> str:
         try:
-            async with asyncio.timeout(SENTINEL_TIMEOUT_S):
-                known: Any = await self.by_name[name].sentinel_masters()
+            state = (await self._ask(self.by_name[name])).get(self.service)
         except FAILURES as error:
             return f"!{type(error).__name__}"
-        state = known.get(self.service)
         return f"{state['ip']}:{state['port']}" if state else "!it knows no primary of that name"
 
 

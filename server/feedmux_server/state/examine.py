@@ -15,7 +15,7 @@ from redis.asyncio import RedisCluster
 
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.finding import Finding, Level, clock_finding, failures
-from feedmux_server.state.connection import Client, StartupError, WatchedPrimary
+from feedmux_server.state.connection import Client, StartupError, WatchedPrimary, leave_demoted
 from feedmux_server.state.failure import FAILURES, state_unavailable
 from feedmux_server.state.redis_url import Kind, parse_redis_url
 from feedmux_server.state.schema import check_layout
@@ -23,6 +23,7 @@ from feedmux_server.state.store import SubscriptionStore
 
 OLDEST_VERSION: Final = (6, 2)
 _FULL: Final = 0.9
+_READY_KEY: Final = "feedmux:ready"
 
 Info = Mapping[str, Any]
 
@@ -146,15 +147,18 @@ def _judge_durability(place: str, info: Info) -> Iterator[Finding]:
         )
 
 
-async def ping(client: Client, *, timeout_s: float = 2.0) -> None:
-    """Raises STATE_UNAVAILABLE. In a cluster, every primary is asked."""
+async def check_writable(client: Client, *, timeout_s: float = 2.0) -> None:
+    """Raises STATE_UNAVAILABLE where Redis does not take writes. In a cluster, every primary is asked whether it is
+    there."""
     try:
         async with asyncio.timeout(timeout_s):
             if isinstance(client, RedisCluster):
                 await client.ping(target_nodes=RedisCluster.PRIMARIES)
             else:
-                await client.ping()
+                await client.set(_READY_KEY, 1, px=1)
     except FAILURES as error:
+        if not isinstance(client, RedisCluster):
+            await leave_demoted(client, error)
         raise state_unavailable(error) from None
 
 

@@ -4,6 +4,7 @@ Invariant: no text of redis-py or of Redis beyond its error code leaves this mod
 and `connection`, which call redis-py.
 """
 
+import re
 from typing import Final
 
 from redis import exceptions as redis_errors
@@ -39,6 +40,10 @@ _BY_CODE: Final = {
 """Conditions of the whole Redis, not of one key."""
 
 
+_IN_SCRIPT: Final = re.compile(r"^Error running script .*@user_script: ?\d+: -?([A-Z]+) ")
+"""How Redis 6.2 tells what a command in a script has failed with; Redis 7 begins with the command's own code."""
+
+
 def code_of(error: Exception) -> str:
     """The code that Redis gave, or TIMEOUT, CONNECTION or ERR."""
     if isinstance(error, (redis_errors.TimeoutError, TimeoutError)):
@@ -54,7 +59,8 @@ def code_of(error: Exception) -> str:
     if isinstance(status, str) and status.isupper():
         return status
     if isinstance(error, redis_errors.ResponseError):
-        word = str(error).split(" ", 1)[0]
+        found = _IN_SCRIPT.match(str(error).removeprefix("ERR "))
+        word = found[1] if found else str(error).split(" ", 1)[0]
         return word if word.isalpha() and word.isupper() else "ERR"
     if isinstance(error, (redis_errors.ConnectionError, OSError)):
         return "CONNECTION"

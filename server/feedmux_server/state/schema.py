@@ -6,6 +6,7 @@
     feedmux:1:names:{TENANT}        the names of a tenant's subscriptions, for listing
     feedmux:1:sizes:{TENANT}        bytes of a tenant's definitions, by name and in all
     feedmux:1:sweep                 held by the replica that looks for unused subscriptions
+    feedmux:ready                   gone after a millisecond; whether Redis takes writes (`examine.check_writable`)
     feedmux:1:mark:{TENANT/NAME}    gone after a millisecond; what WAIT waits for (`Commands.run_replicated`)
 
 Servers of two layouts must not run side by side: a newer layout is refused. What only adds fields keeps its number.
