@@ -3,7 +3,7 @@
 import asyncio
 import random
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -14,7 +14,9 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.embedded import RedisServer
 from feedmux_server.state.batcher import CommitBatcher
 from feedmux_server.state.handle import CommitHandle
+from feedmux_server.state.model import CommitOutcome, CommitRequest
 from feedmux_server.state.store import SubscriptionStore
+from feedmux_server.supervision import Tasks
 from tests.integration import servers
 from tests.integration.state_support import Clock, Recorder, client, create, place, running, submit, until
 
@@ -282,6 +284,27 @@ async def test_a_listener_that_fails_and_a_key_that_redis_refuses_stop_nobody_el
         for handle in (bad, odd, good):
             await handle.detach(0.3)
     assert "a defect" in caplog.text
+
+
+async def test_sessions_are_told_of_a_pass_that_fails_unexpectedly(
+    store: SubscriptionStore, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create(store, tenant, "s")
+    batcher, plain = CommitBatcher(store, interval_s=0.01), store.commit_many
+
+    async def defect(requests: Sequence[CommitRequest]) -> Sequence[CommitOutcome]:
+        monkeypatch.setattr(store, "commit_many", plain)
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(store, "commit_many", defect)
+    handle, recorder = await opened(store, batcher, tenant)
+    async with Tasks() as tasks:
+        task = tasks.keep_running("commit-batcher", batcher.run)
+        submit(handle, 1)
+        await until(lambda: bool(recorder.commits))
+        task.cancel()
+    assert recorder.available == [False, True]
+    await handle.detach()
 
 
 async def test_memory_of_an_attached_session_is_gone_after_detach(store: SubscriptionStore, tenant: str) -> None:

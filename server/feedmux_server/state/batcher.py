@@ -88,6 +88,8 @@ class CommitBatcher:
     async def run(self) -> None:
         """The owned task, until cancelled. Does not flush at its end: see `flush_all`."""
         while True:
+            if self._due:
+                self._wake.set()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._rules.check_every_s):
                     await self._wake.wait()
@@ -96,8 +98,6 @@ class CommitBatcher:
                 self._collect_renewals()
                 done = await self._pass(self._ready())
             await asyncio.sleep(self._interval_s if done else self._jittered_backoff_s())
-            if self._due:
-                self._wake.set()
 
     async def flush(self, handle: CommitHandle, timeout_s: float) -> None:
         handle.raise_if_fenced()
@@ -179,8 +179,11 @@ class CommitBatcher:
                     for handle in await self._commit(missing):
                         self._put_off(handle)
         except FeedmuxError as error:
-            self._away(error)
+            self._away(error.message)
             return False
+        except Exception:
+            self._away("a pass failed unexpectedly")
+            raise
         if handles:
             self._back()
         return True
@@ -252,9 +255,9 @@ class CommitBatcher:
         if self._newest.get(key) is handle:
             del self._newest[key]
 
-    def _away(self, error: FeedmuxError) -> None:
+    def _away(self, why: str) -> None:
         if self.available:
-            _log.error("commits wait: %s", error.message)
+            _log.error("commits wait: %s", why)
         self._backoff_s = min(BACKOFF_MAX_S, self._backoff_s * 2 or BACKOFF_FIRST_S)
         for handle in tuple(self._handles.values()):
             handle.tell_available(False)
