@@ -16,8 +16,11 @@ from feedmux_server.cancelling import cancellable
 from feedmux_server.config import Config, ConfigError, TlsSection, load_tenants
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.finding import Finding, Level
+from feedmux_server.core.position import decode_position, inspect_position
+from feedmux_server.core.position_keys import PositionKeys
 from feedmux_server.credentials import read_position_keys
 from feedmux_server.dependencies import redis_access
+from feedmux_server.rpc.auth import ANONYMOUS
 from feedmux_server.source.examine import SourceExamination
 from feedmux_server.state.connection import Client, StartupError, connect
 from feedmux_server.state.examine import (
@@ -29,6 +32,8 @@ from feedmux_server.state.examine import (
 )
 from feedmux_server.state.redis_url import parse_redis_url
 from feedmux_server.state.schema import check_layout
+from feedmux_server.state.signing_keys import stored_position_keys
+from feedmux_server.state.store import SubscriptionStore
 from feedmux_server.tls_files import load_tls
 
 _EXPIRES_SOON_DAYS: Final = 21
@@ -102,10 +107,12 @@ def _steps(config: Config, collections: Sequence[str], timeout_s: float, stack: 
         told = Finding("redis.url", Level.FAILED, str(error), "Mend it in the configuration (docs/redis.md)")
         return [*steps, Step("redis.url", lambda: _told(told), "redis")]
     stack.push_async_callback(redis.aclose)
-    return [*steps, *_redis_steps(redis, config.redis.url, timeout_s)]
+    return [*steps, *_redis_steps(redis, config, timeout_s)]
 
 
-def _redis_steps(redis: Client, url: str, timeout_s: float) -> list[Step]:
+def _redis_steps(redis: Client, config: Config, timeout_s: float) -> list[Step]:
+    url = config.redis.url
+
     async def reachable() -> list[Finding]:
         try:
             return await examine_redis(redis, url, timeout_s=timeout_s)
@@ -122,8 +129,35 @@ def _redis_steps(redis: Client, url: str, timeout_s: float) -> list[Step]:
         Step("redis.sentinels", lambda: examine_sentinels(redis), "redis"),
         Step("redis.layout", layout, "redis"),
         Step("redis.write", lambda: _one(probe(redis, timeout_s=timeout_s)), "redis"),
+        Step("redis.subscriptions", lambda: _subscriptions(redis, config, timeout_s), "redis"),
         Step("redis.clock", lambda: _one(examine_clock(redis)), "redis"),
     ]
+
+
+async def _subscriptions(redis: Client, config: Config, timeout_s: float) -> list[Finding]:
+    """Whether each can be opened, as far as Redis goes."""
+    check, found, count = "redis.subscriptions", list[Finding](), 0
+    store = SubscriptionStore(redis, lease_s=config.redis.lease_s, timeout_s=timeout_s)
+    file = config.positions.key_file
+    keys = PositionKeys(read_position_keys(file) if file else await stored_position_keys(redis, timeout_s=timeout_s))
+    known = load_tenants(config.tenants_file).tenants if config.tenants_file else []
+    tenants = [each.name for each in known] or [ANONYMOUS.tenant]
+    for tenant in tenants:
+        damaged: list[str] = []
+        async for stored in store.every(tenant, damaged.append):
+            count += 1
+            try:
+                position = inspect_position(stored.position)
+                if keys.known:
+                    decode_position(stored.position, position.scope_fingerprint, keys)
+            except FeedmuxError as error:
+                says = f"subscription {stored.name} of tenant {tenant} cannot be opened: {error.message}"
+                advice = "Seek it to a time, or delete it and create it at a time (docs/operations.md)"
+                found.append(Finding(check, Level.FAILED, says, advice))
+        for name in damaged:
+            says = f"Redis has lost a part of subscription {name} of tenant {tenant}"
+            found.append(Finding(check, Level.FAILED, says, "Restore its key, or create it anew (docs/redis.md)"))
+    return found or [Finding(check, Level.OK, f"{count} subscriptions can be opened")]
 
 
 def _unreadable(name: str, kind: str) -> Step:

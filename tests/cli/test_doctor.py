@@ -3,6 +3,7 @@
 import asyncio
 import ipaddress
 import json
+import uuid
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -12,15 +13,19 @@ from cryptography import x509
 
 from feedmux_server.config import make_config
 from feedmux_server.core.finding import Finding, Level
-from feedmux_server.core.position_keys import format_keys
+from feedmux_server.core.position import Position, encode_position
+from feedmux_server.core.position_keys import PositionKeys, format_keys, new_key
+from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.doctor import examine
 from feedmux_server.embedded import Mongod, RedisServer, ReplicaSet
 from feedmux_server.embedded.ports import free_ports
+from feedmux_server.state.store import SubscriptionStore
 from tests.cli.conftest import Site, run, write_config
 from tests.conftest import RedisFactory
 from tests.integration.certificates import Authority
 from tests.integration.redis_topologies import ask
 from tests.integration.servers import serving, settings
+from tests.integration.state_support import client
 from tests.integration.wire import PATIENCE_S
 
 DAY_S = timedelta(days=1).total_seconds()
@@ -124,10 +129,45 @@ async def test_what_is_away_frozen_or_unfit(tmp_path: Path) -> None:
     assert "away.oplog" not in found, "there is nothing to look at"
 
 
-def test_json_and_the_exit_code(redis_server: RedisServer, tmp_path: Path) -> None:
+async def test_subscriptions_that_cannot_be_opened(redis_factory: RedisFactory, tmp_path: Path) -> None:
+    redis = await redis_factory()
+    tenants = tmp_path / "tenants.yaml"
+    tenants.write_text("tenants: [{name: shop}, {name: stock}]")
+    material = new_key()
+    await ask(redis.port, "SET", "feedmux:position-keys", format_keys([material]))
+    configured = {"redis": {"url": redis.url}, "tenants_file": str(tenants), "sources": {"main": {"uri": away()}}}
+    at = Position(bytes(8), bytes(8), ResumeToken.high_water_mark(1 << 32))
+    made = {
+        "good": encode_position(at, PositionKeys([material])),
+        "old": b"\xf1" + bytes(60),
+        "other": encode_position(at, PositionKeys([new_key()])),
+        "half": b"",
+    }
+    async with client(redis.url) as connected:
+        store = SubscriptionStore(connected, lease_s=30.0)
+        for name, position in made.items():
+            await store.create("stock", name, definition=b"", etag="0", position=position, cluster_time=1, order=b"")
+            if name == "good":
+                found = await examined(3.0, **configured)
+                assert found["redis.subscriptions"].level is Level.OK
+                assert "1 subscriptions" in found["redis.subscriptions"].says
+        await connected.hdel("feedmux:1:{stock/half}", "position")
+    told = [each async for each in examine(make_config(configured), (), 3.0) if each.check == "redis.subscriptions"]
+    assert {each.level for each in told} == {Level.FAILED}
+    assert {name for name in made for each in told if f"subscription {name} " in each.says} == {"old", "other", "half"}
+
+
+def away() -> str:
     (closed,) = free_ports(1)
-    sources = {"main": {"uri": f"mongodb://127.0.0.1:{closed}/"}}
-    config = write_config(tmp_path, sources=sources, redis={"url": redis_server.url})
+    return f"mongodb://127.0.0.1:{closed}/"
+
+
+def test_json_and_the_exit_code(redis_server: RedisServer, tmp_path: Path) -> None:
+    sources = {"main": {"uri": away()}}
+    tenants = tmp_path / "tenants.yaml"
+    tenants.write_text(f"tenants: [{{name: t{uuid.uuid4().hex[:10]}}}]")
+    redis = {"url": redis_server.url}
+    config = write_config(tmp_path, sources=sources, redis=redis, tenants_file=str(tenants))
     done = run("doctor", "--config", config, "--json", "--timeout", "2")
     assert done.returncode == 1
     told = json.loads(done.stdout.splitlines()[-1])

@@ -233,7 +233,7 @@ async def test_every_metric_of_the_table_comes_from_somewhere(metered: Here, dat
     await until(lambda: metered.server.service.hub.forecasts["main"].state is not None)
     faults_only = {
         "feedmux.stream.resumes", "feedmux.redis.errors", "feedmux.history.notices", "feedmux.quota.refusals",
-        "feedmux.ring.window", "feedmux.quota.utilization", "feedmux.quota.limit", "feedmux.subscription.damaged",
+        "feedmux.ring.window", "feedmux.quota.utilization", "feedmux.quota.limit",
     }  # fmt: skip
     wanted = {
         f"{prometheus}_count" if metric.kind is Kind.HISTOGRAM else prometheus

@@ -14,7 +14,17 @@ from redis.asyncio import Redis
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.embedded import RedisServer
-from feedmux_server.state.model import CommitRequest, CommitStatus, FenceCause, Lease, Place, RestoreRequest
+from feedmux_server.state.commands import Argument
+from feedmux_server.state.model import (
+    CommitRequest,
+    CommitStatus,
+    FenceCause,
+    Lease,
+    Place,
+    RestoreRequest,
+    StoredSubscription,
+)
+from feedmux_server.state.scripts import ScriptRunner
 from feedmux_server.state.store import SubscriptionStore
 from tests.integration.servers import until
 from tests.integration.state_support import client, commit, create, place
@@ -421,6 +431,102 @@ async def test_one_key_of_another_type_does_not_stop_the_others(
     assert [outcome.status for outcome in outcomes] == [CommitStatus.FAILED, CommitStatus.OK]
     error = await refused(ErrorReason.STATE_UNAVAILABLE, store.get(tenant, "odd"))
     assert error.metadata == {"redis_error": "WRONGTYPE"}
+
+
+NEEDED = ("definition", "etag", "position", "cluster_time", "order")
+
+
+@pytest.mark.parametrize("field", NEEDED)
+async def test_a_damaged_subscription_is_left_as_it_is_and_hides_no_other(
+    store: SubscriptionStore, redis: Redis, tenant: str, field: str
+) -> None:
+    for name in "abc":
+        await create(store, tenant, name)
+    await redis.hdel(key(tenant, "b"), field)
+    before = await redis.hgetall(key(tenant, "b"))
+    for call in (store.get(tenant, "b"), store.open(tenant, "b", instance_id="i")):
+        error = await refused(ErrorReason.STATE_UNAVAILABLE, call)
+        assert error.metadata == {"redis_error": "DAMAGED"}
+    assert not await store.expire(tenant, "b", 0.0)
+    assert await redis.hgetall(key(tenant, "b")) == before
+    damaged: list[str] = []
+    page, _ = await store.list(tenant, page_size=9, on_damaged=damaged.append)
+    assert ([each.name for each in page], damaged) == (["a", "c"], ["b"])
+    await store.delete(tenant, "b")
+    assert (await create(store, tenant, "b")).place == place(0)
+
+
+@pytest.mark.parametrize("field", ["epoch", "seek_epoch", "nonce", "owner", "lease_until_ms", "create_ms", "update_ms"])
+async def test_what_a_session_does_not_need_may_be_missing(
+    store: SubscriptionStore, redis: Redis, tenant: str, field: str
+) -> None:
+    created = await create(store, tenant, "s")
+    await redis.hdel(key(tenant), field)
+    assert (await store.get(tenant, "s")).place == created.place
+    opened, lease = await store.open(tenant, "s", instance_id="i")
+    assert opened.epoch > created.epoch
+    assert (await commit(store, lease, 1)).position == place(1).position
+
+
+async def test_a_number_that_cannot_be_read_is_damage(store: SubscriptionStore, redis: Redis, tenant: str) -> None:
+    await create(store, tenant, "s")
+    await redis.hset(key(tenant), "cluster_time", "soon")
+    error = await refused(ErrorReason.STATE_UNAVAILABLE, store.get(tenant, "s"))
+    assert error.metadata == {"redis_error": "DAMAGED"}
+
+
+@pytest.mark.parametrize("field", [*NEEDED, "epoch"])
+async def test_its_owner_completes_a_damaged_subscription(
+    store: SubscriptionStore, redis: Redis, tenant: str, field: str
+) -> None:
+    await create(store, tenant, "s", at=1)
+    stored, lease = await store.open(tenant, "s", instance_id="i")
+    await redis.hdel(key(tenant), field)
+    assert (await commit(store, lease, 2)).status is CommitStatus.MISSING
+    await store.restore_many([RestoreRequest(lease, stored)])
+    assert (await commit(store, lease, 2)).position == place(2).position
+    again = await store.get(tenant, "s")
+    assert (again.definition, again.place, again.epoch) == (stored.definition, place(2), lease.epoch)
+
+
+async def test_a_newer_owner_is_not_overwritten_where_it_is_damaged(
+    store: SubscriptionStore, redis: Redis, tenant: str
+) -> None:
+    await create(store, tenant, "s", at=1)
+    stored, lease = await store.open(tenant, "s", instance_id="i")
+    await store.open(tenant, "s", instance_id="other", takeover=True)
+    await redis.hdel(key(tenant), "order")
+    before = await redis.hgetall(key(tenant))
+    assert (await commit(store, lease, 2)).status is CommitStatus.FENCED
+    await store.restore_many([RestoreRequest(lease, stored)])
+    assert await redis.hgetall(key(tenant)) == before
+
+
+async def test_why_it_was_fenced_may_be_unknown(store: SubscriptionStore, redis: Redis, tenant: str) -> None:
+    """A newer version may have written it."""
+    await create(store, tenant, "s")
+    _, lease = await store.open(tenant, "s", instance_id="one")
+    await store.open(tenant, "s", instance_id="two", takeover=True)
+    await redis.hset(key(tenant), "fence_cause", "ECLIPSE")
+    outcome = await commit(store, lease, 1)
+    assert (outcome.status, outcome.cause) == (CommitStatus.FENCED, FenceCause.LEASE)
+
+
+async def test_what_is_created_while_it_is_deleted_is_listed_and_counted(
+    store: SubscriptionStore, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create(store, tenant, "s")
+    plain, created = ScriptRunner.command, list[StoredSubscription]()
+
+    async def command(self: ScriptRunner, *arguments: Argument) -> Any:
+        if arguments[0] == "ZREM" and not created:
+            created.append(await create(store, tenant, "s", content="longer"))
+        return await plain(self, *arguments)
+
+    monkeypatch.setattr(ScriptRunner, "command", command)
+    await store.delete(tenant, "s")
+    assert [each.definition for each in (await store.list(tenant, page_size=9))[0]] == [created[0].definition]
+    assert (await store.sizes.sums([tenant]))[tenant] == len(created[0].definition)
 
 
 def number_of(position: bytes) -> int:

@@ -20,6 +20,7 @@ GOOD_DAY = {
     f"feedmux_source_available{{{REPLICA},{SOURCE}}}": "1x180",
     f"feedmux_history_at_risk{{{REPLICA},{SOURCE},{TENANT}}}": "0x180",
     f"feedmux_history_stored_at_risk{{{REPLICA},{SOURCE},{TENANT}}}": "0x180",
+    f"feedmux_subscription_damaged{{{REPLICA},{TENANT}}}": "0x180",
     f"feedmux_subscriber_lag_seconds{{{REPLICA},{TENANT}}}": "0 1 2 1 0x176",
     f"feedmux_stream_lag_seconds{{{REPLICA},{SOURCE}}}": "1x180",
     f'feedmux_stream_active{{{REPLICA},{SOURCE},feedmux_state="reading"}}': "5x180",
@@ -48,6 +49,7 @@ GOOD_DAY = {
 BAD_DAYS: dict[str, dict[str, str]] = {
     "FeedmuxHistoryAtRisk": {f"feedmux_history_at_risk{{{REPLICA},{SOURCE},{TENANT}}}": "1x180"},
     "FeedmuxStoredHistoryAtRisk": {f"feedmux_history_stored_at_risk{{{REPLICA},{SOURCE},{TENANT}}}": "2x180"},
+    "FeedmuxSubscriptionDamaged": {f"feedmux_subscription_damaged{{{REPLICA},{TENANT}}}": "1x180"},
     "FeedmuxLagGrowing": {f"feedmux_subscriber_lag_seconds{{{REPLICA},{TENANT}}}": "0+20x180"},
     "FeedmuxSourceAway": {f"feedmux_source_available{{{REPLICA},{SOURCE}}}": "0x180"},
     "FeedmuxNoProgress": {f"feedmux_stream_reads_total{{{REPLICA},{SOURCE}}}": "900x180"},

@@ -154,6 +154,8 @@ class Hub:
         self.sources_away: set[str] = set()
         self.stored_places: dict[tuple[str, str], Sequence[int]] = {}
         """By source and tenant: the cluster times (seconds) of stored positions, the oldest first."""
+        self.damaged: dict[str, int] = {}
+        """Subscriptions that Redis has in part, by tenant."""
         self.accounts = accounts or Accounts(lambda _: UNLIMITED_QUOTAS, time.monotonic)
         self.accounts.backlog.bytes_max = limits.memory_bytes_max // BACKLOG_SHARE
         self.turns = Turns()

@@ -122,6 +122,8 @@ class Look:
         survey.add(metrics.AT_RISK, headroom_s < self._at_risk_s, source, tenant)
 
     def _stored(self, survey: Survey) -> None:
+        for tenant, count in self.hub.damaged.items():
+            survey.add(metrics.DAMAGED, count, tenant)
         for (source, tenant), places in self.hub.stored_places.items():
             forecast = self.hub.forecasts[source]
             if forecast.state is not None:

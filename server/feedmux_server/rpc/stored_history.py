@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from array import array
+from collections import Counter
 
 from google.protobuf.message import DecodeError
 
@@ -23,12 +24,13 @@ log = logging.getLogger(__name__)
 
 
 class StoredHistory:
-    """Fills `Hub.stored_places`."""
+    """Fills `Hub.stored_places` and `Hub.damaged`."""
 
     def __init__(self, service: Service, every_s: float) -> None:
         self._service = service
         self._every_s = every_s
         self._alarms: dict[tuple[str, str], HistoryAlarm] = {}
+        self._damaged: set[tuple[str, str]] = set()
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -44,8 +46,11 @@ class StoredHistory:
         hub = self._service.hub
         places: dict[tuple[str, str], array[int]] = {}
         alarms: dict[tuple[str, str], HistoryAlarm] = {}
-        for tenant in tuple(self._service.grants):
-            async for stored in self._service.store.every(tenant):
+        damaged: set[tuple[str, str]] = set()
+        tenants = tuple(self._service.grants)
+        for tenant in tenants:
+            names: list[str] = []
+            async for stored in self._service.store.every(tenant, names.append):
                 source, second = _source_of(stored), stored.cluster_time >> 32
                 if source not in hub.sources:
                     continue
@@ -53,8 +58,17 @@ class StoredHistory:
                 alarm = self._alarms.get((tenant, stored.name)) or HistoryAlarm(hub.limits.history_at_risk_s)
                 alarms[tenant, stored.name] = alarm
                 _warn(hub, alarm, source, tenant, stored)
+            damaged.update((tenant, name) for name in names)
         hub.stored_places = {key: array("L", sorted(found)) for key, found in places.items()}
         self._alarms = alarms
+        for tenant, name in damaged - self._damaged:
+            log.error(
+                "Redis has lost a part of a subscription (docs/redis.md)",
+                extra={"tenant": tenant, "subscription": name},
+            )
+        self._damaged = damaged
+        found = Counter(tenant for tenant, _ in damaged)
+        hub.damaged = {tenant: found[tenant] for tenant in tenants}
 
 
 def _warn(hub: Hub, alarm: HistoryAlarm, source: str, tenant: str, stored: StoredSubscription) -> None:

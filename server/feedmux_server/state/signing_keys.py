@@ -46,12 +46,27 @@ class SigningKeys:
             log.info("the keys of positions were read again", extra={"count": len(stored)})
 
     def _keep_known(self, error: str) -> None:
-        message = (
-            f"{KEYS_KEY} in Redis cannot be read as keys of positions: {error}. Put the keys back, or name"
-            " positions.key_file"
-        )
+        message = _unreadable(error)
         if not self._keys.known:
             raise StartupError(message)
         if self._unreadable != error:
             log.error("%s. Those read before stay in force", message)
         self._unreadable = error
+
+
+async def stored_position_keys(client: Client, *, timeout_s: float = 3.0) -> tuple[bytes, ...]:
+    """As they stand in Redis; empty where no server has made any yet. Raises STATE_UNAVAILABLE, StartupError."""
+    text = await ScriptRunner(client, timeout_s=timeout_s).command("GET", KEYS_KEY)
+    if text is None:
+        return ()
+    try:
+        return parse_keys(text.decode())
+    except ValueError as error:
+        raise StartupError(_unreadable(str(error))) from None
+
+
+def _unreadable(error: str) -> str:
+    return (
+        f"{KEYS_KEY} in Redis cannot be read as keys of positions: {error}. Put the keys back, or name"
+        " positions.key_file"
+    )

@@ -7,7 +7,8 @@ Neighbours: `rpc` calls it for `Subscriptions`, `batcher` for commits; `scripts`
 """
 
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
@@ -96,22 +97,33 @@ class SubscriptionStore:
         """Raises SUBSCRIPTION_NOT_FOUND."""
         return _found(name, await self._run("get", tenant, name))
 
-    async def every(self, tenant: str) -> AsyncIterator[StoredSubscription]:
-        """All subscriptions of a tenant by name, read page by page."""
+    async def every(
+        self, tenant: str, on_damaged: Callable[[str], None] = lambda _: None
+    ) -> AsyncIterator[StoredSubscription]:
+        """All subscriptions of a tenant by name, read page by page. `on_damaged` is told the names of damaged ones."""
         after, more = "", True
         while more:
-            page, after = await self.list(tenant, page_size=_PAGE, after=after, bytes_max=_PIECE << 16)
+            page, after = await self.list(
+                tenant, page_size=_PAGE, after=after, bytes_max=_PIECE << 16, on_damaged=on_damaged
+            )
             more = bool(after)
             await self.sizes.correct(tenant, page)
             for stored in page:
                 yield stored
 
     async def list(
-        self, tenant: str, *, page_size: int, after: str = "", bytes_max: int = 1 << 20
+        self,
+        tenant: str,
+        *,
+        page_size: int,
+        after: str = "",
+        bytes_max: int = 1 << 20,
+        on_damaged: Callable[[str], None] = lambda _: None,
     ) -> tuple[Sequence[StoredSubscription], str]:
         """At most `page_size` subscriptions named above `after`, and the `after` of the next page or ''.
 
         Fewer where their messages would take more than `bytes_max` bytes together; one there is in any case.
+        Damaged ones are left out, and `on_damaged` is told their names.
         """
         found: list[StoredSubscription] = []
         size = 0
@@ -129,15 +141,20 @@ class SubscriptionStore:
                 if isinstance(answer, Exception):
                     if not is_of_one_key(answer):
                         raise state_unavailable(answer)
+                    on_damaged(name)
                     continue
                 if _status(answer) == "OK":
-                    stored = _subscription(name, answer)
+                    try:
+                        stored = _subscription(name, answer)
+                    except FeedmuxError:
+                        on_damaged(name)
+                        continue
                     size += len(stored.definition) + len(stored.position) + _MESSAGE_BYTES
                     if found and size > bytes_max:
                         return found[:page_size], found[:page_size][-1].name
                     found.append(stored)
                 else:
-                    await self._clean_index(tenant, name)
+                    await self._unindex(tenant, name)
             if len(names) < wanted:
                 break
             after = names[-1]
@@ -198,7 +215,7 @@ class SubscriptionStore:
     async def open(
         self, tenant: str, name: str, *, instance_id: str, takeover: bool = False
     ) -> tuple[StoredSubscription, Lease]:
-        """Begins a session with the next epoch; what is returned already carries it.
+        """Begins a session with the next epoch; what is returned already carries it. A damaged one is left as it is.
 
         An empty `instance_id` never counts as the same instance.
         Raises SUBSCRIPTION_NOT_FOUND, and SUBSCRIPTION_BUSY (metadata `owner`) while another holds it.
@@ -263,14 +280,15 @@ class SubscriptionStore:
         await self._scripts.command("ZADD", self._names_key(tenant), 0, name)
 
     async def _unindex(self, tenant: str, name: str) -> None:
+        """After it was found to be gone."""
         await self._scripts.command("ZREM", self._names_key(tenant), name)
         await self.sizes.drop(tenant, name)
-
-    async def _clean_index(self, tenant: str, name: str) -> None:
-        await self._unindex(tenant, name)
         # Created in between? Its entry may have been the one just removed.
-        if _status(await self._run("get", tenant, name)) == "OK":
+        answer = await self._run("get", tenant, name)
+        if _status(answer) == "OK":
             await self._index(tenant, name)
+            with suppress(FeedmuxError):
+                await self.sizes.correct(tenant, [_subscription(name, answer)])
 
 
 def _digits(cluster_time: int) -> str:
@@ -306,6 +324,8 @@ def _check(name: str, answer: Answer) -> None:
                 ErrorReason.ETAG_MISMATCH,
                 f"Subscription {name!r} was changed since this etag was read: get it again and repeat",
             )
+        case "DAMAGED":
+            raise _damaged(name)
 
 
 def _found(name: str, answer: Answer) -> StoredSubscription:
@@ -313,10 +333,28 @@ def _found(name: str, answer: Answer) -> StoredSubscription:
     return _subscription(name, answer)
 
 
+def _damaged(name: str) -> FeedmuxError:
+    return FeedmuxError(
+        ErrorReason.STATE_UNAVAILABLE,
+        f"Redis has lost a part of subscription {name!r}: restore its key from a backup, or delete the subscription and"
+        " create it at a known position (docs/redis.md)",
+        {"redis_error": "DAMAGED"},
+        retry_after_s=RETRY_AFTER_S,
+    )
+
+
 def _subscription(name: str, answer: Answer) -> StoredSubscription:
+    """Raises STATE_UNAVAILABLE (`redis_error` DAMAGED) where feedmux would not have written it so. What a session does
+    not need may be missing."""
     now_ms, flat = int(answer[1]), answer[2]
-    fields: dict[bytes, bytes] = dict(zip(flat[::2], flat[1::2], strict=True))
-    active = fields[b"nonce"] != b"" and int(fields[b"lease_until_ms"]) > now_ms
+    try:
+        return _parse(name, dict(zip(flat[::2], flat[1::2], strict=True)), now_ms)
+    except (KeyError, ValueError):
+        raise _damaged(name) from None
+
+
+def _parse(name: str, fields: dict[bytes, bytes], now_ms: int) -> StoredSubscription:
+    active = fields.get(b"nonce", b"") != b"" and int(fields.get(b"lease_until_ms", 0)) > now_ms
     return StoredSubscription(
         name=name,
         definition=fields[b"definition"],
@@ -324,12 +362,12 @@ def _subscription(name: str, answer: Answer) -> StoredSubscription:
         position=fields[b"position"],
         cluster_time=int(fields[b"cluster_time"]),
         order=fields[b"order"],
-        epoch=int(fields[b"epoch"]),
-        seek_epoch=int(fields[b"seek_epoch"]),
-        owner=fields[b"owner"].decode() if active else "",
+        epoch=int(fields.get(b"epoch", 0)),
+        seek_epoch=int(fields.get(b"seek_epoch", 0)),
+        owner=fields.get(b"owner", b"").decode() if active else "",
         active=active,
-        create_ms=int(fields[b"create_ms"]),
-        update_ms=int(fields[b"update_ms"]),
+        create_ms=int(fields.get(b"create_ms", 0)),
+        update_ms=int(fields.get(b"update_ms", 0)),
         used_ms=max(int(fields.get(name, 0)) for name in (b"used_ms", b"lease_until_ms", b"update_ms")),
     )
 
@@ -341,5 +379,13 @@ def _outcome(answer: Answer | Exception) -> CommitOutcome:
     if status is CommitStatus.OK:
         return CommitOutcome(status, position=answer[1])
     if status is CommitStatus.FENCED:
-        return CommitOutcome(status, cause=FenceCause(answer[1].decode()))
+        return CommitOutcome(status, cause=_cause(answer[1]))
     return CommitOutcome(status)
+
+
+def _cause(stored: bytes) -> FenceCause:
+    """One that a newer version wrote means as little as LEASE: open it again, and see."""
+    try:
+        return FenceCause(stored.decode())
+    except ValueError:
+        return FenceCause.LEASE

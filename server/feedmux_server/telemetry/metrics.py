@@ -185,6 +185,10 @@ STORED_AT_RISK: Final = Metric(
     "Durable subscriptions whose stored position has less headroom than the first of limits.history_at_risk_s. Every"
     " replica reports all of them.", (SOURCE, TENANT),
 )  # fmt: skip
+DAMAGED: Final = Metric(
+    "feedmux.subscription.damaged", _U, "{subscription}",
+    "Durable subscriptions that Redis has in part. Every replica reports all of them.", (TENANT,),
+)  # fmt: skip
 AT_RISK_NOTICES: Final = Metric(
     "feedmux.history.notices", _C, "{notice}", "History-at-risk notices sent to sessions.", (TENANT,)
 )

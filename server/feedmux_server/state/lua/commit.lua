@@ -1,10 +1,15 @@
 -- ARGV: epoch, nonce, lease_ms [, position, cluster_time, order]
--- Never creates. A stored epoch below the caller's means that Redis lost the caller's open: MISSING too.
-local stored = redis.call('HMGET', key, 'epoch', 'nonce', 'deleted', 'fence_cause', 'cluster_time', 'order')
+-- Never creates. A stored epoch below the caller's means that Redis lost the caller's open: MISSING too, as is what was
+-- damaged since.
+local stored = redis.call('HMGET', key, 'epoch', 'nonce', 'deleted', 'fence_cause', 'cluster_time', 'order', 'position',
+  'etag')
 local epoch, mine = tonumber(stored[1]), tonumber(ARGV[1])
 if not epoch or epoch < mine then return {'MISSING'} end
 if stored[3] then return {'FENCED', 'DELETE'} end
 if epoch ~= mine or stored[2] ~= ARGV[2] then return {'FENCED', stored[4] or 'LEASE'} end
+if not (stored[5] and stored[6] and stored[7] and stored[8]) or redis.call('HEXISTS', key, 'definition') == 0 then
+  return {'MISSING'}
+end
 local lease_until = int(now_ms() + tonumber(ARGV[3]))
 if not ARGV[4] then
   redis.call('HSET', key, 'lease_until_ms', lease_until)
@@ -17,4 +22,4 @@ if before(stored[5] .. stored[6], ARGV[5] .. ARGV[6]) then
   return {'OK', ARGV[4]}
 end
 redis.call('HSET', key, 'lease_until_ms', lease_until)
-return {'OK', redis.call('HGET', key, 'position')}
+return {'OK', stored[7]}

@@ -1,7 +1,7 @@
 -- ARGV: expected_etag ('' for any), tombstone_ms
 -- The tombstone tells a live owner that this was a deletion, not a loss.
 local stored = redis.call('HMGET', key, 'epoch', 'deleted', 'etag')
-if not stored[1] or stored[2] then return {'NOT_FOUND'} end
+if absent(stored[1], stored[2]) then return {'NOT_FOUND'} end
 if ARGV[1] ~= '' and ARGV[1] ~= stored[3] then return {'ETAG_MISMATCH'} end
 -- DEL first: a Redis out of memory allows it, and then the rest of the script.
 redis.call('DEL', key)

@@ -1,9 +1,11 @@
 -- ARGV: unused_ms, tombstone_ms
 -- A hash from before there was used_ms counts from its last change.
 local stored = redis.call('HMGET', key, 'epoch', 'deleted', 'used_ms', 'lease_until_ms', 'update_ms')
-if not stored[1] or stored[2] then return {'NOT_FOUND'} end
+if absent(stored[1], stored[2]) then return {'NOT_FOUND'} end
 local now = now_ms()
-local used = math.max(tonumber(stored[3]) or 0, tonumber(stored[4]), tonumber(stored[5]))
+-- One that is damaged waits for its operator.
+if damaged() then return {'USED'} end
+local used = math.max(tonumber(stored[3]) or 0, tonumber(stored[4]) or 0, tonumber(stored[5]) or 0)
 if used + tonumber(ARGV[1]) > now then return {'USED'} end
 redis.call('DEL', key)
 redis.call('HSET', key, 'deleted', '1', 'epoch', int(next_epoch(stored[1], now)))

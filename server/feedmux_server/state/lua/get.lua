@@ -1,3 +1,3 @@
 local stored = redis.call('HMGET', key, 'epoch', 'deleted')
-if not stored[1] or stored[2] then return {'NOT_FOUND'} end
+if absent(stored[1], stored[2]) then return {'NOT_FOUND'} end
 return answer('OK', now_ms())

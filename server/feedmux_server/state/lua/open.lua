@@ -1,8 +1,9 @@
 -- ARGV: instance_id, nonce, takeover ('1' or '0'), lease_ms
 local stored = redis.call('HMGET', key, 'epoch', 'deleted', 'nonce', 'owner', 'lease_until_ms')
-if not stored[1] or stored[2] then return {'NOT_FOUND'} end
+if absent(stored[1], stored[2]) then return {'NOT_FOUND'} end
+if damaged() then return {'DAMAGED'} end
 local now = now_ms()
-local active = stored[3] ~= '' and tonumber(stored[5]) > now
+local active = (stored[3] or '') ~= '' and (tonumber(stored[5]) or 0) > now
 -- A client without an instance id cannot be told from another one.
 local same = ARGV[1] ~= '' and stored[4] == ARGV[1]
 if active and not same and ARGV[3] ~= '1' then return {'BUSY', stored[4]} end

@@ -21,6 +21,19 @@ local function answer(status, now)
   return {status, int(now), redis.call('HGETALL', key)}
 end
 
+-- Whether there is no subscription. One that lacks its epoch is damaged, and there.
+local function absent(epoch, deleted)
+  return deleted or not epoch and redis.call('EXISTS', key) == 0
+end
+
+-- Whether a subscription lacks what a session needs and nothing else can tell: feedmux writes all fields at once.
+local function damaged()
+  for _, field in ipairs({'definition', 'etag', 'position', 'cluster_time', 'order'}) do
+    if redis.call('HEXISTS', key, field) == 0 then return true end
+  end
+  return false
+end
+
 -- Bytewise: the `<` of Lua follows the locale of the Redis process.
 local function before(a, b)
   if a == b then return false end

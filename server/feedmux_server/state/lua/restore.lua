@@ -1,7 +1,8 @@
 -- ARGV: definition, etag, position, cluster_time, order, epoch, seek_epoch, nonce, owner, lease_ms, create_ms, update_ms
--- By a live owner whose state Redis lost: no hash, or one from before the owner's open.
+-- By a live owner whose state Redis lost: no hash, one from before the owner's open, or the owner's own and damaged.
 local epoch = tonumber(redis.call('HGET', key, 'epoch') or nil)
-if epoch and epoch >= tonumber(ARGV[6]) then return {'EXISTS'} end
+local mine = tonumber(ARGV[6])
+if epoch and (epoch > mine or epoch == mine and not damaged()) then return {'EXISTS'} end
 redis.call('DEL', key)
 redis.call('HSET', key,
   'definition', ARGV[1], 'etag', ARGV[2],

@@ -1,6 +1,6 @@
 -- ARGV: position, cluster_time, order
 local stored = redis.call('HMGET', key, 'epoch', 'deleted')
-if not stored[1] or stored[2] then return {'NOT_FOUND'} end
+if absent(stored[1], stored[2]) then return {'NOT_FOUND'} end
 local now = now_ms()
 local epoch = int(next_epoch(stored[1], now))
 redis.call('HSET', key,

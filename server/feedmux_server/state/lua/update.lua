@@ -1,6 +1,6 @@
 -- ARGV: definition, etag, expected_etag ('' for any)
 local stored = redis.call('HMGET', key, 'epoch', 'deleted', 'etag')
-if not stored[1] or stored[2] then return {'NOT_FOUND'} end
+if absent(stored[1], stored[2]) then return {'NOT_FOUND'} end
 local now = now_ms()
 -- Nothing to change: also the second try of an update whose answer was lost.
 if stored[3] == ARGV[2] then return answer('UNCHANGED', now) end
