@@ -41,33 +41,40 @@ class PinnedRange:
     def covers(self, after: ResumeToken, until: ResumeToken) -> bool:
         return after.reaches(self.after) and self.end.reaches(until)
 
-    def slices(self, wanted: int) -> list[Slice]:
+    def slices(self, wanted: int) -> Iterator[Slice]:
         """At most `wanted` consecutive slices of about equal bytes, cut between events. None of them is empty."""
+        last: Slice | None = None
+        for each in self._cut(wanted):
+            if last is not None:
+                yield last
+            last = each
+        if last is not None:
+            yield replace(last, until=self.end)
+
+    def _cut(self, wanted: int) -> Iterator[Slice]:
+        """The slices, of which the last ends with its last event."""
         share = -(-self.size // wanted) if wanted else 0
-        found: list[Slice] = []
         begin, count, size = self.after, 0, 0
+        left = wanted - 1  # that may be ended before the last
         for piece, start in self._pieces():
-            left = piece
-            while size + left.size > share and len(found) < wanted - 1:
-                chunk = as_chunk(left, start)
-                index = _index_at(chunk, share - size)
-                if index == 0 and not count:
-                    index = 1
-                taken = _part(left, chunk, 0, index)
-                if index:
-                    start = taken.end
-                found.append(Slice(begin, start, count + taken.count, size + taken.size))
-                begin, count, size = start, 0, 0
-                left = _part(left, chunk, index, chunk.count)
-                if not left.count:
-                    break
-            count, size = count + left.count, size + left.size
+            first, rest = 0, piece.size
+            if size + rest > share and left > 0:
+                chunk = as_chunk(piece, start)
+                assert chunk.bson is not None
+                offsets = chunk.bson.offsets
+                while first < chunk.count and size + rest > share and left > 0:
+                    stop = chunk.bson.stop_within(first, max(0, share - size))
+                    if stop == first and not count:
+                        stop = first + 1
+                    taken = offsets[stop] - offsets[first]
+                    if stop > first:
+                        start = chunk.place_behind(stop - 1)
+                    yield Slice(begin, start, count + stop - first, size + taken)
+                    begin, count, size, left = start, 0, 0, left - 1
+                    first, rest = stop, rest - taken
+            count, size = count + piece.count - first, size + rest
         if count:
-            found.append(Slice(begin, self.end, count, size))
-        elif found:
-            last = found[-1]
-            found[-1] = Slice(last.after, self.end, last.count, last.size)
-        return found
+            yield Slice(begin, self.end, count, size)
 
     def read(self, after: ResumeToken, until: ResumeToken, payload_max: int) -> Iterator[Delivery]:
         """The events in (after, until], numbered from 1, in pieces of at most `payload_max` bytes or one event.
@@ -134,13 +141,6 @@ def trimmed(delivery: Delivery, start: ResumeToken, until: ResumeToken) -> Deliv
     if stop == chunk.count and not delivery.end.is_after(until):
         return delivery  # of another token version: the position after it may lie on either side of `until`
     return replace(_part(delivery, chunk, 0, stop), end=until)
-
-
-def _index_at(chunk: Chunk, size: int) -> int:
-    """How many events of the chunk fit into `size` bytes."""
-    view = chunk.bson
-    assert view is not None
-    return view.stop_within(0, max(0, size))
 
 
 def _part(delivery: Delivery, chunk: Chunk, first: int, stop: int) -> Delivery:
