@@ -151,8 +151,8 @@ class Credentials:
         for what, names in (("added", changes.added), ("removed", changes.removed), ("changed", changes.changed)):
             for name in names:
                 service.audit.record(AuditEvent.TENANTS_CHANGED, tenant=name, reason=what)
-        service.end_revoked()
-        service.change_grants(self.grants(), self.trusted())
+        await service.end_revoked()
+        await service.change_grants(self.grants(), self.trusted())
         service.hub.accounts.refresh()
         return True
 
@@ -191,7 +191,7 @@ def _verifier(section: JwtSection, jwks: Jwks) -> JwtVerifier:
 async def _sweep(service: Service, every_s: float) -> None:
     while True:
         await asyncio.sleep(every_s)
-        service.end_revoked()
+        await service.end_revoked()
 
 
 async def _flush_audit(service: Service) -> None:

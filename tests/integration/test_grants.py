@@ -706,32 +706,33 @@ async def test_changed_grants_end_open_sessions_and_positions_go_on(
     await other.opened()
     before = service.grants
     live = next(live for live in service.sessions() if live.tenant == "team-a")
-    assert service.change_grants(dict(before)) == 0
+    assert await service.change_grants(dict(before)) == 0
     assert service.still_granted(live)
     try:
         database["orders"].insert_one({"_id": 1, "owner": "a", "secret": 1})
         await watching.take(1)
         # Equal ones, newly made: nothing happens. Nor where the change is about something else.
         same = make_grant("*", "test_*", "orders", {"owner": "a"}, ["secret"])
-        assert service.change_grants({**before, "team-a": (same,)}) == 0
-        assert service.change_grants({**before, "team-a": (same, make_grant("*", "bank", "*"))}) == 0
-        assert service.change_grants({**before, "team-a": (make_grant("*", "test_*", "orders", {"owner": "a"}),)}) == 1
+        assert await service.change_grants({**before, "team-a": (same,)}) == 0
+        assert await service.change_grants({**before, "team-a": (same, make_grant("*", "bank", "*"))}) == 0
+        shown = make_grant("*", "test_*", "orders", {"owner": "a"})
+        assert await service.change_grants({**before, "team-a": (shown,)}) == 1
         assert not service.still_granted(live)
         ended = await watching.end()
         assert (ended.code, ended.reason) == ("ABORTED", "GRANTS_CHANGED")
         database["orders"].insert_one({"_id": 2, "owner": "a", "secret": 2})
         again = api.watch(asked, at(position=watching.position))
         assert [each.document["fullDocument"]["secret"] for each in await again.take(1)] == [2]
-        assert service.change_grants({**before, "team-a": ()}) == 1
+        assert await service.change_grants({**before, "team-a": ()}) == 1
         ended = await again.end()
         assert (ended.code, ended.reason) == ("PERMISSION_DENIED", "NAMESPACE_DENIED")
         assert (await api.watch(asked).end()).reason == "NAMESPACE_DENIED"
         # A tenant that is not there any more sees nothing, rather than everything.
-        service.change_grants({name: each for name, each in before.items() if name != "all"})
+        await service.change_grants({name: each for name, each in before.items() if name != "all"})
         assert (await (await tenant("all")).watch(asked).end()).reason == "NAMESPACE_DENIED"
         await other.message()
     finally:
-        service.change_grants(before)
+        await service.change_grants(before)
         other.cancel()
     await until(lambda: not [live for live in service.sessions() if live.tenant in ("team-a", "orders")])
 
@@ -754,12 +755,12 @@ async def test_grants_that_change_while_a_session_opens_count(
     async with asyncio.timeout(60):
         await asking.wait()
     try:
-        assert service.change_grants({**before, "orders": ()}) == 0
+        assert await service.change_grants({**before, "orders": ()}) == 0
         going_on.set()
         async with asyncio.timeout(60):
             assert (await receiver.end()).reason == "NAMESPACE_DENIED"
     finally:
-        service.change_grants(before)
+        await service.change_grants(before)
 
 
 async def test_a_subscriptions_feed_is_checked_at_every_turn(
@@ -771,7 +772,7 @@ async def test_a_subscriptions_feed_is_checked_at_every_turn(
     database["orders"].insert_one({"_id": 1})
     session = await api.open(name)
     await session.take(1)
-    assert service.change_grants({**before, "orders": ()}) == 1
+    assert await service.change_grants({**before, "orders": ()}) == 1
     try:
         assert (await session.end()).reason == "NAMESPACE_DENIED"
         assert (await (await api.session(name)).end()).reason == "NAMESPACE_DENIED"
@@ -780,7 +781,7 @@ async def test_a_subscriptions_feed_is_checked_at_every_turn(
         assert (await refused(api.update(["feed"], name=name, feed=changed))).reason == "NAMESPACE_DENIED"
         await api.delete(name)
     finally:
-        service.change_grants(before)
+        await service.change_grants(before)
 
 
 def test_the_biggest_policy_is_one_that_mongodb_takes(database: Documents) -> None:

@@ -105,10 +105,10 @@ async def test_a_changed_grant_takes_effect_and_is_no_changed_feed(
     before = here.server.service.grants
     hidden = make_grant("*", database.name, "*", hide=["n"])
     try:
-        here.server.service.change_grants({**before, "default": (hidden,)})
+        await here.server.service.change_grants({**before, "default": (hidden,)})
         again = await api.plan(subscription=name, instance_id="one", **carried)
         assert again.feed_fingerprint == plan.feed_fingerprint
         events = await api.read_range(feed=wanted, after=again.after, until=again.end, **carried).rest()
         assert events == []  # the pipeline sees no `n`
     finally:
-        here.server.service.change_grants(before)
+        await here.server.service.change_grants(before)

@@ -14,6 +14,7 @@ from feedmux_server.rpc.status import Context
 from feedmux_server.telemetry.audit import AuditEvent
 
 TENANTS_AT_ONCE = 20
+STREAMS_AT_ONCE = 256
 
 
 class Operator:
@@ -28,8 +29,13 @@ class Operator:
         request = convert.parse(wire.ListTenantsRequest, data)
         ledger, registry = service.hub.ledger, service.auth.registry
         streams = [stream for each in service.hub.keyed() for stream in each.streams.streams]
-        for stream in streams:
+        streams_of: defaultdict[str, list[SharedStream]] = defaultdict(list)
+        for number, stream in enumerate(streams):
+            if number % STREAMS_AT_ONCE == 0:
+                await asyncio.sleep(0)  # deliveries do not wait for thousands of streams
             stream.account.settle(stream.events_read, stream.ring.cum_bytes)
+            for tenant in +stream.account.tenants:
+                streams_of[tenant].append(stream)
         configured = set(registry.tenants) if registry is not None else set()
         names = sorted(configured | set(ledger.uses))
         if request.tenant:
@@ -37,10 +43,7 @@ class Operator:
         counts = await service.store.count(names) if names else {}
         sizes = await service.store.sizes.sums(names) if names else {}
         open_streams = Counter(live.tenant for live in service.sessions())
-        streams_of: defaultdict[str, list[SharedStream]] = defaultdict(list)
-        for stream in streams:
-            for tenant in +stream.account.tenants:
-                streams_of[tenant].append(stream)
+        trailing = service.hub.slots.used()
         everything = sum(use.upstream_bytes for use in ledger.uses.values())
         response = wire.ListTenantsResponse()
         response.since.FromMilliseconds(int(self._since_s * 1000))
@@ -64,9 +67,7 @@ class Operator:
                     configured=name in configured,
                     quotas=[
                         wire.QuotaUse(quota=quota, limit=limit, used=used)
-                        for quota, (limit, used) in account.usage(
-                            counts[name], service.hub.trailing_of(name), sizes[name]
-                        ).items()
+                        for quota, (limit, used) in account.usage(counts[name], trailing[name], sizes[name]).items()
                     ],
                     held_back=convert.duration(account.held_back_s),
                 )

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -40,6 +40,7 @@ BYTES_PER_REQUEST = 8 * 1024
 """Of a request count as one more of the quota `requests_per_s`; …"""
 CPU_S_PER_REQUEST = 0.005
 """… and so do as many seconds of checking it."""
+_SESSIONS_AT_ONCE = 256
 UNSENT_S = 10.0
 """A session that is to end and whose client does not read is cut off after this long."""
 
@@ -150,7 +151,7 @@ class Service:
     def grants_of(self, tenant: str) -> Grants:
         return self.grants.get(tenant, ())
 
-    def change_grants(self, grants: Mapping[str, Grants], trusted: Set[str] | None = None) -> int:
+    async def change_grants(self, grants: Mapping[str, Grants], trusted: Set[str] | None = None) -> int:
         """Takes other grants (and other `trusted` tenants, unless None), and ends the sessions that these would not
         open, or on another stream; how many.
 
@@ -159,9 +160,12 @@ class Service:
         before, self.grants = self.grants, grants
         distrusted = self.trusted - trusted if trusted is not None else frozenset[str]()
         self.trusted = self.trusted if trusted is None else trusted
-        ended = 0
-        for live in self.sessions():
-            if before.get(live.tenant, ()) == self.grants_of(live.tenant) and live.tenant not in distrusted:
+        ended, same = 0, dict[str, bool]()
+        async for live in self._in_turns():
+            tenant = live.tenant
+            if tenant not in same:
+                same[tenant] = tenant not in distrusted and before.get(tenant, ()) == self.grants_of(tenant)
+            if same[tenant]:
                 continue
             refusal = self._refusal(live)
             if refusal is not None:
@@ -333,11 +337,19 @@ class Service:
 
         return self.hub.tasks.run_once(kind, run)
 
-    def end_revoked(self) -> None:
+    async def end_revoked(self) -> None:
         """Ends the sessions whose credentials would no longer be accepted."""
-        for live in self.sessions():
+        async for live in self._in_turns():
             if not self.auth.holds(live.identity):
                 live.end(Unauthenticated("credential expired or revoked while streaming"))
 
     def sessions(self) -> Iterator[LiveSession]:
         return iter(list(self.live.values()))
+
+    async def _in_turns(self) -> AsyncIterator[LiveSession]:
+        """All sessions that are still open when it comes to them; others get turns at the event loop in between."""
+        for count, (number, live) in enumerate(list(self.live.items()), 1):
+            if number in self.live:
+                yield live
+            if count % _SESSIONS_AT_ONCE == 0:
+                await asyncio.sleep(0)
