@@ -24,6 +24,7 @@ NAMES = {
     "abuse": "a quiet tenant's latency beside one that does its worst within its default quotas",
     "backpressure": "what a slow Spark sink makes of MongoDB's reading and of memory, beside a fast one",
     "wide": "a thousand collections with a subscriber each, beside a watch() for each",
+    "scale": "what one step holds the event loop for beside 5,000 feeds, beside 100",
     "spark": "a backlog through PySpark, beside MongoDB's Spark connector",
     "commit": "Redis commands at 100,000 acked events/s, beside 1,000",
     "telemetry": "the server's CPU for an event with metrics on, beside off",

@@ -42,7 +42,7 @@ class Port:
     started: list[SharedStream] = field(default_factory=list)
     trailing: bool = True
     known_time: int = 1 << 64
-    wanted: int = 0
+    waiting: set[int] = field(default_factory=set)
     _last_id: int = 0
 
     def start(self, stream: SharedStream) -> None:
@@ -51,8 +51,17 @@ class Port:
     def may_trail(self, tenant: str) -> bool:
         return self.trailing
 
-    def slot_wanted(self) -> None:
-        self.wanted += 1
+    def waits(self, subscriber: Subscriber) -> None:
+        self.waiting.add(subscriber.id)
+
+    def waits_no_longer(self, subscriber: Subscriber) -> None:
+        self.waiting.remove(subscriber.id)
+
+    def streams_changed(self) -> None:
+        """Nobody else is told."""
+
+    def left(self, stream: SharedStream) -> None:
+        """Nobody else is told."""
 
     def next_stream_id(self) -> int:
         self._last_id += 1

@@ -286,14 +286,14 @@ def test_without_a_slot_one_waits_and_is_admitted() -> None:
     feed.port.trailing = False
     waiting = feed.subscriber(behind(0))
     assert waiting.stream is None
-    assert list(feed.streams.waiting_tenants) == ["tenant"]
+    assert feed.port.waiting == {waiting.id}
     assert waiting.take() is None
     feed.port.trailing = True
     feed.streams.admit_waiting()
     assert feed.woken == [waiting.id]
     waiting.take()
     assert stream_of(waiting).origin == behind(0)
-    assert list(feed.streams.waiting_tenants) == []
+    assert not feed.port.waiting
 
 
 def test_without_a_slot_any_stream_that_will_come_by_is_taken() -> None:
@@ -323,7 +323,7 @@ def test_stalled_streams_are_told_that_their_slot_is_wanted() -> None:
     opened(stalled).move_to(StreamState.PAUSED)
     feed.port.trailing = False
     feed.subscriber(behind(0))
-    assert feed.port.wanted
+    assert feed.port.waiting
     assert list(feed.streams.stalled_trailing()) == [stalled]
 
 
@@ -348,5 +348,5 @@ def test_one_who_goes_while_detached_is_forgotten(waiting: bool) -> None:
     feed.port.trailing = not waiting
     subscriber = feed.subscriber(behind(0))
     feed.streams.remove(subscriber)
-    assert list(feed.streams.waiting_tenants) == []
+    assert not feed.port.waiting
     assert feed.streams.subscriber_count == 1

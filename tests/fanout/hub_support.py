@@ -17,7 +17,7 @@ from feedmux_server.core.feed_streams import StreamLimits
 from feedmux_server.core.position import PositionEncoder
 from feedmux_server.core.position_keys import PositionKeys
 from feedmux_server.core.quota import Accounts, Quotas
-from feedmux_server.core.replay_buffer import RingLimits
+from feedmux_server.core.replay_buffer import ReplayBuffer, RingLimits
 from feedmux_server.core.shared_stream import SharedStream
 from feedmux_server.core.stream_key import StreamKey, stream_key
 from feedmux_server.core.subscriber import BSON, Delivery, JoinPoint
@@ -33,6 +33,12 @@ from tests.core.fanout_support import mark, token
 from tests.model.source import event
 
 MESSAGE_BYTES = 1024 * 1024
+
+
+def rings_of(hub: Hub) -> list[ReplayBuffer]:
+    """All there are."""
+    own = [stream.ring for each in hub.keyed() for stream in each.streams.streams]
+    return own + [wide.ring for wide in hub.wide.streams()]
 
 
 @dataclass(slots=True, eq=False)
@@ -109,7 +115,7 @@ class World:
 
     def evict(self) -> bool:
         """The memory budget takes the oldest chunk of the largest ring."""
-        rings = [ring for ring in self.hub._rings() if len(ring) > 1]
+        rings = [ring for ring in rings_of(self.hub) if len(ring) > 1]
         if rings:
             max(rings, key=lambda ring: ring.bytes).drop_oldest()
         return bool(rings)

@@ -17,7 +17,7 @@ from feedmux_server.fanout import session as sessions
 from feedmux_server.fanout.rendering import CANONICAL, RELAXED
 from feedmux_server.fanout.session import DegradedMark, DrainingMark, Output, ProgressMark
 from feedmux_server.fanout.side_process import SideProcess
-from tests.fanout.hub_support import Client, World, world
+from tests.fanout.hub_support import Client, World, rings_of, world
 from tests.integration import side_render
 from tests.integration.side_render import FREEZE, LONG_S
 
@@ -64,10 +64,10 @@ def adds_up(world: World) -> None:
     for session in hub.sessions:
         acks = session.subscriber.acks
         chunks.update({chunk for _, chunk, _, _ in acks._sent} if acks is not None else ())
-    rings = list(hub._rings())
+    rings = rings_of(hub)
     held = sum(chunk.size_bytes for chunk in chunks if chunk.evicted)
     in_rings = sum(ring[seq].size_bytes for ring in rings for seq in range(ring.first_seq, ring.next_seq))
-    beside = hub.renderer.memory_bytes(set(rings))
+    beside = hub.renderer.memory_bytes
     assert hub.memory_bytes == in_rings + held + beside
     assert hub.accounts.backlog.bytes == held == sum(account.backlog_bytes for account in hub.accounts)
 
@@ -238,7 +238,7 @@ async def test_chunks_at_addresses_used_again_bring_nobody_anothers_events(monke
             while here.hub.renderer.waiting < 99:
                 await asyncio.sleep(0.01)
         used = {
-            id(ring[seq]) for ring in here.hub._rings() for seq in range(ring.first_seq, ring.next_seq)
+            id(ring[seq]) for ring in rings_of(here.hub) for seq in range(ring.first_seq, ring.next_seq)
         }  # fmt: skip
         for task in tasks:
             task.cancel()
@@ -246,16 +246,16 @@ async def test_chunks_at_addresses_used_again_bring_nobody_anothers_events(monke
         for each in waiting:
             each.close()
         async with asyncio.timeout(60):
-            while list(here.hub._rings()):
+            while rings_of(here.hub):
                 await asyncio.sleep(0.01)
         del task, tasks, each, waiting, warm
         my_log.write(100, padding=1500)
         clients = [here.session(mine, "mine", after, RELAXED) for after in range(100)]
         reading = [asyncio.create_task(each.take(3 if after < 97 else 1)) for after, each in enumerate(clients)]
         async with asyncio.timeout(60):
-            while sum(map(len, here.hub._rings())) < 100:
+            while sum(map(len, rings_of(here.hub))) < 100:
                 await asyncio.sleep(0.01)
-        (ring,) = here.hub._rings()
+        (ring,) = rings_of(here.hub)
         assert any(id(ring[seq]) in used for seq in range(100)), "no address was used again: the test shows nothing"
         os.kill(pid, signal.SIGCONT)
         async with asyncio.timeout(60):
@@ -287,9 +287,9 @@ async def test_cancelled_sessions_leave_nothing_in_the_queue(monkeypatch: pytest
             client.close()
         assert here.hub.renderer.waiting == 0
         async with asyncio.timeout(60):
-            while list(here.hub._rings()):
+            while rings_of(here.hub):
                 await asyncio.sleep(0.01)
-        assert here.hub.memory_bytes == here.hub.renderer.memory_bytes(()) < 10_000, "the request being asked"
+        assert here.hub.memory_bytes == here.hub.renderer.memory_bytes < 10_000, "the request being asked"
 
 
 async def test_what_is_not_acknowledged_is_counted_and_bounded(
@@ -340,7 +340,7 @@ async def test_a_ring_that_ends_is_counted_for_those_who_hold_its_chunks(monkeyp
         for task in streams.tasks.values():
             task.cancel()
         async with asyncio.timeout(60):
-            while list(here.hub._rings()):
+            while rings_of(here.hub):
                 await asyncio.sleep(0.001)
         assert here.hub.memory_bytes == here.hub.accounts.of("t").backlog_bytes == in_ring
         client.session.ack(100)

@@ -102,7 +102,7 @@ async def test_sessions_share_a_rendering_and_its_bytes_are_counted_once(rendere
     assert b'{"$numberInt":"1"}' in text(wanted.chunk, CANONICAL)
     assert len(FILLED) == 2
     assert wanted.ring.bytes == before + sum(FILLED) == wanted.chunk.size_bytes
-    assert (renderer.waiting, renderer._pending, renderer.memory_bytes({wanted.ring})) == (0, {}, 0)
+    assert (renderer.waiting, renderer._pending, renderer.memory_bytes) == (0, {}, 0)
 
 
 async def test_tenants_take_turns(renderer: Renderer) -> None:
@@ -210,7 +210,7 @@ async def test_what_nobody_waits_for_is_not_rendered_and_holds_nothing(renderer:
     for each in waiting:
         each.ticket.withdraw()
         each.ticket.withdraw()
-    assert (renderer.waiting, renderer._pending, renderer.memory_bytes(())) == (0, {}, 0)
+    assert (renderer.waiting, renderer._pending, renderer.memory_bytes) == (0, {}, 0)
     wanted = chunk_at(1)
     await render(renderer, wanted)
     assert len(FILLED) == 2
@@ -222,13 +222,10 @@ async def test_waiting_chunks_of_rings_that_are_gone_and_requests_are_counted(re
     wanted = [chunk_at(number, padding=10_000) for number in range(2, 7)]
     waiting = [Waiting(renderer, each) for each in wanted]
     await until_asked(renderer)
-    rings = {each.ring for each in wanted}
     request = len(wanted[0].chunk.bson.data) + 1 if wanted[0].chunk.bson else 0
-    assert renderer.memory_bytes(rings) == request
-    left = wanted[3].ring
-    assert renderer.memory_bytes(rings - {left}) == request + left.bytes
-    left.close()
-    assert renderer.memory_bytes(rings - {left}) <= request + CHUNK_OVERHEAD_BYTES
+    assert renderer.memory_bytes == request
+    wanted[3].ring.close()
+    assert request < renderer.memory_bytes <= request + CHUNK_OVERHEAD_BYTES
     for each in waiting:
         each.ticket.withdraw()
 

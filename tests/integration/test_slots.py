@@ -88,7 +88,7 @@ async def test_an_idle_feed_has_no_more_cursors_than_the_quotas(
         database["d"].insert_one({"n": 0})
         assert await other.numbers(1) == [0]
         assert hub.cursors <= 1 + 1 + 3 + 1  # both leading streams, slots, and the room of `shared_streams`
-        assert hub.may_trail("b")
+        assert hub.slots.may_trail("b")
         for receiver in (*receivers, other):
             receiver.cancel()
 

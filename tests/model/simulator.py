@@ -9,7 +9,6 @@ import argparse
 import itertools
 import random
 import sys
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,9 +18,11 @@ from feedmux_server.core.chunk import View
 from feedmux_server.core.credit import CreditLimits, CreditWindow
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed_streams import FeedStreams, StreamLimits
+from feedmux_server.core.quota import UNLIMITED_QUOTAS, Accounts
 from feedmux_server.core.replay_buffer import RingLimits
 from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.core.shared_stream import SharedStream, StreamState
+from feedmux_server.core.slots import Slots
 from feedmux_server.core.subscriber import BSON, Delivery, Ended, JoinPoint, NeedsRender, Subscriber
 from tests.model import records
 from tests.model.checkers import Violation, check
@@ -65,6 +66,7 @@ class World:
         self.unacked_max = rng.choice((3, 10, 50))
         self.faulty = rng.random() < 0.6
         self.failing = False
+        self.slots = Slots(self.trailing_max, Accounts(lambda _: UNLIMITED_QUOTAS, lambda: 0.0))
         self.streams = FeedStreams(self.limits, self)
         self.backlog_bytes = 0
         """What trackers pay for outside the rings."""
@@ -103,26 +105,28 @@ class World:
         return self.source.clock
 
     def may_trail(self, tenant: str) -> bool:
-        """As `Hub.may_trail`, for one key."""
-        used: Counter[str] = Counter()
-        for stream in self.streams.streams:
-            if self.streams.is_trailing(stream):
-                used.update({subscriber.tenant for subscriber in stream.subscribers.values()})
-        waiting = {tenant, *self.streams.waiting_tenants}
-        if self.streams.trailing_count >= self.trailing_max:
-            return False
-        return len(waiting) == 1 or used[tenant] < max(1, self.trailing_max // len(waiting | set(used)))
+        return self.slots.may_trail(tenant)
 
-    def slot_wanted(self) -> None:
-        for stream in self.streams.stalled_trailing():
-            stream.poke()
+    def waits(self, subscriber: Subscriber) -> None:
+        self.slots.waits(self.streams, subscriber)
+        self.slots.poke_stalled()
+
+    def waits_no_longer(self, subscriber: Subscriber) -> None:
+        self.slots.waits_no_longer(subscriber)
+
+    def streams_changed(self) -> None:
+        self.slots.changed(self.streams)
+
+    def left(self, stream: SharedStream) -> None:
+        """Nobody else has a cursor."""
 
     @property
     def slots_wanted(self) -> bool:
-        return any(True for _ in self.streams.waiting_tenants)
+        return self.slots.wanted
 
     def slot_free(self) -> None:
-        self.streams.admit_waiting()
+        """The hub looks again after a while: here whoever steps next does."""
+        self.slots.admit()
 
     def pump_done(self) -> None:
         self.slot_free()
@@ -339,6 +343,7 @@ class World:
             self.rng.choice(ready).step()
 
     def _time_out(self) -> None:
+        self.slots.admit()
         resting = [pump for pump in self.pumps if pump.resting]
         if resting:
             self.rng.choice(resting).step(timed_out=True)

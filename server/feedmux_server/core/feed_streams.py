@@ -11,6 +11,7 @@ from typing import Protocol
 
 from feedmux_server.core.replay_buffer import RingLimits
 from feedmux_server.core.resume_token import Given, ResumeToken
+from feedmux_server.core.rings import Rings
 from feedmux_server.core.shared_stream import SharedStream, StreamState
 from feedmux_server.core.subscriber import JoinPoint, Subscriber, SubscriberState
 from feedmux_server.core.usage import Ledger
@@ -42,8 +43,16 @@ class StreamPort(Protocol):
     def known_time(self) -> int:
         """The newest cluster time that this process has seen of MongoDB."""
 
-    def slot_wanted(self) -> None:
-        """Somebody waits for a trailing stream's slot: those who hold one without use may have gone to rest."""
+    def waits(self, subscriber: Subscriber) -> None:
+        """For a trailing stream's slot: those who hold one without use may have gone to rest."""
+
+    def waits_no_longer(self, subscriber: Subscriber) -> None: ...
+
+    def streams_changed(self) -> None:
+        """A stream was opened or closed."""
+
+    def left(self, stream: SharedStream) -> None:
+        """Nobody reads the stream any more."""
 
     def next_stream_id(self) -> int: ...
 
@@ -51,8 +60,11 @@ class StreamPort(Protocol):
 class FeedStreams:
     """The streams of one key."""
 
-    def __init__(self, limits: StreamLimits, port: StreamPort, ledger: Ledger | None = None) -> None:
+    def __init__(
+        self, limits: StreamLimits, port: StreamPort, ledger: Ledger | None = None, rings: Rings | None = None
+    ) -> None:
         self._ledger = ledger or Ledger()
+        self._rings = rings or Rings()
         self._limits = limits
         self._port = port
         self.streams: list[SharedStream] = []
@@ -63,10 +75,6 @@ class FeedStreams:
     @property
     def subscriber_count(self) -> int:
         return len(self.detached) + sum(len(stream.subscribers) for stream in self.streams)
-
-    @property
-    def waiting_tenants(self) -> Iterator[str]:
-        return (subscriber.tenant for subscriber in self._waiting.values())
 
     def leader(self) -> SharedStream | None:
         """The live stream that is furthest ahead. One that nobody else may join leads only others like it."""
@@ -109,7 +117,7 @@ class FeedStreams:
             stream = None if at.native or at.place.from_invalidate else self._behind(at)
             if stream is None:
                 self.detached[subscriber.id] = self._waiting[subscriber.id] = subscriber
-                self._port.slot_wanted()
+                self._port.waits(subscriber)
                 return
         if stream is None:
             stream = SharedStream(
@@ -118,8 +126,10 @@ class FeedStreams:
                 self._limits.ring,
                 self._limits.read_ahead_bytes,
                 self._ledger,
+                self._rings,
             )
             self.streams.append(stream)
+            self._port.streams_changed()
             self._attach(subscriber, stream)
             self._port.start(stream)
         else:
@@ -128,9 +138,9 @@ class FeedStreams:
     def leave(self, subscriber: Subscriber) -> None:
         """Detaches; the place stays with the subscriber, who joins again when it has credit."""
         if isinstance(subscriber.stream, SharedStream):
-            subscriber.stream.detach(subscriber)
+            self._detach(subscriber, subscriber.stream)
         self.detached[subscriber.id] = subscriber
-        self._waiting.pop(subscriber.id, None)
+        self._wait_no_longer(subscriber)
 
     def remove(self, subscriber: Subscriber) -> None:
         """The session is over."""
@@ -155,13 +165,14 @@ class FeedStreams:
                 and same_version(ahead, here)
                 and ahead.ring.in_newer_half(place)
             ):
-                here.detach(subscriber)
+                self._detach(subscriber, here)
                 self._attach(subscriber, ahead)
                 return
 
     def close(self, stream: SharedStream) -> None:
         """The pump is done. Nobody stays attached to a dead stream: who has not met its end yet looks elsewhere."""
         self.streams.remove(stream)
+        self._port.streams_changed()
         for subscriber in list(stream.subscribers.values()):
             stream.detach(subscriber)
             self.detached[subscriber.id] = subscriber
@@ -176,10 +187,14 @@ class FeedStreams:
         )
 
     def admit_waiting(self) -> None:
-        """A slot may have become free, or a stream may have come near: those who wait try again."""
+        """A stream may have come near: those who wait try again."""
         for subscriber in list(self._waiting.values()):
-            del self._waiting[subscriber.id]
-            subscriber.wake()
+            self.admit(subscriber)
+
+    def admit(self, subscriber: Subscriber) -> None:
+        """One who waits tries again."""
+        self._wait_no_longer(subscriber)
+        subscriber.wake()
 
     def stalled_trailing(self) -> Iterator[SharedStream]:
         """Trailing streams that nobody reads or could read on, so that their slots can be given to others."""
@@ -204,10 +219,19 @@ class FeedStreams:
 
     def _attach(self, subscriber: Subscriber, stream: SharedStream) -> None:
         self.detached.pop(subscriber.id, None)
-        self._waiting.pop(subscriber.id, None)
+        self._wait_no_longer(subscriber)
         ring, place = stream.ring, subscriber.at.place
         seq, index = ring.locate(place) if ring.covers(place) else (ring.next_seq, 0)
         stream.attach(subscriber, seq, index)
+
+    def _detach(self, subscriber: Subscriber, stream: SharedStream) -> None:
+        stream.detach(subscriber)
+        if not stream.subscribers:
+            self._port.left(stream)
+
+    def _wait_no_longer(self, subscriber: Subscriber) -> None:
+        if self._waiting.pop(subscriber.id, None) is not None:
+            self._port.waits_no_longer(subscriber)
 
     def _covering(self, at: JoinPoint) -> SharedStream | None:
         """The stream furthest ahead whose ring holds the place."""

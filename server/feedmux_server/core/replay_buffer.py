@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from feedmux_server.core.chunk import Chunk
 from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.core.rings import Rings
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,9 @@ class ReplayBuffer:
     __slots__ = (
         "_chunks",
         "_limits",
+        "_rings",
         "bytes",
+        "closed",
         "cum_bytes",
         "cum_events",
         "events",
@@ -33,11 +36,17 @@ class ReplayBuffer:
         "newest",
         "next_seq",
         "oldest",
+        "size_class",
     )
 
-    def __init__(self, start: ResumeToken, limits: RingLimits) -> None:
+    def __init__(self, start: ResumeToken, limits: RingLimits, rings: Rings | None = None) -> None:
+        """`rings` are those of the process."""
         self._chunks: dict[int, Chunk] = {}
         self._limits = limits
+        self._rings = rings or Rings()
+        self.size_class = 0
+        """For `Rings`."""
+        self.closed = False
         self.first_seq = 0
         self.next_seq = 0
         self.oldest = start
@@ -67,9 +76,11 @@ class ReplayBuffer:
         self.next_seq += 1
         self.newest = chunk.end
         self.events += chunk.count
-        self.bytes += chunk.size_bytes
-        self.cum_bytes += chunk.size_bytes
+        size = chunk.size_bytes
+        self.bytes += size
+        self.cum_bytes += size
         self.cum_events += chunk.count
+        self._rings.changed(self, size)
 
     def trim(self, keep_seq: int) -> None:
         """Drops the oldest chunks until the bounds hold, up to `keep_seq`.
@@ -94,14 +105,17 @@ class ReplayBuffer:
             chunk.retain_whole()
         self._chunks.clear()
         self.first_seq, self.oldest = self.next_seq, self.newest
-        self.bytes = self.events = 0
+        size, self.bytes, self.events = self.bytes, 0, 0
+        self.closed = True
+        self._rings.changed(self, -size)
 
     def drop_oldest(self) -> int:
         """Drops one chunk and returns the bytes set free."""
         chunk = self._chunks.pop(self.first_seq)
         self.first_seq += 1
-        size = chunk.size_bytes
-        self.bytes = max(0, self.bytes - size) if self._chunks else 0
+        size, before = chunk.size_bytes, self.bytes
+        self.bytes = max(0, before - size) if self._chunks else 0
+        self._rings.changed(self, self.bytes - before)
         self.events -= chunk.count
         self.oldest = chunk.end
         chunk.drop_bytes()
@@ -110,6 +124,7 @@ class ReplayBuffer:
     def grew(self, size: int) -> None:
         """A chunk in the ring has got another rendering of `size` bytes."""
         self.bytes += size
+        self._rings.changed(self, size)
 
     def covers(self, place: ResumeToken) -> bool:
         return place.reaches(self.oldest) and not place.is_after(self.newest)

@@ -13,6 +13,7 @@ from feedmux_server.core.chunk import Chunk
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.replay_buffer import ReplayBuffer, RingLimits
 from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.core.rings import Rings
 from feedmux_server.core.subscriber import JoinPoint, Subscriber
 from feedmux_server.core.usage import Ledger, StreamAccount
 
@@ -50,6 +51,7 @@ class SharedStream:
     __slots__ = (
         "account", "at_present", "away", "batches_read", "demand_changed", "end_error", "events_read", "id", "left_by",
         "opened", "origin", "read_ahead_bytes", "resumes", "ring", "state", "subscribers", "trace", "unwanted",
+        "watching",
     )  # fmt: skip
 
     def __init__(
@@ -59,13 +61,16 @@ class SharedStream:
         limits: RingLimits,
         read_ahead_bytes: int,
         ledger: Ledger | None = None,
+        rings: Rings | None = None,
     ) -> None:
         self.id = stream_id
         self.origin = origin
         """Where reading begins."""
-        self.ring = ReplayBuffer(origin.place, limits)
+        self.ring = ReplayBuffer(origin.place, limits, rings)
         self.read_ahead_bytes = read_ahead_bytes
         self.subscribers: dict[int, Subscriber] = {}
+        self.watching: dict[int, Subscriber] = {}
+        """Of them, those who want to know how far it has read."""
         self.state = StreamState.GATHERING
         self.opened = False
         """MongoDB has accepted the aggregate once."""
@@ -113,12 +118,15 @@ class SharedStream:
     def attach(self, subscriber: Subscriber, seq: int, index: int) -> None:
         subscriber.stream, subscriber.seq, subscriber.index = self, seq, index
         self.subscribers[subscriber.id] = subscriber
+        if subscriber.wants_progress:
+            self.watching[subscriber.id] = subscriber
         self.unwanted = False
         self.account.enter(subscriber.tenant, self.events_read, self.ring.cum_bytes)
         self.demand_changed()
 
     def detach(self, subscriber: Subscriber) -> None:
         del self.subscribers[subscriber.id]
+        self.watching.pop(subscriber.id, None)
         self.account.leave(subscriber.tenant, self.events_read, self.ring.cum_bytes)
         subscriber.stream = None
         self.left_by = subscriber.tenant
@@ -163,6 +171,8 @@ class SharedStream:
         self.at_present = self.ring.next_seq == first_seq
         if post_batch is not None:
             self.ring.advance(post_batch)
+        for subscriber in self.watching.values():
+            subscriber.wake()
 
     def wake_takers(self) -> int:
         """Wakes those who can take, and says how many they are; the others look when they get credit."""

@@ -123,7 +123,7 @@ class Subscriber:
 
     __slots__ = (
         "acks", "at", "batch_events_max", "credit", "events_sent", "format", "id", "index", "payload_max", "seq",
-        "stream", "streams", "tenant", "wake",
+        "stream", "streams", "tenant", "wake", "wants_progress",
     )  # fmt: skip
 
     def __init__(
@@ -139,6 +139,7 @@ class Subscriber:
         payload_max: int = 1024 * 1024,
         wire_format: str = BSON,
         batch_events_max: int = 0,
+        wants_progress: bool = False,
     ) -> None:
         self.id = subscriber_id
         self.tenant = tenant
@@ -152,6 +153,8 @@ class Subscriber:
         self.batch_events_max = batch_events_max
         """Events of one delivery at most; 0: as many as fit."""
         self.format = wire_format
+        self.wants_progress = wants_progress
+        """It is woken also when the stream has read on and met no event."""
         self.stream: Host | None = None
         self.seq = 0
         self.index = 0

@@ -8,7 +8,7 @@ import asyncio
 import contextvars
 import itertools
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -20,8 +20,9 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed_streams import FeedStreams, StreamLimits
 from feedmux_server.core.oplog_forecast import OplogForecast
 from feedmux_server.core.quota import UNLIMITED, UNLIMITED_QUOTAS, Account, Accounts, exceeded
-from feedmux_server.core.replay_buffer import ReplayBuffer
+from feedmux_server.core.rings import Rings
 from feedmux_server.core.shared_stream import SharedStream
+from feedmux_server.core.slots import Slots
 from feedmux_server.core.stream_key import StreamKey
 from feedmux_server.core.subscriber import JoinPoint, Subscriber
 from feedmux_server.core.usage import Ledger
@@ -38,6 +39,7 @@ from feedmux_server.supervision import Tasks
 from feedmux_server.telemetry.observer import NOBODY, Observer
 
 _BUDGET_CHECK_BYTES = 1024 * 1024
+_ADMIT_AGAIN_S = 0.02
 _CLOSE_WAIT_S = 3.0
 """How long an opening waits for cursors of its tenant that are being closed; a getMore under way ends first."""
 BACKLOG_SHARE = 4
@@ -86,7 +88,7 @@ class KeyStreams:
     def __init__(self, hub: "Hub", source: Source, key: StreamKey, limits: HubLimits) -> None:
         self.source = source
         self.key = key
-        self.streams = FeedStreams(limits.streams, self, hub.ledger)
+        self.streams = FeedStreams(limits.streams, self, hub.ledger, hub.rings)
         self.pumps: dict[int, Pump] = {}
         self.tasks: dict[int, asyncio.Task[None]] = {}
         """Of the pumps."""
@@ -105,16 +107,24 @@ class KeyStreams:
         task.add_done_callback(lambda done: self._pump_done(stream, done))
 
     def may_trail(self, tenant: str) -> bool:
-        return self._hub.may_trail(tenant)
+        return self._hub.slots.may_trail(tenant)
 
     @property
     def known_time(self) -> int:
         return self.source.known_time
 
-    def slot_wanted(self) -> None:
-        for each in self._hub.keyed():
-            for stream in each.streams.stalled_trailing():
-                stream.poke()
+    def waits(self, subscriber: Subscriber) -> None:
+        self._hub.slots.waits(self.streams, subscriber)
+        self._hub.slots.poke_stalled()
+
+    def waits_no_longer(self, subscriber: Subscriber) -> None:
+        self._hub.slots.waits_no_longer(subscriber)
+
+    def streams_changed(self) -> None:
+        self._hub.slots.changed(self.streams)
+
+    def left(self, stream: SharedStream) -> None:
+        self._hub.left(self, stream)
 
     def next_stream_id(self) -> int:
         return self._hub.next_id()
@@ -131,7 +141,7 @@ class KeyStreams:
     def _pump_done(self, stream: SharedStream, task: asyncio.Task[None]) -> None:
         del self.tasks[stream.id]
         del self.pumps[stream.id]
-        self._hub.pump_done(self)
+        self._hub.pump_done(self, stream)
 
 
 class Hub:
@@ -163,11 +173,18 @@ class Hub:
         self.limits = limits
         self.tasks = tasks
         self.ledger = Ledger()
+        self.rings = Rings()
+        self.slots = Slots(limits.trailing_max, self.accounts)
+        self._admission: asyncio.TimerHandle | None = None
+        self._left: dict[int, tuple[str, KeyStreams]] = {}
+        """Streams that a tenant was the last to leave, by id, until they close or the tenant looks again."""
+        self._left_by: defaultdict[str, set[int]] = defaultdict(set)
+        """The same by tenant."""
         self._keys: dict[StreamKey, KeyStreams] = {}
         self._ids = itertools.count(1)
         self._unchecked_bytes = 0
         self.renderer = Renderer(self.filled)
-        self.wide = WideStreams(sources, tasks, limits.wide, limits.wide_stream, limits.read)
+        self.wide = WideStreams(sources, tasks, limits.wide, limits.wide_stream, limits.read, self.rings)
 
     def source(self, name: str) -> Source:
         try:
@@ -205,6 +222,7 @@ class Hub:
         payload_max: int,
         wire_format: str,
         batch_events_max: int = 0,
+        wants_progress: bool = False,
     ) -> Subscriber:
         """A subscriber that has joined the streams of `key`. To be given back with `release`."""
         streams = self.streams_of(key).streams
@@ -221,6 +239,7 @@ class Hub:
             payload_max=payload_max,
             wire_format=wire_format,
             batch_events_max=batch_events_max,
+            wants_progress=wants_progress,
         )
         streams.join(subscriber)
         return subscriber
@@ -265,62 +284,48 @@ class Hub:
         room = account.quotas.shared_streams - len({*account.feeds, feed})
         if account.quotas.shared_streams == UNLIMITED or room < 0:
             return []
-        left = [
-            (pump.stream, each.tasks[number])
-            for key, each in self._keys.items()
-            for number, pump in each.pumps.items()
-            if pump.stream.holds_cursor_for == account.tenant and (key != feed or each.streams.is_beside(pump.stream))
-        ]
-        left.sort(key=lambda one: one[0].id)
+        left: list[tuple[SharedStream, asyncio.Task[None]]] = []
+        for number in sorted(self._left_by.get(account.tenant, ())):
+            _, each = self._left[number]
+            stream = each.pumps[number].stream
+            if stream.subscribers:
+                self._not_left(number)
+            elif stream.holds_cursor_for and (each.key != feed or each.streams.is_beside(stream)):
+                left.append((stream, each.tasks[number]))
         return left[: max(0, len(left) - room)]
 
-    def trailing_of(self, tenant: str) -> int:
-        """Trailing streams that serve a tenant."""
-        return self.trailing_by_tenant()[tenant]
+    def left(self, each: KeyStreams, stream: SharedStream) -> None:
+        """Its last subscriber has left a stream."""
+        if stream.id in each.pumps:
+            self._not_left(stream.id)
+            self._left[stream.id] = stream.left_by, each
+            self._left_by[stream.left_by].add(stream.id)
 
-    def trailing_by_tenant(self) -> Counter[str]:
-        """The same for all, with the streams beside the leading ones that exceed what a tenant may read."""
-        used: Counter[str] = Counter()
-        beside: Counter[str] = Counter()
-        for each in self._keys.values():
-            for stream in each.streams.streams:
-                if each.streams.is_beside(stream):
-                    counted = beside if stream.at_present else used
-                    counted.update(stream.account.tenants.keys())
-        for tenant, count in beside.items():
-            # Each is a cursor, as a feed is.
-            account = self.accounts.of(tenant)
-            used[tenant] += max(0, count - max(0, account.quotas.shared_streams - len(account.feeds)))
-        return used
-
-    def may_trail(self, tenant: str) -> bool:
-        """Whether a tenant may have another trailing stream: while there are slots, up to a fair share of them."""
-        used = self.trailing_by_tenant()
-        waiting: set[str] = {tenant}
-        for each in self._keys.values():
-            waiting.update(each.streams.waiting_tenants)
-        if sum(each.streams.trailing_count for each in self._keys.values()) >= self.limits.trailing_max:
-            return False
-        if used[tenant] >= self.accounts.of(tenant).quotas.trailing_streams:
-            return False
-        return len(waiting) == 1 or used[tenant] < max(1, self.limits.trailing_max // len(waiting | set(used)))
+    def _not_left(self, number: int) -> None:
+        """The stream has a reader again, or is closed."""
+        tenant, _ = self._left.pop(number, ("", None))
+        if tenant in self._left_by:
+            self._left_by[tenant].discard(number)
+            if not self._left_by[tenant]:
+                del self._left_by[tenant]
 
     def stop(self) -> None:
         """Ends every pump and wide stream; their cursors are killed."""
         self.wide.stop()
+        if self._admission is not None:
+            self._admission.cancel()
         for each in self._keys.values():
             for task in each.tasks.values():
                 task.cancel()
 
     @property
     def slots_wanted(self) -> bool:
-        return any(True for each in self._keys.values() for _ in each.streams.waiting_tenants)
+        return self.slots.wanted
 
     @property
     def memory_bytes(self) -> int:
         """Rings, renderings, and what unacknowledged events retain of chunks that left their rings."""
-        rings = set(self._rings())
-        return sum(ring.bytes for ring in rings) + self.accounts.backlog.bytes + self.renderer.memory_bytes(rings)
+        return self.rings.bytes + self.accounts.backlog.bytes + self.renderer.memory_bytes
 
     @property
     def cursors(self) -> int:
@@ -329,30 +334,23 @@ class Hub:
         own = sum(reader is not None and reader.has_cursor for reader in readers)
         return own + sum(stream.has_cursor for stream in self.wide.streams())
 
-    def _rings(self) -> Iterator[ReplayBuffer]:
-        for each in self._keys.values():
-            for stream in each.streams.streams:
-                yield stream.ring
-        for wide in self.wide.streams():
-            yield wide.ring
-
     def filled(self, size: int) -> None:
         self._unchecked_bytes += size
         if self._unchecked_bytes < _BUDGET_CHECK_BYTES:
             return
         self._unchecked_bytes = 0
-        over = self.memory_bytes - self.limits.memory_bytes_max
-        while over > 0:
-            largest = max((ring for ring in self._rings() if len(ring) > 1), key=lambda ring: ring.bytes, default=None)
-            if largest is None:
-                return
-            over -= largest.drop_oldest()
+        self.rings.evict(self.memory_bytes - self.limits.memory_bytes_max)
 
     def slot_free(self) -> None:
-        for each in self._keys.values():
-            each.streams.admit_waiting()
+        if self._admission is None and self.slots.admit():
+            self._admission = asyncio.get_running_loop().call_later(_ADMIT_AGAIN_S, self._admit_again)
 
-    def pump_done(self, streams: KeyStreams) -> None:
+    def _admit_again(self) -> None:
+        self._admission = None
+        self.slot_free()
+
+    def pump_done(self, streams: KeyStreams, stream: SharedStream) -> None:
+        self._not_left(stream.id)
         self.slot_free()
         self._forget_if_empty(streams)
 

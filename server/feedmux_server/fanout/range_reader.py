@@ -12,8 +12,8 @@ from feedmux_server.core.subscriber import BSON, Delivery, Ended, JoinPoint
 from feedmux_server.fanout.hub import Hub
 from feedmux_server.fanout.signal import Signal
 
-_LOOK_EVERY_S = 0.05
-"""A stream wakes its subscribers for events; how far it has come without any is looked at this often."""
+_LOOK_EVERY_S = 5.0
+"""What a stream does wakes its subscribers; at the latest after so long they look again."""
 
 
 class RangeReader:
@@ -24,7 +24,14 @@ class RangeReader:
         self._key = key
         self._signal = Signal()
         self._subscriber = hub.subscriber(
-            key, tenant, at, self._signal.set, durable=False, payload_max=payload_max, wire_format=BSON
+            key,
+            tenant,
+            at,
+            self._signal.set,
+            durable=False,
+            payload_max=payload_max,
+            wire_format=BSON,
+            wants_progress=True,
         )
         self.passed = False
         """An event behind `until` was met: the range is complete, and this reader stands somewhere behind it."""

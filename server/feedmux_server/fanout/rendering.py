@@ -10,7 +10,7 @@ that can be used again, could name another tenant's chunk.
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Container
+from collections.abc import Callable
 
 from feedmux_server.core.chunk import Chunk
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
@@ -87,9 +87,10 @@ class Renderer:
         """Tickets in the queue."""
         return len(self._queue)
 
-    def memory_bytes(self, rings: Container[ReplayBuffer]) -> int:
-        """What renderings hold outside `rings`: chunks of rings that are gone, and what the process is asked."""
-        chunks = {each.chunk: None for each in self._pending.values() if each.ring not in rings}
+    @property
+    def memory_bytes(self) -> int:
+        """What renderings hold outside the rings: chunks of rings that are closed, and what the process is asked."""
+        chunks = {each.chunk: None for each in self._pending.values() if each.ring.closed}
         return self._process.held_bytes + sum(chunk.size_bytes for chunk in chunks if not chunk.held_bytes)
 
     def request(

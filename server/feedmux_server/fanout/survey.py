@@ -49,7 +49,7 @@ class Look:
             _streams(survey, each)
             for stream in each.streams.streams:
                 self._stream(survey, each, stream)
-        trailing = self.hub.trailing_by_tenant()
+        trailing = self.hub.slots.used()
         async for account in _sliced(list(self.hub.accounts)):
             _account(survey, account, trailing[account.tenant])
         self._stored(survey)

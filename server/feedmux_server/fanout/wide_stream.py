@@ -21,6 +21,7 @@ from feedmux_server.core.namespaces import NamespaceIndex, runs
 from feedmux_server.core.narrowing import Narrowing
 from feedmux_server.core.replay_buffer import ReplayBuffer, RingLimits
 from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.core.rings import Rings
 from feedmux_server.core.stream_key import StreamKey
 from feedmux_server.source.reader import ChangeStreamReader, Failed
 from feedmux_server.telemetry.observer import NOBODY, Observer, Trace
@@ -69,9 +70,10 @@ class WideStream:
         start: ResumeToken,
         limits: WideStreamLimits,
         observer: Observer = NOBODY,
+        rings: Rings | None = None,
     ) -> None:
         self.key = key
-        self.ring = ReplayBuffer(start, limits.ring)
+        self.ring = ReplayBuffer(start, limits.ring, rings)
         self.away_since_s: float | None = None
         self.failure: Failed | None = None
         """MongoDB's last, until it answers again."""
@@ -202,6 +204,7 @@ class WideStream:
                 view.lost()
             self._views.clear()
             self._ahead.clear()
+            self.ring.close()
             await self._reader.close()
 
     async def _open(self) -> None:

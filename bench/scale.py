@@ -1,0 +1,192 @@
+"""`scale`: what one step on the event loop takes beside 5,000 feeds of others, and beside 100."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from types import SimpleNamespace
+from typing import Any, cast
+
+import bson
+
+from bench.report import Figures, Result, Target, median_ratio, medians, progress
+from bench.settings import Settings
+from feedmux_server.core.chunk import Chunk, cut_batch
+from feedmux_server.core.feed import FeedSpec, Scope
+from feedmux_server.core.pinned_range import PinnedRange
+from feedmux_server.core.quota import Accounts, Quotas
+from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.core.stream_key import StreamKey, stream_key
+from feedmux_server.core.subscriber import BSON, Delivery, JoinPoint, Subscriber
+from feedmux_server.fanout.hub import Hub, HubLimits, KeyStreams
+from feedmux_server.fanout.pump import PumpLimits, Reader
+from feedmux_server.rpc.plan_range import SLICES_AT_ONCE
+from feedmux_server.source.mongo import Source
+from feedmux_server.source.reader import Batch
+from feedmux_server.supervision import Tasks
+
+FEEDS, FEW_FEEDS = 5_000, 100
+WAITING = 100
+CHUNKS, CHUNK_BYTES = 6, 4_096
+SLICES, RANGE_BYTES = 1_000, 768 * 1_024
+MOST_MS = 5.0
+_SECOND = 1_700_000_000
+
+
+async def run(settings: Settings) -> Result:
+    feeds = settings.size(FEEDS, 1_000, 200)
+    many: list[Figures] = []
+    few: list[Figures] = []
+    for number in range(settings.runs):
+        many.append(await _figures(feeds))
+        few.append(await _figures(FEW_FEEDS))
+        progress(
+            f"run {number + 1}: {_sum(many[-1]):.2f} ms with {feeds:,} feeds, {_sum(few[-1]):.2f} with {FEW_FEEDS}"
+        )
+    figures, alternative = medians(many), medians(few)
+    ratio = median_ratio([_sum(each) for each in many], [_sum(each) for each in few])
+    return Result(
+        "scale",
+        "scale: milliseconds that one step holds the event loop",
+        f"{feeds:,} feeds",
+        f"{FEW_FEEDS} feeds",
+        figures,
+        alternative,
+        ratio,
+        "all steps with many feeds ÷ with few, median of the runs' ratios",
+        [Target("ratio", "at_most", 2.0, ratio)]
+        + [Target(name, "at_most", MOST_MS, value) for name, value in figures.items()],
+        [f"{WAITING} sessions wait for a place in history; a stream's end is that of one of theirs"],
+    )
+
+
+async def _figures(count: int) -> Figures:
+    plain = KeyStreams._reader_at
+    KeyStreams._reader_at = lambda *_: cast(Reader, _Idle())  # type: ignore[method-assign]
+    try:
+        async with Tasks() as tasks:
+            limits = HubLimits(trailing_max=WAITING, pump=PumpLimits(gather_s=0.0))
+            accounts = Accounts(lambda _: Quotas(shared_streams=50), time.monotonic)
+            source = cast(Source, SimpleNamespace(name="main", known_time=1 << 63))
+            hub = Hub({"main": source}, limits, tasks, accounts)
+            figures = await _measure(hub, count)
+            hub.stop()
+        await hub.renderer.close()
+    finally:
+        KeyStreams._reader_at = plain  # type: ignore[method-assign]
+    return figures
+
+
+async def _measure(hub: Hub, count: int) -> Figures:
+    for number in range(count):
+        _join(hub, number, 9)
+        for first in range(10, 10 + CHUNKS):
+            _ring(hub, number).append(_chunk(first))
+    await asyncio.sleep(0.1)
+    took: dict[str, float] = {}
+    hub.slots._most = 0
+    waiting = [_join(hub, number, 0, f"tenant-{number % 10}") for number in range(WAITING)]
+    with _timed(took, "waiting_session_looks_again_ms"):
+        waiting[0].take()
+    hub.slots._most = 1
+    with _timed(took, "end_of_a_stream_ms"):
+        hub.slot_free()
+        for each in waiting:
+            each.take()
+    account = hub.accounts.of("t")
+    for number in range(40):
+        hub.release(_key(number + WAITING // 2), _others(hub, number + WAITING // 2))
+    with _timed(took, "room_for_a_feed_ms"):
+        hub._to_close(account, _key(-1))
+    with _timed(took, "subscriber_of_a_new_feed_ms"):
+        _join(hub, count, 9)
+    excess = min(1 << 20, hub.rings.bytes // 4)
+    hub.limits = cast(HubLimits, SimpleNamespace(memory_bytes_max=hub.memory_bytes - excess))
+    with _timed(took, "eviction_of_a_mebibyte_ms"):
+        hub.filled(1 << 20)
+    kept = _range()
+    with _timed(took, "a_turn_of_slices_ms"):
+        assert len(list(islice(kept.slices(SLICES), SLICES_AT_ONCE))) == SLICES_AT_ONCE
+    return took
+
+
+@contextmanager
+def _timed(took: dict[str, float], name: str) -> Iterator[None]:
+    began_s = time.perf_counter()
+    yield
+    took[name] = (time.perf_counter() - began_s) * 1e3
+
+
+def _sum(figures: Figures) -> float:
+    return sum(figures.values())
+
+
+class _Idle:
+    """A change stream at the head, where nothing happens."""
+
+    is_open = has_cursor = False
+
+    async def open(self) -> None:
+        self.is_open = self.has_cursor = True
+
+    async def read(self) -> Batch:
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError("unreachable")
+
+    async def close(self) -> None:
+        self.is_open = self.has_cursor = False
+
+
+def _join(hub: Hub, number: int, place: int, tenant: str = "t") -> Subscriber:
+    at = JoinPoint(_mark(place), exact=True)
+    subscriber = hub.subscriber(
+        _key(number), tenant, at, _nothing, durable=False, payload_max=1 << 20, wire_format=BSON
+    )
+    subscriber.grant(1_000, 1 << 20)
+    return subscriber
+
+
+def _others(hub: Hub, number: int) -> Subscriber:
+    (subscriber,) = hub.streams_of(_key(number)).streams.streams[0].subscribers.values()
+    return subscriber
+
+
+def _ring(hub: Hub, number: int) -> Any:
+    return hub.streams_of(_key(number)).streams.streams[0].ring
+
+
+def _key(number: int) -> StreamKey:
+    return stream_key(FeedSpec(Scope("main", "d", f"c{number}")))
+
+
+def _mark(number: int) -> ResumeToken:
+    return ResumeToken.high_water_mark((_SECOND + number) << 32)
+
+
+def _nothing() -> None:
+    """Nobody is to be woken."""
+
+
+_TOKEN_TAIL = "2B022C0100296E5A1004942584E96D514A63B59E7230E38388D7461E5F6964002B020004"
+"""Of an insert into a collection, after its cluster time."""
+
+
+def _event(number: int, size: int) -> bytes:
+    token = f"82{_SECOND + number:08X}{1:08X}{_TOKEN_TAIL}"
+    return bson.encode({"_id": {"_data": token}, "operationType": "insert", "pad": "x" * (size - 250)})
+
+
+def _chunk(number: int) -> Chunk:
+    (chunk,) = cut_batch(
+        _event(number, CHUNK_BYTES), _mark(number - 1), _mark(number + 1), 0.0, bytes_max=CHUNK_BYTES * 2
+    )
+    return chunk
+
+
+def _range() -> PinnedRange:
+    """One delivery of so many bytes, as a plan of a backlog keeps them."""
+    count = 2 * SLICES
+    data = b"".join(_event(number, RANGE_BYTES // count) for number in range(1, count + 1))
+    end = _mark(count + 1)
+    return PinnedRange(_mark(0), end, (Delivery(1, count, (data,), len(data), len(data), end, 0.0),))

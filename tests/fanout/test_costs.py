@@ -1,0 +1,226 @@
+"""What is done for one feed costs the same however many others there are: by instructions, not by time."""
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType, SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from feedmux_server.core.chunk import cut_batch
+from feedmux_server.core.feed import FeedSpec, Scope
+from feedmux_server.core.quota import Quotas
+from feedmux_server.core.shared_stream import SharedStream, StreamState
+from feedmux_server.core.stream_key import StreamKey, stream_key
+from feedmux_server.core.subscriber import JoinPoint, Subscriber
+from feedmux_server.fanout.hub import Hub, KeyStreams
+from feedmux_server.fanout.pump import Reader
+from feedmux_server.rpc.service import LiveSession, Service
+from feedmux_server.source.reader import Batch
+from tests.core.fanout_support import behind, mark, token
+from tests.fanout.hub_support import World, rings_of, world
+from tests.integration.wire import PATIENCE_S
+from tests.model.source import event
+
+FEW, MANY = 20, 400
+CHUNK_BYTES = 1000
+
+
+class Count:
+    """Python's instructions since the beginning of a `with counted()`."""
+
+    instructions = 0
+
+
+@contextmanager
+def counted() -> Iterator[Count]:
+    count, before = Count(), sys.gettrace()
+
+    def trace(frame: FrameType, what: str, _: Any) -> Any:
+        frame.f_trace_opcodes = True
+        count.instructions += what == "opcode"
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield count
+    finally:
+        sys.settrace(before)
+
+
+class IdleReader:
+    """A change stream at the head, where nothing happens."""
+
+    is_open = has_cursor = False
+
+    async def open(self) -> None:
+        self.is_open = self.has_cursor = True
+
+    async def read(self) -> Batch:
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError("unreachable")
+
+    async def close(self) -> None:
+        self.is_open = self.has_cursor = False
+
+
+class Feeds:
+    """A hub with so many feeds, of which each has one subscriber at its head and three chunks in its ring."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
+        self.subscribers: list[Subscriber] = []
+
+    async def fill(self, count: int) -> None:
+        for number in range(count):
+            self.subscribers.append(self.join(key(number), behind(9)))
+            for first in (10, 11, 12):
+                data = event(1, token(first), CHUNK_BYTES).data
+                self.stream(number).append(
+                    cut_batch(data, mark(first - 1), mark(first), 0.0, bytes_max=len(data)), mark(first)
+                )
+        while not all(each.state is StreamState.READING for each in map(self.stream, range(count))):
+            await asyncio.sleep(0)
+
+    def join(self, at_key: StreamKey, at: JoinPoint, tenant: str = "t", credit: int = 100) -> Subscriber:
+        subscriber = self.hub.subscriber(
+            at_key, tenant, at, lambda: None, durable=False, payload_max=1 << 20, wire_format="bson"
+        )
+        subscriber.grant(credit, 1 << 20)
+        return subscriber
+
+    def stream(self, number: int) -> SharedStream:
+        return self.hub.streams_of(key(number)).streams.streams[0]
+
+
+def key(number: int) -> StreamKey:
+    return stream_key(FeedSpec(Scope("main", "d", f"c{number}")))
+
+
+async def a_place_in_history(feeds: Feeds) -> Callable[[], object]:
+    """Waits for a slot, and looks again, as each heartbeat does."""
+    feeds.hub.slots._most = 0
+    waiting = feeds.join(key(0), behind(0))
+    assert waiting.stream is None
+    return waiting.take
+
+
+async def the_end_of_a_stream(feeds: Feeds) -> Callable[[], object]:
+    feeds.hub.slots._most = 0
+    for number in range(5):
+        assert feeds.join(key(number), behind(0), f"tenant-{number}").stream is None
+    feeds.hub.slots._most = 2
+    return feeds.hub.slot_free
+
+
+async def bytes_beyond_the_bound(feeds: Feeds) -> Callable[[], object]:
+    feeds.hub.limits = SimpleNamespace(memory_bytes_max=feeds.hub.memory_bytes - 5 * CHUNK_BYTES)  # type: ignore[assignment]
+    return lambda: feeds.hub.filled(1 << 20)
+
+
+async def room_for_one_more(feeds: Feeds) -> Callable[[], object]:
+    account = feeds.hub.accounts.of("t")
+    for number in range(3):
+        feeds.hub.release(key(number), feeds.subscribers[number])
+    account.open_feed(key(3))
+    return lambda: feeds.hub._to_close(account, key(4))
+
+
+async def one_who_comes(feeds: Feeds) -> Callable[[], object]:
+    return lambda: feeds.join(key(5), behind(12))
+
+
+async def one_who_goes(feeds: Feeds) -> Callable[[], object]:
+    return lambda: feeds.hub.release(key(6), feeds.subscribers[6])
+
+
+async def a_new_feed(feeds: Feeds) -> Callable[[], object]:
+    return lambda: feeds.join(key(1_000_000), behind(12))
+
+
+OPERATIONS = [
+    a_place_in_history, the_end_of_a_stream, bytes_beyond_the_bound, room_for_one_more, one_who_comes, one_who_goes,
+    a_new_feed,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+async def test_no_cost_grows_with_the_feeds_of_others(operation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    costs = []
+    for count in (FEW, FEW, MANY):
+        async with world(monkeypatch, quotas=Quotas(shared_streams=4)) as here:
+            monkeypatch.setattr(KeyStreams, "_reader_at", lambda *_: cast(Reader, IdleReader()))
+            feeds = Feeds(here.hub)
+            await feeds.fill(count)
+            work = await operation(feeds)
+            with counted() as cost:
+                work()
+        costs.append(cost.instructions)
+    # Sets of other sizes are walked by other ways: a few instructions more or less.
+    assert costs[2] <= 1.1 * max(costs[:2]), costs
+    assert costs[2] > 20, "something was done"
+
+
+async def test_a_slot_that_is_not_taken_goes_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch) as here:
+        monkeypatch.setattr(KeyStreams, "_reader_at", lambda *_: cast(Reader, IdleReader()))
+        feeds, woken = Feeds(here.hub), list[int]()
+        await feeds.fill(3)
+        here.hub.slots._most = 0
+        for number in range(3):
+            late = feeds.join(key(number), behind(0))
+            late.wake = lambda number=number: woken.append(number)  # type: ignore[misc]
+        here.hub.slots._most = 1
+        here.hub.slot_free()
+        assert woken == [0]
+        async with asyncio.timeout(PATIENCE_S):
+            while woken != [0, 1, 2]:
+                await asyncio.sleep(0.001)
+
+
+async def test_memory_is_the_sum_of_all_rings(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch) as here:
+        monkeypatch.setattr(KeyStreams, "_reader_at", lambda *_: cast(Reader, IdleReader()))
+        feeds = Feeds(here.hub)
+        await feeds.fill(FEW)
+        _adds_up(here)
+        feeds.stream(3).ring.grew(777)
+        _adds_up(here)
+        here.hub.rings.evict(10 * feeds.stream(0).ring[0].size_bytes)
+        _adds_up(here)
+        left = [len(ring) for ring in rings_of(here.hub)]
+        assert sum(left) == 3 * FEW - 10
+        assert min(left) == 2, "each gave one before any gave two"
+        here.hub.rings.evict(1 << 40)
+        assert [len(ring) for ring in rings_of(here.hub)] == [1] * FEW, "the newest chunk stays"
+        _adds_up(here)
+        feeds.hub.streams_of(key(5)).streams.close(feeds.stream(5))
+        _adds_up(here)
+
+
+def _adds_up(here: World) -> None:
+    rings = rings_of(here.hub)
+    assert here.hub.rings.bytes == sum(ring.bytes for ring in rings)
+    assert all(ring.bytes > 0 for ring in rings)
+
+
+async def test_sessions_are_gone_through_in_turns() -> None:
+    """One that ends meanwhile is left out; a task beside it gets its turns."""
+    service = cast(Service, SimpleNamespace(live={number: number for number in range(2_000)}))
+    turns, seen = 0, list[int]()
+
+    async def beside() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(beside())
+    async for live in Service._in_turns(service):
+        seen.append(cast(int, live))
+        service.live.pop(1_999, cast(LiveSession, None))
+    task.cancel()
+    assert seen == list(range(1_999))
+    assert turns >= 2_000 // 256
