@@ -463,6 +463,8 @@ async def test_what_a_session_does_not_need_may_be_missing(
     created = await create(store, tenant, "s")
     await redis.hdel(key(tenant), field)
     assert (await store.get(tenant, "s")).place == created.place
+    assert (await create(store, tenant, "s", at=9)).place == created.place
+    await refused(ErrorReason.SUBSCRIPTION_EXISTS, create(store, tenant, "s", content="other"))
     opened, lease = await store.open(tenant, "s", instance_id="i")
     assert opened.epoch > created.epoch
     assert (await commit(store, lease, 1)).position == place(1).position

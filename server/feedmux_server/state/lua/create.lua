@@ -1,7 +1,7 @@
 -- ARGV: definition, etag, position, cluster_time, order
 local stored = redis.call('HMGET', key, 'epoch', 'etag', 'deleted')
 local now = now_ms()
-if stored[1] and not stored[3] then
+if not absent(stored[1], stored[3]) then
   if stored[2] == ARGV[2] then return answer('UNCHANGED', now) end
   return {'EXISTS'}
 end
