@@ -214,6 +214,20 @@ async def test_ranges_go_on_after_an_invalidate_that_the_pipeline_hides(
     assert got == list(range(5))
 
 
+async def test_a_range_ends_where_it_is_to_end_before_a_hidden_invalidate(api: Api, database: Documents) -> None:
+    """The stream that has met the invalidate is read by another plan, so that its end is there from the beginning."""
+    wanted = feed(database.name, "c", '[{"$match": {"operationType": "insert"}}]')
+    database.create_collection("c")
+    after = await start(api, database)
+    database.other.insert_one({})
+    end = (await api.resolve(wanted, LATEST)).position
+    database.c.drop()
+    beyond = await api.plan(feed=wanted, after=after, wait=10)
+    assert (beyond.event_count, beyond.end != end) == (0, True)
+    plan = await api.plan(feed=wanted, after=after, until=end)
+    assert (plan.event_count, plan.end, plan.caught_up) == (0, end, True)
+
+
 async def test_what_ends_the_feed_comes_behind_what_was_read(api: Api, database: Documents) -> None:
     broken = '[{"$set": {"half": {"$divide": [1, "$fullDocument.n"]}}}]'
     wanted, after = feed(database.name, "c", broken), await start(api, database)

@@ -115,9 +115,10 @@ class Ranges:
             self._close(account, key, reader)
             raise
         end = deliveries[-1].end if deliveries else at.place
-        if error is None and wanted.until is not None and (reader.passed or not wanted.until.is_after(reader.place)):
+        met_all = error is None or not deliveries  # up to where the reader stands
+        if met_all and wanted.until is not None and (reader.passed or not wanted.until.is_after(reader.place)):
             end = wanted.until
-        elif (error is None or (invalidated and not deliveries)) and reader.place.is_after(end):
+        elif met_all and reader.place.is_after(end):
             end = reader.place
         if error is None and end.raw == reader.place.raw:
             self._wait(account, key, reader, end)
