@@ -151,7 +151,6 @@ class Credentials:
         for what, names in (("added", changes.added), ("removed", changes.removed), ("changed", changes.changed)):
             for name in names:
                 service.audit.record(AuditEvent.TENANTS_CHANGED, tenant=name, reason=what)
-        await service.end_revoked()
         await service.change_grants(self.grants(), self.trusted())
         service.hub.accounts.refresh()
         return True

@@ -155,11 +155,14 @@ class Service:
         """Takes other grants (and other `trusted` tenants, unless None), and ends the sessions that these would not
         open, or on another stream; how many.
 
-        A session that is being opened meanwhile is checked again when it enters (`check_granted`).
+        They hold for calls from the first moment on: a tenant that is new is never without grants. A session that is
+        being opened meanwhile is checked again when it enters (`check_granted`).
         """
-        before, self.grants = self.grants, grants
-        distrusted = self.trusted - trusted if trusted is not None else frozenset[str]()
+        before, trusted_before = self.grants, self.trusted
+        self.grants = grants
         self.trusted = self.trusted if trusted is None else trusted
+        await self.end_revoked()
+        distrusted = trusted_before - self.trusted
         ended, same = 0, dict[str, bool]()
         async for live in self._in_turns():
             tenant = live.tenant
