@@ -47,12 +47,12 @@ class ListSharedStreams:
         service = self._service
         sessions = {live.session.subscriber.id: live for live in service.sessions() if live.session.joined}
         response = wire.ListSharedStreamsResponse()
-        times = {source.name: await _now(source) for source in service.hub.sources.values()}
-        for number, each in enumerate(
-            sorted(service.hub.keyed(), key=lambda one: (one.key.spec.scope.source, one.key.spec.scope.namespace))
-        ):
-            if request.source and each.key.spec.scope.source != request.source:
-                continue
+        feeds = sorted(
+            (each for each in service.hub.keyed() if request.source in ("", each.source.name)),
+            key=lambda each: (each.source.name, each.key.spec.scope.namespace),
+        )
+        times = {source.name: await _now(source) for source in {each.source for each in feeds}}
+        for number, each in enumerate(feeds):
             if number % FEEDS_AT_ONCE == 0:
                 await asyncio.sleep(0)  # deliveries do not wait for thousands of feeds
             now = times[each.source.name]
