@@ -63,7 +63,7 @@ async def run(settings: Settings) -> Result:
 
 async def _figures(count: int) -> Figures:
     plain = KeyStreams._reader_at
-    KeyStreams._reader_at = lambda *_: cast(Reader, _Idle())  # type: ignore[method-assign]
+    KeyStreams._reader_at = lambda *_: cast(Reader, IdleReader())  # type: ignore[method-assign]
     try:
         async with Tasks() as tasks:
             limits = HubLimits(trailing_max=WAITING, pump=PumpLimits(gather_s=0.0))
@@ -122,7 +122,7 @@ def _sum(figures: Figures) -> float:
     return sum(figures.values())
 
 
-class _Idle:
+class IdleReader:
     """A change stream at the head, where nothing happens."""
 
     is_open = has_cursor = False

@@ -129,13 +129,15 @@ async def test_what_is_away_frozen_or_unfit(tmp_path: Path) -> None:
     assert "away.oplog" not in found, "there is nothing to look at"
 
 
-async def test_subscriptions_that_cannot_be_opened(redis_factory: RedisFactory, tmp_path: Path) -> None:
+async def test_subscriptions_that_cannot_be_opened(
+    mongo: ReplicaSet, redis_factory: RedisFactory, tmp_path: Path
+) -> None:
     redis = await redis_factory()
     tenants = tmp_path / "tenants.yaml"
     tenants.write_text("tenants: [{name: shop}, {name: stock}]")
     material = new_key()
     await ask(redis.port, "SET", "feedmux:position-keys", format_keys([material]))
-    configured = {"redis": {"url": redis.url}, "tenants_file": str(tenants), "sources": {"main": {"uri": away()}}}
+    configured = {"redis": {"url": redis.url}, "tenants_file": str(tenants), "sources": {"main": {"uri": mongo.uri}}}
     at = Position(bytes(8), bytes(8), ResumeToken.high_water_mark(1 << 32))
     made = {
         "good": encode_position(at, PositionKeys([material])),
@@ -148,22 +150,20 @@ async def test_subscriptions_that_cannot_be_opened(redis_factory: RedisFactory, 
         for name, position in made.items():
             await store.create("stock", name, definition=b"", etag="0", position=position, cluster_time=1, order=b"")
             if name == "good":
-                found = await examined(3.0, **configured)
+                found = await examined(PATIENCE_S, **configured)
                 assert found["redis.subscriptions"].level is Level.OK
                 assert "1 subscriptions" in found["redis.subscriptions"].says
         await connected.hdel("feedmux:1:{stock/half}", "position")
-    told = [each async for each in examine(make_config(configured), (), 3.0) if each.check == "redis.subscriptions"]
+    told = [
+        each async for each in examine(make_config(configured), (), PATIENCE_S) if each.check == "redis.subscriptions"
+    ]
     assert {each.level for each in told} == {Level.FAILED}
     assert {name for name in made for each in told if f"subscription {name} " in each.says} == {"old", "other", "half"}
 
 
-def away() -> str:
-    (closed,) = free_ports(1)
-    return f"mongodb://127.0.0.1:{closed}/"
-
-
 def test_json_and_the_exit_code(redis_server: RedisServer, tmp_path: Path) -> None:
-    sources = {"main": {"uri": away()}}
+    (closed,) = free_ports(1)
+    sources = {"main": {"uri": f"mongodb://127.0.0.1:{closed}/"}}
     tenants = tmp_path / "tenants.yaml"
     tenants.write_text(f"tenants: [{{name: t{uuid.uuid4().hex[:10]}}}]")
     redis = {"url": redis_server.url}

@@ -58,10 +58,10 @@ class Port:
         self.waiting.remove(subscriber.id)
 
     def streams_changed(self) -> None:
-        """Nobody else is told."""
+        """There are no other feeds."""
 
     def left(self, stream: SharedStream) -> None:
-        """Nobody else is told."""
+        """There are no other feeds."""
 
     def next_stream_id(self) -> int:
         self._last_id += 1

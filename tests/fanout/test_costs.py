@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from bench.scale import IdleReader
 from feedmux_server.core.chunk import cut_batch
 from feedmux_server.core.feed import FeedSpec, Scope
 from feedmux_server.core.quota import Quotas
@@ -18,7 +19,6 @@ from feedmux_server.core.subscriber import JoinPoint, Subscriber
 from feedmux_server.fanout.hub import Hub, KeyStreams
 from feedmux_server.fanout.pump import Reader
 from feedmux_server.rpc.service import LiveSession, Service
-from feedmux_server.source.reader import Batch
 from tests.core.fanout_support import behind, mark, token
 from tests.fanout.hub_support import World, rings_of, world
 from tests.integration.wire import PATIENCE_S
@@ -48,22 +48,6 @@ def counted() -> Iterator[Count]:
         yield count
     finally:
         sys.settrace(before)
-
-
-class IdleReader:
-    """A change stream at the head, where nothing happens."""
-
-    is_open = has_cursor = False
-
-    async def open(self) -> None:
-        self.is_open = self.has_cursor = True
-
-    async def read(self) -> Batch:
-        await asyncio.get_running_loop().create_future()
-        raise AssertionError("unreachable")
-
-    async def close(self) -> None:
-        self.is_open = self.has_cursor = False
 
 
 class Feeds:

@@ -1,4 +1,4 @@
-"""A subscription that lacks fields in Redis: its callers and the operator are told, and all others go on."""
+"""A subscription that lacks fields in Redis: its callers and the operator learn of it, and nobody else does."""
 
 import uuid
 from typing import Any
