@@ -1,5 +1,6 @@
 """Looks at a deployment as the server's configuration names it: MongoDB, Redis, TLS files, tenants. Changes nothing but
-for one probe in Redis, which it removes. Each step has a time limit; a step that fails does not stop the others.
+for one probe in Redis, which it removes, and what any list of subscriptions corrects: entries of those that are gone,
+and sizes. Each step has a time limit; a step that fails does not stop the others.
 """
 
 import asyncio
@@ -156,7 +157,7 @@ async def _subscriptions(redis: Client, config: Config, timeout_s: float) -> lis
                 found.append(Finding(check, Level.FAILED, says, advice))
         for name in damaged:
             says = f"Redis has lost a part of subscription {name} of tenant {tenant}"
-            found.append(Finding(check, Level.FAILED, says, "Restore its key, or create it anew (docs/redis.md)"))
+            found.append(Finding(check, Level.FAILED, says, "Restore its key, or create it again (docs/redis.md)"))
     return found or [Finding(check, Level.OK, f"{count} subscriptions can be opened")]
 
 

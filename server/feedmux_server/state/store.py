@@ -100,7 +100,7 @@ class SubscriptionStore:
     async def every(
         self, tenant: str, on_damaged: Callable[[str], None] = lambda _: None
     ) -> AsyncIterator[StoredSubscription]:
-        """All subscriptions of a tenant by name, read page by page. `on_damaged` is told the names of damaged ones."""
+        """All subscriptions of a tenant by name, read page by page. `on_damaged` gets the names of damaged ones."""
         after, more = "", True
         while more:
             page, after = await self.list(
@@ -123,7 +123,7 @@ class SubscriptionStore:
         """At most `page_size` subscriptions named above `after`, and the `after` of the next page or ''.
 
         Fewer where their messages would take more than `bytes_max` bytes together; one there is in any case.
-        Damaged ones are left out, and `on_damaged` is told their names.
+        Damaged ones are left out, and `on_damaged` gets their names.
         """
         found: list[StoredSubscription] = []
         size = 0
