@@ -23,6 +23,7 @@ from feedmux_server.state import connection
 from feedmux_server.state.batcher import CommitBatcher
 from feedmux_server.state.connection import Client, RedisAccess, StartupError, connect
 from feedmux_server.state.examine import RedisAway, check_redis, check_writable, examine_sentinels, probe
+from feedmux_server.state.model import CommitStatus, RestoreRequest
 from feedmux_server.state.schema import SCHEMA_KEY, check_layout
 from feedmux_server.state.store import SubscriptionStore
 from tests.conftest import RedisFactory
@@ -31,7 +32,7 @@ from tests.integration.certificates import Authority
 from tests.integration.client_history import ClientHistory, written_since
 from tests.integration.redis_topologies import SERVICE, Cluster, Sentinels, ask, cluster, is_replica, sentinels
 from tests.integration.servers import server_process, serving, settings, until
-from tests.integration.state_support import Recorder, create, place, running, submit
+from tests.integration.state_support import Recorder, commit, create, place, running, submit
 from tests.integration.test_rolling_restart import Reader, Writer, reading
 from tests.integration.wire import LATEST, PATIENCE_S, feed, refused
 from tests.telemetry.scrape import scrape
@@ -325,6 +326,43 @@ async def test_tls_and_a_user_with_no_more_than_it_needs(redis_factory: RedisFac
         connect(url, RedisAccess(ca_file=tmp_path / "absent.pem"))
     with pytest.raises(StartupError, match="begin it with rediss"):
         connect(server.url, RedisAccess(ca_file=access.ca_file))
+
+
+async def test_every_script_runs_with_the_documented_permissions(redis_factory: RedisFactory) -> None:
+    """Also where there is no subscription, or a part of one."""
+    server = await redis_factory()
+    await add_user([server])
+    limited = connect(server.url, RedisAccess("feedmux", "secret"))
+    try:
+        await check_writable(limited)
+        store = SubscriptionStore(limited, lease_s=30.0, timeout_s=PATIENCE_S)
+        at = {"position": b"p", "cluster_time": 1, "order": b""}
+        for call in (
+            store.get("t", "s"),
+            store.open("t", "s", instance_id="i"),
+            store.update("t", "s", definition=b"", etag="2"),
+            store.seek("t", "s", **at),  # type: ignore[arg-type]
+            store.delete("t", "s"),
+        ):
+            with pytest.raises(FeedmuxError) as caught:
+                await call
+            assert caught.value.reason is ErrorReason.SUBSCRIPTION_NOT_FOUND
+        assert not await store.expire("t", "s", 0.0)
+        for lost in ((), ("epoch",), ("epoch", "nonce", "owner", "lease_until_ms")):
+            await create(store, "t", "s")
+            if lost:
+                await ask(server.port, "HDEL", "feedmux:1:{t/s}", *lost)
+            stored, lease = await store.open("t", "s", instance_id="i")
+            await ask(server.port, "HDEL", "feedmux:1:{t/s}", "etag")
+            await store.restore_many([RestoreRequest(lease, stored)])
+            assert (await commit(store, lease, 1)).status is CommitStatus.OK
+            await store.release(lease)
+            await store.seek("t", "s", **at)  # type: ignore[arg-type]
+            await store.update("t", "s", definition=b"", etag="2")
+            assert not await store.expire("t", "s", 3600.0)
+            await store.delete("t", "s")
+    finally:
+        await limited.aclose()
 
 
 def tls(folder: Path) -> tuple[ssl.SSLContext, RedisAccess]:

@@ -23,7 +23,7 @@ end
 
 -- Whether there is no subscription. One that lacks its epoch is damaged, and there.
 local function absent(epoch, deleted)
-  return deleted or not epoch and redis.call('EXISTS', key) == 0
+  return deleted or not epoch and redis.call('HLEN', key) == 0
 end
 
 -- Whether a subscription lacks what a session needs and nothing else can tell: feedmux writes all fields at once.
