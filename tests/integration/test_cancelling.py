@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import weakref
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -75,6 +76,40 @@ async def test_a_timeout_within_is_no_cancellation() -> None:
         return ""
 
     assert await cancellable(within()) == "late"
+
+
+class Reply:
+    """What a driver has in its hands when it fails."""
+
+
+@pytest.mark.parametrize("fails", [True, False])
+async def test_what_failed_or_was_cancelled_holds_no_reply(fails: bool) -> None:
+    held: list[weakref.ref[Reply]] = []
+
+    async def receive() -> None:
+        reply = Reply()
+        held.append(weakref.ref(reply))
+        try:
+            if fails:
+                raise OSError
+            await asyncio.sleep(60)
+        except (OSError, asyncio.CancelledError) as error:
+            known = error  # as in pymongo: the frame is held by the error, and the error by the frame
+            raise RuntimeError from known
+
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        task = asyncio.create_task(cancellable(receive()))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait({task})
+        assert fails != task.cancelled()
+        del task
+        assert held[0]() is None
+    finally:
+        if before:
+            gc.enable()
 
 
 async def ask_for_good(ask: Ask) -> None:
