@@ -101,8 +101,8 @@ async def _measure(hub: Hub, count: int) -> Figures:
         hub._to_close(account, _key(-1))
     with _timed(took, "subscriber_of_a_new_feed_ms"):
         _join(hub, count, 9)
-    excess = min(1 << 20, hub.rings.bytes // 4)
-    hub.limits = cast(HubLimits, SimpleNamespace(memory_bytes_max=hub.memory_bytes - excess))
+    excess = min(1 << 20, hub.memory.rings.bytes // 4)
+    hub.memory.bytes_max = hub.memory.bytes - excess
     with _timed(took, "eviction_of_a_mebibyte_ms"):
         hub.filled(1 << 20)
     kept = _range()

@@ -15,6 +15,7 @@ from feedmux_server.config import Config, ConfigError, LimitsSection, WideSectio
 from feedmux_server.core.credit import CreditLimits
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.feed_streams import StreamLimits
+from feedmux_server.core.grant_stages import compiled_bytes
 from feedmux_server.core.quota import Accounts
 from feedmux_server.core.replay_buffer import RingLimits
 from feedmux_server.core.wide_plan import WideLimits
@@ -134,6 +135,8 @@ async def running(
             hub = Hub(dependencies.sources, hub_limits(config.limits, config.wide), tasks, accounts, observer)
             ranges = Ranges(hub, RangeLimits(config.limits.kept_bytes))
             checks = RequestChecks()
+            hub.memory.include("checks", lambda: checks.held_bytes)
+            hub.memory.include("policies", compiled_bytes)
             service = Service(
                 hub,
                 store,

@@ -172,8 +172,10 @@ class LimitsSection(_Section):
     memory_bytes: int = Field(
         default=1 << 30,
         ge=64 << 20,
-        description="For the rings of all streams, what is rendered, and what unacknowledged events retain outside the"
-        " rings. Over it the oldest chunks of the largest rings go, and who was there reads them from MongoDB again.",
+        description="For all that is held for tenants, but ranges. The rings have what the rest leaves: over it the"
+        " oldest chunks of the largest go, and who was there reads them from MongoDB again. A quarter at most is for"
+        " messages that clients have not taken, a quarter for what unacknowledged events retain, an eighth for"
+        " requests.",
     )
     ring_bytes: int = Field(
         default=64 << 20,

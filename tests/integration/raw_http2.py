@@ -36,10 +36,15 @@ class RawConnection:
         self._socket.close()
 
     def call(
-        self, method: str, metadata: Sequence[tuple[str, str]] = (), unfinished: int = 0, compressed: bytes = b""
+        self,
+        method: str,
+        metadata: Sequence[tuple[str, str]] = (),
+        unfinished: int = 0,
+        compressed: bytes = b"",
+        message: bytes = b"",
     ) -> int:
-        """Opens a stream, and has a message ready to be sent: the beginning of one of `unfinished` bytes, or one that
-        is `compressed`. The stream's number."""
+        """Opens a stream, and has a `message` ready to be sent: or the beginning of one of `unfinished` bytes, or one
+        that is `compressed`. The stream's number."""
         number, self._next = self._next, self._next + 2
         fields = [
             (":method", "POST"),
@@ -54,6 +59,8 @@ class RawConnection:
         self._windows[number] = self._stream_window
         if unfinished:
             self._left[number] = b"\0" + struct.pack(">I", unfinished) + b"x" * (unfinished - 1)
+        if message:
+            self._left[number] = b"\0" + struct.pack(">I", len(message)) + message
         if compressed:
             self._left[number] = b"\1" + struct.pack(">I", len(compressed)) + compressed
         return number

@@ -3,6 +3,7 @@
 from collections import Counter
 from typing import Protocol
 
+from feedmux_server.core.ack_tracker import TRACKED_BYTES
 from feedmux_server.core.chunk import CHUNK_OVERHEAD_BYTES, Chunk
 from feedmux_server.core.feed_streams import FeedStreams
 from feedmux_server.core.shared_stream import SharedStream
@@ -43,11 +44,13 @@ def check_world(world: Inspected) -> None:
 def _count_holders(world: Inspected) -> Counter[Chunk]:
     holders: Counter[Chunk] = Counter()
     chunks: dict[Chunk, None] = {}
+    tracked = 0
     for client in world.clients:
         acks = client.subscriber.acks
         if acks is None:
             continue
         assert not client.ended or not acks._sent, "a session that is over still holds chunks"
+        tracked += TRACKED_BYTES * len(acks._sent)
         for _, chunk, first, stop in acks._sent:
             assert first < stop
             chunks[chunk] = None
@@ -57,7 +60,7 @@ def _count_holders(world: Inspected) -> Counter[Chunk]:
         assert chunk.held_bytes == (chunk.size_bytes if chunk.evicted else 0), "an evicted chunk is counted wrongly"
         assert not chunk.rendered or not chunk.evicted, "an evicted chunk has a rendering"
     held = sum(chunk.held_bytes for chunk in chunks)
-    assert world.backlog_bytes == held, "what is retained for acknowledgements is not what is paid for"
+    assert world.backlog_bytes == held + tracked, "what is retained for acknowledgements is not what is paid for"
     return holders
 
 

@@ -12,6 +12,9 @@ from feedmux_server.core.chunk import Chunk
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.resume_token import ResumeToken
 
+TRACKED_BYTES = 450
+"""What a chunk costs each of those who have yet to acknowledge its events, beside the chunk.."""
+
 
 class AckTracker:
     """Delivery sequences count from 1 within a session."""
@@ -19,7 +22,7 @@ class AckTracker:
     __slots__ = ("_sent", "acked", "outstanding_max", "pays", "place", "sent")
 
     def __init__(self, place: ResumeToken, outstanding_max: int, pays: Callable[[int], None] = lambda _: None) -> None:
-        """`pays` gets how many bytes more (fewer, when negative) are retained for this tracker outside all rings."""
+        """`pays` gets how many bytes more (fewer, when negative) this tracker costs, and retains outside all rings."""
         self._sent: deque[tuple[int, Chunk, int, int]] = deque()  # first sequence, chunk, first, stop
         self.pays = pays
         self.outstanding_max = outstanding_max
@@ -41,6 +44,7 @@ class AckTracker:
     def record(self, chunk: Chunk, first: int, stop: int) -> None:
         """Events `first` to `stop - 1` of `chunk` have been sent."""
         chunk.hold(self)
+        self.pays(TRACKED_BYTES)
         self._sent.append((self.sent + 1, chunk, first, stop))
         self.sent += stop - first
 
@@ -53,7 +57,7 @@ class AckTracker:
         if sequence <= self.acked:
             return False
         self.acked = sequence
-        before = self.place
+        before, tracked = self.place, len(self._sent)
         while self._sent:
             first_sequence, chunk, first, stop = self._sent[0]
             done = sequence - first_sequence + 1
@@ -64,6 +68,8 @@ class AckTracker:
                 break
             self._sent.popleft()
             chunk.let_go(self)
+        if tracked > len(self._sent):
+            self.pays(TRACKED_BYTES * (len(self._sent) - tracked))
         return self.place is not before
 
     def progress(self, place: ResumeToken) -> bool:
@@ -78,6 +84,8 @@ class AckTracker:
         """The session is over: lets go of the chunks."""
         for _, chunk, _, _ in self._sent:
             chunk.let_go(self)
+        if self._sent:
+            self.pays(-TRACKED_BYTES * len(self._sent))
         self._sent.clear()
 
     def _move_to(self, chunk: Chunk, first: int, stop: int) -> None:

@@ -106,6 +106,13 @@ class View:
         return min(bisect_left(charged, charged[first] + credit, first), len(charged) - 1)
 
 
+class Index(Protocol):
+    """Something made from a chunk and kept beside it."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+
 class Holder(Protocol):
     """Who may still ask for a token inside a chunk: an ack tracker."""
 
@@ -129,6 +136,7 @@ class Chunk:
         "end",
         "evicted",
         "held_bytes",
+        "index",
         "read_time_s",
         "rendered",
         "start",
@@ -148,6 +156,8 @@ class Chunk:
         """The events' BSON. None once the ring has evicted the chunk."""
         self.rendered: dict[str, View] = {}
         """Other wire formats, each made once."""
+        self.index: Index | None = None
+        """What a wide stream knows of its events, while it is in the ring."""
         self._failures: dict[str, FeedmuxError] | None = None
         self.count = len(offsets) - 1
         self.start = start
@@ -175,6 +185,8 @@ class Chunk:
             size += self._tokens.size_bytes
         for view in self.rendered.values():
             size += view.size_bytes
+        if self.index is not None:
+            size += self.index.size_bytes
         return size
 
     @property
@@ -272,6 +284,7 @@ class Chunk:
 
     def _leave_ring(self) -> None:
         self.evicted = True
+        self.index = None
         self.rendered.clear()
         self._charge()
 

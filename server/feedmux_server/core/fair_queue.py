@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 class FairQueue(Generic[T]):
-    """First in, first out within an owner; round robin between owners. An item is in it once."""
+    """First in, first out within an owner; round robin between owners. An owner's item is in it once."""
 
     __slots__ = ("_by_owner", "_size")
 
@@ -19,9 +19,12 @@ class FairQueue(Generic[T]):
         return self._size
 
     def put(self, owner: str, item: T) -> None:
+        """An item that is in it keeps its place."""
         items = self._by_owner.get(owner)
         if items is None:
             items = self._by_owner[owner] = OrderedDict()
+        if item in items:
+            return
         items[item] = None
         self._size += 1
 

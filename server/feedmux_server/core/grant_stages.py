@@ -99,6 +99,11 @@ class Encoded:
 _encoded: Final = Encoded(32 << 20)
 
 
+def compiled_bytes() -> int:
+    """What the parts of policies that are kept hold."""
+    return _encoded.bytes
+
+
 def _shows_all(cases: tuple[Grant, ...], targets: tuple[Grant, ...], scope: Scope) -> bool:
     """Whether no event of the scope could name or show anything that is not granted in full."""
     first = cases[0]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from feedmux_server.core.chunk import Chunk
 from feedmux_server.core.resume_token import ResumeToken
-from feedmux_server.core.rings import Rings
+from feedmux_server.core.rings import NOT_HELD, Rings
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class ReplayBuffer:
         self._chunks: dict[int, Chunk] = {}
         self._limits = limits
         self._rings = rings or Rings()
-        self.size_class = 0
+        self.size_class = NOT_HELD
         """For `Rings`."""
         self.closed = False
         self.first_seq = 0

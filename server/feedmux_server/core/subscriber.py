@@ -20,6 +20,7 @@ from feedmux_server.core.replay_buffer import ReplayBuffer
 from feedmux_server.core.resume_token import ResumeToken
 
 BSON = "bson"
+_UNLIMITED = 1 << 62
 
 PLACE_BOUND = frozenset(
     {
@@ -57,14 +58,15 @@ class SubscriberState(StrEnum):
     """Out of every ring; only its position is kept."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Delivery:
     """Consecutive events of one stream, ready to be framed."""
 
     first_sequence: int
     count: int
     parts: tuple[bytes, ...]
-    """The events' bytes in the session's format, as they stand in a message."""
+    """The events' bytes in the session's format, as they stand in a message. Empty once a message holds them: they may
+    have left their ring."""
     size: int
     """The events' own bytes, which credit and quotas count: BSON documents, or JSON texts in UTF-8."""
     wire_size: int
@@ -80,6 +82,11 @@ class NeedsRender:
 
     chunk: Chunk
     ring: ReplayBuffer
+
+
+@dataclass(frozen=True, slots=True)
+class NeedsRoom:
+    """The next event is larger than `Subscriber.event_max` allows now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +129,8 @@ class Subscriber:
     """One live session's place in a feed."""
 
     __slots__ = (
-        "acks", "at", "batch_events_max", "credit", "events_sent", "format", "id", "index", "payload_max", "seq",
-        "stream", "streams", "tenant", "wake", "wants_progress",
+        "acks", "at", "batch_events_max", "credit", "event_max", "events_sent", "format", "id", "index", "payload_max",
+        "seq", "stream", "streams", "tenant", "wake", "wants_progress",
     )  # fmt: skip
 
     def __init__(
@@ -150,6 +157,9 @@ class Subscriber:
         self.acks = acks
         self.wake = wake
         self.payload_max = payload_max
+        """Bytes of one delivery of several events at most."""
+        self.event_max = _UNLIMITED
+        """Bytes of an event that is delivered alone at most: a larger one waits."""
         self.batch_events_max = batch_events_max
         """Events of one delivery at most; 0: as many as fit."""
         self.format = wire_format
@@ -200,7 +210,7 @@ class Subscriber:
                 self.stream.poke()
         self.wake()
 
-    def take(self) -> Delivery | NeedsRender | Ended | None:
+    def take(self) -> Delivery | NeedsRender | NeedsRoom | Ended | None:
         """What can be sent now; None when there is nothing, or no credit. The end of a feed needs no credit."""
         if not self.can_receive:
             error = self.end_met()
@@ -284,7 +294,7 @@ class Subscriber:
     def _view(self, chunk: Chunk) -> View | None:
         return chunk.bson if self.format == BSON else chunk.rendered.get(self.format)
 
-    def _cut(self, ring: ReplayBuffer) -> Delivery | NeedsRender | None:
+    def _cut(self, ring: ReplayBuffer) -> Delivery | NeedsRender | NeedsRoom | None:
         """Events from the index on, over as many chunks as fit into one message."""
         events_left = self.credit.events if self.acks is None else min(self.credit.events, self.acks.room)
         if self.batch_events_max:
@@ -314,7 +324,9 @@ class Subscriber:
             if parts and stop < chunk.count:
                 break  # whole chunks only: their bytes are shared, a part would be a copy
             if stop <= first:
-                stop = first + 1  # larger than a message: the session sends it in fragments
+                stop = first + 1  # larger than a message: it is sent in fragments
+                if view.offsets[stop] - view.offsets[first] > self.event_max:
+                    return NeedsRoom()
             part = view.cut(first, stop)
             if not parts:
                 read_time_s = chunk.read_time_s

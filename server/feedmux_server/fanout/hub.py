@@ -18,9 +18,9 @@ from feedmux_server.core.ack_tracker import AckTracker
 from feedmux_server.core.credit import CreditLimits, CreditWindow
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed_streams import FeedStreams, StreamLimits
+from feedmux_server.core.memory import UNACKED_SHARE, Memory
 from feedmux_server.core.oplog_forecast import OplogForecast
 from feedmux_server.core.quota import UNLIMITED, UNLIMITED_QUOTAS, Account, Accounts, exceeded
-from feedmux_server.core.rings import Rings
 from feedmux_server.core.shared_stream import SharedStream
 from feedmux_server.core.slots import Slots
 from feedmux_server.core.stream_key import StreamKey
@@ -38,12 +38,9 @@ from feedmux_server.source.reader import ChangeStreamReader, ReadLimits
 from feedmux_server.supervision import Tasks
 from feedmux_server.telemetry.observer import NOBODY, Observer
 
-_BUDGET_CHECK_BYTES = 1024 * 1024
 _ADMIT_AGAIN_S = 0.02
 _CLOSE_WAIT_S = 3.0
 """How long an opening waits for cursors of its tenant that are being closed; a getMore under way ends first."""
-BACKLOG_SHARE = 4
-"""Unacknowledged events may retain this part of the memory budget outside the rings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +52,8 @@ class HubLimits:
     read: ReadLimits = field(default_factory=ReadLimits)
     credit: CreditLimits = field(default_factory=CreditLimits)
     memory_bytes_max: int = 1024 * 1024 * 1024
-    """For all rings, what is rendered, and what unacknowledged events retain outside the rings. Over it, the oldest
-    chunks of the largest rings go; who was there reads MongoDB again."""
+    """For all that is held for anybody, but ranges. Over it, the oldest chunks of the largest rings go; who was there
+    reads MongoDB again."""
     trailing_max: int = 32
     """Streams that read history beside the leading one of their key. Each costs MongoDB an oplog scan."""
     wide: WideLimits = field(default_factory=WideLimits)
@@ -88,7 +85,7 @@ class KeyStreams:
     def __init__(self, hub: "Hub", source: Source, key: StreamKey, limits: HubLimits) -> None:
         self.source = source
         self.key = key
-        self.streams = FeedStreams(limits.streams, self, hub.ledger, hub.rings)
+        self.streams = FeedStreams(limits.streams, self, hub.ledger, hub.memory.rings)
         self.pumps: dict[int, Pump] = {}
         self.tasks: dict[int, asyncio.Task[None]] = {}
         """Of the pumps."""
@@ -136,7 +133,8 @@ class KeyStreams:
         )
         if not limits.wide.enabled or not may_be_view(self.key):
             return reader
-        return ViewReader(self.key, reader, limits.read, limits.view_inbox_bytes, self._hub.wide)
+        hub = self._hub
+        return ViewReader(self.key, reader, limits.read, limits.view_inbox_bytes, hub.wide, hub.memory.rings)
 
     def _pump_done(self, stream: SharedStream, task: asyncio.Task[None]) -> None:
         del self.tasks[stream.id]
@@ -167,13 +165,16 @@ class Hub:
         self.damaged: dict[str, int] = {}
         """Subscriptions that Redis has in part, by tenant."""
         self.accounts = accounts or Accounts(lambda _: UNLIMITED_QUOTAS, time.monotonic)
-        self.accounts.backlog.bytes_max = limits.memory_bytes_max // BACKLOG_SHARE
+        self.accounts.backlog.bytes_max = limits.memory_bytes_max // UNACKED_SHARE
+        self.memory = Memory(limits.memory_bytes_max)
+        backlog = self.accounts.backlog
+        self.memory.include("unacknowledged", lambda: backlog.bytes, backlog.bytes_max)
+        self.memory.include("renderings", lambda: self.renderer.memory_bytes)
         self.turns = Turns()
         self.sources = sources
         self.limits = limits
         self.tasks = tasks
         self.ledger = Ledger()
-        self.rings = Rings()
         self.slots = Slots(limits.trailing_max, self.accounts)
         self._admission: asyncio.TimerHandle | None = None
         self._left: dict[int, tuple[str, KeyStreams]] = {}
@@ -182,9 +183,8 @@ class Hub:
         """The same by tenant."""
         self._keys: dict[StreamKey, KeyStreams] = {}
         self._ids = itertools.count(1)
-        self._unchecked_bytes = 0
         self.renderer = Renderer(self.filled)
-        self.wide = WideStreams(sources, tasks, limits.wide, limits.wide_stream, limits.read, self.rings)
+        self.wide = WideStreams(sources, tasks, limits.wide, limits.wide_stream, limits.read, self.memory)
 
     def source(self, name: str) -> Source:
         try:
@@ -201,6 +201,11 @@ class Hub:
         """Whether there is a stream that a subscriber of the key could join."""
         found = self._keys.get(key)
         return found is not None and any(stream.joinable for stream in found.streams.streams)
+
+    def one_of(self, key: StreamKey) -> StreamKey:
+        """The object that stands for `key` already, where there is one: policies and pipelines are large."""
+        found = self._keys.get(key)
+        return found.key if found is not None else key
 
     def next_id(self) -> int:
         return next(self._ids)
@@ -323,11 +328,6 @@ class Hub:
         return self.slots.wanted
 
     @property
-    def memory_bytes(self) -> int:
-        """Rings, renderings, and what unacknowledged events retain of chunks that left their rings."""
-        return self.rings.bytes + self.accounts.backlog.bytes + self.renderer.memory_bytes
-
-    @property
     def cursors(self) -> int:
         """Open in MongoDB now."""
         readers = (pump.reader for each in self._keys.values() for pump in each.pumps.values())
@@ -335,11 +335,7 @@ class Hub:
         return own + sum(stream.has_cursor for stream in self.wide.streams())
 
     def filled(self, size: int) -> None:
-        self._unchecked_bytes += size
-        if self._unchecked_bytes < _BUDGET_CHECK_BYTES:
-            return
-        self._unchecked_bytes = 0
-        self.rings.evict(self.memory_bytes - self.limits.memory_bytes_max)
+        self.memory.grew(size)
 
     def slot_free(self) -> None:
         if self._admission is None and self.slots.admit():

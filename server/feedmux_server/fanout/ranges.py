@@ -10,11 +10,11 @@ bounded in time too. What was given up is read from MongoDB again.
 import asyncio
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.pinned_range import PinnedRange
+from feedmux_server.core.pinned_range import PinnedRange, held_bytes
 from feedmux_server.core.quota import Account
 from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.core.stream_key import StreamKey
@@ -69,6 +69,9 @@ class _Kept:
     account: Account
     key: StreamKey
     range: PinnedRange
+    deliveries: list[Delivery]
+    """Of the range: emptied when it is given up, also for those who are reading it."""
+    bytes: int
     unread: int
     """Events not yet read once."""
     timer: asyncio.TimerHandle
@@ -133,7 +136,8 @@ class Ranges:
         self, key: StreamKey, tenant: str, after: ResumeToken, until: ResumeToken, payload_max: int
     ) -> Iterator[Delivery] | None:
         """The events in (after, until] from what is kept, in pieces of at most `payload_max` bytes where events allow;
-        None when it is not kept. Raises GivenUp between two of them."""
+        None when it is not kept. Raises GivenUp before or behind any of them. One that is given up keeps no more of
+        them than the piece it has yielded."""
         for kept in self._kept:
             if kept.account.tenant == tenant and kept.key == key and kept.range.covers(after, until):
                 return self._reading(kept, after, until, payload_max)
@@ -153,8 +157,11 @@ class Ranges:
         for delivery in kept.range.read(after, until, payload_max):
             count += delivery.count
             yield delivery
+            del delivery
             if kept.given_up:
                 raise GivenUp
+        if kept.given_up:
+            raise GivenUp
         kept.unread -= count
         if kept.unread <= 0:
             self._give_up(kept)
@@ -201,8 +208,10 @@ class Ranges:
 
     def _keep(self, key: StreamKey, account: Account, found: PinnedRange) -> None:
         """What is kept was charged while it was read."""
-        timer = asyncio.get_running_loop().call_later(self.limits.kept_s, self._expire, found)
-        self._kept.append(_Kept(account, key, found, found.count, timer))
+        deliveries = list(found.deliveries)
+        kept = replace(found, deliveries=deliveries)
+        timer = asyncio.get_running_loop().call_later(self.limits.kept_s, self._expire, kept)
+        self._kept.append(_Kept(account, key, kept, deliveries, found.held_bytes, found.count, timer))
 
     def _charge(self, account: Account, size: int) -> bool:
         """Counts what a plan has read, at the cost of older ranges. False when it must end: nothing older is left."""
@@ -232,7 +241,8 @@ class Ranges:
         kept.given_up = True
         kept.timer.cancel()
         self._kept.remove(kept)
-        self._release(kept.account, kept.range.size)
+        kept.deliveries.clear()
+        self._release(kept.account, kept.bytes)
 
 
 async def _read(
@@ -253,7 +263,7 @@ async def _read(
             return found, error
         if delivery is not None:
             found.append(delivery)
-            if not charge(delivery.size):
+            if not charge(held_bytes(delivery)):
                 break
         elif reached or (wanted.until is not None and not wanted.until.is_after(reader.place)):
             break

@@ -104,6 +104,11 @@ class RequestChecks:
             self._known.put(name, tenant, verdict)
         return verdict.text
 
+    @property
+    def held_bytes(self) -> int:
+        """Pipelines that wait, and remembered verdicts."""
+        return self._known.size + self._waiting_bytes.total()
+
     async def close(self) -> None:
         """Ends the process; who waits gets INTERNAL."""
         await self._process.close()
@@ -179,10 +184,8 @@ class KnownVerdicts:
         self._known: OrderedDict[bytes, tuple[str, Verdict]] = OrderedDict()
         self._by_tenant: dict[str, OrderedDict[bytes, None]] = {}
         self._bytes: Counter[str] = Counter()
-
-    @property
-    def size(self) -> int:
-        return self._bytes.total()
+        self.size = 0
+        """Of all, in bytes."""
 
     def get(self, name: bytes) -> Verdict | None:
         found = self._known.get(name)
@@ -199,6 +202,7 @@ class KnownVerdicts:
         mine = self._by_tenant.setdefault(tenant, OrderedDict())
         mine[name] = None
         self._bytes[tenant] += verdict.size
+        self.size += verdict.size
         while self._bytes[tenant] > self._most_of_tenant:
             self._drop(next(iter(mine)))
         while self.size > self._most:
@@ -207,6 +211,7 @@ class KnownVerdicts:
     def _drop(self, name: bytes) -> None:
         tenant, verdict = self._known.pop(name)
         self._bytes[tenant] -= verdict.size
+        self.size -= verdict.size
         del self._by_tenant[tenant][name]
         if not self._by_tenant[tenant]:
             del self._by_tenant[tenant]

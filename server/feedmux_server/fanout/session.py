@@ -17,9 +17,10 @@ from feedmux_server.core.position import PositionEncoder
 from feedmux_server.core.resume_token import Given, ResumeToken
 from feedmux_server.core.shared_stream import SharedStream, StreamState
 from feedmux_server.core.stream_key import StreamKey
-from feedmux_server.core.subscriber import Delivery, Ended, JoinPoint, NeedsRender, Subscriber
+from feedmux_server.core.subscriber import Delivery, Ended, JoinPoint, NeedsRender, NeedsRoom, Subscriber
 from feedmux_server.fanout.allowance import Allowance
 from feedmux_server.fanout.hub import Hub
+from feedmux_server.fanout.outbox import Outbox
 from feedmux_server.fanout.rendering import Ticket
 from feedmux_server.fanout.signal import Signal
 from feedmux_server.telemetry.observer import NO_SESSION, SessionObserver
@@ -31,6 +32,7 @@ CONTINUE_PAUSE_S = 0.05
 SHUTTING_DOWN = "the server is shutting down; reconnect"
 AGED = "the session has reached its age (limits.connection_age_s of the server); reconnect"
 _NOT_HELD_S = float("inf")
+_UNTIL_WOKEN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,7 @@ class Session:
         self._signal = Signal()
         self._subscriber: Subscriber | None = None
         self._allowance: Allowance | None = None
+        self._outbox: Outbox | None = None
         self._rendering: Ticket | None = None
         """What it waits for while the next chunk has no view in its format."""
         self._commits: Commits | None = None
@@ -159,6 +162,7 @@ class Session:
         """Joins the feed. To be ended with `close`."""
         self._commits = commits
         self._allowance = Allowance(self._hub.accounts.of(tenant), self._signal.set, holds=durable)
+        self._outbox = Outbox(self._hub.memory.unsent, tenant, payload_max, self._signal.set)
         self._subscriber = self._hub.subscriber(
             self._key,
             tenant,
@@ -199,6 +203,8 @@ class Session:
             self._subscriber = None
         if self._allowance is not None:
             self._allowance.close()
+        if self._outbox is not None:
+            self._outbox.close()
 
     # What the client and others do. None of these awaits.
 
@@ -215,7 +221,9 @@ class Session:
             self._signal.set()
 
     def written(self, delivery: Delivery) -> None:
-        """A delivery was given to gRPC."""
+        """HTTP/2 has taken a delivery."""
+        if self._outbox is not None:
+            self._outbox.written()
         stream = self._subscriber.stream if self._subscriber is not None else None
         self._observer.sent(
             delivery.first_sequence + delivery.count - 1,
@@ -258,7 +266,11 @@ class Session:
     # The listener of commits.
 
     def committed(self, delivery_sequence: int, position: bytes) -> None:
-        self.notice(CommittedMark(delivery_sequence, position))
+        mark = CommittedMark(delivery_sequence, position)
+        if self._marks and isinstance(self._marks[-1], CommittedMark):
+            self._marks[-1] = mark  # a client that does not read gathers none of them
+        else:
+            self.notice(mark)
 
     def fenced(self, cause: str) -> None:
         self.fail(FeedmuxError(ErrorReason.FENCED, "the session lost its subscription", {"cause": cause}))
@@ -312,16 +324,22 @@ class Session:
 
     async def _take(self) -> tuple[Delivery | NeedsRender | Ended | None, float]:
         """What comes next, when it is this tenant's turn; with how long its quotas hold it back."""
-        subscriber, allowance, turns = self.subscriber, self._allowance, self._hub.turns
+        subscriber, allowance, outbox, turns = self.subscriber, self._allowance, self._outbox, self._hub.turns
         assert allowance is not None
+        assert outbox is not None
         if subscriber.has_next:
             held_s = allowance.wait_s(time.monotonic())
             if held_s > 0:
                 return None, held_s
             if turns.crowded:
                 await turns.wait(subscriber.tenant)
+        subscriber.payload_max, subscriber.event_max = outbox.limits()
         taken = subscriber.take()
+        if isinstance(taken, NeedsRoom):
+            outbox.wait()
+            return None, _UNTIL_WOKEN_S
         if isinstance(taken, Delivery):
+            outbox.hold(outbox.cost(taken.wire_size))
             turns.spend(taken.size)
             allowance.sent(taken, time.monotonic())
         return taken, _NOT_HELD_S

@@ -62,8 +62,12 @@ class Look:
         survey.add(metrics.READY, self.ready())
         survey.add(metrics.SESSION_LIMIT, self.sessions_max)
         survey.add(metrics.TRAILING_LIMIT, limits.trailing_max)
-        survey.add(metrics.MEMORY, self.hub.memory_bytes, "rings")
-        survey.add(metrics.MEMORY_LIMIT, limits.memory_bytes_max, "rings")
+        memory = self.hub.memory
+        beside_rings = memory.beside_rings
+        for part, size in {"rings": memory.rings.bytes, **beside_rings}.items():
+            survey.add(metrics.MEMORY, size, part)
+        for part, most in memory.limits.items():
+            survey.add(metrics.MEMORY_LIMIT, most, part)
         survey.add(metrics.MEMORY, self.ranges.kept_bytes, "kept")
         survey.add(metrics.MEMORY_LIMIT, self.ranges.limits.kept_bytes_max, "kept")
         survey.add(metrics.COMMITS_WAITING, self.batcher.waiting)

@@ -2,7 +2,8 @@
 
 It opens on a cursor of its own, so that MongoDB judges the feed and its start, and becomes a view when a wide stream
 of its group covers its place. It goes back to a cursor of its own, at its place, when an event comes that means more to
-the narrow feed than to the wide one, when its subscribers take less than comes, or when the wide stream ends. Up the
+the narrow feed than to the wide one, when its subscribers take less than comes or the memory for what they have not
+taken is needed, or when the wide stream ends. Up the
 data path: `fanout.wide_stream`, `source.reader`; down: `fanout.pump`.
 """
 
@@ -12,8 +13,10 @@ from feedmux_server.core.chunk import cut_batch
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.narrowing import narrowing_of
 from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.core.rings import Rings
 from feedmux_server.core.stream_key import StreamKey
 from feedmux_server.core.wide_plan import group_of
+from feedmux_server.fanout.inbox import Inbox
 from feedmux_server.fanout.signal import Signal
 from feedmux_server.fanout.wide_stream import WideStream
 from feedmux_server.source.reader import Batch, ChangeStreamReader, Failed, ReadLimits
@@ -40,6 +43,7 @@ class ViewReader:
         limits: ReadLimits,
         inbox_bytes_max: int,
         wide_streams: WideStreams,
+        rings: Rings | None = None,
     ) -> None:
         """`inbox_bytes_max`: events of the view that wait for its pump; with more it reads MongoDB on its own.
 
@@ -54,14 +58,11 @@ class ViewReader:
         self._group = group_of(key)  # a hash over all options: not for each batch
         self._narrow = narrow
         self._limits = limits
-        self._inbox_bytes_max = inbox_bytes_max
         self._wide_streams = wide_streams
         self._wide: WideStream | None = None
         self._is_open = False
         self._entered = False
-        self._inbox: list[bytes] = []
-        self._inbox_bytes = 0
-        self._read_time_s = 0.0
+        self._inbox = Inbox(inbox_bytes_max, rings or Rings(), self._overflowed)
         self._turn_at: ResumeToken | None = None
         self._signal = Signal()
 
@@ -107,7 +108,6 @@ class ViewReader:
         self._is_open = False
         self._detach()
         self._inbox.clear()
-        self._inbox_bytes = 0
         self._turn_at = None
         if self._entered:
             self._entered = False
@@ -116,12 +116,7 @@ class ViewReader:
 
     def offer(self, data: bytes, read_time_s: float) -> None:
         """Called by the wide stream."""
-        if not self._inbox:
-            self._read_time_s = read_time_s
-        self._inbox.append(data)
-        self._inbox_bytes += len(data)
-        if self._inbox_bytes > self._inbox_bytes_max:
-            self._detach()
+        self._inbox.put(data, read_time_s)
         self._signal.set()
 
     def turn(self, place: ResumeToken) -> None:
@@ -143,8 +138,7 @@ class ViewReader:
         # A native start is MongoDB's to judge until an event has come.
         if not batch.exhausted and not narrow.is_behind and narrow.is_open and narrow.at.native is None:
             wide = self._wide_streams.of(self._group)
-            if wide is not None and wide.attach(self, narrow.at.place):
-                self._wide = wide
+            if wide is not None and self._attach(wide):
                 await narrow.close()
         return batch
 
@@ -158,11 +152,9 @@ class ViewReader:
         if passed is not None and not passed.is_after(place):
             passed = None
         self._turn_at = None
-        data = b"".join(self._inbox)
-        self._inbox.clear()
-        self._inbox_bytes = 0
+        read_time_s, data = self._inbox.read_time_s, self._inbox.take()
         bytes_max = self._limits.chunk_bytes_max
-        chunks = cut_batch(data, place, passed, self._read_time_s, bytes_max=bytes_max) if data else []
+        chunks = cut_batch(data, place, passed, read_time_s, bytes_max=bytes_max) if data else []
         newest = chunks[-1].end if chunks else passed
         if newest is not None:
             narrow.go_on_from(newest)
@@ -174,9 +166,23 @@ class ViewReader:
             return
         if wanted is None:
             self._detach()
-        elif wanted.attach(self, self._narrow.at.place):
+        elif self._attach(wanted) or self._wide is None:
             wide.detach(self)
-            self._wide = wanted
+
+    def _attach(self, wide: WideStream) -> bool:
+        """Becomes a view of `wide`. Else it stays what it is, or lets go of all, where its inbox is too small."""
+        before, self._wide = self._wide, wide
+        if wide.attach(self, self._narrow.at.place):
+            return True
+        if self._wide is not None:
+            self._wide = before
+        return False
+
+    def _overflowed(self) -> None:
+        """The inbox is given up: all that it held comes again on a cursor of its own."""
+        self._detach()
+        self._turn_at = None
+        self._signal.set()
 
     def _detach(self) -> None:
         wide, self._wide = self._wide, None

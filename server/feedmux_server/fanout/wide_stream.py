@@ -17,11 +17,12 @@ from typing import Protocol
 from feedmux_server.core.backoff import Backoff
 from feedmux_server.core.chunk import Chunk
 from feedmux_server.core.feed import Scope
+from feedmux_server.core.memory import Memory
 from feedmux_server.core.namespaces import NamespaceIndex, runs
 from feedmux_server.core.narrowing import Narrowing
+from feedmux_server.core.quota import UNLIMITED
 from feedmux_server.core.replay_buffer import ReplayBuffer, RingLimits
 from feedmux_server.core.resume_token import ResumeToken
-from feedmux_server.core.rings import Rings
 from feedmux_server.core.stream_key import StreamKey
 from feedmux_server.source.reader import ChangeStreamReader, Failed
 from feedmux_server.telemetry.observer import NOBODY, Observer, Trace
@@ -70,10 +71,11 @@ class WideStream:
         start: ResumeToken,
         limits: WideStreamLimits,
         observer: Observer = NOBODY,
-        rings: Rings | None = None,
+        memory: Memory | None = None,
     ) -> None:
         self.key = key
-        self.ring = ReplayBuffer(start, limits.ring, rings)
+        self._memory = memory or Memory(UNLIMITED)
+        self.ring = ReplayBuffer(start, limits.ring, self._memory.rings)
         self.away_since_s: float | None = None
         self.failure: Failed | None = None
         """MongoDB's last, until it answers again."""
@@ -85,9 +87,6 @@ class WideStream:
         self._reader = reader
         self._observer = observer
         self._trace: Trace = None
-        self._indexes: dict[int, NamespaceIndex] = {}
-        self._indexed_from = 0
-        """Chunks before it have left the ring, and their indexes with them."""
         self._ahead: dict[View, ResumeToken] = {}
         """Views whose place this stream has not reached yet: what comes before it is not for them."""
         self._views: defaultdict[Scope, set[View]] = defaultdict(set)
@@ -124,7 +123,8 @@ class WideStream:
         return ResumeToken.high_water_mark(newest.cluster_time, newest.version)
 
     def attach(self, view: View, at: ResumeToken) -> bool:
-        """Feeds a view from a place on. False where the ring no longer has it, or a turn lies at it or behind it."""
+        """Feeds a view from a place on. False where the ring no longer has it, or a turn lies at it or behind it, or
+        the view has let go meanwhile."""
         ring = self.ring
         if self.ended or not self.has_cursor or at.version != ring.newest.version or ring.oldest.is_after(at):
             return False
@@ -149,6 +149,8 @@ class WideStream:
         self._views[view.scope].add(view)
         for data, read_time_s in offers:
             view.offer(data, read_time_s)
+            if view not in self._views.get(view.scope, ()):
+                return False  # it was more than the view's inbox holds
         return True
 
     def _is_at_a_change(self, at: ResumeToken) -> bool:
@@ -224,14 +226,12 @@ class WideStream:
             self.events_read += chunk.count
             self._dispatch(ring.next_seq - 1)
         ring.trim(first)
-        for seq in range(self._indexed_from, ring.first_seq):
-            self._indexes.pop(seq, None)
-        self._indexed_from = ring.first_seq
         if post_batch is not None:
             ring.advance(post_batch)
         for view in [view for view, place in self._ahead.items() if not place.is_after(ring.newest)]:
             del self._ahead[view]
         if chunks:
+            self._memory.grew(sum(chunk.size_bytes for chunk in chunks))
             self._observer.batch_in_ring(self.scope.source, chunks[0].read_time_s)
 
     def _dispatch(self, seq: int) -> None:
@@ -271,9 +271,11 @@ class WideStream:
         self.events_taken += len(taken)
 
     def _index(self, seq: int) -> NamespaceIndex:
-        index = self._indexes.get(seq)
-        if index is None:
-            index = self._indexes[seq] = NamespaceIndex(self.ring[seq])
+        chunk = self.ring[seq]
+        index = chunk.index
+        if not isinstance(index, NamespaceIndex):
+            index = chunk.index = NamespaceIndex(chunk)
+            self.ring.grew(index.size_bytes)
         return index
 
     def _attached(self) -> Iterator[View]:

@@ -15,8 +15,8 @@ from functools import partial
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed import Scope
+from feedmux_server.core.memory import Memory
 from feedmux_server.core.resume_token import ResumeToken
-from feedmux_server.core.rings import Rings
 from feedmux_server.core.stream_key import StreamKey, stream_key
 from feedmux_server.core.subscriber import JoinPoint
 from feedmux_server.core.wide_plan import WideLimits, WidePlan, group_of
@@ -58,9 +58,9 @@ class WideStreams:
         limits: WideLimits,
         stream_limits: WideStreamLimits,
         read_limits: ReadLimits,
-        rings: Rings | None = None,
+        memory: Memory | None = None,
     ) -> None:
-        self._rings = rings
+        self._memory = memory
         self.plan = WidePlan(limits)
         self._sources = sources
         self._tasks = tasks
@@ -139,7 +139,7 @@ class WideStreams:
             if run is None or run.task is not asyncio.current_task():
                 return
             reader = ChangeStreamReader(source, key, JoinPoint(start), self._read_limits)
-            run.stream = WideStream(key, reader, start, self._stream_limits, source.observer, self._rings)
+            run.stream = WideStream(key, reader, start, self._stream_limits, source.observer, self._memory)
             run.seen = (time.monotonic(), 0, 0)
             await run.stream.run()
         except FeedmuxError as error:

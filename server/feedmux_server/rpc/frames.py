@@ -44,7 +44,7 @@ class Framer:
         return self._message_bytes_max - FRAME_BYTES
 
     def frames(self, output: Output) -> Iterator[bytes]:
-        """The messages for one output: one, or the fragments of a large event."""
+        """The messages for one output: one, or the fragments of a large event. A delivery gives up its events."""
         if isinstance(output, Delivery):
             if output.wire_size > self.payload_max:
                 yield from self._fragments(output)
@@ -63,9 +63,10 @@ class Framer:
             cluster_time=cluster_time(end.cluster_time),
             read_time=timestamp(delivery.read_time_s),
         ).SerializeToString()
+        parts, delivery.parts = delivery.parts, ()
         events_head = _BSON_TAG + varint(delivery.wire_size) if self._is_bson else b""
         size = len(head) + len(events_head) + delivery.wire_size
-        return b"".join((_BATCH_TAG, varint(size), head, events_head, *delivery.parts))
+        return b"".join((_BATCH_TAG, varint(size), head, events_head, *parts))
 
     def _fragments(self, delivery: Delivery) -> Iterator[bytes]:
         """One event in pieces. `take` gives an event that exceeds the message alone."""

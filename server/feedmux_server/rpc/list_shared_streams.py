@@ -79,8 +79,8 @@ class ListSharedStreams:
                 shared_streams=sum(len(each.streams.streams) for each in service.hub.keyed()),
                 cursors=service.hub.cursors,
                 subscribers=len(service.live),
-                memory_bytes=service.hub.memory_bytes,
-                memory_bytes_max=service.hub.limits.memory_bytes_max,
+                memory_bytes=service.hub.memory.bytes,
+                memory_bytes_max=service.hub.memory.bytes_max,
             )
         )
         return response.SerializeToString()

@@ -3,7 +3,7 @@
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import subscriptions_pb2
@@ -15,18 +15,23 @@ from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.core.stream_key import StreamKey
 from feedmux_server.core.subscriber import BSON, Delivery, JoinPoint
 from feedmux_server.fanout.allowance import Allowance
+from feedmux_server.fanout.outbox import Outbox
 from feedmux_server.fanout.range_reader import RangeReader
-from feedmux_server.fanout.ranges import GivenUp
+from feedmux_server.fanout.ranges import PIECE_BYTES_MAX, GivenUp
 from feedmux_server.fanout.signal import Signal
+from feedmux_server.fanout.turns import Turns
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.frames import Framer
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import Context
 from feedmux_server.rpc.watch import WINDOW_BYTES, WINDOW_EVENTS
+from feedmux_server.tenants.model import Identity
 
 CHECK_EVERY_S = 5.0
 """A long range ends with the credential or the grant that it was asked under."""
 _LOOK_EVERY_S = 60.0
+_BESIDE_BYTES = 2 * PIECE_BYTES_MAX
+"""What a call holds beside its message: the piece of the range that it is from, and the piece's part in the range."""
 
 
 class ReadRange:
@@ -52,28 +57,40 @@ class ReadRange:
                 ErrorReason.MESSAGE_INVALID, "until lies before after", {"field": "until"}, field="until"
             )
         framer = Framer(starts.encoder(), BSON, message_bytes_max)
-        checked_s = time.monotonic()
         account, signal = service.hub.accounts.of(tenant), Signal()
-        async with service.hub.holding(tenant, key):
-            allowance = Allowance(account, signal.set, holds=False)
-            try:
-                async with aclosing(self._deliveries(key, tenant, after, until, framer.payload_max)) as deliveries:
-                    async for delivery in deliveries:
-                        began_s = time.monotonic()
-                        if began_s > checked_s + CHECK_EVERY_S:
-                            service.check_holds(identity, feed, key)
-                            checked_s = began_s
-                        while (held_s := allowance.wait_s(time.monotonic())) > 0:
-                            await signal.wait(held_s)
-                        allowance.held_back(time.monotonic() - began_s)
-                        if service.hub.turns.crowded:
-                            await service.hub.turns.wait(tenant)
-                        service.hub.turns.spend(delivery.size)
-                        allowance.sent(delivery, time.monotonic())
-                        for frame in framer.frames(delivery):
-                            await context.write(frame)
-            finally:
-                allowance.close()
+        with service.keeping(feed):
+            async with service.hub.holding(tenant, key):
+                allowance = Allowance(account, signal.set, holds=False)
+                outbox = Outbox(service.hub.memory.unsent, tenant, framer.payload_max, signal.set)
+                call = _Call(identity, feed, key, until, allowance, outbox, signal, framer, context)
+                try:
+                    needed: int | None = call.usual_bytes
+                    while needed is not None:
+                        await call.room(needed)
+                        needed = await self._pass(call, call.after or after, needed)
+                finally:
+                    allowance.close()
+                    outbox.close()
+
+    async def _pass(self, call: "_Call", after: JoinPoint, held: int) -> int | None:
+        """Sends what comes after `after`, with `held` bytes of room to begin with. None when that is all, else how much
+        room there has to be before it is read again: no call waits for room with events in its hands."""
+        service, outbox, tenant = self._service, call.outbox, call.identity.tenant
+        async with aclosing(self._deliveries(call.key, tenant, after, call.until, call.payload_max)) as deliveries:
+            while (delivery := await anext(deliveries, None)) is not None:
+                size = max(delivery.wire_size, _BESIDE_BYTES) + outbox.cost(delivery.wire_size)
+                if size > held and not call.holds_instead(size):
+                    return size
+                now_s = time.monotonic()
+                if now_s > call.checked_s + CHECK_EVERY_S:
+                    service.check_holds(call.identity, call.feed, call.key)
+                    call.checked_s = now_s
+                await call.send(service.hub.turns, delivery)
+                del delivery
+                held = call.usual_bytes
+                if not call.holds_instead(held):
+                    return held
+        return None
 
     async def _feed(self, request: wire.ReadRangeRequest, tenant: str) -> FeedSpec:
         match request.WhichOneof("target"):
@@ -91,14 +108,14 @@ class ReadRange:
     async def _deliveries(
         self, key: StreamKey, tenant: str, after: JoinPoint, until: ResumeToken, payload_max: int
     ) -> AsyncGenerator[Delivery, None]:
+        """What is kept, and the rest from MongoDB. Their numbers are for the caller to give."""
         kept = self._service.ranges.read(key, tenant, after.place, until, payload_max)
-        sent = 0
         if kept is not None:
             try:
                 for delivery in kept:
-                    sent += delivery.count
                     after = JoinPoint(delivery.end, exact=True)
                     yield delivery
+                    del delivery
                 return
             except GivenUp:
                 pass  # the rest from MongoDB
@@ -108,7 +125,67 @@ class ReadRange:
             while until.is_after(reader.place) and not reader.passed:
                 found = await reader.next(time.monotonic() + _LOOK_EVERY_S, until=until)
                 if found is not None:
-                    yield replace(found, first_sequence=sent + found.first_sequence)
-                    reader.grant(found.count, found.size)
+                    count, size = found.count, found.size
+                    yield found
+                    del found
+                    reader.grant(count, size)
         finally:
             reader.close()
+
+
+@dataclass(slots=True)
+class _Call:
+    """One call, and how far it has come."""
+
+    identity: Identity
+    feed: FeedSpec
+    key: StreamKey
+    until: ResumeToken
+    allowance: Allowance
+    outbox: Outbox
+    signal: Signal
+    framer: Framer
+    context: Context
+    checked_s: float = field(default_factory=time.monotonic)
+    after: JoinPoint | None = None
+    """Behind what was sent last."""
+    sent: int = 0
+    """Events."""
+
+    @property
+    def payload_max(self) -> int:
+        return min(self.framer.payload_max, PIECE_BYTES_MAX)
+
+    @property
+    def usual_bytes(self) -> int:
+        """What it holds with a message, unless that is of one large event."""
+        return _BESIDE_BYTES + self.outbox.cost(self.payload_max)
+
+    async def room(self, size: int) -> None:
+        """Waits until it may hold so much, and holds it."""
+        while not self.holds_instead(size):
+            self.outbox.wait()
+            await self.signal.wait(_LOOK_EVERY_S)
+
+    def holds_instead(self, size: int) -> bool:
+        """Holds so much and no more what it held; or nothing, where there is no room for it."""
+        self.outbox.written()
+        if not self.outbox.fits(size):
+            return False
+        self.outbox.hold(size)
+        return True
+
+    async def send(self, turns: Turns, delivery: Delivery) -> None:
+        """Writes a delivery when its tenant's quotas and turn allow."""
+        allowance, began_s = self.allowance, time.monotonic()
+        while (held_s := allowance.wait_s(time.monotonic())) > 0:
+            await self.signal.wait(held_s)
+        allowance.held_back(time.monotonic() - began_s)
+        if turns.crowded:
+            await turns.wait(self.identity.tenant)
+        turns.spend(delivery.size)
+        allowance.sent(delivery, time.monotonic())
+        for frame in self.framer.frames(replace(delivery, first_sequence=self.sent + 1)):
+            await self.context.write(frame)
+        self.sent += delivery.count
+        self.after = JoinPoint(delivery.end, exact=True)

@@ -40,6 +40,8 @@ BYTES_PER_REQUEST = 8 * 1024
 """Of a request count as one more of the quota `requests_per_s`; …"""
 CPU_S_PER_REQUEST = 0.005
 """… and so do as many seconds of checking it."""
+REQUEST_COPIES = 3
+"""A call that lasts keeps its pipeline about so often: as it was sent, as it was checked, and for MongoDB."""
 _SESSIONS_AT_ONCE = 256
 UNSENT_S = 10.0
 """A session that is to end and whose client does not read is cut off after this long."""
@@ -146,7 +148,7 @@ class Service:
         asked, policy = apply_grants(self.grants_of(tenant), spec)
         self.hub.source(spec.scope.source)
         self.hub.accounts.of(tenant).check_pipeline(len(spec.pipeline))
-        return stream_key(asked, policy)
+        return self.hub.one_of(stream_key(asked, policy))
 
     def grants_of(self, tenant: str) -> Grants:
         return self.grants.get(tenant, ())
@@ -242,6 +244,24 @@ class Service:
         finally:
             self.streams -= 1
             account.close_stream()
+
+    @contextmanager
+    def keeping(self, feed: FeedSpec) -> Iterator[None]:
+        """Counts what a stream's request holds while it lasts. Raises QUOTA_EXCEEDED."""
+        tenant, pool = self.caller().tenant, self.hub.memory.requests
+        size = REQUEST_COPIES * (len(feed.pipeline) + len(feed.collation) + len(feed.comment))
+        if size > pool.room(tenant):
+            raise FeedmuxError(
+                ErrorReason.QUOTA_EXCEEDED,
+                "the pipelines of open streams fill the memory for them; send shorter ones, or fewer",
+                {"quota": "requests_memory"},
+                retry_after_s=5.0,
+            )
+        held = pool.hold(tenant, size)
+        try:
+            yield
+        finally:
+            held.release()
 
     @contextmanager
     def calling(self) -> Iterator[None]:

@@ -34,34 +34,35 @@ async def listed(service: Service, live: LiveSession) -> AsyncIterator[None]:
     await service.hub.make_room(live.tenant, live.key)
     service.check_draining()
     service.check_granted(live)
-    account = service.hub.accounts.of(live.tenant)
-    account.open_feed(live.key)
-    name = next(_ids)
-    service.enter(name, live)
-    aging: asyncio.TimerHandle | None = None
-    if service.connection_age_s:
-        age_s = service.connection_age_s * random.uniform(*AGE_SPREAD)
-        aging = asyncio.get_running_loop().call_later(age_s, live.session.drain, service.drain_s, AGED)
-    outcome = "CANCELLED"
-    try:
-        yield
-        outcome = "OK"
-    except FeedmuxError as error:
-        outcome = error.reason.value
-        raise
-    except asyncio.CancelledError:
-        if not live.cut_off or live.session.end_error is None or live.task is None:
+    with service.keeping(live.feed):
+        account = service.hub.accounts.of(live.tenant)
+        account.open_feed(live.key)
+        name = next(_ids)
+        service.enter(name, live)
+        aging: asyncio.TimerHandle | None = None
+        if service.connection_age_s:
+            age_s = service.connection_age_s * random.uniform(*AGE_SPREAD)
+            aging = asyncio.get_running_loop().call_later(age_s, live.session.drain, service.drain_s, AGED)
+        outcome = "CANCELLED"
+        try:
+            yield
+            outcome = "OK"
+        except FeedmuxError as error:
+            outcome = error.reason.value
             raise
-        live.task.uncancel()
-        outcome = live.session.end_error.reason.value
-        raise live.session.end_error from None
-    finally:
-        if aging is not None:
-            aging.cancel()
-        service.hub.observer.session_ended(live.tenant, outcome)
-        live.session.close()
-        service.leave(name)
-        account.close_feed(live.key)
+        except asyncio.CancelledError:
+            if not live.cut_off or live.session.end_error is None or live.task is None:
+                raise
+            live.task.uncancel()
+            outcome = live.session.end_error.reason.value
+            raise live.session.end_error from None
+        finally:
+            if aging is not None:
+                aging.cancel()
+            service.hub.observer.session_ended(live.tenant, outcome)
+            live.session.close()
+            service.leave(name)
+            account.close_feed(live.key)
 
 
 def opened_message(

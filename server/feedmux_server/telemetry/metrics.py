@@ -104,12 +104,16 @@ MEMORY: Final = Metric(
     "feedmux.memory.usage",
     _U,
     "By",
-    "Bytes held by the rings and beside them for delivery, and by ranges not read yet.",
+    "Bytes held by the rings, by messages that clients have not taken (`unsent`), for events that are not"
+    " acknowledged, for the requests of open streams, by renderings, by caches of checks and of policies, and by ranges"
+    " that are not read yet (`kept`).",
     (PART,),
 )
 MEMORY_LIMIT: Final = Metric(
-    "feedmux.memory.limit", _G, "By", "The bound of each: limits.memory_bytes, limits.kept_bytes.", (PART,)
-)
+    "feedmux.memory.limit", _G, "By",
+    "The bound of each: parts of limits.memory_bytes, of which the rings may have what the others leave, and"
+    " limits.kept_bytes. Caches have none.", (PART,),
+)  # fmt: skip
 PROCESS_MEMORY: Final = Metric("process.memory.usage", _U, "By", "Resident memory of the process.")
 PROCESS_CPU: Final = Metric("process.cpu.time", _C, "s", "CPU time of the process, all threads.")
 LOOP_LAG: Final = Metric(

@@ -1,0 +1,57 @@
+"""Events that a wide stream has for a view, and that the view's pump has not taken yet."""
+
+from collections.abc import Callable
+
+from feedmux_server.core.rings import NOT_HELD, Rings
+
+_OFFER_BYTES = 64
+"""What a piece costs beside its events."""
+
+
+class Inbox:
+    """Of one view. It is given up as a whole: behind events that are gone the rest would be a gap."""
+
+    __slots__ = ("_given_up", "_pieces", "_rings", "bytes", "bytes_max", "read_time_s", "size_class")
+
+    def __init__(self, bytes_max: int, rings: Rings, given_up: Callable[[], None]) -> None:
+        """`given_up` is called when it holds more than `bytes_max`, or the memory is needed."""
+        self.bytes = 0
+        self.bytes_max = bytes_max
+        self.size_class = NOT_HELD
+        """For `Rings`."""
+        self.read_time_s = 0.0
+        """When the first of the events was read."""
+        self._pieces: list[bytes] = []
+        self._rings = rings
+        self._given_up = given_up
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def put(self, data: bytes, read_time_s: float) -> None:
+        if not self._pieces:
+            self.read_time_s = read_time_s
+        self._pieces.append(data)
+        size = len(data) + _OFFER_BYTES
+        self.bytes += size
+        self._rings.changed(self, size)
+        if self.bytes > self.bytes_max:
+            self.drop_oldest()
+
+    def take(self) -> bytes:
+        """All events, one behind the other."""
+        data = b"".join(self._pieces)
+        self.clear()
+        return data
+
+    def clear(self) -> int:
+        """The bytes set free."""
+        self._pieces.clear()
+        size, self.bytes = self.bytes, 0
+        self._rings.changed(self, -size)
+        return size
+
+    def drop_oldest(self) -> int:
+        size = self.clear()
+        self._given_up()
+        return size
