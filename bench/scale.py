@@ -134,6 +134,8 @@ class IdleReader:
         await asyncio.get_running_loop().create_future()
         raise AssertionError("unreachable")
 
+    def hurry(self) -> None: ...
+
     async def close(self) -> None:
         self.is_open = self.has_cursor = False
 

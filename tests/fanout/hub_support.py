@@ -79,6 +79,8 @@ class LogReader:
         chunks = cut_batch(b"".join(new), place, end, 0.0, bytes_max=self._chunk_bytes)
         return Batch(chunks, end, exhausted=False)
 
+    def hurry(self) -> None: ...
+
     async def close(self) -> None:
         self.is_open = False
 
@@ -87,6 +89,7 @@ class LogReader:
 class World:
     hub: Hub
     logs: dict[StreamKey, Log]
+    sessions: list[Session] = field(default_factory=list)
 
     def feed(self, name: str) -> tuple[StreamKey, Log]:
         """The feed of a database of that name."""
@@ -111,6 +114,7 @@ class World:
         at = JoinPoint(mark(after), exact=True)
         session.begin(tenant, at, durable=durable, payload_max=framer.payload_max, wire_format=wire_format)
         session.grant(100_000, credit)
+        self.sessions.append(session)
         return Client(session, framer, wire_format)
 
     def evict(self) -> bool:
@@ -199,8 +203,11 @@ async def world(
             await hub.renderer.close()
 
     running = asyncio.create_task(run())
+    made = World(await ready, logs)
     try:
-        yield World(await ready, logs)
+        yield made
     finally:
+        for session in made.sessions:  # one that a failed test has left would open streams for good
+            session.close()
         done.set_result(None)
         await running

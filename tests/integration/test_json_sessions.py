@@ -226,7 +226,15 @@ async def test_everybody_gets_the_events_of_their_own_feed_whatever_happens(
 
 
 async def test_chunks_at_addresses_used_again_bring_nobody_anothers_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sessions of one tenant are cancelled while they wait; another's chunks come to stand where theirs stood."""
+    for _ in range(20):
+        if await _addresses_are_used_again(monkeypatch):
+            return
+    raise AssertionError("no address was used again: the test shows nothing")
+
+
+async def _addresses_are_used_again(monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Sessions of one tenant are cancelled while they wait; another's chunks come to stand where theirs stood, which is
+    for the memory's allocator to decide."""
     async with world(monkeypatch) as here:
         theirs, their_log = here.feed("theirs")
         mine, my_log = here.feed("mine")
@@ -260,13 +268,14 @@ async def test_chunks_at_addresses_used_again_bring_nobody_anothers_events(monke
             while sum(map(len, rings_of(here.hub))) < 100:
                 await asyncio.sleep(0.01)
         (ring,) = rings_of(here.hub)
-        assert any(id(ring[seq]) in used for seq in range(100)), "no address was used again: the test shows nothing"
+        again = any(id(ring[seq]) in used for seq in range(100))
         os.kill(pid, signal.SIGCONT)
         async with asyncio.timeout(60):
             await asyncio.gather(*reading)
         for after, client in enumerate(clients):
             assert numbers(client) == [my_log.base + after + n for n in range(1, len(client.events) + 1)]
             client.close()
+        return again
 
 
 async def test_cancelled_sessions_leave_nothing_in_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
