@@ -86,3 +86,9 @@ def test_admitted_means_all_conditions() -> None:
     assert narrowing.admits(b"insert", b"a")
     assert not narrowing.admits(b"insert", b"b")
     assert not narrowing.admits(b"delete", b"a")
+
+
+@pytest.mark.parametrize(("names", "is_read"), [(2_400, True), (2_700, False)])
+def test_pipelines_of_the_usual_quota_are_read(names: int, is_read: bool) -> None:
+    narrowing = of(match(ns_coll={"$in": [f"collection-{number:04}" for number in range(names)]}))
+    assert (narrowing is not None and len(narrowing.collections or ()) == names) == is_read

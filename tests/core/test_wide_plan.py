@@ -5,9 +5,9 @@ import pytest
 
 from feedmux_server.core.feed import FeedSpec, Scope
 from feedmux_server.core.stream_key import StreamKey, stream_key
-from feedmux_server.core.wide_plan import WideLimits, WidePlan, WideState, group_of, may_be_view
+from feedmux_server.core.wide_plan import WideLimits, WidePlan, WideState, group_of, view_of
 
-LIMITS = WideLimits(feeds_min=4, events_per_s_max=100.0, share_min=0.5, retry_s=60.0)
+LIMITS = WideLimits(feeds_min=4, events_per_s_max=1_000.0, share_min=0.5, retry_s=60.0)
 
 
 def feed(database: str, collection: str = "", **options: object) -> StreamKey:
@@ -59,13 +59,23 @@ def test_options_that_change_what_comes_out_make_groups_of_their_own() -> None:
 
 def test_a_wide_stream_with_too_many_events_of_others_is_given_up_for_a_while() -> None:
     plan = planned(4)
-    plan.measured(GROUP, 10.0, events_per_s=200.0, share=0.6)
-    plan.measured(GROUP, 10.0, events_per_s=90.0, share=0.0)
+    plan.measured(GROUP, 10.0, events_per_s=2_000.0, share=0.6)
+    plan.measured(GROUP, 10.0, events_per_s=900.0, share=0.0)
     assert plan.wanted(GROUP, 10.0)
-    plan.measured(GROUP, 10.0, events_per_s=200.0, share=0.4)
+    plan.measured(GROUP, 10.0, events_per_s=2_000.0, share=0.4)
     assert plan.wanted(GROUP, 69.0) is None
     assert plan.state(GROUP) is WideState.TOO_BUSY
     assert plan.wanted(GROUP, 70.0)
+
+
+def test_many_feeds_are_worth_many_events_of_others() -> None:
+    """What a cursor of its own costs the server for each feed."""
+    plan = planned(40)
+    plan.measured(GROUP, 10.0, events_per_s=2_700.0, share=0.0)
+    plan.measured(GROUP, 10.0, events_per_s=5_000.0, share=0.49)
+    assert plan.wanted(GROUP, 10.0)
+    plan.measured(GROUP, 10.0, events_per_s=2_900.0, share=0.0)
+    assert plan.state(GROUP) is WideState.TOO_BUSY
 
 
 def test_a_refusal_is_tried_again_later() -> None:
@@ -99,4 +109,4 @@ def test_it_can_be_switched_off() -> None:
     ],
 )
 def test_which_feeds_may_be_views(key: StreamKey, may: bool) -> None:
-    assert may_be_view(key) is may
+    assert (view_of(key) is not None) is may

@@ -1,7 +1,8 @@
 """A view and its inbox: what it holds, and that nothing is missing when it has to give that up."""
 
+import asyncio
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import cast
 
 import bson
 import pytest
@@ -9,15 +10,18 @@ import pytest
 from feedmux_server.core.chunk import Chunk
 from feedmux_server.core.feed import FeedSpec, Scope
 from feedmux_server.core.memory import Memory
+from feedmux_server.core.narrowing import EVERYTHING
 from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.core.stream_key import StreamKey, stream_key
 from feedmux_server.core.subscriber import JoinPoint
-from feedmux_server.fanout.view_reader import ViewReader
+from feedmux_server.fanout.view_reader import _IDLE_S, ViewReader
 from feedmux_server.fanout.wide_stream import WideStream, WideStreamLimits
 from feedmux_server.source.reader import Batch, ChangeStreamReader, ReadLimits
 from tests.fanout.test_wide_stream import Open, chunk, event, mark, token
+from tests.virtual_time import in_virtual_time
 
 INBOX_BYTES = 2_000
+AWAIT_S = 0.5
 
 
 @dataclass
@@ -62,16 +66,19 @@ class Place:
     known: Known = field(default_factory=Known)
     narrow: Narrow = field(default_factory=Narrow)
     events: list[int] = field(default_factory=list)
+    watched: bool = False
 
     def __post_init__(self) -> None:
         self.known.wide = self.wide()
         self.view = ViewReader(
             stream_key(FeedSpec(Scope("main", "d", "a"))),
+            EVERYTHING,
             cast(ChangeStreamReader, self.narrow),
-            ReadLimits(max_await_ms=10),
+            ReadLimits(max_await_ms=int(AWAIT_S * 1000)),
             INBOX_BYTES,
             self.known,
             self.memory.rings,
+            lambda: self.watched,
         )
 
     def wide(self) -> WideStream:
@@ -100,8 +107,7 @@ def large(number: int, padding: int) -> Chunk:
     return chunk(token(number - 1), event(number, "insert", "a", pad="x" * padding))
 
 
-@pytest.fixture
-async def place() -> Any:
+async def viewing() -> Place:
     """A view that has just become one."""
     place = Place()
     await place.view.open()
@@ -109,6 +115,11 @@ async def place() -> Any:
     assert place.view.view_of is place.known.wide
     assert not place.narrow.is_open
     return place
+
+
+@pytest.fixture
+async def place() -> Place:
+    return await viewing()
 
 
 async def test_what_waits_is_counted_until_it_is_taken(place: Place) -> None:
@@ -160,6 +171,28 @@ async def test_no_view_of_a_stream_that_has_more_than_its_inbox_holds(place: Pla
     assert place.view.view_of is None
     assert place.narrow.is_open
     assert place.memory.rings.bytes == wide.ring.bytes
+
+
+@in_virtual_time
+async def test_an_idle_view_says_how_far_it_is_when_somebody_waits_for_that() -> None:
+    loop, place = asyncio.get_running_loop(), await viewing()
+
+    async def took() -> float:
+        began_s = loop.time()
+        await place.read()
+        return loop.time() - began_s
+
+    assert [await took() for _ in range(3)] == pytest.approx([AWAIT_S, _IDLE_S, _IDLE_S])
+    place.watched = True
+    assert await took() == pytest.approx(AWAIT_S)
+    place.watched = False
+    reading = asyncio.create_task(took())
+    await asyncio.sleep(1)
+    place.view.hurry()
+    assert await reading == pytest.approx(1)
+    place.publish(1, padding=10)
+    assert [await took() for _ in range(4)] == pytest.approx([0, 0, AWAIT_S, _IDLE_S])
+    assert place.events == [1]
 
 
 async def test_steps_over_to_the_next_wide_stream_or_lets_go_of_both(place: Place) -> None:

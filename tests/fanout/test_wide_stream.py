@@ -35,6 +35,9 @@ class Viewer:
     def turn(self, place: ResumeToken) -> None:
         self.turned_at = place
 
+    def away(self) -> None:
+        raise AssertionError("MongoDB answers")
+
     def lost(self) -> None:
         raise AssertionError("the stream goes on")
 

@@ -26,7 +26,7 @@ from feedmux_server.core.slots import Slots
 from feedmux_server.core.stream_key import StreamKey
 from feedmux_server.core.subscriber import JoinPoint, Subscriber
 from feedmux_server.core.usage import Ledger
-from feedmux_server.core.wide_plan import WideLimits, may_be_view
+from feedmux_server.core.wide_plan import WideLimits, view_of
 from feedmux_server.fanout.pump import Pump, PumpLimits, Reader
 from feedmux_server.fanout.rendering import Renderer
 from feedmux_server.fanout.turns import Turns
@@ -131,10 +131,20 @@ class KeyStreams:
         reader = ChangeStreamReader(
             self.source, self.key, stream.origin, limits.read, lambda: next(iter(stream.account.tenants), "")
         )
-        if not limits.wide.enabled or not may_be_view(self.key):
+        narrowing = view_of(self.key) if limits.wide.enabled else None
+        if narrowing is None:
             return reader
         hub = self._hub
-        return ViewReader(self.key, reader, limits.read, limits.view_inbox_bytes, hub.wide, hub.memory.rings)
+        return ViewReader(
+            self.key,
+            narrowing,
+            reader,
+            limits.read,
+            limits.view_inbox_bytes,
+            hub.wide,
+            hub.memory.rings,
+            lambda: bool(stream.watching),
+        )
 
     def _pump_done(self, stream: SharedStream, task: asyncio.Task[None]) -> None:
         del self.tasks[stream.id]

@@ -65,6 +65,9 @@ class Reader(Protocol):
     async def read(self) -> Batch:
         """Waits for events for a while. Raises as `open` does."""
 
+    def hurry(self) -> None:
+        """A read that waits for events is to say at once how far it has come, where that asks nothing of MongoDB."""
+
     async def close(self) -> None:
         """Never raises for a MongoDB that is away."""
 
@@ -117,7 +120,7 @@ class Pump:
         self._reader: Reader | None = None
         self._failures = 0
         self._not_before_s = 0.0
-        stream.demand_changed = self._demand.set
+        stream.demand_changed = self._demand_changed
 
     @property
     def stream(self) -> SharedStream:
@@ -284,6 +287,12 @@ class Pump:
             await self._reader.close()
             stream.move_to(StreamState.IDLE)
         return True
+
+    def _demand_changed(self) -> None:
+        self._demand.set()
+        stream = self._stream
+        if self._reader is not None and (stream.watching or not stream.subscribers):
+            self._reader.hurry()
 
     async def _wait_demand(self, timeout_s: float) -> bool:
         return await self._demand.wait(timeout_s)

@@ -7,11 +7,12 @@ taken is needed, or when the wide stream ends. Up the
 data path: `fanout.wide_stream`, `source.reader`; down: `fanout.pump`.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 from feedmux_server.core.chunk import cut_batch
 from feedmux_server.core.errors import FeedmuxError
-from feedmux_server.core.narrowing import narrowing_of
+from feedmux_server.core.narrowing import Narrowing
 from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.core.rings import Rings
 from feedmux_server.core.stream_key import StreamKey
@@ -20,6 +21,10 @@ from feedmux_server.fanout.inbox import Inbox
 from feedmux_server.fanout.signal import Signal
 from feedmux_server.fanout.wide_stream import WideStream
 from feedmux_server.source.reader import Batch, ChangeStreamReader, Failed, ReadLimits
+
+_IDLE_S = 8.0
+"""A view without events says so often how far it has come, if nobody waits for that. A thousand of them that said it
+each second cost a seventh of a core. Its place stays young enough to need no turn for reads of history."""
 
 
 class WideStreams(Protocol):
@@ -39,19 +44,17 @@ class ViewReader:
     def __init__(
         self,
         key: StreamKey,
+        narrowing: Narrowing,
         narrow: ChangeStreamReader,
         limits: ReadLimits,
         inbox_bytes_max: int,
         wide_streams: WideStreams,
         rings: Rings | None = None,
+        is_watched: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`inbox_bytes_max`: events of the view that wait for its pump; with more it reads MongoDB on its own.
-
-        Raises ValueError for a feed whose pipeline only MongoDB can run (`core.wide_plan.may_be_view`).
+        """`narrowing` is `core.wide_plan.view_of` the key. `is_watched` says whether somebody waits to hear how far it
+        has come. `inbox_bytes_max`: events of the view that wait for its pump; with more it reads MongoDB on its own.
         """
-        narrowing = narrowing_of(key.spec)
-        if narrowing is None:
-            raise ValueError("the feed may not be a view")
         self.scope = key.spec.scope
         self.narrowing = narrowing
         self._key = key
@@ -64,6 +67,9 @@ class ViewReader:
         self._entered = False
         self._inbox = Inbox(inbox_bytes_max, rings or Rings(), self._overflowed)
         self._turn_at: ResumeToken | None = None
+        self._is_watched = is_watched
+        self._was_idle = False
+        """The last read that waited brought nothing."""
         self._signal = Signal()
 
     @property
@@ -98,7 +104,8 @@ class ViewReader:
         if self._wide is None and not self._inbox:
             return await self._read_narrow()
         if not self._inbox:
-            await self._signal.wait(self._limits.max_await_ms / 1000)
+            idle = self._was_idle and not self._is_watched()
+            self._was_idle = not await self._signal.wait(_IDLE_S if idle else self._limits.max_await_ms / 1000)
         batch = self._take_inbox()
         if self._wide is not None:
             self._follow_plan(self._wide)
@@ -114,6 +121,9 @@ class ViewReader:
             self._wide_streams.leave(self._key)
         await self._narrow.close()
 
+    def hurry(self) -> None:
+        self._signal.set()
+
     def offer(self, data: bytes, read_time_s: float) -> None:
         """Called by the wide stream."""
         self._inbox.put(data, read_time_s)
@@ -123,6 +133,10 @@ class ViewReader:
         """Called by the wide stream, which has let go of this view."""
         self._wide = None
         self._turn_at = place
+        self._signal.set()
+
+    def away(self) -> None:
+        """Called by the wide stream, when MongoDB has not answered for long."""
         self._signal.set()
 
     def lost(self) -> None:

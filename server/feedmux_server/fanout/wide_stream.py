@@ -57,6 +57,9 @@ class View(Protocol):
     def turn(self, place: ResumeToken) -> None:
         """An event that concerns the scope comes behind `place`: it is MongoDB's to say what it means. Detached."""
 
+    def away(self) -> None:
+        """MongoDB has not answered for longer than `WideStreamLimits.away_s`."""
+
     def lost(self) -> None:
         """The wide stream is gone. Detached."""
 
@@ -191,6 +194,9 @@ class WideStream:
                         self.away_since_s = time.monotonic()
                         if failure.at_once:
                             continue
+                    if self.away_for_long is not None:
+                        for view in self._attached():
+                            view.away()
                     await asyncio.sleep(self._backoff.next_delay(random.random()))
                     continue
                 self.away_since_s = self.failure = None

@@ -11,7 +11,7 @@ from feedmux_server.core.feed import FeedSpec, change_stream_options
 from feedmux_server.core.grant_report import withheld
 from feedmux_server.core.stream_key import StreamKey, user_stages
 from feedmux_server.core.subscriber import JoinPoint
-from feedmux_server.core.wide_plan import may_be_view
+from feedmux_server.core.wide_plan import view_of
 from feedmux_server.fanout.explaining import collection_images, headroom_s, try_to_open
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.service import Service
@@ -86,6 +86,6 @@ class Explain:
         response.pipeline = await self._service.checks.render(stages, tenant, self._service.charge_cpu(tenant))
         response.stream_key = str(key)
         response.stream_open = self._service.hub.is_read(key)
-        response.may_be_view = self._service.hub.limits.wide.enabled and may_be_view(key)
+        response.may_be_view = self._service.hub.limits.wide.enabled and view_of(key) is not None
         for what, why in withheld(self._service.grants_of(tenant), feed):
             response.withheld.append(wire.ExplainResponse.Withheld(what=what, why=why))

@@ -315,6 +315,9 @@ class ChangeStreamReader:
                 with suppress(PyMongoError):
                     await cursor.close()
 
+    def hurry(self) -> None:
+        """MongoDB answers when it does: within `max_await_ms`."""
+
     async def close(self) -> None:
         """Kills the cursor. Never raises for a MongoDB that is away."""
         if self._watched is not None:
