@@ -552,8 +552,9 @@ class QuotaSection(_Section):
     reads_per_s: int = Field(
         default=250,
         ge=10,
-        description="Reads of MongoDB for all its feeds together; above it, events wait for the next read of their feed"
-        " and share it. Streams that serve several tenants go by the one that may read most.",
+        description="Reads of MongoDB for all its feeds together, also those that bring nothing: one a second for each"
+        " feed with a cursor of its own. Above it, events wait for the next read of their feed and share it. Streams"
+        " that serve several tenants go by the one that may read most.",
     )
     messages_per_s: int = Field(
         default=5_000,

@@ -157,3 +157,24 @@ def test_like_a_naive_tracker(seed: int) -> None:
         assert acks.place == (naive[sequence - 1] if sequence else START)
         assert acks.outstanding == len(naive) - sequence
     assert [chunk.holders for chunk in chunks] == [0] * len(chunks)
+
+
+def test_an_ack_over_many_chunks_asks_for_the_newest_place_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+    ack_place = Chunk.ack_place
+
+    def counting(chunk: Chunk, index: int) -> ResumeToken | None:
+        nonlocal asked
+        asked += 1
+        return ack_place(chunk, index)
+
+    monkeypatch.setattr(Chunk, "ack_place", counting)
+    acks, paid = AckTracker(START, 1000, lambda size: paid.append(size)), list[int]()
+    chunks = [chunk_of(number, 1) for number in range(200)]
+    for chunk in chunks:
+        acks.record(chunk, 0, 1)
+    paid.clear()
+    assert acks.ack(150)
+    assert acks.place == chunks[149].end
+    assert (asked, len(paid)) == (1, 1)
+    assert [chunk.holders for chunk in chunks] == [0] * 150 + [1] * 50

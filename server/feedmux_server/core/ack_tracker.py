@@ -57,19 +57,24 @@ class AckTracker:
         if sequence <= self.acked:
             return False
         self.acked = sequence
-        before, tracked = self.place, len(self._sent)
+        before, passed = self.place, list[tuple[Chunk, int, int]]()
         while self._sent:
             first_sequence, chunk, first, stop = self._sent[0]
             done = sequence - first_sequence + 1
-            if done <= 0:
-                break
-            self._move_to(chunk, first, min(first + done, stop))
             if done < stop - first:
+                if done > 0:
+                    self._move_to(chunk, first, first + done)
                 break
             self._sent.popleft()
+            passed.append((chunk, first, stop))
+        # The newest place counts. A chunk that has none is a part of a split event.
+        for chunk, first, stop in reversed(passed):
+            if self.place is not before or self._move_to(chunk, first, stop):
+                break
+        for chunk, _, _ in passed:
             chunk.let_go(self)
-        if tracked > len(self._sent):
-            self.pays(TRACKED_BYTES * (len(self._sent) - tracked))
+        if passed:
+            self.pays(-TRACKED_BYTES * len(passed))
         return self.place is not before
 
     def progress(self, place: ResumeToken) -> bool:
@@ -88,13 +93,15 @@ class AckTracker:
             self.pays(-TRACKED_BYTES * len(self._sent))
         self._sent.clear()
 
-    def _move_to(self, chunk: Chunk, first: int, stop: int) -> None:
+    def _move_to(self, chunk: Chunk, first: int, stop: int) -> bool:
+        """Whether there is a place to store among these events; it is the later of that and the present one."""
         for index in range(stop - 1, first - 1, -1):
             place = chunk.ack_place(index)
             if place is not None:
                 if not self.place.reaches(place):
                     self.place = place
-                return
+                return True
+        return False
 
 
 def check_sequence(sequence: int, sent: int) -> None:

@@ -49,10 +49,13 @@ class Allowance:
 
     def acked(self, sequence: int) -> None:
         """Deliveries that are acknowledged to their last event are no longer outstanding."""
+        size = 0
         while self._held and self._held[0][0] <= sequence:
-            self._account.release(self._held.popleft()[1])
+            size += self._held.popleft()[1]
+        if size:
+            self._account.release(size)
 
     def close(self) -> None:
         """The session is over."""
-        while self._held:
-            self._account.release(self._held.popleft()[1])
+        if self._held:
+            self.acked(self._held[-1][0])
