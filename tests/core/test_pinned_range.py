@@ -57,6 +57,7 @@ def test_slices_are_the_range_in_parts(made: tuple[PinnedRange, int], wanted: in
         got = numbers(deliveries)
         assert (len(got), sum(map(len, got))) == (each.count, each.size)
         assert each.count > 0
+        assert each is not slices[-1] or deliveries[-1].end == kept.end, "nothing more is to be asked for"
         assert [d.first_sequence for d in deliveries] == [
             1 + sum(d.count for d in deliveries[:index]) for index in range(len(deliveries))
         ]

@@ -1,5 +1,6 @@
 """API keys, and a tenants file that changes while streams are open."""
 
+import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator
@@ -11,10 +12,12 @@ import pytest_asyncio
 from pymongo.database import Database
 
 from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_server.fanout.outbox import Outbox
+from feedmux_server.rpc import read_range
 from feedmux_server.rpc import service as service_module
 from tests.integration.servers import until
 from tests.integration.tenancy import Tenancy, configuration, entry, tenancy
-from tests.integration.wire import Refused, at, feed, refused
+from tests.integration.wire import LATEST, Refused, at, feed, refused
 
 Documents = Database[dict[str, Any]]
 
@@ -147,6 +150,23 @@ async def test_a_client_that_does_not_read_is_cut_off(
     site.write(B)
     await site.until_live(0)
     assert code(await stream.end()) == UNAUTHENTICATED
+
+
+async def test_a_range_ends_with_its_credential_also_while_it_waits_for_room(
+    site: Tenancy, database: Documents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = feed(database.name, "c")
+    after = (await site.here.api.resolve(wanted, LATEST)).position
+    database.c.insert_one({"n": 1})
+    plan = await site.here.api.plan(feed=wanted, after=after)
+    monkeypatch.setattr(read_range, "CHECK_EVERY_S", 0.01)
+    monkeypatch.setattr(Outbox, "fits", lambda *_: False)
+    reading = site.here.api.read_range(feed=wanted, after=plan.after, until=plan.end)
+    ending = asyncio.create_task(reading.end())
+    await until(lambda: site.here.server.service.hub.memory.unsent._waiting)
+    site.write(B)
+    assert code(await ending) == UNAUTHENTICATED
+    assert reading.received == 0
 
 
 async def test_the_lease_of_a_revoked_session_is_free_at_once(site: Tenancy, database: Documents, name: str) -> None:

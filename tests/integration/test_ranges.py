@@ -8,6 +8,8 @@ from pymongo.database import Database
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_server.fanout.outbox import Outbox
+from feedmux_server.fanout.turns import Turns
 from tests.conformance.faults import profiled
 from tests.integration.servers import Here, serving, settings, until
 from tests.integration.wire import FIXED_WINDOW, LATEST, PATIENCE_S, Api, Event, feed, refused
@@ -276,3 +278,32 @@ async def test_bad_reads(api: Api, database: Documents, name: str) -> None:
     assert (await api.read_range(after=after, until=plan.end).end()).metadata["field"] == "target"
     empty = await api.read_range(feed=wanted, after=plan.end, until=plan.end).rest()
     assert empty == []
+
+
+async def test_a_reader_that_waits_for_room_before_each_message(
+    here: Here, api: Api, database: Documents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted, after = feed(database.name, "c"), await start(api, database)
+    insert(database, range(100), pad=10_000)
+    plan = await api.plan(feed=wanted, after=after)
+    asked = sent = 0
+
+    def spend(_: Turns, __: int) -> None:
+        nonlocal sent
+        sent += 1
+
+    def fits(_: Outbox, size: int) -> bool:
+        nonlocal asked
+        asked += 1
+        return asked % 2 == 1
+
+    monkeypatch.setattr(Outbox, "fits", fits)
+    monkeypatch.setattr(Turns, "spend", spend)
+    reading = api.read_range(feed=wanted, after=plan.after, until=plan.end, message_bytes_max=64 * 1024)
+    assert of([await reading.rest()]) == list(range(100))
+    # Before and after each message, but not after the last.
+    assert sent > 10
+    assert asked == 2 * sent - 1
+    # All of it has been sent once, though not in one go.
+    kept = here.server.service.ranges._kept
+    assert database.name not in {each.key.spec.scope.database for each in kept}

@@ -23,6 +23,15 @@ OPTIONS: tuple[Options, ...] = (
     (("full_document", "whenAvailable"), ("full_document_before_change", "whenAvailable")),
 )
 
+SERVERS: tuple[dict[str, Any], ...] = (
+    {"feeds_min": 2},
+    {"feeds_min": 9, "inbox_bytes": 64 << 10},
+    {"enabled": False},
+    {"feeds_min": 2},
+)
+"""Section `wide` of the servers that are compared. The last has hardly any memory."""
+MEMORY_OF_LAST = 128 << 10
+
 
 async def run(seconds: float, seed: int, steps: int) -> int:
     rounds: list[Round] = []
@@ -32,8 +41,9 @@ async def run(seconds: float, seed: int, steps: int) -> int:
         client: MongoClient[dict[str, Any]] = stack.enter_context(MongoClient(mongo.uri))
         here = [
             await stack.enter_async_context(serving({**settings(mongo.uri, redis.url), "wide": wide}))
-            for wide in ({"feeds_min": 2}, {"feeds_min": 9, "inbox_bytes": 64 << 10}, {"enabled": False})
+            for wide in SERVERS
         ]
+        here[-1].server.service.hub.memory.bytes_max = MEMORY_OF_LAST
         began_s = time.monotonic()
         while (elapsed_s := time.monotonic() - began_s) < seconds:
             options = OPTIONS[len(rounds) % len(OPTIONS)]

@@ -88,9 +88,9 @@ class PinnedRange:
     def read(self, after: ResumeToken, until: ResumeToken, payload_max: int) -> Iterator[Delivery]:
         """The events in (after, until], numbered from 1, in pieces of at most `payload_max` bytes or one event.
 
-        The range must cover it.
+        The range must cover it. The last of them ends at `until` where no more events lie before that.
         """
-        sequence = 1
+        sequence, last = 1, self.deliveries[-1].end if self.deliveries else self.end
         for piece, start in self._pieces():
             if after.reaches(piece.end):
                 continue
@@ -105,7 +105,8 @@ class PinnedRange:
             if cut is None:
                 continue
             for small in _pieces_of(cut, start, payload_max):
-                yield replace(small, first_sequence=sequence)
+                end = until if small.end.raw == last.raw and until.is_after(last) else small.end
+                yield replace(small, first_sequence=sequence, end=end)
                 sequence += small.count
 
     def _pieces(self) -> Iterator[tuple[Delivery, ResumeToken]]:

@@ -9,7 +9,7 @@ _OFFER_BYTES = 64
 
 
 class Inbox:
-    """Of one view. It is given up as a whole: behind events that are gone the rest would be a gap."""
+    """Of one view. It is given up as a whole: without its oldest events the rest would have a gap before it."""
 
     __slots__ = ("_given_up", "_pieces", "_rings", "bytes", "bytes_max", "read_time_s", "size_class")
 
@@ -39,7 +39,7 @@ class Inbox:
             self.drop_oldest()
 
     def take(self) -> bytes:
-        """All events, one behind the other."""
+        """All events, one after the other."""
         data = b"".join(self._pieces)
         self.clear()
         return data

@@ -49,7 +49,7 @@ class Wanted:
     until: ResumeToken | None
     """The range does not go beyond it."""
     target: ResumeToken
-    """What MongoDB has committed by now: read up to here in any case, and what comes behind it if it is there."""
+    """What MongoDB has committed by now: read up to here in any case, and what comes after it if it is there."""
     events_max: int
     bytes_max: int
     wait_s: float
@@ -73,7 +73,7 @@ class _Kept:
     """Of the range: emptied when it is given up, also for those who are reading it."""
     bytes: int
     unread: int
-    """Events not yet read once."""
+    """Events not yet sent once."""
     timer: asyncio.TimerHandle
     given_up: bool = False
 
@@ -136,12 +136,18 @@ class Ranges:
         self, key: StreamKey, tenant: str, after: ResumeToken, until: ResumeToken, payload_max: int
     ) -> Iterator[Delivery] | None:
         """The events in (after, until] from what is kept, in pieces of at most `payload_max` bytes where events allow;
-        None when it is not kept. Raises GivenUp before or behind any of them. One that is given up keeps no more of
-        them than the piece it has yielded."""
-        for kept in self._kept:
-            if kept.account.tenant == tenant and kept.key == key and kept.range.covers(after, until):
-                return self._reading(kept, after, until, payload_max)
-        return None
+        None when it is not kept. Raises GivenUp before the first of them or after any. One that is given up keeps no
+        more of them than the piece it has yielded."""
+        kept = self._covering(key, tenant, after, until)
+        return None if kept is None else _reading(kept, after, until, payload_max)
+
+    def was_read(self, key: StreamKey, tenant: str, after: ResumeToken, until: ResumeToken, count: int) -> None:
+        """All `count` events in (after, until] have been sent. A range is kept until each of its events was once."""
+        kept = self._covering(key, tenant, after, until)
+        if kept is not None:
+            kept.unread -= count
+            if kept.unread <= 0:
+                self._give_up(kept)
 
     def close(self) -> None:
         for waiting in list(self._waiting.values()):
@@ -152,19 +158,11 @@ class Ranges:
             kept.timer.cancel()
         self._kept.clear()
 
-    def _reading(self, kept: _Kept, after: ResumeToken, until: ResumeToken, payload_max: int) -> Iterator[Delivery]:
-        count = 0
-        for delivery in kept.range.read(after, until, payload_max):
-            count += delivery.count
-            yield delivery
-            del delivery
-            if kept.given_up:
-                raise GivenUp
-        if kept.given_up:
-            raise GivenUp
-        kept.unread -= count
-        if kept.unread <= 0:
-            self._give_up(kept)
+    def _covering(self, key: StreamKey, tenant: str, after: ResumeToken, until: ResumeToken) -> _Kept | None:
+        for kept in self._kept:
+            if kept.account.tenant == tenant and kept.key == key and kept.range.covers(after, until):
+                return kept
+        return None
 
     async def _reader(self, key: StreamKey, tenant: str, at: JoinPoint) -> RangeReader:
         """The one that waits at this very position, or a new one. It counts against the tenant's quotas until `_close`.
@@ -245,10 +243,20 @@ class Ranges:
         self._release(kept.account, kept.bytes)
 
 
+def _reading(kept: _Kept, after: ResumeToken, until: ResumeToken, payload_max: int) -> Iterator[Delivery]:
+    for delivery in kept.range.read(after, until, payload_max):
+        yield delivery
+        del delivery
+        if kept.given_up:
+            raise GivenUp
+    if kept.given_up:
+        raise GivenUp
+
+
 async def _read(
     reader: RangeReader, wanted: Wanted, charge: Callable[[int], bool]
 ) -> tuple[list[Delivery], FeedmuxError | None]:
-    """What comes, up to the limits; with what ended the feed behind it. `charge` says whether more may be read."""
+    """What comes, up to the limits; with what ended the feed after it. `charge` says whether more may be read."""
     began_s = time.monotonic()
     wait_until_s, last_s = began_s + wanted.wait_s, began_s + max(wanted.wait_s, READ_TIME_MAX_S)
     reader.grant(wanted.events_max, wanted.bytes_max)

@@ -52,10 +52,10 @@ class View(Protocol):
     narrowing: Narrowing
 
     def offer(self, data: bytes, read_time_s: float) -> None:
-        """Events of the scope that the narrowing admits, one behind the other."""
+        """Events of the scope that the narrowing admits, one after the other."""
 
     def turn(self, place: ResumeToken) -> None:
-        """An event that concerns the scope comes behind `place`: it is MongoDB's to say what it means. Detached."""
+        """An event that concerns the scope comes after `place`: it is MongoDB's to say what it means. Detached."""
 
     def away(self) -> None:
         """MongoDB has not answered for longer than `WideStreamLimits.away_s`."""
@@ -126,13 +126,13 @@ class WideStream:
         return ResumeToken.high_water_mark(newest.cluster_time, newest.version)
 
     def attach(self, view: View, at: ResumeToken) -> bool:
-        """Feeds a view from a place on. False where the ring no longer has it, or a turn lies at it or behind it, or
+        """Feeds a view from a place on. False where the ring no longer has it, or a turn lies at it or after it, or
         the view has let go meanwhile."""
         ring = self.ring
         if self.ended or not self.has_cursor or at.version != ring.newest.version or ring.oldest.is_after(at):
             return False
         if not at.is_high_water_mark and not self._is_at_a_change(at):
-            return False  # behind a drop comes its invalidate, which only the feed's own stream has
+            return False  # after a drop comes its invalidate, which only the feed's own stream has
         if at.is_after(ring.newest):
             if (at.cluster_time >> 32) - (ring.newest.cluster_time >> 32) > _AHEAD_S:
                 return False

@@ -66,11 +66,26 @@ class ReadRange:
                 try:
                     needed: int | None = call.usual_bytes
                     while needed is not None:
-                        await call.room(needed)
+                        await self._room(call, needed)
                         needed = await self._pass(call, call.after or after, needed)
                 finally:
                     allowance.close()
                     outbox.close()
+        service.ranges.was_read(key, tenant, after.place, until, call.sent)
+
+    async def _room(self, call: "_Call", size: int) -> None:
+        """Waits until the call may hold so much, and holds it."""
+        while not call.holds_instead(size):
+            call.outbox.wait()
+            await call.signal.wait(CHECK_EVERY_S)
+            self._check_holds(call)
+
+    def _check_holds(self, call: "_Call") -> None:
+        """Raises what has become of its credential or its grant, if it is time to look."""
+        now_s = time.monotonic()
+        if now_s > call.checked_s + CHECK_EVERY_S:
+            self._service.check_holds(call.identity, call.feed, call.key)
+            call.checked_s = now_s
 
     async def _pass(self, call: "_Call", after: JoinPoint, held: int) -> int | None:
         """Sends what comes after `after`, with `held` bytes of room to begin with. None when that is all, else how much
@@ -81,12 +96,12 @@ class ReadRange:
                 size = max(delivery.wire_size, _BESIDE_BYTES) + outbox.cost(delivery.wire_size)
                 if size > held and not call.holds_instead(size):
                     return size
-                now_s = time.monotonic()
-                if now_s > call.checked_s + CHECK_EVERY_S:
-                    service.check_holds(call.identity, call.feed, call.key)
-                    call.checked_s = now_s
+                self._check_holds(call)
                 await call.send(service.hub.turns, delivery)
+                end = delivery.end
                 del delivery
+                if not call.until.is_after(end):
+                    return None
                 held = call.usual_bytes
                 if not call.holds_instead(held):
                     return held
@@ -148,7 +163,7 @@ class _Call:
     context: Context
     checked_s: float = field(default_factory=time.monotonic)
     after: JoinPoint | None = None
-    """Behind what was sent last."""
+    """The place after what was sent last."""
     sent: int = 0
     """Events."""
 
@@ -160,12 +175,6 @@ class _Call:
     def usual_bytes(self) -> int:
         """What it holds with a message, unless that is of one large event."""
         return _BESIDE_BYTES + self.outbox.cost(self.payload_max)
-
-    async def room(self, size: int) -> None:
-        """Waits until it may hold so much, and holds it."""
-        while not self.holds_instead(size):
-            self.outbox.wait()
-            await self.signal.wait(_LOOK_EVERY_S)
 
     def holds_instead(self, size: int) -> bool:
         """Holds so much and no more what it held; or nothing, where there is no room for it."""

@@ -68,7 +68,7 @@ class RawBatch:
     """What one getMore returned."""
 
     data: bytes
-    """Events, one behind the other; empty when there were none."""
+    """Events, one after the other; empty when there were none."""
     post_batch: bytes | None
     """The postBatchResumeToken document."""
     exhausted: bool
