@@ -210,7 +210,8 @@ class LimitsSection(_Section):
         default=1_000,
         ge=10,
         le=60_000,
-        description="How long MongoDB waits for an event before it answers with how far it has read.",
+        description="How long MongoDB waits for an event before it answers with how far it has read. With more than 125"
+        " feeds without events it waits longer, up to 8 s.",
     )
     event_time_s: PositiveFloat = Field(
         default=5.0,

@@ -14,9 +14,9 @@ from feedmux_server.core.narrowing import EVERYTHING
 from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.core.stream_key import StreamKey, stream_key
 from feedmux_server.core.subscriber import JoinPoint
-from feedmux_server.fanout.view_reader import _IDLE_S, ViewReader
+from feedmux_server.fanout.view_reader import ViewReader
 from feedmux_server.fanout.wide_stream import WideStream, WideStreamLimits
-from feedmux_server.source.reader import Batch, ChangeStreamReader, ReadLimits
+from feedmux_server.source.reader import IDLE_S, Batch, ChangeStreamReader, ReadLimits
 from tests.fanout.test_wide_stream import Open, chunk, event, mark, token
 from tests.virtual_time import in_virtual_time
 
@@ -32,6 +32,12 @@ class Narrow:
     is_open: bool = False
     is_behind: bool = False
     opened_at: list[ResumeToken] = field(default_factory=list)
+
+    @property
+    def has_cursor(self) -> bool:
+        return self.is_open
+
+    def hurry(self) -> None: ...
 
     async def open(self) -> None:
         self.is_open = True
@@ -182,7 +188,7 @@ async def test_an_idle_view_says_how_far_it_is_when_somebody_waits_for_that() ->
         await place.read()
         return loop.time() - began_s
 
-    assert [await took() for _ in range(3)] == pytest.approx([AWAIT_S, _IDLE_S, _IDLE_S])
+    assert [await took() for _ in range(3)] == pytest.approx([AWAIT_S, IDLE_S, IDLE_S])
     place.watched = True
     assert await took() == pytest.approx(AWAIT_S)
     place.watched = False
@@ -191,7 +197,7 @@ async def test_an_idle_view_says_how_far_it_is_when_somebody_waits_for_that() ->
     place.view.hurry()
     assert await reading == pytest.approx(1)
     place.publish(1, padding=10)
-    assert [await took() for _ in range(4)] == pytest.approx([0, 0, AWAIT_S, _IDLE_S])
+    assert [await took() for _ in range(4)] == pytest.approx([0, 0, AWAIT_S, IDLE_S])
     assert place.events == [1]
 
 

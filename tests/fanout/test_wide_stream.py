@@ -19,7 +19,7 @@ T0 = 1_700_000_000 << 32
 class Open:
     """A reader that holds its cursor, and is never asked."""
 
-    is_open = True
+    is_open = has_cursor = True
 
 
 class Viewer:

@@ -15,7 +15,7 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from feedmux_server.embedded import ReplicaSet
-from feedmux_server.source.raw_cursor import RawBatch, RawChangeStreamCursor, aggregate_on
+from feedmux_server.source.raw_cursor import Interrupted, RawBatch, RawChangeStreamCursor, aggregate_on
 from tests.integration.servers import until
 from tests.integration.wire import split
 
@@ -122,6 +122,24 @@ async def test_a_cancelled_read_can_be_closed(
     await asyncio.wait([reading])
     await cursor.close()
     await until(lambda: not ops(mongo_client, database))
+
+
+async def test_a_read_that_is_interrupted(
+    client: AsyncMongoClient[Any], own: AsyncDatabase[Any], database: Documents, mongo_client: Client
+) -> None:
+    for n in range(5):
+        cursor = await opened(own, maxAwaitTimeMS=3_600_000)
+        reading = asyncio.create_task(cursor.next_batch())
+        await until(lambda: [each for each in ops(mongo_client, database) if each["type"] == "op"])
+        await cursor.interrupt()
+        database.other.insert_one({})
+        with pytest.raises(Interrupted):
+            await reading
+        assert not ops(mongo_client, database)
+        await cursor.close()
+        database.c.insert_one({"n": n})
+    # MongoDB has answered, so the session is used again.
+    assert 0 < len(client._topology._session_pool) <= 2
 
 
 async def test_comment_and_await_time_are_sent_with_getmore(

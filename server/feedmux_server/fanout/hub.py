@@ -128,8 +128,17 @@ class KeyStreams:
 
     def _reader_at(self, stream: SharedStream) -> Reader:
         limits = self._limits
+
+        def is_watched() -> bool:
+            return bool(stream.watching)
+
         reader = ChangeStreamReader(
-            self.source, self.key, stream.origin, limits.read, lambda: next(iter(stream.account.tenants), "")
+            self.source,
+            self.key,
+            stream.origin,
+            limits.read,
+            reads_for=lambda: next(iter(stream.account.tenants), ""),
+            is_watched=is_watched,
         )
         narrowing = view_of(self.key) if limits.wide.enabled else None
         if narrowing is None:
@@ -143,7 +152,7 @@ class KeyStreams:
             limits.view_inbox_bytes,
             hub.wide,
             hub.memory.rings,
-            lambda: bool(stream.watching),
+            is_watched,
         )
 
     def _pump_done(self, stream: SharedStream, task: asyncio.Task[None]) -> None:

@@ -66,7 +66,7 @@ class Reader(Protocol):
         """Waits for events for a while. Raises as `open` does."""
 
     def hurry(self) -> None:
-        """A read that waits for events is to say at once how far it has come, where that asks nothing of MongoDB."""
+        """A read that waits for events for longer than usual is to end, so that the next one says how far it is."""
 
     async def close(self) -> None:
         """Never raises for a MongoDB that is away."""
@@ -291,7 +291,7 @@ class Pump:
     def _demand_changed(self) -> None:
         self._demand.set()
         stream = self._stream
-        if self._reader is not None and (stream.watching or not stream.subscribers):
+        if self._reader is not None and (stream.watching or stream.unwanted):
             self._reader.hurry()
 
     async def _wait_demand(self, timeout_s: float) -> bool:

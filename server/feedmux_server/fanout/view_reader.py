@@ -20,11 +20,7 @@ from feedmux_server.core.wide_plan import group_of
 from feedmux_server.fanout.inbox import Inbox
 from feedmux_server.fanout.signal import Signal
 from feedmux_server.fanout.wide_stream import WideStream
-from feedmux_server.source.reader import Batch, ChangeStreamReader, Failed, ReadLimits
-
-_IDLE_S = 8.0
-"""A view without events says so often how far it has come, if nobody waits for that. A thousand of them that said it
-each second cost a seventh of a core. Its place stays young enough to need no turn for reads of history."""
+from feedmux_server.source.reader import IDLE_S, Batch, ChangeStreamReader, Failed, ReadLimits
 
 
 class WideStreams(Protocol):
@@ -78,7 +74,7 @@ class ViewReader:
 
     @property
     def has_cursor(self) -> bool:
-        return self._narrow.is_open
+        return self._narrow.has_cursor
 
     @property
     def view_of(self) -> WideStream | None:
@@ -105,7 +101,7 @@ class ViewReader:
             return await self._read_narrow()
         if not self._inbox:
             idle = self._was_idle and not self._is_watched()
-            self._was_idle = not await self._signal.wait(_IDLE_S if idle else self._limits.max_await_ms / 1000)
+            self._was_idle = not await self._signal.wait(IDLE_S if idle else self._limits.max_await_ms / 1000)
         batch = self._take_inbox()
         if self._wide is not None:
             self._follow_plan(self._wide)
@@ -123,6 +119,7 @@ class ViewReader:
 
     def hurry(self) -> None:
         self._signal.set()
+        self._narrow.hurry()
 
     def offer(self, data: bytes, read_time_s: float) -> None:
         """Called by the wide stream."""

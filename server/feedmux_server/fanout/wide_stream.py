@@ -109,7 +109,7 @@ class WideStream:
 
     @property
     def has_cursor(self) -> bool:
-        return self._reader.is_open
+        return self._reader.has_cursor
 
     @property
     def away_for_long(self) -> Failed | None:

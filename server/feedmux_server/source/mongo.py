@@ -92,6 +92,8 @@ class Source:
         """Whether it has once been found fit for change streams."""
         self.history_reads = HistoryReads(config.history_reads)
         self.read_watch = ReadWatch(self)
+        self.cursors = 0
+        """Change streams that readers hold open now."""
         self.known_time = 0
         """The highest cluster time that this process has seen of the deployment since it last asked for it."""
         self._oplog_measurable = True

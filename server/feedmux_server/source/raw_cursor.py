@@ -32,6 +32,7 @@ from feedmux_server.source.read_watch import Address
 _REPLY = CodecOptions[dict[str, Any]](unicode_decode_error_handler="replace")
 _EMPTY_ARRAY = b"\x05\x00\x00\x00\x00"
 _DOCUMENT, _ARRAY = 3, 4
+_CURSOR_KILLED = 237
 _FIXED_BYTES = {1: 8, 7: 12, 8: 1, 9: 8, 10: 0, 16: 4, 17: 8, 18: 8, 19: 16}
 """Sizes of the BSON types of fixed length that a reply's envelope has."""
 
@@ -129,9 +130,11 @@ def _use_no_more(session: AsyncClientSession) -> None:
         session._server_session.mark_dirty()
 
 
-async def run_on(client: AsyncMongoClient[Any], address: Address | None, command: Any) -> Mapping[str, Any]:
-    """Runs a command of `admin` on the server with this address; None: the primary. Raises pymongo's errors."""
-    reply, _ = await _run_on(client, address, command)
+async def run_on(
+    client: AsyncMongoClient[Any], address: Address | None, command: Any, database: str = "admin"
+) -> Mapping[str, Any]:
+    """Runs a command on the server with this address; None: the primary. Raises pymongo's errors."""
+    reply, _ = await _run_on(client, address, command, database)
     return reply
 
 
@@ -156,17 +159,21 @@ async def aggregate_on(
 
 
 async def _run_on(
-    client: AsyncMongoClient[Any], address: Address | None, command: Any
+    client: AsyncMongoClient[Any], address: Address | None, command: Any, database: str = "admin"
 ) -> tuple[Mapping[str, Any], Address]:
     """The reply, and who gave it."""
 
     async def run(_session: Any, _server: Any, connection: Any, preference: Any) -> tuple[Mapping[str, Any], Address]:
-        reply = await connection.command("admin", command, preference, codec_options=_REPLY, client=client)
+        reply = await connection.command(database, command, preference, codec_options=_REPLY, client=client)
         return reply, connection.address
 
     return await cancellable(
         client._retryable_read(run, ReadPreference.PRIMARY, None, "command", address=address, retryable=False)
     )
+
+
+class Interrupted(Exception):
+    """A read was ended by `RawChangeStreamCursor.interrupt`. The cursor is gone."""
 
 
 class RawChangeStreamCursor:
@@ -177,6 +184,8 @@ class RawChangeStreamCursor:
         self._session = session
         self._reading = False
         """A read was sent, and its answer has not come, or will never be seen."""
+        self._killed = False
+        """By `interrupt`."""
 
     @classmethod
     async def open(
@@ -235,14 +244,28 @@ class RawChangeStreamCursor:
         self._cursor._max_await_time_ms = max_await_ms
 
     async def next_batch(self) -> RawBatch:
-        """One getMore: waits up to maxAwaitTimeMS for events. Raises pymongo's errors."""
+        """One getMore: waits up to maxAwaitTimeMS for events. Raises pymongo's errors, and `Interrupted`."""
         self._reading = True
-        data = await cancellable(self._cursor.try_next())
+        try:
+            data = await cancellable(self._cursor.try_next())
+        except OperationFailure as error:
+            if not self._killed or error.code != _CURSOR_KILLED:
+                raise
+            self._reading = False
+            raise Interrupted from None
         self._reading = False
         token = self._cursor._postbatchresumetoken
         return RawBatch(
             bytes(data) if data else b"", None if token is None else bson.encode(token), not self._cursor.alive
         )
+
+    async def interrupt(self) -> None:
+        """Ends the read that is under way, at the cost of the cursor: MongoDB has no other way. The read raises
+        `Interrupted`, unless its answer was on its way, at MongoDB's next write. Raises pymongo's errors."""
+        self._killed = True
+        database, _, collection = self._cursor._ns.partition(".")
+        command = {"killCursors": collection, "cursors": [Int64(self.id)]}
+        await run_on(self._session.client, self.address, command, database)
 
     async def close(self) -> None:
         """Kills the cursor on its server; after an error in the background, as that server may be away."""
@@ -253,7 +276,7 @@ class RawChangeStreamCursor:
             await cancellable(cursor.close())
         finally:
             await self._session.end_session()
-            if left and cursor.address is not None:
+            if left and not self._killed and cursor.address is not None:
                 # pymongo takes the cursor for dead, and MongoDB would keep it for another ten minutes.
                 address = _CursorAddress(cursor.address, cursor._ns)
                 self._session.client._close_cursor_soon(left, address)

@@ -29,6 +29,9 @@ _ASK_S: Final = 5.0
 _OPENS_ARE_SLOWER: Final = 4.0
 """An aggregate also waits for what is no work of the pipeline, such as a majority."""
 
+_OPENS_MAY_TAKE_S: Final = 1.25
+"""Before MongoDB is asked what it does."""
+
 Operation = Mapping[str, Any]
 Address = tuple[str, int | None]
 
@@ -47,8 +50,6 @@ class Server(Protocol):
 class Read:
     """The reads of one cursor: one is under way while `began_s` is not 0."""
 
-    may_take_s: float
-    """What a read takes in which MongoDB waits for an event."""
     event_time_s: float
     session: bytes = b""
     """The id of the cursor's session."""
@@ -56,6 +57,8 @@ class Read:
     cursor_id: int = 0
     """0 while it is opened."""
     began_s: float = 0.0
+    may_take_s: float = 0.0
+    """What it takes if MongoDB only waits for an event."""
     overran: bool = False
     _scope: asyncio.Timeout | None = None
     _seen: dict[Any, tuple[int, float]] = field(default_factory=dict)
@@ -64,10 +67,10 @@ class Read:
     def open_in(self, session: bytes) -> None:
         """An aggregate is sent now."""
         self.session, self.address, self.cursor_id, self.overran = session, None, 0, False
-        self.begin()
+        self.begin(_OPENS_MAY_TAKE_S)
 
-    def begin(self) -> None:
-        self.began_s = time.monotonic()
+    def begin(self, may_take_s: float) -> None:
+        self.began_s, self.may_take_s = time.monotonic(), may_take_s
         self._seen.clear()
 
     def end(self) -> None:

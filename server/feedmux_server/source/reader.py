@@ -28,7 +28,7 @@ from feedmux_server.core.stream_key import StreamKey, effective_stages, has_stag
 from feedmux_server.core.subscriber import JoinPoint
 from feedmux_server.source.failures import judge, kind_of
 from feedmux_server.source.mongo import Source
-from feedmux_server.source.raw_cursor import RawBatch, RawChangeStreamCursor
+from feedmux_server.source.raw_cursor import Interrupted, RawBatch, RawChangeStreamCursor
 from feedmux_server.source.read_watch import Read
 
 _RAW = CodecOptions(document_class=RawBSONDocument)
@@ -49,6 +49,9 @@ class ReadLimits:
     """Events per getMore at most. Smaller batches let reading and sending overlap; larger ones save round trips."""
     max_await_ms: int = 1_000
     """How long MongoDB waits for an event before it answers with a new postBatchResumeToken."""
+    idle_reads_per_s: float = 125.0
+    """Of all change streams without events together: with more of them each waits longer. A read that brings nothing
+    costs the server about 0.7 ms."""
     event_time_s: float = 5.0
     """How long MongoDB may compute on one event for a pipeline of a user."""
     chunk_bytes_max: int = 1024 * 1024 - 16 * 1024
@@ -70,6 +73,14 @@ class Batch:
 _HISTORY_AWAIT_MS = 10
 """A read of history waits at MongoDB's newest entry for so long at most: others wait for its turn. A mongos waits for
 its shards meanwhile, and is given the usual time."""
+IDLE_S = 8.0
+"""A read of a feed without events waits for so long at most, if nobody waits to hear how far it has come. Its place
+stays young enough to need no turn for reads of history."""
+_INTERRUPT_S = 2.0
+"""MongoDB has so long to kill a cursor."""
+_INTERRUPTED_S = 0.1
+"""And the read of it so long to end. MongoDB 6.0 looks whether it is to end when its oplog has grown, which may take an
+idle one ten seconds; until then it does no work for it."""
 _LATE_S = 0.25
 """A read that waits for events comes back so much after its time at most."""
 _CAREFUL_READS = 256
@@ -102,16 +113,28 @@ class ChangeStreamReader:
     """A change stream of one key, from `origin` on."""
 
     def __init__(
-        self, source: Source, key: StreamKey, origin: JoinPoint, limits: ReadLimits, reads_for: Callable[[], str] = str
+        self,
+        source: Source,
+        key: StreamKey,
+        origin: JoinPoint,
+        limits: ReadLimits,
+        reads_for: Callable[[], str] = str,
+        is_watched: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`reads_for` says whose turn a read of history takes: a tenant that the stream serves now; none by default."""
+        """`reads_for` says whose turn a read of history takes: a tenant that the stream serves now; none by default.
+        `is_watched` says whether somebody waits to hear how far it has come."""
         self._source = source
         self._reads_for = reads_for
+        self._is_watched = is_watched
         self._key = key
         self._limits = limits
         self._at = origin
         self._drop_until: ResumeToken | None = None
         self._cursor: RawChangeStreamCursor | None = None
+        self._hurry: asyncio.Future[None] | None = None
+        """While a read waits for longer than usual."""
+        self._hurried = False
+        """The last read was ended, and the cursor with it: the next one opens another, and says what is there."""
         self._behind = False
         """The last batch was a large one: there is more, and it is read in turns."""
         self._at_end_s: float | None = None
@@ -122,16 +145,16 @@ class ChangeStreamReader:
         """So many more reads ask for one event each."""
         self._watched: Read | None = None
         if has_stages(key.spec):
-            self._watched = Read(limits.max_await_ms / 1000 + _LATE_S, limits.event_time_s)
+            self._watched = Read(limits.event_time_s)
         self._split = any("$changeStreamSplitLargeEvent" in stage for stage in effective_stages(key))
 
     @property
     def is_open(self) -> bool:
-        return self._cursor is not None
+        return self._cursor is not None or self._hurried
 
     @property
     def has_cursor(self) -> bool:
-        return self.is_open
+        return self._cursor is not None
 
     @property
     def is_behind(self) -> bool:
@@ -162,6 +185,7 @@ class ChangeStreamReader:
         while self._cursor is None:
             try:
                 self._cursor = await self._open()
+                self._source.cursors += 1
             except PyMongoError as error:
                 await self._fail(error, "aggregate")
 
@@ -189,18 +213,24 @@ class ChangeStreamReader:
 
     async def read(self) -> Batch:
         """One getMore. Raises as `open` does."""
-        if self._cursor is None:
+        if not self.is_open:
             raise RuntimeError("the reader is not open")
+        if self._cursor is None:
+            await self.open()
+        cursor = self._cursor
+        assert cursor is not None
         try:
-            raw = await self._next(self._cursor)
+            raw = await self._next(cursor)
+        except Interrupted:
+            return Batch([], None, False)
         except PyMongoError as error:
             await self._fail(error, "getMore")
             return Batch([], None, False)
         self._behind = len(raw.data) >= _BACKLOG_BYTES and not raw.exhausted
         self._at_end_s = None if raw.data else time.monotonic()
-        if self._behind and (turn := self._source.history_reads.try_begin()) is not None:
+        if self._behind and self._cursor is not None and (turn := self._source.history_reads.try_begin()) is not None:
             # MongoDB works on the next batch while this one is cut and sent.
-            self._ahead = asyncio.ensure_future(self._getmore(self._cursor))
+            self._ahead = asyncio.ensure_future(self._getmore(cursor, self._history_wait_ms))
             self._ahead.add_done_callback(lambda _: turn.end())
         place = self._at.place
         post_batch = read_token(raw.post_batch) if raw.post_batch is not None else None
@@ -253,25 +283,65 @@ class ChangeStreamReader:
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             return await ahead
-        max_await_ms = self._limits.max_await_ms
         if not self._behind and not self._in_history:
-            cursor.await_up_to(max_await_ms)
-            return await self._getmore(cursor)
+            hurried, self._hurried = self._hurried, False
+            wait_ms = self._history_wait_ms if hurried else self._wait_ms
+            if wait_ms > self._limits.max_await_ms:
+                return await self._getmore_unless_hurried(cursor, wait_ms)
+            return await self._getmore(cursor, wait_ms)
         turn = await self._source.history_reads.begin(self._reads_for())
         try:
-            cursor.await_up_to(max_await_ms if self._source.is_mongos else min(max_await_ms, _HISTORY_AWAIT_MS))
-            return await self._getmore(cursor)
+            return await self._getmore(cursor, self._history_wait_ms)
         finally:
             turn.end()
 
-    async def _getmore(self, cursor: RawChangeStreamCursor) -> RawBatch:
+    @property
+    def _history_wait_ms(self) -> int:
+        usual = self._limits.max_await_ms
+        return usual if self._source.is_mongos else min(usual, _HISTORY_AWAIT_MS)
+
+    @property
+    def _wait_ms(self) -> int:
+        usual = self._limits.max_await_ms
+        if self._at_end_s is None or self._is_watched():
+            return usual
+        share_s = min(IDLE_S, self._source.cursors / self._limits.idle_reads_per_s)
+        return max(usual, int(share_s * 1000))
+
+    async def _getmore_unless_hurried(self, cursor: RawChangeStreamCursor, wait_ms: int) -> RawBatch:
+        """Raises Interrupted when `hurry` was called meanwhile."""
+        reading = asyncio.ensure_future(self._getmore(cursor, wait_ms))
+        hurry = self._hurry = asyncio.get_running_loop().create_future()
+        either: list[asyncio.Future[Any]] = [reading, hurry]
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                self._hurried = True
+                with suppress(PyMongoError, TimeoutError):
+                    async with asyncio.timeout(_INTERRUPT_S):
+                        await cursor.interrupt()
+                await asyncio.wait([reading], timeout=_INTERRUPTED_S)
+                if not reading.done():
+                    raise Interrupted
+            return await reading
+        finally:
+            self._hurry = None
+            reading.cancel()
+            await asyncio.wait([reading])
+            if not reading.cancelled():
+                reading.exception()  # nobody else may have asked for it
+            if self._hurried:
+                await self._close_cursor()
+
+    async def _getmore(self, cursor: RawChangeStreamCursor, wait_ms: int) -> RawBatch:
         """Raises ExecutionTimeout for a read that `read_watch` has stopped, and what ends the feed where that was a
         read of one event."""
+        cursor.await_up_to(wait_ms)
         watched = self._watched
         if watched is None:
             return await cursor.next_batch()
         careful = self._careful_reads > 0 or self._batch_events == 1
-        watched.begin()
+        watched.begin(wait_ms / 1000 + _LATE_S)
         try:
             async with watched.scope():
                 return await cursor.next_batch()
@@ -316,15 +386,23 @@ class ChangeStreamReader:
                     await cursor.close()
 
     def hurry(self) -> None:
-        """MongoDB answers when it does: within `max_await_ms`."""
+        """A read that waits for longer than `max_await_ms` is ended."""
+        if self._hurry is not None and not self._hurry.done():
+            self._hurry.set_result(None)
 
     async def close(self) -> None:
         """Kills the cursor. Never raises for a MongoDB that is away."""
+        self._hurried = False
+        await self._close_cursor()
+
+    async def _close_cursor(self) -> None:
         if self._watched is not None:
             self._source.read_watch.remove(self._watched)
         cursor, self._cursor = self._cursor, None
         self._behind = False
         ahead, self._ahead = self._ahead, None
+        if cursor is not None:
+            self._source.cursors -= 1
         if ahead is not None:
             ahead.cancel()
             await asyncio.wait([ahead])

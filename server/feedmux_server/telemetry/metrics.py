@@ -79,8 +79,8 @@ STREAM_LAG: Final = Metric(
     " waits for.", (SOURCE,),
 )  # fmt: skip
 READS: Final = Metric(
-    "feedmux.stream.reads", _C, "{read}", "Batches read from MongoDB, empty ones included: a stream that reads has one"
-    " every limits.max_await_ms at least.", (SOURCE,),
+    "feedmux.stream.reads", _C, "{read}", "Batches read from MongoDB, empty ones included: a stream without"
+    " events has one every limits.max_await_ms, or every 8 s where there are many.", (SOURCE,),
 )  # fmt: skip
 RESUMES: Final = Metric(
     "feedmux.stream.resumes", _C, "{resume}", "Change streams resumed after an error, by MongoDB's name of it or the"

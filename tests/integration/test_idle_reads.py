@@ -1,0 +1,107 @@
+"""Many feeds without events: each read waits for longer, until an event comes or somebody asks how far it has come."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from pymongo import MongoClient
+from pymongo.database import Database
+
+from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_server.source import reader
+from feedmux_server.source.reader import ChangeStreamReader
+from tests.integration.servers import Here, cursors, settings, until
+from tests.integration.tenancy import configuration, entry, tenancy
+from tests.integration.wire import LATEST, feed
+
+Documents = Database[dict[str, Any]]
+MANY = 1_000_000
+
+
+@pytest_asyncio.fixture
+async def here(
+    mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Here]:
+    """A server that takes its feeds for a million, so that they wait for an hour. Its tenant has two at most."""
+    monkeypatch.setattr(reader, "IDLE_S", 3600.0)
+    tenant = entry("a", "key-a-canary", quotas={"shared_streams": 2})
+    made = {**configuration(mongo, redis_server, tmp_path, tenant), "wide": {"enabled": False}}
+    made["limits"] = {**settings("", "")["limits"], "linger_s": 3600.0}
+    async with tenancy(made, "key-a-canary") as site:
+        site.here.server.service.hub.source("main").cursors = MANY
+        yield site.here
+
+
+def readers(here: Here) -> list[ChangeStreamReader]:
+    found = [pump.reader for keyed in here.server.service.hub.keyed() for pump in keyed.pumps.values()]
+    return [each for each in found if isinstance(each, ChangeStreamReader)]
+
+
+async def waiting(here: Here, count: int = 1) -> None:
+    """Until so many reads wait for an hour."""
+    await until(lambda: sum(each._hurry is not None for each in readers(here)) == count)
+
+
+async def test_an_event_ends_the_wait(here: Here, database: Documents) -> None:
+    receiver = here.api.watch(feed(database.name, "c"), LATEST)
+    await receiver.opened()
+    for n in range(3):
+        await waiting(here)
+        database.c.insert_one({"n": n})
+        assert await receiver.numbers(1) == [n]
+    receiver.cancel()
+
+
+async def test_who_asks_how_far_it_has_come_hears_it(
+    here: Here, database: Documents, mongo_client: MongoClient[dict[str, Any]]
+) -> None:
+    wanted = feed(database.name, "c")
+    receiver = here.api.watch(wanted, LATEST)
+    await receiver.opened()
+    for n in range(3):
+        await waiting(here)
+        before = cursors(mongo_client, f"{database.name}.c")
+        # Something newer than the read that waits: only another one can tell that it is not of this feed.
+        database.other.insert_one({})
+        after = (await here.api.resolve(wanted, LATEST)).position
+        plan = await here.api.plan(feed=wanted, after=after, wait=0)
+        assert plan.caught_up
+        assert plan.event_count == 0
+        # The range's reader waits for a next plan and is one who asks; without it the reads become long again.
+        ranges = here.server.service.ranges
+        for key, tenant in [(key, tenant) for tenant, key in ranges._waiting]:
+            ranges._leave(here.server.service.hub.accounts.of(tenant), key)
+        database.c.insert_one({"n": n})
+        assert await receiver.numbers(1) == [n], "nothing is lost with the cursor"
+        assert cursors(mongo_client, f"{database.name}.c").isdisjoint(before), "another cursor, and the old one is gone"
+    (stream,) = [stream for keyed in here.server.service.hub.keyed() for stream in keyed.streams.streams]
+    assert stream.resumes == 0
+    receiver.cancel()
+
+
+async def test_a_stream_that_its_tenant_has_left_makes_room_at_once(here: Here, database: Documents) -> None:
+    for name in ("a", "b", "c", "d"):
+        receiver = here.api.watch(feed(database.name, name), LATEST)
+        await receiver.opened()  # refused while older streams count
+        await until(lambda: all(each._hurry is not None for each in readers(here)))
+        receiver.cancel()
+        await until(lambda: not here.server.service.hub.accounts.of("a").feeds)
+    assert len(readers(here)) == 2
+
+
+async def test_the_count_of_cursors(here: Here, database: Documents) -> None:
+    source = here.server.service.hub.source("main")
+    receivers = [here.api.watch(feed(database.name, name), LATEST) for name in ("a", "b")]
+    for receiver in receivers:
+        await receiver.opened()
+    assert source.cursors == MANY + 2
+    await waiting(here, 2)
+    before = {each: each._cursor for each in readers(here)}
+    for each in before:
+        each.hurry()
+    await until(lambda: all(each._cursor not in (None, cursor) for each, cursor in before.items()))
+    assert source.cursors == MANY + 2
+    for receiver in receivers:
+        receiver.cancel()
