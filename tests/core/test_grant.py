@@ -17,7 +17,7 @@ from feedmux_server.core import grant_stages
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed import FeedSpec, Scope
 from feedmux_server.core.grant import Grants, fits, granted, make_grant
-from feedmux_server.core.grant_stages import Encoded, apply_grants
+from feedmux_server.core.grant_stages import Asked, Encoded, apply_grants
 from feedmux_server.core.stream_key import stream_key
 
 SPEC = FeedSpec(Scope("main", "shop", "orders"))
@@ -65,7 +65,7 @@ def test_a_name_without_wildcards_fits_only_itself(name: str) -> None:
 
 
 def test_no_grants_is_all_and_an_empty_list_is_nothing() -> None:
-    assert apply_grants(None, SPEC) == (SPEC, b"")
+    assert apply_grants(None, SPEC) == Asked(SPEC)
     for spec in (SPEC, DATABASE, CLUSTER):
         assert refused((), spec).reason is ErrorReason.NAMESPACE_DENIED
 
@@ -114,7 +114,7 @@ def test_equal_policies_share_and_different_ones_do_not() -> None:
 
 
 def test_policies_always_compare_by_the_simple_collation() -> None:
-    asked, policy = apply_grants((TEAM_A,), SPEC)
+    asked, policy, _ = apply_grants((TEAM_A,), SPEC)
     assert policy
     assert bson.decode(asked.collation) == {"locale": "simple"}
     given_one = replace(SPEC, collation=bson.encode({"locale": "en", "strength": 1}))
@@ -123,7 +123,7 @@ def test_policies_always_compare_by_the_simple_collation() -> None:
 
 
 def test_a_forced_match_asks_for_both_images_and_refuses_what_shows_other_times() -> None:
-    asked, _ = apply_grants((TEAM_A,), SPEC)
+    asked, *_ = apply_grants((TEAM_A,), SPEC)
     assert (asked.full_document, asked.full_document_before_change) == ("whenAvailable", "whenAvailable")
     for mode in ("updateLookup", "required", "somethingNew"):
         error = refused((TEAM_A,), replace(SPEC, full_document=mode))

@@ -4,6 +4,8 @@ import bson
 import pytest
 
 from feedmux_server.core.feed import FeedSpec, Scope
+from feedmux_server.core.grant import Grant, make_grant
+from feedmux_server.core.grant_stages import apply_grants
 from feedmux_server.core.stream_key import StreamKey, stream_key
 from feedmux_server.core.wide_plan import WideLimits, WidePlan, WideState, group_of, view_of
 
@@ -15,6 +17,7 @@ def feed(database: str, collection: str = "", **options: object) -> StreamKey:
 
 
 GROUP = group_of(feed("d"))
+INSERTS = bson.encode({"pipeline": [{"$match": {"operationType": "insert"}}]})
 
 
 def planned(count: int, database: str = "d") -> WidePlan:
@@ -100,7 +103,7 @@ def test_it_can_be_switched_off() -> None:
         (feed("d"), True),
         (feed("d", "c", full_document="whenAvailable", show_expanded_events=True), True),
         (feed("d", "c", pipeline=bson.encode({"pipeline": []})), True),
-        (feed("d", pipeline=bson.encode({"pipeline": [{"$match": {"operationType": "insert"}}]})), True),
+        (feed("d", pipeline=INSERTS), True),
         (feed(""), False),
         (feed("d", "c", pipeline=bson.encode({"pipeline": [{"$match": {"a": 1}}]})), False),
         (feed("d", "c", full_document="required"), False),
@@ -110,3 +113,23 @@ def test_it_can_be_switched_off() -> None:
 )
 def test_which_feeds_may_be_views(key: StreamKey, may: bool) -> None:
     assert (view_of(key) is not None) is may
+
+
+@pytest.mark.parametrize(
+    ("grant", "spec", "may"),
+    [
+        (make_grant("main", "d", "c"), FeedSpec(Scope("main", "d", "c")), True),
+        (make_grant("main", "d", "c*"), FeedSpec(Scope("main", "d", "c"), pipeline=INSERTS), True),
+        (make_grant("main", "d", "*"), FeedSpec(Scope("main", "d", "c")), True),
+        (make_grant("main", "d", "c", {"owner": "a"}), FeedSpec(Scope("main", "d", "c")), False),
+        (make_grant("main", "d", "c", hide=["secret"]), FeedSpec(Scope("main", "d", "c")), False),
+        # Which collections are shown is the policy's to say.
+        (make_grant("main", "d", "c"), FeedSpec(Scope("main", "d")), False),
+    ],
+)
+def test_feeds_of_tenants_whose_grants_show_all_changes_may_be_views(grant: Grant, spec: FeedSpec, may: bool) -> None:
+    key = stream_key(*apply_grants((grant,), spec))
+    assert (view_of(key) is not None) is may
+    if may:
+        assert view_of(key) == view_of(stream_key(spec))
+        assert group_of(key) == group_of(stream_key(spec)), "one wide stream for tenants with grants and without"

@@ -1,5 +1,6 @@
 """Views of wide streams deliver what MongoDB's own streams deliver; and a server that does not would be found out."""
 
+import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,12 @@ from feedmux_server.core import namespaces, narrowing
 from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.embedded import RedisServer, ReplicaSet
 from feedmux_server.fanout import view_reader, wide_stream
-from tests.integration.servers import Here, serving, settings, until
+from feedmux_server.tenants.registry import hash_key
+from tests.integration.servers import KEY_A, Here, serving, settings, until
+from tests.integration.tenancy import entry
 from tests.integration.wire import feed
 from tests.wide.differential import Options, compare
+from tests.wide.workload import COLLECTIONS
 
 Mongo = MongoClient[dict[str, Any]]
 Serve = Callable[[], Any]
@@ -33,18 +37,54 @@ async def narrow(mongo: ReplicaSet, redis_server: RedisServer) -> AsyncIterator[
         yield here
 
 
-@pytest.mark.parametrize(
-    ("seed", "options"),
-    [
-        (0, ()),
-        (1, (("show_expanded_events", True),)),
-        (2, (("full_document", "whenAvailable"), ("full_document_before_change", "whenAvailable"))),
-    ],
-)
+ROUNDS: list[tuple[int, Options]] = [
+    (0, ()),
+    (1, (("show_expanded_events", True),)),
+    (2, (("full_document", "whenAvailable"), ("full_document_before_change", "whenAvailable"))),
+]
+
+
+@pytest.mark.parametrize(("seed", "options"), ROUNDS)
 async def test_views_deliver_what_mongodb_delivers(
     wide: Here, narrow: Here, mongo_client: Mongo, seed: int, options: Options
 ) -> None:
     found = await compare([wide.api, narrow.api], mongo_client, seed, steps=120, options=options, ddl=0.05)
+    assert not found.differences
+    assert found.views > 2
+    assert found.hops
+
+
+@pytest.mark.parametrize(("seed", "options"), ROUNDS)
+async def test_views_of_a_tenant_with_grants_deliver_what_mongodb_delivers(
+    mongo: ReplicaSet,
+    redis_server: RedisServer,
+    tmp_path: Path,
+    mongo_client: Mongo,
+    seed: int,
+    options: Options,
+) -> None:
+    """Each collection is granted by itself, so that what is withheld is only what the names of others would show."""
+    grants = [{"database": f"wide{seed}_*", "collection": name} for name in COLLECTIONS]
+    path = tmp_path / "tenants.yaml"
+    path.write_text(json.dumps({"tenants": [entry("a", KEY_A, grants=grants)]}))
+    configuration = {
+        **settings(mongo.uri, redis_server.url),
+        "tenants_file": str(path),
+        "operator_key_hashes": [hash_key(KEY_A)],
+    }
+    async with (
+        serving({**configuration, "wide": {"feeds_min": 2}}, key=KEY_A) as wide,
+        serving({**configuration, "wide": {"enabled": False}}, key=KEY_A) as narrow,
+    ):
+        found = await compare(
+            [wide.api, narrow.api],
+            mongo_client,
+            seed,
+            steps=120,
+            options=options,
+            ddl=0.05,
+            granted=True,
+        )
     assert not found.differences
     assert found.views > 2
     assert found.hops

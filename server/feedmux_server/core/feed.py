@@ -6,7 +6,12 @@
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+import bson
+
+SIMPLE_COLLATION: Final = bson.encode({"locale": "simple"})
+"""Compares bytes, as MongoDB does without a collation."""
 
 
 @dataclass(frozen=True, slots=True)

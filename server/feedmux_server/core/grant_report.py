@@ -12,8 +12,8 @@ _IN_TOKEN = "its content is part of the event's resume token, which cannot be ch
 
 def withheld(grants: Grants, spec: FeedSpec) -> list[Withheld]:
     """Raises FeedmuxError as `apply_grants` does."""
-    _, policy = apply_grants(grants, spec)
-    if grants is None or not policy:
+    asked = apply_grants(grants, spec)
+    if grants is None or not asked.policy:
         return []
     cases = granted(grants, spec.scope)
     found: list[Withheld] = []
@@ -25,7 +25,10 @@ def withheld(grants: Grants, spec: FeedSpec) -> list[Withheld]:
     found.append(
         ("names of collections that are not granted, in rename events", "the side of a rename that is granted is shown")
     )
-    found.append(("fields and kinds of events that feedmux does not know", "they could show what is not granted"))
+    unknown = "fields and kinds of events that feedmux does not know"
+    if asked.keeps_changes:
+        unknown = "kinds of events that feedmux does not know, and fields of others than changes to documents"
+    found.append((unknown, "they could show what is not granted"))
     for grant in cases:
         found += _of_grant(grant, spec)
     return found

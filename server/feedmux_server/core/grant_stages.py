@@ -10,13 +10,13 @@ what it may see, and cannot fail on anything else (docs/adr/0007).
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import bson
 from bson.raw_bson import RawBSONDocument
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.feed import FeedSpec, Scope
+from feedmux_server.core.feed import SIMPLE_COLLATION, FeedSpec, Scope
 from feedmux_server.core.grant import Grant, Grants, granted, is_any, is_exact, regex_of
 from feedmux_server.core.grant_hidden import hidden_stages, key_is_hidden
 from feedmux_server.core.grant_match import Expression, match_expression
@@ -36,22 +36,28 @@ _DESCRIBED: Final = (
 # Tokens of version 1 say nothing about a rename; those of version 2 hold its target, as does the invalidate after it.
 _PLAIN_TOKEN: Final = "^82.{16}2B02"
 _RENAME_IN_TOKEN: Final = b"rename".hex().upper()
-_SIMPLE_COLLATION: Final = bson.encode({"locale": "simple"})
 _IMAGES_SHOWN: Final = frozenset({"", "default", "off", "whenAvailable"})
 
 
-def apply_grants(grants: Grants, spec: FeedSpec) -> tuple[FeedSpec, bytes]:
-    """The feed as MongoDB is asked for it, and the policy before its pipeline (BSON `{pipeline: […]}`, empty for none).
+class Asked(NamedTuple):
+    """A tenant's feed as MongoDB is asked for it."""
 
-    Raises FeedmuxError: NAMESPACE_DENIED, or OPTION_REFUSED for what the grants do not allow.
-    """
+    spec: FeedSpec
+    policy: bytes = b""
+    """The stages before its pipeline: BSON `{pipeline: […]}`, empty for none."""
+    keeps_changes: bool = False
+    """The policy shows each change to a document as MongoDB does; what it withholds is of other events."""
+
+
+def apply_grants(grants: Grants, spec: FeedSpec) -> Asked:
+    """Raises FeedmuxError: NAMESPACE_DENIED, or OPTION_REFUSED for what the grants do not allow."""
     if grants is None:
-        return spec, b""
+        return Asked(spec)
     cases = granted(grants, spec.scope)
     # A rename stays within its database.
     targets = tuple(grant for grant in grants if grant.covers(Scope(spec.scope.source, spec.scope.database)))
     if _shows_all(cases, targets, spec.scope):
-        return spec, b""
+        return Asked(spec)
     if spec.collation:
         # It would apply to the policy's own comparisons too.
         raise _refused("collation", "a collation cannot be used with grants that narrow the feed")
@@ -60,12 +66,13 @@ def apply_grants(grants: Grants, spec: FeedSpec) -> tuple[FeedSpec, bytes]:
         _check_images(spec)
     elif any(grant.hide for grant in cases):
         _check_not_required(spec)
-    asked = replace(spec, collation=_SIMPLE_COLLATION)
+    asked = replace(spec, collation=SIMPLE_COLLATION)
     images: _Images = None
     if judged:
         asked = replace(asked, full_document="whenAvailable", full_document_before_change="whenAvailable")
         images = spec.full_document == "whenAvailable", spec.full_document_before_change == "whenAvailable"
-    return asked, bson.encode({"pipeline": _stages(cases, targets, spec.scope, images)})
+    keeps = _keeps_changes(cases, spec.scope)
+    return Asked(asked, bson.encode({"pipeline": _stages(cases, targets, spec.scope, images)}), keeps)
 
 
 _Images = tuple[bool, bool] | None
@@ -115,6 +122,12 @@ def _shows_all(cases: tuple[Grant, ...], targets: tuple[Grant, ...], scope: Scop
     return first.whole_database and (bool(scope.database) or is_any(first.database))
 
 
+def _keeps_changes(cases: tuple[Grant, ...], scope: Scope) -> bool:
+    """Whether a change to a document that comes at all is granted in full. Of one collection the first grant judges
+    all."""
+    return bool(scope.collection) and cases[0].is_plain
+
+
 def _check_images(spec: FeedSpec) -> None:
     why = "where a grant matches documents: only stored images say whose a document was at the time of a change"
     if spec.full_document not in _IMAGES_SHOWN:
@@ -137,6 +150,7 @@ def _refused(field: str, message: str) -> FeedmuxError:
 def _stages(cases: tuple[Grant, ...], targets: tuple[Grant, ...], scope: Scope, images: _Images) -> list[Any]:
     renames = _encoded.get(("renames", targets), lambda: [_rename_to(grant) for grant in targets])
     [to] = _encoded.get(("to", targets), lambda: [{"$or": [_names(grant, Scope(""), "$to") for grant in targets]}])
+    keeps = _keeps_changes(cases, scope)
     return [
         {"$match": _prefilter(cases, renames, scope)},
         {
@@ -144,19 +158,20 @@ def _stages(cases: tuple[Grant, ...], targets: tuple[Grant, ...], scope: Scope, 
                 "e": {name: f"${name}" for name in _FIELDS},
                 "g": _first([(_names(grant, scope, "$ns"), index) for index, grant in enumerate(cases)], -1),
                 "to": to,
+                **({"whole": "$$ROOT"} if keeps else {}),
             }
         },
-        *_encoded.get(("cases", cases, images), lambda: _stages_of_cases(cases, images)),
+        *_encoded.get(("cases", cases, images, keeps), lambda: _stages_of_cases(cases, images, keeps)),
     ]
 
 
-def _stages_of_cases(cases: tuple[Grant, ...], images: _Images) -> list[Stage]:
+def _stages_of_cases(cases: tuple[Grant, ...], images: _Images, keeps: bool) -> list[Stage]:
     hides = [(index, grant.hide) for index, grant in enumerate(cases) if grant.hide]
     return [
         {"$set": {"op": _shown_as(cases)}},
         {"$match": {"op": {"$type": "string"}}},
         *hidden_stages(hides),
-        {"$replaceWith": _event(hides, images)},
+        {"$replaceWith": _if_change("$whole", _event(hides, images)) if keeps else _event(hides, images)},
     ]
 
 
@@ -299,8 +314,8 @@ def _event(hides: list[tuple[int, tuple[str, ...]]], images: _Images) -> Stage:
         "_id": "$e._id",
         "operationType": "$op",
         "clusterTime": "$e.clusterTime",
-        "wallTime": "$e.wallTime",
         "collectionUUID": _keep(known, "$e.collectionUUID"),
+        "wallTime": "$e.wallTime",
         "fullDocument": _keep(after, content("fullDocument", "after")),
         "ns": _keep({"$or": [known, {"$eq": ["$op", "dropDatabase"]}]}, "$e.ns"),
         "to": _keep("$to", "$e.to"),
@@ -312,6 +327,10 @@ def _event(hides: list[tuple[int, tuple[str, ...]]], images: _Images) -> Stage:
         "txnNumber": "$e.txnNumber",
         "lsid": "$e.lsid",
     }
+
+
+def _if_change(value: Expression, other: Expression) -> Expression:
+    return {"$cond": [{"$in": ["$op", list(_CHANGES)]}, value, other]}
 
 
 def _first(branches: list[tuple[Expression, Expression]], default: Expression) -> Expression:

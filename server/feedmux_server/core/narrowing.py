@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import bson
 
-from feedmux_server.core.feed import FeedSpec
+from feedmux_server.core.feed import SIMPLE_COLLATION, FeedSpec
 from feedmux_server.core.stream_key import has_stages
 
 
@@ -38,7 +38,7 @@ def narrowing_of(spec: FeedSpec) -> Narrowing | None:
     """What a feed's pipeline admits; None when it does anything else, or compares by a collation."""
     if not has_stages(spec):
         return EVERYTHING
-    if spec.collation or len(spec.pipeline) > _PIPELINE_BYTES_MAX:
+    if spec.collation not in (b"", SIMPLE_COLLATION) or len(spec.pipeline) > _PIPELINE_BYTES_MAX:
         return None
     try:
         content = bson.decode(spec.pipeline)

@@ -31,6 +31,8 @@ class StreamKey:
     """The feed, without the fields that are not part of the key."""
     policy: bytes = field(compare=False, default=b"")
     """BSON document `{pipeline: [stages]}` of the tenant's stages, or empty."""
+    keeps_changes: bool = field(compare=False, default=False)
+    """The policy shows each change to a document as MongoDB does."""
 
     @property
     def short(self) -> bytes:
@@ -41,14 +43,14 @@ class StreamKey:
         return self.digest.hex()
 
 
-def stream_key(spec: FeedSpec, policy: bytes = b"") -> StreamKey:
+def stream_key(spec: FeedSpec, policy: bytes = b"", keeps_changes: bool = False) -> StreamKey:
     spec = replace(spec, batch_size=0, max_await_time_ms=0, bounded=False)
     digest = blake2b(digest_size=16, person=b"feedmux-stream")
     for name, value in _parts(spec, policy):
         for part in (name.encode(), value):
             digest.update(len(part).to_bytes(4))
             digest.update(part)
-    return StreamKey(digest.digest(), spec, policy)
+    return StreamKey(digest.digest(), spec, policy, keeps_changes)
 
 
 def has_stages(spec: FeedSpec) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from feedmux_server.core.feed import Scope
+from feedmux_server.core.feed import SIMPLE_COLLATION, Scope
 from feedmux_server.core.narrowing import Narrowing, narrowing_of
 from feedmux_server.core.stream_key import StreamKey, stream_key
 
@@ -46,10 +46,10 @@ class WideState(StrEnum):
 
 
 def view_of(key: StreamKey) -> Narrowing | None:
-    """What a feed admits of the events of its namespace in a wider stream with the same options: all, or those of some
-    operation types or collections. None where that is not all there is to the feed."""
+    """What a feed admits of the changes to documents of its namespace in a wider stream with the same options: all, or
+    those of some operation types or collections. None where that is not all there is to the feed."""
     spec = key.spec
-    if not spec.scope.database or key.policy:
+    if not spec.scope.database or (key.policy and not key.keeps_changes):
         return None
     if _REQUIRED in (spec.full_document, spec.full_document_before_change):
         return None
@@ -59,7 +59,8 @@ def view_of(key: StreamKey) -> Narrowing | None:
 def group_of(key: StreamKey) -> StreamKey:
     """What feeds have in common that could share a wide stream: the key of the deployment's stream."""
     spec = key.spec
-    return stream_key(replace(spec, scope=Scope(spec.scope.source), pipeline=b""))
+    collation = b"" if spec.collation == SIMPLE_COLLATION else spec.collation
+    return stream_key(replace(spec, scope=Scope(spec.scope.source), pipeline=b"", collation=collation))
 
 
 @dataclass(slots=True)

@@ -145,10 +145,10 @@ class Service:
 
         The grants come first, so that a source is not known to who may not see it.
         """
-        asked, policy = apply_grants(self.grants_of(tenant), spec)
+        asked = apply_grants(self.grants_of(tenant), spec)
         self.hub.source(spec.scope.source)
         self.hub.accounts.of(tenant).check_pipeline(len(spec.pipeline))
-        return self.hub.one_of(stream_key(asked, policy))
+        return self.hub.one_of(stream_key(*asked))
 
     def grants_of(self, tenant: str) -> Grants:
         return self.grants.get(tenant, ())
