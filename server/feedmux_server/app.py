@@ -201,6 +201,7 @@ async def running(
                     ranges.close()
                     hub.stop()
                     await hub.renderer.close()
+                    await hub.large_renderer.close()
                     await checks.close()
                 refusal = unfit.found
         if refusal is not None:

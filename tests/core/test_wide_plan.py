@@ -81,12 +81,39 @@ def test_many_feeds_are_worth_many_events_of_others() -> None:
     assert plan.state(GROUP) is WideState.TOO_BUSY
 
 
+@pytest.mark.parametrize(
+    ("feeds", "writes_per_s", "shared"), [(8, 130.0, True), (8, 150.0, False), (35, 400.0, False), (45, 400.0, True)]
+)
+def test_few_feeds_are_not_worth_a_read_for_each_write_of_others(feeds: int, writes_per_s: float, shared: bool) -> None:
+    plan = planned(feeds)
+    plan.measured(GROUP, 10.0, writes_per_s, 0.0, reads_per_s=writes_per_s)
+    assert (plan.wanted(GROUP, 10.0) is not None) is shared
+    # Read many at a time they cost little, and those of the feeds themselves would cost a cursor as much.
+    plan = planned(feeds)
+    plan.measured(GROUP, 10.0, writes_per_s, 0.0, reads_per_s=1.0)
+    plan.measured(GROUP, 10.0, writes_per_s, 0.5, reads_per_s=writes_per_s)
+    assert plan.wanted(GROUP, 10.0) is not None
+
+
 def test_a_refusal_is_tried_again_later() -> None:
     plan = planned(4)
     plan.refused(GROUP, 0.0)
     assert plan.wanted(GROUP, 59.0) is None
     assert plan.state(GROUP) is WideState.REFUSED
     assert plan.wanted(GROUP, 60.0)
+
+
+def test_it_is_tried_less_and_less_often_until_it_was_worth_its_costs() -> None:
+    plan, now_s, pauses = planned(4), 0.0, list[float]()
+    for _ in range(7):
+        assert plan.wanted(GROUP, now_s)
+        plan.measured(GROUP, now_s, events_per_s=2_000.0, share=0.1)
+        pauses.append(next(s for s in range(2_000) if plan.wanted(GROUP, now_s + s)))
+        now_s += pauses[-1]
+    assert pauses == [60, 120, 240, 480, 960, 960, 960]
+    plan.measured(GROUP, now_s, events_per_s=2_000.0, share=0.9)
+    plan.measured(GROUP, now_s, events_per_s=2_000.0, share=0.1)
+    assert plan.wanted(GROUP, now_s + 60)
 
 
 def test_it_can_be_switched_off() -> None:

@@ -201,6 +201,7 @@ async def world(
             await done
             hub.stop()
             await hub.renderer.close()
+            await hub.large_renderer.close()
 
     running = asyncio.create_task(run())
     made = World(await ready, logs)

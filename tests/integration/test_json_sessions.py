@@ -124,6 +124,29 @@ async def test_a_session_goes_on_while_the_renderer_is_frozen(monkeypatch: pytes
         in_bson.close()
 
 
+async def test_small_chunks_do_not_wait_for_large_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch, ring_bytes=32 << 20) as here:
+        large, written = here.feed("large")
+        small, log = here.feed("small")
+        written.write(1, padding=3 << 20)
+        renderer = here.hub.large_renderer
+        renderer._process = SideProcess(side_render.__name__, lambda _: LONG_S)  # and it freezes over so much padding
+        waiting = here.session(large, "t", 0, RELAXED, credit=16 << 20)
+        taking = asyncio.create_task(waiting.take(1))
+        async with asyncio.timeout(60):
+            while not renderer._process.held_bytes:
+                await asyncio.sleep(0.001)
+        log.write(3)
+        client = here.session(small, "t", 0, RELAXED)
+        await client.take(3)
+        assert numbers(client)[-1] % 1_000_000 == 3
+        assert not taking.done()
+        taking.cancel()
+        await asyncio.wait([taking])
+        for each in (waiting, client):
+            each.close()
+
+
 async def test_a_chunk_that_cannot_be_rendered_ends_only_who_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(monkeypatch, chunk_bytes=200_000) as here:
         here.hub.renderer._process = SideProcess(side_render.__name__, side_render.limit_s)

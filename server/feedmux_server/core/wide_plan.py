@@ -16,9 +16,18 @@ from feedmux_server.core.narrowing import Narrowing, narrowing_of
 from feedmux_server.core.stream_key import StreamKey, stream_key
 
 _REQUIRED: Final = "required"
-_EVENTS_FOR_A_CURSOR: Final = 70
-"""A cursor without events costs the server as much in a second as so many events of others in a busy wide stream:
-about 0.7 ms, beside 9.5 us for an event at 20,000 events/s."""
+_PAUSES_MAX: Final = 16
+# Milliseconds of a core, measured on 6.0.
+_READ_MS: Final = 0.35
+"""What a read of a wide stream costs the server, beside its events."""
+_EVENT_MS: Final = 0.0095
+"""An event that no view wants."""
+_CURSOR_MS: Final = 0.66
+"""A second of a cursor without events, the server."""
+_SCAN_MS: Final = 0.007
+"""An event that a cursor passes, MongoDB."""
+_CHEAP_MS: Final = 50.0
+"""For so much a second a wide stream is worth the cursors and connections that it saves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +43,8 @@ class WideLimits:
     share_min: float = 0.5
     """Part of the wide stream's events that goes to views, from which on its rate does not matter."""
     retry_s: float = 60.0
-    """After a wide stream was given up for its rate or an error, the next one is tried no sooner."""
+    """After a wide stream was given up for its costs or an error, the next one is tried no sooner. Each time that it is
+    given up again before it was found worth its costs, the pause is twice as long, up to 16 times."""
 
 
 class WideState(StrEnum):
@@ -71,6 +81,8 @@ class _Group:
     """Of the wide stream that is wanted now."""
     state: WideState = WideState.TOO_FEW
     not_before_s: float = 0.0
+    given_up: int = 0
+    """Times in a row."""
 
 
 class WidePlan:
@@ -105,15 +117,25 @@ class WidePlan:
         self._decide(group, now_s)
         return group.scope
 
-    def measured(self, name: StreamKey, now_s: float, events_per_s: float, share: float) -> None:
-        """What the wide stream reads, and how much of it goes to views."""
+    def measured(
+        self, name: StreamKey, now_s: float, events_per_s: float, share: float, reads_per_s: float = 0.0
+    ) -> None:
+        """What the wide stream reads, in how many reads, and how much of it goes to views."""
         group = self._groups.get(name)
-        limits = self._limits
-        if group is None or share >= limits.share_min:
+        if group is None:
             return
-        others_per_s = events_per_s * (1 - share)
-        if events_per_s > limits.events_per_s_max and others_per_s > _EVENTS_FOR_A_CURSOR * len(group.feeds):
+        if share < self._limits.share_min and self._costs_more(len(group.feeds), events_per_s, reads_per_s, 1 - share):
             self._give_up(group, WideState.TOO_BUSY, now_s)
+        else:
+            group.given_up = 0
+
+    def _costs_more(self, feeds: int, events_per_s: float, reads_per_s: float, for_others: float) -> bool:
+        """Whether a wide stream costs more than cursors of their own. `for_others`: part of it that no view wants."""
+        events_ms = events_per_s * for_others * _EVENT_MS
+        # The server has one core. Beyond that what both cost counts: few writes, read one by one, are scanned cheaply.
+        is_busy = events_per_s > self._limits.events_per_s_max and events_ms > feeds * _CURSOR_MS
+        wide_ms = events_ms + reads_per_s * for_others * _READ_MS
+        return is_busy or wide_ms > max(_CHEAP_MS, feeds * (_CURSOR_MS + events_per_s * _SCAN_MS))
 
     def refused(self, name: StreamKey, now_s: float) -> None:
         """MongoDB does not allow the wide stream, or it met an event that it could not deliver."""
@@ -131,7 +153,9 @@ class WidePlan:
         return ((name, len(group.feeds)) for name, group in self._groups.items())
 
     def _give_up(self, group: _Group, state: WideState, now_s: float) -> None:
-        group.scope, group.state, group.not_before_s = None, state, now_s + self._limits.retry_s
+        pause_s = self._limits.retry_s * min(_PAUSES_MAX, 2**group.given_up)
+        group.scope, group.state, group.not_before_s = None, state, now_s + pause_s
+        group.given_up += 1
 
     def _decide(self, group: _Group, now_s: float) -> None:
         limits, count = self._limits, len(group.feeds)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from feedmux_server.core.ack_tracker import AckTracker
+from feedmux_server.core.chunk import Chunk
 from feedmux_server.core.credit import CreditLimits, CreditWindow
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed_streams import FeedStreams, StreamLimits
@@ -39,6 +40,8 @@ from feedmux_server.supervision import Tasks
 from feedmux_server.telemetry.observer import NOBODY, Observer
 
 _ADMIT_AGAIN_S = 0.02
+_LARGE_BYTES = 2 * 1024 * 1024
+"""Chunks are cut at half of it; a larger one is of one event."""
 _CLOSE_WAIT_S = 3.0
 """How long an opening waits for cursors of its tenant that are being closed; a getMore under way ends first."""
 
@@ -188,7 +191,7 @@ class Hub:
         self.memory = Memory(limits.memory_bytes_max)
         backlog = self.accounts.backlog
         self.memory.include("unacknowledged", lambda: backlog.bytes, backlog.bytes_max)
-        self.memory.include("renderings", lambda: self.renderer.memory_bytes)
+        self.memory.include("renderings", lambda: self.renderer.memory_bytes + self.large_renderer.memory_bytes)
         self.turns = Turns()
         self.sources = sources
         self.limits = limits
@@ -203,6 +206,8 @@ class Hub:
         self._keys: dict[StreamKey, KeyStreams] = {}
         self._ids = itertools.count(1)
         self.renderer = Renderer(self.filled)
+        self.large_renderer = Renderer(self.filled)
+        """Of single large events, which take up to a minute each: the chunks of others do not wait for them."""
         self.wide = WideStreams(sources, tasks, limits.wide, limits.wide_stream, limits.read, self.memory)
 
     def source(self, name: str) -> Source:
@@ -341,6 +346,11 @@ class Hub:
         for each in self._keys.values():
             for task in each.tasks.values():
                 task.cancel()
+
+    def renderer_of(self, chunk: Chunk) -> Renderer:
+        """Who renders it as Extended JSON."""
+        is_large = chunk.bson is not None and chunk.bson.size_bytes > _LARGE_BYTES
+        return self.large_renderer if is_large else self.renderer
 
     @property
     def slots_wanted(self) -> bool:

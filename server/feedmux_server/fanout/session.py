@@ -411,7 +411,7 @@ class Session:
             return
         self._withdraw()
         subscriber = self.subscriber
-        self._rendering = self._hub.renderer.request(
+        self._rendering = self._hub.renderer_of(wanted.chunk).request(
             wanted.chunk, wanted.ring, subscriber.format, subscriber.tenant, self._signal.set
         )
 

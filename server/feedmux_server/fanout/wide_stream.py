@@ -83,6 +83,7 @@ class WideStream:
         self.failure: Failed | None = None
         """MongoDB's last, until it answers again."""
         self.ended = False
+        self.batches_read = 0
         self.events_read = 0
         self.events_taken = 0
         """Of those read, the ones that went to a view when they came."""
@@ -226,6 +227,7 @@ class WideStream:
 
     def _publish(self, chunks: list[Chunk], post_batch: ResumeToken | None) -> None:
         ring = self.ring
+        self.batches_read += 1
         first = ring.next_seq
         for chunk in chunks:
             ring.append(chunk)

@@ -38,7 +38,8 @@ class _Run:
     scope: Scope
     task: asyncio.Task[None]
     stream: WideStream | None = None
-    seen: tuple[float, int, int] = (0.0, 0, 0)
+    seen: tuple[float, int, int, int] = (0.0, 0, 0, 0)
+    """When it was measured last; events read and taken by then, and reads."""
     retired_s: float | None = None
 
 
@@ -140,7 +141,7 @@ class WideStreams:
                 return
             reader = ChangeStreamReader(source, key, JoinPoint(start), self._read_limits)
             run.stream = WideStream(key, reader, start, self._stream_limits, source.observer, self._memory)
-            run.seen = (time.monotonic(), 0, 0)
+            run.seen = (time.monotonic(), 0, 0, 0)
             await run.stream.run()
         except FeedmuxError as error:
             if error.reason is not ErrorReason.SOURCE_UNAVAILABLE:
@@ -170,12 +171,13 @@ class WideStreams:
         if run is None or run.stream is None:
             return
         now_s, stream = time.monotonic(), run.stream
-        since_s, read, taken = run.seen
+        since_s, events, taken, reads = run.seen
         if now_s - since_s < 10 * _LOOK_S:
             return
-        run.seen = (now_s, stream.events_read, stream.events_taken)
-        came = stream.events_read - read
-        self.plan.measured(name, now_s, came / (now_s - since_s), (stream.events_taken - taken) / max(came, 1))
+        run.seen = (now_s, stream.events_read, stream.events_taken, stream.batches_read)
+        came, lasted_s = stream.events_read - events, now_s - since_s
+        share = (stream.events_taken - taken) / max(came, 1)
+        self.plan.measured(name, now_s, came / lasted_s, share, (stream.batches_read - reads) / lasted_s)
 
     def _retire(self, group: _Group, run: _Run) -> None:
         """Once its views have gone to the next one, or have had the time to."""
