@@ -143,7 +143,8 @@ func TestTheTimeOfATokenIsUnknownForWhatIsNotUnderstood(t *testing.T) {
 	}
 }
 
-// The server begins behind the event that was acked when the stream was asked for, as the protocol says.
+// The server begins after the event that was acked when the stream was asked for, as far as its last one had come: there
+// could have been new events among what it had not repeated.
 func TestRandomReconnectsGiveEveryEventOnceInOrder(t *testing.T) {
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 0))
@@ -167,18 +168,81 @@ func TestRandomReconnectsGiveEveryEventOnceInOrder(t *testing.T) {
 			}
 			known := acked
 			where := l.ackedPlace(int64(known))
-			begin = int(where.ClusterTime.T) - 1000
-			if len(where.Position) > 0 {
-				begin, _ = strconv.Atoi(string(where.Position[1:]))
-			}
-			if begin != known {
-				t.Fatalf("seed %d: begins behind %d, not %d", seed, begin, known)
+			wanted := min(known, begin+sequence-1)
+			if begin = numberOf(where); begin != wanted {
+				t.Fatalf("seed %d: begins after %d, not %d", seed, begin, wanted)
 			}
 			acked += random.IntN(len(seen) - acked + 1) // Acked between asking and Opened.
 			l.begin(at(begin), int64(known))
 		}
 		if !slices.Equal(seen, span(1, len(seen))) {
 			t.Fatalf("seed %d: %v", seed, seen)
+		}
+	}
+}
+
+func numberOf(where Place) int {
+	if len(where.Position) > 0 {
+		number, _ := strconv.Atoi(string(where.Position[1:]))
+		return number
+	}
+	return int(where.ClusterTime.T) - 1000
+}
+
+// The filter was widened: event 3 has a higher ordinal than those after it, and the stream begins before it until it is
+// acked.
+func TestAnEventAmongRepeatsThatWasNotThereBefore(t *testing.T) {
+	l := begun(true)
+	arrive(t, l, 1, 1, 2)
+	arrive(t, l, 3, 4, 5)
+	l.begin(at(2), 2)
+	same(t, arrive(t, l, 1, 3, 4, 5), []int{3})
+	same(t, l.ackedSequence(4), 0)
+	same(t, l.ackedPlace(4), at(2))
+	l.begin(at(2), 4)
+	same(t, arrive(t, l, 1, 3, 4, 5), nil)
+	same(t, l.ackedSequence(5), 3)
+	same(t, l.ackedPlace(5), at(5))
+}
+
+// Whatever was received and is not acked comes again when the next process begins where this one would.
+func TestRandomReconnectsUnderAGrowingFilterLoseNothing(t *testing.T) {
+	for seed := range uint64(200) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		l := begun(true)
+		shown := make(map[int]bool)
+		var received []int
+		acked, begin := 0, 0
+		for range 12 {
+			for range 8 {
+				shown[1+random.IntN(80)] = true
+			}
+			var coming []int
+			for number := begin + 1; number <= 80 && len(coming) < 30; number++ {
+				if shown[number] {
+					coming = append(coming, number)
+				}
+			}
+			coming = coming[:random.IntN(len(coming)+1)]
+			for sequence := int64(1); len(coming) > 0; {
+				count := min(len(coming), 1+random.IntN(4))
+				received = append(received, arrive(t, l, sequence, coming[:count]...)...)
+				sequence, coming = sequence+int64(count), coming[count:]
+				if random.IntN(2) == 0 {
+					acked += random.IntN(len(received) - acked + 1)
+					l.ackedSequence(int64(acked))
+				}
+			}
+			begin = numberOf(l.ackedPlace(int64(acked)))
+			for _, number := range received[acked:] {
+				if number <= begin {
+					t.Fatalf("seed %d: begins after %d, and %d is not acked", seed, begin, number)
+				}
+			}
+			l.begin(at(begin), int64(acked))
+		}
+		if slices.Sort(received); len(slices.Compact(slices.Clone(received))) != len(received) {
+			t.Fatalf("seed %d: handed out twice: %v", seed, received)
 		}
 	}
 }

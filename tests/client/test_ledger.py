@@ -156,7 +156,8 @@ def test_time_of_a_token_is_none_for_what_is_not_understood() -> None:
 
 @pytest.mark.parametrize("seed", range(200))
 def test_random_reconnects_give_every_event_once_in_order(seed: int) -> None:
-    """The server begins behind the event that was acked when the stream was asked for, as the contract says."""
+    """The server begins after the event that was acked when the stream was asked for, as far as its last one had come:
+    there could have been new events among what it had not repeated."""
     rng = random.Random(seed)
     ledger = begun()
     seen: list[int] = []
@@ -176,8 +177,9 @@ def test_random_reconnects_give_every_event_once_in_order(seed: int) -> None:
             assert begin + ledger.acked_sequence(acked) == min(max(acked, begin), begin + sequence - 1)
         known = acked
         where = ledger.acked_place(known)
+        came_to = begin + sequence - 1
         begin = int(where.position[1:]) if where.position else where.time[0] - 1000
-        assert begin == known
+        assert begin == min(known, came_to)
         acked = rng.randint(acked, len(seen))  # Acked between asking and Opened.
         ledger.begin(at(begin), known)
     assert seen == list(range(1, len(seen) + 1))
@@ -209,3 +211,62 @@ def test_progress_past_all_repeats_ends_the_wait_for_them() -> None:
     assert (ledger.expects_repeats, ledger.latest) == (True, at(3))
     ledger.progress(at(5))
     assert (ledger.expects_repeats, ledger.latest) == (False, at(5)), "the stored position was moved forward meanwhile"
+
+
+def test_an_event_among_repeats_that_was_not_there_before_is_begun_before_until_it_is_acked() -> None:
+    """The filter was widened. Its ordinal is higher than those of the events after it."""
+    ledger = begun()
+    ledger.arrive(1, events(1, 2))
+    ledger.arrive(3, events(4, 5))
+    ledger.begin(at(2), 2)
+    (fresh,) = ledger.arrive(1, events(3, 4, 5))
+    assert (numbers([fresh]), fresh.first_sequence) == ([3], 5)
+    assert ledger.acked_sequence(4) == 0
+    assert ledger.acked_place(4) == at(2), "3 is not acked"
+    ledger.begin(at(2), 4)
+    assert ledger.arrive(1, events(3, 4, 5)) == [], "4 and 5 were acked, and are not handed out again"
+    assert ledger.acked_sequence(5) == 3
+    assert ledger.acked_place(5) == at(5)
+
+
+def test_an_event_that_is_new_in_the_middle_of_a_batch() -> None:
+    ledger = begun()
+    ledger.arrive(1, events(1, 2, 4, 6))
+    ledger.begin(at(1), 1)
+    assert numbers(ledger.arrive(1, events(2, 3))) == [3]
+    assert numbers(ledger.arrive(3, events(4, 5, 6))) == [5]
+    assert [(each.first_sequence, numbers([each])) for each in ledger._kept] == [
+        (1, [1, 2]), (5, [3]), (3, [4]), (6, [5]), (4, [6]),
+    ]  # fmt: skip
+    assert ledger.acked_place(4).resume_token == token(2)
+    assert ledger.acked_place(5).resume_token == token(4)
+    assert ledger.acked_place(6).position == at(6).position
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_random_reconnects_under_a_growing_filter_lose_nothing(seed: int) -> None:
+    """Whatever was received and is not acked comes again when the next process begins where this one would."""
+    rng = random.Random(seed)
+    ledger = begun()
+    shown = sorted(rng.sample(range(1, 80), 20))
+    received: list[int] = []
+    acked = begin = 0
+    for _ in range(12):
+        shown = sorted({*shown, *rng.sample(range(1, 80), 5)})
+        coming = [number for number in shown if number > begin][: rng.randint(0, 30)]
+        sequence = 1
+        while coming:
+            count = rng.randint(1, 4)
+            chunk, coming = coming[:count], coming[count:]
+            for fresh in ledger.arrive(sequence, events(*chunk)):
+                assert fresh.first_sequence == len(received) + 1
+                received += numbers([fresh])
+            sequence += len(chunk)
+            if rng.random() < 0.5:
+                acked = rng.randint(acked, len(received))
+                ledger.acked_sequence(acked)
+        assert len(set(received)) == len(received), "nothing is handed out twice"
+        where = ledger.acked_place(acked)
+        begin = int(where.position[1:]) if where.position else where.time[0] - 1000
+        assert all(number > begin for number in received[acked:]), "what is not acked comes again"
+        ledger.begin(at(begin), acked)

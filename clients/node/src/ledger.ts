@@ -5,8 +5,9 @@
  * The ledger maps one to the other by ranges, keeps the unacked batches of a durable subscription, and after a reconnect
  * recognises them by their `_id` when they come again. Pure; `runner` owns one and feeds it in the order of arrival.
  *
- * Invariant: `kept` holds exactly the events received and not acked, in ordinal order; `ranges` hold the sequences of the
- * present stream that are not yet covered by an ack, in sequence order.
+ * Invariant: `kept` begins with the first event in stream order that is not acked, and holds all received after it, in
+ * stream order. That is the order of ordinals, unless events came among repeats that had not been there before: the filter
+ * was widened. `ranges` hold the sequences of the present stream that are not yet covered by an ack, in sequence order.
  */
 
 import type { Timestamp } from "bson";
@@ -35,6 +36,9 @@ export class Ledger {
   #kept: Batch[] = [];
   readonly #repeats = new Map<string, number>();
   #repeatsUntil: Timestamp | undefined;
+  /** While repeats are expected: the stream has come past so many batches of `kept`, and events of the next one. */
+  #passed = 0;
+  #passedEvents = 0;
   #ackedPlace = NOWHERE;
   #latest = NOWHERE;
 
@@ -60,18 +64,12 @@ export class Ledger {
   /** The place up to which everything is acked: where a new stream has to begin. NOWHERE at the start. */
   ackedPlace(acked: number): Place {
     const done = Math.max(acked, this.#floor);
-    if (done >= this.#received) {
+    if (done >= this.#received && !this.expectsRepeats()) {
       return this.#latest;
     }
-    this.#prune(done);
-    const first = this.#kept[0];
-    if (first !== undefined && first.firstSequence <= done) {
-      const key = first.eventKey(done - first.firstSequence);
-      if (key.length > 0) {
-        return tokenPlace(key);
-      }
-    }
-    return this.#ackedPlace;
+    const settled = this.#settle(done);
+    const key = settled > 0 ? this.#kept[0]?.eventKey(settled - 1) : undefined;
+    return key !== undefined && key.length > 0 ? tokenPlace(key) : this.#ackedPlace;
   }
 
   /** The stored position was moved on purpose: what is unacked has lost its meaning, and may come again. */
@@ -87,20 +85,23 @@ export class Ledger {
     this.#nextSequence = 1;
     this.#ackedSequence = 0;
     this.#ranges = [];
+    let settled = this.#settle(Math.max(acked, this.#floor));
     this.#repeats.clear();
-    this.#prune(Math.max(acked, this.#floor));
     if (this.#kept.length === 0) {
       this.#ackedPlace = this.#latest = opened;
       return;
     }
+    this.#passed = 0;
+    this.#passedEvents = settled;
     let last: Buffer | undefined;
     for (const batch of this.#kept) {
-      for (let index = Math.max(0, acked + 1 - batch.firstSequence); index < batch.length; index++) {
+      for (let index = settled; index < batch.length; index++) {
         last = batch.eventKey(index);
         if (last.length > 0) {
           this.#repeats.set(nameOf(last), batch.firstSequence + index);
         }
       }
+      settled = 0;
     }
     this.#repeatsUntil = last && tokenTime(last);
   }
@@ -117,6 +118,9 @@ export class Ledger {
     }
     if (!this.expectsRepeats()) {
       this.#take(sequence, batch);
+      if (this.#durable) {
+        this.#kept.push(batch);
+      }
       this.#latest = batch.place;
       return [batch];
     }
@@ -142,7 +146,7 @@ export class Ledger {
    * events stand before those handed out earlier: then the first of them not acked decides.
    */
   ackedSequence(acked: number): number {
-    this.#prune(acked);
+    this.#settle(acked);
     for (let range = this.#ranges[0]; range !== undefined; range = this.#ranges[0]) {
       const done = Math.min(acked - range.ordinal + 1, range.count);
       if (done <= 0) {
@@ -161,9 +165,6 @@ export class Ledger {
     batch.firstSequence = this.#received + 1;
     this.#received += batch.length;
     this.#map(sequence, batch.firstSequence, batch.length);
-    if (this.#durable) {
-      this.#kept.push(batch);
-    }
   }
 
   #sift(sequence: number, batch: Batch): Batch[] {
@@ -173,6 +174,7 @@ export class Ledger {
       if (end > start) {
         const part = batch.part(start, end);
         this.#take(sequence + start, part);
+        this.#insert(part);
         fresh.push(part);
       }
     };
@@ -183,6 +185,7 @@ export class Ledger {
         this.#repeats.delete(name);
         takePart(index);
         this.#map(sequence + index, ordinal, 1);
+        this.#pass(ordinal);
         start = index + 1;
       }
     }
@@ -208,9 +211,51 @@ export class Ledger {
     }
   }
 
-  #prune(acked: number): void {
-    for (let batch = this.#kept[0]; batch !== undefined && batch.lastSequence <= acked; batch = this.#kept[0]) {
+  /** An event of `kept` came again. They come in stream order. */
+  #pass(ordinal: number): void {
+    for (let index = this.#passed; index < this.#kept.length; index++) {
+      const batch = this.#kept[index];
+      if (batch !== undefined && batch.firstSequence <= ordinal && ordinal <= batch.lastSequence) {
+        this.#passed = index;
+        this.#passedEvents = ordinal + 1 - batch.firstSequence;
+        return;
+      }
+    }
+  }
+
+  /** Keeps a batch that is new among repeats: it belongs where the stream is. */
+  #insert(batch: Batch): void {
+    const around = this.#kept[this.#passed];
+    const cut = this.#passedEvents;
+    if (around !== undefined && cut > 0) {
+      if (cut < around.length) {
+        this.#kept.splice(this.#passed, 1, around.part(0, cut), around.part(cut, around.length));
+      }
+      this.#passed++;
+    }
+    this.#kept.splice(this.#passed, 0, batch);
+    this.#passedEvents = batch.length;
+  }
+
+  /**
+   * Lets go of what is acked up to the first event that is not. Returns how many of the first batch left are acked. While
+   * repeats are expected, not further than the stream has come: new events may come before the next of them.
+   */
+  #settle(acked: number): number {
+    for (let batch = this.#kept[0]; batch !== undefined; batch = this.#kept[0]) {
+      let done = Math.min(batch.length, Math.max(0, acked + 1 - batch.firstSequence));
+      if (this.expectsRepeats() && this.#passed === 0) {
+        done = Math.min(done, this.#passedEvents);
+      }
+      if (done < batch.length) {
+        return done;
+      }
       this.#kept.shift();
+      if (this.#passed > 0) {
+        this.#passed--;
+      } else {
+        this.#passedEvents = 0;
+      }
       if (batch.place.position.length > 0) {
         this.#ackedPlace = batch.place;
         continue;
@@ -220,6 +265,7 @@ export class Ledger {
         this.#ackedPlace = tokenPlace(key);
       }
     }
+    return 0;
   }
 }
 

@@ -4,8 +4,9 @@ The client numbers events with ordinals that never restart; the server's deliver
 The ledger maps one to the other by ranges, keeps the unacked batches of a durable subscription, and after a reconnect
 recognises them by their `_id` when they come again. Pure; `runner` owns one and feeds it in the order of arrival.
 
-Invariant: `kept` holds exactly the events received and not acked, in ordinal order; `ranges` hold the sequences of
-the present stream that are not yet covered by an ack, in sequence order.
+Invariant: `kept` begins with the first event in stream order that is not acked, and holds all received after it, in
+stream order. That is the order of ordinals, unless events came among repeats that had not been there before: the filter
+was widened. `ranges` hold the sequences of the present stream that are not yet covered by an ack, in sequence order.
 """
 
 from collections import deque
@@ -32,6 +33,9 @@ class Ledger:
         self._kept: deque[Batch] = deque()
         self._repeats: dict[bytes, int] = {}
         self._repeats_until: tuple[int, int] | None = None
+        self._passed = 0
+        self._passed_events = 0
+        """While repeats are expected: the stream has come past so many batches of `kept`, and events of the next one."""
         self._acked_place = NOWHERE
         self._latest = NOWHERE
 
@@ -53,14 +57,11 @@ class Ledger:
     def acked_place(self, acked: int) -> Place:
         """The place up to which everything is acked: where a new stream has to begin. NOWHERE at the start."""
         acked = max(acked, self._floor)
-        if acked >= self._received:
+        if acked >= self._received and not self._repeats:
             return self._latest
-        self._prune(acked)
-        if self._kept and self._kept[0].first_sequence <= acked:
-            key = self._kept[0].event_key(acked - self._kept[0].first_sequence)
-            if key:
-                return token_place(key)
-        return self._acked_place
+        settled = self._settle(acked)
+        key = self._kept[0].event_key(settled - 1) if settled else b""
+        return token_place(key) if key else self._acked_place
 
     def forget(self) -> None:
         """The stored position was moved on purpose: what is unacked has lost its meaning, and may come again."""
@@ -74,17 +75,19 @@ class Ledger:
         self._next_sequence = 1
         self._acked_sequence = 0
         self._ranges.clear()
+        settled = self._settle(max(acked, self._floor))
         self._repeats.clear()
-        self._prune(max(acked, self._floor))
         if not self._kept:
             self._acked_place = self._latest = opened
             return
         key = b""
+        self._passed, self._passed_events = 0, settled
         for batch in self._kept:
-            for index in range(max(0, acked + 1 - batch.first_sequence), len(batch)):
+            for index in range(settled, len(batch)):
                 key = batch.event_key(index)
                 if key:
                     self._repeats[key] = batch.first_sequence + index
+            settled = 0
         self._repeats_until = token_time(key) if key else None
 
     def arrive(self, first_sequence: int, batch: Batch) -> list[Batch]:
@@ -96,6 +99,8 @@ class Ledger:
             self._stop_at_news(batch)
         if not self._repeats:
             self._take(first_sequence, batch)
+            if self._durable:
+                self._kept.append(batch.twin())
             self._latest = batch.place
             return [batch]
         fresh = self._sift(first_sequence, batch)
@@ -115,7 +120,7 @@ class Ledger:
 
         After a rewind older events stand before those handed out earlier: then the first of them not acked decides.
         """
-        self._prune(acked)
+        self._settle(acked)
         while self._ranges:
             sequence, ordinal, count = self._ranges[0]
             done = min(acked - ordinal + 1, count)
@@ -131,8 +136,26 @@ class Ledger:
         batch.first_sequence = self._received + 1
         self._received += len(batch)
         self._map(sequence, batch.first_sequence, len(batch))
-        if self._durable:
-            self._kept.append(batch.twin())
+
+    def _pass(self, ordinal: int) -> None:
+        """An event of `kept` came again. They come in stream order."""
+        for index in range(self._passed, len(self._kept)):
+            batch = self._kept[index]
+            if batch.first_sequence <= ordinal <= batch.last_sequence:
+                self._passed, self._passed_events = index, ordinal + 1 - batch.first_sequence
+                return
+
+    def _insert(self, batch: Batch) -> None:
+        """One that is new among repeats belongs where the stream is."""
+        cut = self._passed_events
+        if cut:
+            around = self._kept[self._passed]
+            if cut < len(around):
+                self._kept[self._passed] = around.part(0, cut)
+                self._kept.insert(self._passed + 1, around.part(cut, len(around)))
+            self._passed += 1
+        self._kept.insert(self._passed, batch)
+        self._passed_events = len(batch)
 
     def _sift(self, first_sequence: int, batch: Batch) -> list[Batch]:
         fresh: list[Batch] = []
@@ -144,6 +167,7 @@ class Ledger:
             if index > start:
                 fresh.append(self._take_part(first_sequence, batch, start, index))
             self._map(first_sequence + index, ordinal, 1)
+            self._pass(ordinal)
             start = index + 1
         if start < len(batch):
             fresh.append(self._take_part(first_sequence, batch, start, len(batch)))
@@ -152,6 +176,7 @@ class Ledger:
     def _take_part(self, first_sequence: int, batch: Batch, start: int, end: int) -> Batch:
         part = batch.part(start, end)
         self._take(first_sequence + start, part)
+        self._insert(part.twin())
         return part
 
     def _stop_at_news(self, batch: Batch) -> None:
@@ -169,10 +194,25 @@ class Ledger:
                 return
         self._ranges.append((sequence, ordinal, count))
 
-    def _prune(self, acked: int) -> None:
-        while self._kept and self._kept[0].last_sequence <= acked:
-            batch = self._kept.popleft()
+    def _settle(self, acked: int) -> int:
+        """Lets go of what is acked up to the first event that is not. Says how many of the first batch left are acked.
+
+        While repeats are expected, not further than the stream has come: new events may come before the next of them.
+        """
+        while self._kept:
+            batch = self._kept[0]
+            done = min(len(batch), max(0, acked + 1 - batch.first_sequence))
+            if self._repeats and not self._passed:
+                done = min(done, self._passed_events)
+            if done < len(batch):
+                return done
+            self._kept.popleft()
+            if self._passed:
+                self._passed -= 1
+            else:
+                self._passed_events = 0
             if batch.place.position:
                 self._acked_place = batch.place
             elif key := batch.event_key(len(batch) - 1):
                 self._acked_place = token_place(key)
+        return 0

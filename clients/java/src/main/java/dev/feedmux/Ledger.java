@@ -20,8 +20,10 @@ import org.jspecify.annotations.Nullable;
  * reconnect recognises them by their {@code _id} when they come again. An inline feed continues behind the last event
  * received, so nothing is kept for it. Pure; {@link Runner} owns one and feeds it in the order of arrival.
  *
- * <p>Invariant: {@code kept} holds exactly the events received and not acked, in ordinal order; {@code ranges} hold the
- * sequences of the present stream that are not yet covered by an ack, in sequence order.
+ * <p>Invariant: {@code kept} begins with the first event in stream order that is not acked, and holds all received after
+ * it, in stream order. That is the order of ordinals, unless events came among repeats that had not been there before: the
+ * filter was widened. {@code ranges} hold the sequences of the present stream that are not yet covered by an ack, in
+ * sequence order.
  */
 final class Ledger {
     /** {@code count} events from a sequence on, and the ordinal of the first of them. */
@@ -34,9 +36,14 @@ final class Ledger {
     private final boolean durable;
     private final Object session;
     private final Deque<Range> ranges = new ArrayDeque<>();
-    private final Deque<Batch> kept = new ArrayDeque<>();
+    private final List<Batch> kept = new ArrayList<>();
     private final Map<ByteBuffer, Long> repeats = new HashMap<>();
     private @Nullable BsonTimestamp repeatsUntil;
+    /** While repeats are expected: the stream has come past so many batches of {@code kept}. */
+    private int passed;
+    /** And past so many events of the next one. */
+    private int passedEvents;
+
     private long received;
     private long nextSequence = 1;
     private long ackedSequence;
@@ -71,18 +78,12 @@ final class Ledger {
     /** The place up to which everything is acked: where a new stream has to begin. NOWHERE at the start. */
     Place ackedPlace(long ackedOrdinal) {
         long acked = Math.max(ackedOrdinal, floor);
-        if (acked >= received) {
+        if (acked >= received && repeats.isEmpty()) {
             return latest;
         }
-        prune(acked);
-        Batch first = kept.peekFirst();
-        if (first != null && first.firstSequence() <= acked) {
-            RawBsonDocument token = Tokens.document(first.key((int) (acked - first.firstSequence())));
-            if (token != null) {
-                return Place.of(token);
-            }
-        }
-        return ackedPlace;
+        int settled = settle(acked);
+        RawBsonDocument token = settled > 0 ? Tokens.document(kept.get(0).key(settled - 1)) : null;
+        return token != null ? Place.of(token) : ackedPlace;
     }
 
     /** The stored position was moved on purpose: what is unacked has lost its meaning, and may come again. */
@@ -98,21 +99,24 @@ final class Ledger {
         nextSequence = 1;
         ackedSequence = 0;
         ranges.clear();
+        int settled = settle(Math.max(acked, floor));
         repeats.clear();
-        prune(Math.max(acked, floor));
         if (kept.isEmpty()) {
             ackedPlace = latest = opened;
             return;
         }
+        passed = 0;
+        passedEvents = settled;
         ByteBuffer last = null;
         for (Batch batch : kept) {
-            for (int index = (int) Math.max(0, acked + 1 - batch.firstSequence()); index < batch.size(); index++) {
+            for (int index = settled; index < batch.size(); index++) {
                 ByteBuffer key = batch.key(index);
                 if (key != null) {
                     last = key;
                     repeats.put(key, batch.firstSequence() + index);
                 }
             }
+            settled = 0;
         }
         repeatsUntil = Tokens.timeOf(Tokens.document(last));
     }
@@ -129,6 +133,9 @@ final class Ledger {
         List<Batch> fresh;
         if (repeats.isEmpty()) {
             take(firstSequence, batch);
+            if (durable) {
+                kept.add(batch);
+            }
             fresh = List.of(batch);
         } else {
             fresh = sift(firstSequence, batch);
@@ -155,7 +162,7 @@ final class Ledger {
      * events stand before those handed out earlier: then the first of them not acked decides.
      */
     long ackedSequence(long acked) {
-        prune(acked);
+        settle(acked);
         for (Range first = ranges.peekFirst(); first != null; first = ranges.peekFirst()) {
             long done = Math.min(acked - first.ordinal + 1, first.count);
             if (done <= 0) {
@@ -174,9 +181,6 @@ final class Ledger {
         batch.number(received + 1, session);
         received += batch.size();
         map(sequence, batch.firstSequence(), batch.size());
-        if (durable) {
-            kept.addLast(batch);
-        }
     }
 
     private List<Batch> sift(long firstSequence, Batch batch) {
@@ -191,6 +195,7 @@ final class Ledger {
                 fresh.add(takePart(firstSequence, batch, start, index));
             }
             map(firstSequence + index, ordinal, 1);
+            pass(ordinal);
             start = index + 1;
         }
         if (start < batch.size()) {
@@ -202,6 +207,7 @@ final class Ledger {
     private Batch takePart(long firstSequence, Batch batch, int start, int end) {
         Batch part = batch.part(start, end);
         take(firstSequence + start, part);
+        insert(part);
         return part;
     }
 
@@ -225,9 +231,52 @@ final class Ledger {
         }
     }
 
-    private void prune(long acked) {
-        for (Batch first = kept.peekFirst(); first != null && first.lastSequence() <= acked; first = kept.peekFirst()) {
-            kept.removeFirst();
+    /** An event of {@code kept} came again. They come in stream order. */
+    private void pass(long ordinal) {
+        for (int index = passed; index < kept.size(); index++) {
+            Batch batch = kept.get(index);
+            if (batch.firstSequence() <= ordinal && ordinal <= batch.lastSequence()) {
+                passed = index;
+                passedEvents = (int) (ordinal + 1 - batch.firstSequence());
+                return;
+            }
+        }
+    }
+
+    /** Keeps a batch that is new among repeats: it belongs where the stream is. */
+    private void insert(Batch batch) {
+        if (passedEvents > 0) {
+            Batch around = kept.get(passed);
+            if (passedEvents < around.size()) {
+                kept.set(passed, around.part(0, passedEvents));
+                kept.add(passed + 1, around.part(passedEvents, around.size()));
+            }
+            passed++;
+        }
+        kept.add(passed, batch);
+        passedEvents = batch.size();
+    }
+
+    /**
+     * Lets go of what is acked up to the first event that is not. Returns how many of the first batch left are acked.
+     * While repeats are expected, not further than the stream has come: new events may come before the next of them.
+     */
+    private int settle(long acked) {
+        while (!kept.isEmpty()) {
+            Batch first = kept.get(0);
+            int done = (int) Math.min(first.size(), Math.max(0, acked + 1 - first.firstSequence()));
+            if (!repeats.isEmpty() && passed == 0) {
+                done = Math.min(done, passedEvents);
+            }
+            if (done < first.size()) {
+                return done;
+            }
+            kept.remove(0);
+            if (passed > 0) {
+                passed--;
+            } else {
+                passedEvents = 0;
+            }
             if (!first.place().position().isEmpty()) {
                 ackedPlace = first.place();
                 continue;
@@ -237,5 +286,6 @@ final class Ledger {
                 ackedPlace = Place.of(token);
             }
         }
+        return 0;
     }
 }

@@ -5,11 +5,15 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import com.google.protobuf.ByteString;
 import dev.feedmux.errors.ProtocolException;
 import dev.feedmux.support.Wire;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.NavigableSet;
 import java.util.Random;
+import java.util.Set;
+import java.util.TreeSet;
 import java.util.stream.IntStream;
 import org.bson.BsonString;
 import org.bson.BsonTimestamp;
@@ -135,7 +139,10 @@ final class LedgerTest {
                 null, Tokens.timeOf(new org.bson.BsonDocument("_data", new BsonString("82rubbish_and_more_of_it"))));
     }
 
-    /** The server begins behind the event that was acked when the stream was asked for, as the contract says. */
+    /**
+     * The server begins after the event that was acked when the stream was asked for, as far as its last one had come:
+     * there could have been new events among what it had not repeated.
+     */
     @RepeatedTest(100)
     void randomReconnectsGiveEveryEventOnceInOrder(RepetitionInfo run) {
         Random random = new Random(run.getCurrentRepetition());
@@ -157,13 +164,61 @@ final class LedgerTest {
                 assertEquals(covered, begin + ledger.ackedSequence(acked));
             }
             int known = acked;
-            Place where = ledger.ackedPlace(known);
-            begin = where.clusterTime() == null ? 0 : where.clusterTime().getTime() - 1000;
-            assertEquals(known, begin);
+            int wanted = Math.min(known, begin + sequence - 1);
+            begin = numberOf(ledger.ackedPlace(known));
+            assertEquals(wanted, begin);
             acked = between(random, acked, seen.size());
             ledger.begin(at(begin), known);
         }
         assertEquals(IntStream.rangeClosed(1, seen.size()).boxed().toList(), seen);
+    }
+
+    /** The filter was widened. Its ordinal is higher than those of the events after it. */
+    @Test
+    void anEventAmongRepeatsThatWasNotThereBeforeIsBegunBeforeUntilItIsAcked() {
+        ledger.arrive(1, events(1, 2));
+        ledger.arrive(3, events(4, 2));
+        ledger.begin(at(2), 2);
+        assertEquals(List.of(3), numbers(ledger.arrive(1, events(3, 3))));
+        assertEquals(0, ledger.ackedSequence(4));
+        assertEquals(at(2), ledger.ackedPlace(4), "3 is not acked");
+        ledger.begin(at(2), 4);
+        assertEquals(List.of(), ledger.arrive(1, events(3, 3)), "4 and 5 were acked, and are not handed out again");
+        assertEquals(3, ledger.ackedSequence(5));
+        assertEquals(at(5), ledger.ackedPlace(5));
+    }
+
+    /** Whatever was received and is not acked comes again when the next process begins where this one would. */
+    @RepeatedTest(100)
+    void randomReconnectsUnderAGrowingFilterLoseNothing(RepetitionInfo run) {
+        Random random = new Random(run.getCurrentRepetition());
+        NavigableSet<Integer> shown = new TreeSet<>();
+        List<Integer> received = new ArrayList<>();
+        int acked = 0;
+        int begin = 0;
+        for (int round = 0; round < 12; round++) {
+            random.ints(8, 1, 81).forEach(shown::add);
+            List<Integer> coming = new ArrayList<>(shown.tailSet(begin, false));
+            coming = coming.subList(0, random.nextInt(coming.size() + 1));
+            for (int first = 0, count; first < coming.size(); first += count) {
+                count = Math.min(coming.size() - first, between(random, 1, 4));
+                received.addAll(numbers(ledger.arrive(first + 1, events(coming.subList(first, first + count)))));
+                if (random.nextBoolean()) {
+                    acked = between(random, acked, received.size());
+                    ledger.ackedSequence(acked);
+                }
+            }
+            begin = numberOf(ledger.ackedPlace(acked));
+            for (int number : received.subList(acked, received.size())) {
+                assertTrue(number > begin, "begins after " + begin + ", and " + number + " is not acked");
+            }
+            ledger.begin(at(begin), acked);
+        }
+        assertEquals(received.size(), Set.copyOf(received).size(), "handed out twice");
+    }
+
+    private static int numberOf(Place where) {
+        return where.clusterTime() == null ? 0 : where.clusterTime().getTime() - 1000;
     }
 
     private static int between(Random random, int least, int most) {
@@ -185,6 +240,12 @@ final class LedgerTest {
 
     private static Batch events(int first, int count) {
         return BsonBatch.over(Wire.events(first, count), count, at(first + count - 1), null);
+    }
+
+    private static Batch events(List<Integer> numbers) {
+        ByteString data =
+                numbers.stream().map(number -> Wire.events(number, 1)).reduce(ByteString.EMPTY, ByteString::concat);
+        return BsonBatch.over(data, numbers.size(), at(numbers.get(numbers.size() - 1)), null);
     }
 
     private static List<Integer> numbers(List<Batch> batches) {
