@@ -315,12 +315,36 @@ portal()
 if early == 0:
     os._exit(0)
 assert os.waitpid(early, 0)[1] == 0
+made, told = portal(), 0
 if os.fork() == 0:
-    try:
-        portal()
-    except RuntimeError:
-        os._exit(0)
-    os._exit(1)
+    # Also by what was made before, such as a session in a `with`, whose loop is in the parent alone.
+    for use in (portal, lambda: made.call(asyncio.sleep(0))):
+        try:
+            use()
+        except RuntimeError:
+            told += 1
+    os._exit(2 - told)
 assert os.wait()[1] == 0
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", "import asyncio\n" + program], check=True, timeout=60)
+
+
+def test_who_comes_after_the_end_of_the_interpreter_has_begun_is_told() -> None:
+    """Functions that were registered before feedmux was imported run after its own."""
+    program = """
+import asyncio, atexit
+
+def close():
+    try:
+        made.call(asyncio.sleep(0))
+    except RuntimeError as error:
+        print(error)
+
+atexit.register(close)
+from feedmux.portal import portal
+made = portal()
+made.call(asyncio.sleep(0))
+"""
+    ended = subprocess.run([sys.executable, "-c", program], check=True, timeout=60, capture_output=True, text=True)
+    assert "close sessions and clients before" in ended.stdout
+    assert not ended.stderr

@@ -176,7 +176,7 @@ export class JsonBatch<T extends Document = Document> extends Batch<T> {
 
   decode(index: number): T {
     // By way of BSON, so that a value looks the same whatever the format it came in.
-    const text = withExactIntegers(this.#text(index));
+    const text = withExactNumbers(this.#text(index));
     const wrapped = parsed(() => EJSON.parse(text, { relaxed: false }) as Document);
     return deserialize(serialize(wrapped), this.options) as T;
   }
@@ -211,14 +211,23 @@ function parsed<T>(parse: () => T): T {
   }
 }
 
-/** Relaxed extended JSON writes an int64 as a bare number, which JSON.parse would round. */
-function withExactIntegers(text: string): string {
-  if (!/\d{16}/.test(text)) {
+/**
+ * Relaxed extended JSON writes an int64 as a bare number, which JSON.parse would round, and a double that is whole as
+ * `1.0` or `1e+20`, which would become an integer.
+ */
+function withExactNumbers(text: string): string {
+  if (!/\d{16}|\.0[,\]}\s]|\d[eE][+-]\d/.test(text)) {
     return text;
   }
-  return text.replace(/"(?:[^"\\]|\\.)*"|-?\d{16,}(?![\d.eE])/g, (token) =>
-    token.startsWith('"') ? token : `{"$numberLong":"${token}"}`,
-  );
+  return text.replace(/"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g, (token) => {
+    if (token.startsWith('"') || !Number.isInteger(Number(token))) {
+      return token;
+    }
+    if (/[.eE]/.test(token)) {
+      return `{"$numberDouble":"${token}"}`;
+    }
+    return /\d{16}/.test(token) ? `{"$numberLong":"${token}"}` : token;
+  });
 }
 
 function split(raw: Buffer, count: number): Int32Array {

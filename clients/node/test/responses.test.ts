@@ -9,6 +9,7 @@ import { type DeserializeOptions, Long, serialize } from "bson";
 import { type Batch, BsonBatch, JsonBatch } from "../src/batches.js";
 import { ProtocolError } from "../src/errors.js";
 import { SubscribeResponseSchema } from "../src/gen/feedmux/v1/change_feed_pb.js";
+import { Place } from "../src/places.js";
 import { Reader } from "../src/responses.js";
 import { batch, event, fragments, place, type Response, token } from "./scripted-server.js";
 
@@ -151,4 +152,14 @@ test("notices of every kind, and of none", () => {
     remainingMs: 2500,
   });
   assert.equal(said({ case: undefined }), undefined);
+});
+
+test("relaxed extended JSON has whole numbers exactly, and fractions as they are", () => {
+  const text =
+    '{"long":9223372036854775807,"least":-9223372036854775808,"n":[0.30000000000000004,1234567890123456.0,-1.2345678901234567e-5,1e+18,-0.0],"s":"\\"9223372036854775807"}';
+  const batch = new JsonBatch([text], new Place(), undefined, { promoteLongs: false });
+  const { n, s, long, least } = batch.documents()[0] as Record<string, unknown>;
+  assert.deepEqual(n, [0.30000000000000004, 1234567890123456, -1.2345678901234567e-5, 1e18, -0]);
+  assert.equal(s, '"9223372036854775807');
+  assert.deepEqual([long, least].map(String), ["9223372036854775807", "-9223372036854775808"]);
 });

@@ -35,7 +35,7 @@ class Ledger:
         self._repeats_until: tuple[int, int] | None = None
         self._passed = 0
         self._passed_events = 0
-        """While repeats are expected: the stream has come past so many batches of `kept`, and events of the next one."""
+        """While repeats are expected: the stream is past so many batches of `kept`, and events of the next one."""
         self._acked_place = NOWHERE
         self._latest = NOWHERE
 

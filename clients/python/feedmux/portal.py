@@ -21,12 +21,23 @@ class Portal:
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self.loop.set_exception_handler(_on_exception)
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._stopped = False
         self._thread = threading.Thread(target=self._run, name="feedmux", daemon=True)
         self._thread.start()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Starts a coroutine on the loop, from any other thread."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop)
+        """Starts a coroutine on the loop, from any other thread. Raises RuntimeError where the loop does not run: in a
+        child forked from its process, and after the interpreter has begun to end."""
+        if self._process != os.getpid():
+            work.close()
+            raise RuntimeError(_FORKED_LATE)
+        with self._lock:
+            if not self._stopped:
+                return asyncio.run_coroutine_threadsafe(work, self.loop)
+        work.close()
+        raise RuntimeError("the interpreter is ending, and feedmux has stopped: close sessions and clients before")
 
     def call(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         """Runs a coroutine on the loop and waits for it. An interrupt or the timeout cancels it.
@@ -49,6 +60,8 @@ class Portal:
 
     def stop(self) -> None:
         """Cancels what runs and ends the thread."""
+        with self._lock:
+            self._stopped = True
         if self.loop.is_running():
             self.wake(self.loop.stop)
             self._thread.join(2.0)
@@ -63,6 +76,7 @@ class Portal:
             self.loop.run_until_complete(asyncio.wait(tasks, timeout=1.0))
 
 
+_FORKED_LATE = "gRPC does not survive a fork after its first call: fork first, or spawn"
 _lock = threading.Lock()
 _forked_late = False
 _portals: dict[int, Portal] = {}
@@ -71,7 +85,7 @@ _portals: dict[int, Portal] = {}
 def portal() -> Portal:
     """The portal of this process. Raises RuntimeError in a child forked from a process that had one."""
     if _forked_late:
-        raise RuntimeError("gRPC does not survive a fork after its first call: fork first, or spawn")
+        raise RuntimeError(_FORKED_LATE)
     known = _portals.get(os.getpid())
     if known is not None:
         return known

@@ -89,6 +89,32 @@ final class Desk {
         }
     }
 
+    /**
+     * Waits until there is an event, or with {@code notices} a notice or an event, and leaves it to whoever takes it. Throws
+     * as {@link #next}.
+     */
+    void await(boolean notices) throws InterruptedException {
+        while (true) {
+            Entry entry;
+            lock.lockInterruptibly();
+            try {
+                awaitSomething(true, 0);
+                if (cursor.hasNext() || entries.getFirst() instanceof Entry.Events) {
+                    return;
+                }
+                if (notices && entries.getFirst() instanceof Entry.Said) {
+                    return;
+                }
+                entry = takeEntry();
+            } finally {
+                lock.unlock();
+            }
+            if (entry instanceof Entry.Said said) {
+                listener.accept(said.notice());
+            }
+        }
+    }
+
     /** The next batch, or what is left of one. Throws as {@link #next}. */
     Batch nextBatch() throws InterruptedException {
         while (true) {

@@ -98,17 +98,17 @@ public final class Session implements Iterable<Event>, AutoCloseable {
     /** Events until {@link #close}. The error that ended the session comes out of the loop. */
     @Override
     public Iterator<Event> iterator() {
-        return new Waiting<>(this::take);
+        return new Waiting<>(this::take, false);
     }
 
     /** Events and notices in order, until {@link #close}; notices handed out here are not told to the listener. */
     public Iterable<Item> items() {
-        return () -> new Waiting<>(() -> next(FOREVER, true));
+        return () -> new Waiting<>(() -> next(FOREVER, true), true);
     }
 
     /** Batches as they arrive, for bulk work, until {@link #close}. */
     public Iterable<Batch> batches() {
-        return () -> new Waiting<>(this::takeBatch);
+        return () -> new Waiting<>(this::takeBatch, false);
     }
 
     /**
@@ -225,22 +225,23 @@ public final class Session implements Iterable<Event>, AutoCloseable {
         return new InterruptedCallException(what);
     }
 
-    /** An iterator that waits; it ends where the session was closed. */
-    private static final class Waiting<T> implements Iterator<T> {
-        private final Supplier<@Nullable T> wait;
-        private @Nullable T ahead;
+    /** An iterator that waits; it ends where the session was closed. Only {@code next} takes anything. */
+    private final class Waiting<T> implements Iterator<T> {
+        private final Supplier<@Nullable T> taking;
+        private final boolean notices;
 
-        private Waiting(Supplier<@Nullable T> wait) {
-            this.wait = wait;
+        private Waiting(Supplier<@Nullable T> taking, boolean notices) {
+            this.taking = taking;
+            this.notices = notices;
         }
 
         @Override
         public boolean hasNext() {
             try {
-                if (ahead == null) {
-                    ahead = wait.get();
-                }
+                desk.await(notices);
                 return true;
+            } catch (InterruptedException interrupted) {
+                throw interrupted("interrupted while waiting for an event");
             } catch (SessionClosedException closed) {
                 return false;
             }
@@ -248,12 +249,11 @@ public final class Session implements Iterable<Event>, AutoCloseable {
 
         @Override
         public T next() {
-            if (!hasNext()) {
+            try {
+                return Objects.requireNonNull(taking.get());
+            } catch (SessionClosedException closed) {
                 throw new NoSuchElementException();
             }
-            T taken = Objects.requireNonNull(ahead);
-            ahead = null;
-            return taken;
         }
     }
 }

@@ -95,6 +95,22 @@ final class SessionTest {
     }
 
     @Test
+    void whatIsLookedForIsNotTaken() {
+        Session session = opened(play(Wire.opened(), Wire.batch(1, 1, 2), Wire.batch(3, 3, 2)));
+        session.take();
+        assertTrue(session.iterator().hasNext());
+        session.ackAll();
+        until(() -> server.call(0).acked() == 1);
+        assertEquals(2, session.iterator().next().sequence());
+        assertTrue(session.iterator().hasNext());
+        assertTrue(session.items().iterator().hasNext());
+        assertTrue(session.batches().iterator().hasNext());
+        session.ackAll();
+        until(() -> server.call(0).acked() == 2);
+        assertEquals(3, session.batches().iterator().next().firstSequence());
+    }
+
+    @Test
     void noticesComeInOrderAsItemsOrToTheListener() {
         List<Object> told = Collections.synchronizedList(new ArrayList<>());
         Script script = play(Wire.opened(), Wire.batch(1, 1, 1), Wire.draining(5), Wire.batch(2, 2, 1));
