@@ -305,6 +305,18 @@ async def test_unary_calls() -> None:
         await using(server, work)
 
 
+async def test_a_session_does_not_wait_for_what_a_fork_has_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(client: feedmux.Client) -> None:
+        with client.subscription("s").open() as session, monkeypatch.context() as forked:
+            forked.setattr(session._portal, "_process", 0)
+            for use in (session.next, session.try_next, lambda: next(session.batches()), session.close):
+                with pytest.raises(RuntimeError, match="fork first"):
+                    use()
+
+    async with ScriptedServer(play(opened())) as server:
+        await using(server, work)
+
+
 def test_a_process_forked_too_late_is_told() -> None:
     # In a fresh process: this one has threads and connections that a fork would copy.
     program = """

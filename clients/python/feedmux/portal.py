@@ -28,16 +28,23 @@ class Portal:
         self._thread.start()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Starts a coroutine on the loop, from any other thread. Raises RuntimeError where the loop does not run: in a
-        child forked from its process, and after the interpreter has begun to end."""
-        if self._process != os.getpid():
-            work.close()
-            raise RuntimeError(_FORKED_LATE)
-        with self._lock:
-            if not self._stopped:
+        """Starts a coroutine on the loop, from any other thread. Raises as `check` does."""
+        try:
+            self.check()  # also before the lock, which another thread may have held at a fork
+            with self._lock:
+                self.check()
                 return asyncio.run_coroutine_threadsafe(work, self.loop)
-        work.close()
-        raise RuntimeError("the interpreter is ending, and feedmux has stopped: close sessions and clients before")
+        except RuntimeError:
+            work.close()
+            raise
+
+    def check(self) -> None:
+        """Raises RuntimeError where the loop does not run, so that waiting for it would never end: in a child forked
+        from its process, and after the interpreter has begun to end."""
+        if self._process != os.getpid():
+            raise RuntimeError(_FORKED_LATE)
+        if self._stopped:
+            raise RuntimeError("the interpreter is ending, and feedmux has stopped: close sessions and clients before")
 
     def call(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         """Runs a coroutine on the loop and waits for it. An interrupt or the timeout cancels it.

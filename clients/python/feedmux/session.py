@@ -118,6 +118,7 @@ class Session(Seat):
 
     def _get(self, deadline_s: float | None, whole: bool) -> Batch | None:
         while not self._desk.closing:
+            self._portal.check()
             try:
                 if deadline_s is None:
                     item = self._queue.get()
