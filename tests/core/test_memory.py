@@ -124,7 +124,7 @@ def test_rings_give_way_to_what_cannot_be_taken_back() -> None:
     assert (ring.bytes, memory.bytes) == (48 * MIB, 64 * MIB)
     beside["others"] = 8 * MIB
     memory.grew(MIB - 1)
-    assert ring.bytes == 48 * MIB, "looked at once in a mebibyte"
+    assert ring.bytes == 48 * MIB, "the sum is checked once for each MiB"
     memory.grew(1)
     assert (ring.bytes, memory.bytes) == (40 * MIB, 64 * MIB)
     assert memory.limits == {"rings": 40 * MIB, "unsent": 16 * MIB, "requests": 8 * MIB, "others": 7}

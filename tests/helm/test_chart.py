@@ -356,7 +356,7 @@ def test_the_memory_limit_is_what_a_server_may_use_and_a_quarter() -> None:
     """By the defaults of the server itself: docs/operations.md, Sizing."""
     limits = make_config({"sources": {"main": {"uri": "mongodb://db"}}}).limits
     needed = limits.memory_bytes + limits.kept_bytes + 60_000 * limits.sessions + 20_000 * limits.connections
-    needed += 274_000_000 + 112_000_000
+    needed += 300_000_000 + 112_000_000
     (deployment,) = of_kind(LEAST, "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert container["resources"]["limits"]["memory"] == "3Gi"

@@ -10,6 +10,7 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_server.fanout.view_reader import ViewReader
 from feedmux_server.source import reader
 from feedmux_server.source.reader import ChangeStreamReader
 from tests.integration.servers import Here, cursors, settings, until
@@ -20,14 +21,18 @@ Documents = Database[dict[str, Any]]
 MANY = 1_000_000
 
 
-@pytest_asyncio.fixture
+@pytest_asyncio.fixture(params=[True, False], ids=["may be views", "no wide streams"])
 async def here(
-    mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest,
+    mongo: ReplicaSet,
+    redis_server: RedisServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[Here]:
-    """A server that takes its feeds for a million, so that they wait for an hour. Its tenant has two at most."""
+    """A server that counts a million cursors, so that idle reads wait for an hour. Its tenant has two feeds at most."""
     monkeypatch.setattr(reader, "IDLE_S", 3600.0)
     tenant = entry("a", "key-a-canary", quotas={"shared_streams": 2})
-    made = {**configuration(mongo, redis_server, tmp_path, tenant), "wide": {"enabled": False}}
+    made = {**configuration(mongo, redis_server, tmp_path, tenant), "wide": {"enabled": request.param}}
     made["limits"] = {**settings("", "")["limits"], "linger_s": 3600.0}
     async with tenancy(made, "key-a-canary") as site:
         site.here.server.service.hub.source("main").cursors = MANY
@@ -36,7 +41,8 @@ async def here(
 
 def readers(here: Here) -> list[ChangeStreamReader]:
     found = [pump.reader for keyed in here.server.service.hub.keyed() for pump in keyed.pumps.values()]
-    return [each for each in found if isinstance(each, ChangeStreamReader)]
+    own = (each._narrow if isinstance(each, ViewReader) else each for each in found)
+    return [each for each in own if isinstance(each, ChangeStreamReader)]
 
 
 async def waiting(here: Here, count: int = 1) -> None:

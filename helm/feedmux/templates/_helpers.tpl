@@ -94,7 +94,7 @@ seccompProfile:
 {{- $held := add (int64 (default 1073741824 $limits.memory_bytes)) (int64 (default 268435456 $limits.kept_bytes)) -}}
 {{- $sessions := mul 60000 (int64 (default 10000 $limits.sessions)) -}}
 {{- $callers := add 112000000 (mul 20000 (int64 (default 11000 $limits.connections))) -}}
-{{- add $held $sessions $callers 274000000 -}}
+{{- add $held $sessions $callers 300000000 -}}
 {{- end -}}
 
 {{/* What no schema can say: values that exclude or need each other. */}}
