@@ -280,7 +280,9 @@ def hub_limits(limits: LimitsSection, wide: WideSection) -> HubLimits:
             limits.join_distance_s,
         ),
         pump=PumpLimits(limits.gather_ms / 1000, limits.linger_s, limits.idle_close_s),
-        read=ReadLimits(limits.batch_events, limits.max_await_ms, limits.event_time_s),
+        read=ReadLimits(
+            batch_events=limits.batch_events, max_await_ms=limits.max_await_ms, event_time_s=limits.event_time_s
+        ),
         credit=CreditLimits(limits.credit_events, limits.credit_bytes),
         memory_bytes_max=limits.memory_bytes,
         trailing_max=limits.trailing_streams,

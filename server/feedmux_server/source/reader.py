@@ -41,7 +41,7 @@ HISTORY_S = 15
 writes a no-op every 10 s, which moves those at the head."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadLimits:
     """How MongoDB is asked."""
 
