@@ -1221,6 +1221,7 @@ type Notice struct {
 	//	*Notice_HistoryAtRisk_
 	//	*Notice_Gap_
 	//	*Notice_Degraded_
+	//	*Notice_Skipped_
 	Kind          isNotice_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1308,6 +1309,15 @@ func (x *Notice) GetDegraded() *Notice_Degraded {
 	return nil
 }
 
+func (x *Notice) GetSkipped() *Notice_Skipped {
+	if x != nil {
+		if x, ok := x.Kind.(*Notice_Skipped_); ok {
+			return x.Skipped
+		}
+	}
+	return nil
+}
+
 type isNotice_Kind interface {
 	isNotice_Kind()
 }
@@ -1337,6 +1347,11 @@ type Notice_Degraded_ struct {
 	Degraded *Notice_Degraded `protobuf:"bytes,5,opt,name=degraded,proto3,oneof"`
 }
 
+type Notice_Skipped_ struct {
+	// The session begins further on than this client had acknowledged.
+	Skipped *Notice_Skipped `protobuf:"bytes,6,opt,name=skipped,proto3,oneof"`
+}
+
 func (*Notice_Draining_) isNotice_Kind() {}
 
 func (*Notice_Rewound_) isNotice_Kind() {}
@@ -1346,6 +1361,8 @@ func (*Notice_HistoryAtRisk_) isNotice_Kind() {}
 func (*Notice_Gap_) isNotice_Kind() {}
 
 func (*Notice_Degraded_) isNotice_Kind() {}
+
+func (*Notice_Skipped_) isNotice_Kind() {}
 
 // Asks for a feed.
 type WatchRequest struct {
@@ -2721,6 +2738,80 @@ func (x *Notice_Degraded) GetAway() bool {
 	return false
 }
 
+// Another session, or a seek, has moved the stored position past `Open.last_acked`. This session does not bring what is
+// between the two.
+type Notice_Skipped struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How far this client had acknowledged.
+	From *ClusterTime `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
+	// Where the session begins.
+	To *ClusterTime `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
+	// `from` as a position, for Start and ReadRange.
+	FromPosition []byte `protobuf:"bytes,3,opt,name=from_position,json=fromPosition,proto3" json:"from_position,omitempty"`
+	// `to` as a position.
+	ToPosition    []byte `protobuf:"bytes,4,opt,name=to_position,json=toPosition,proto3" json:"to_position,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Notice_Skipped) Reset() {
+	*x = Notice_Skipped{}
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Notice_Skipped) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Notice_Skipped) ProtoMessage() {}
+
+func (x *Notice_Skipped) ProtoReflect() protoreflect.Message {
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Notice_Skipped.ProtoReflect.Descriptor instead.
+func (*Notice_Skipped) Descriptor() ([]byte, []int) {
+	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{13, 5}
+}
+
+func (x *Notice_Skipped) GetFrom() *ClusterTime {
+	if x != nil {
+		return x.From
+	}
+	return nil
+}
+
+func (x *Notice_Skipped) GetTo() *ClusterTime {
+	if x != nil {
+		return x.To
+	}
+	return nil
+}
+
+func (x *Notice_Skipped) GetFromPosition() []byte {
+	if x != nil {
+		return x.FromPosition
+	}
+	return nil
+}
+
+func (x *Notice_Skipped) GetToPosition() []byte {
+	if x != nil {
+		return x.ToPosition
+	}
+	return nil
+}
+
 // How opening would end.
 type ExplainResponse_Refusal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2736,7 +2827,7 @@ type ExplainResponse_Refusal struct {
 
 func (x *ExplainResponse_Refusal) Reset() {
 	*x = ExplainResponse_Refusal{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[30]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2748,7 +2839,7 @@ func (x *ExplainResponse_Refusal) String() string {
 func (*ExplainResponse_Refusal) ProtoMessage() {}
 
 func (x *ExplainResponse_Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[30]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2802,7 +2893,7 @@ type ExplainResponse_CollectionImages struct {
 
 func (x *ExplainResponse_CollectionImages) Reset() {
 	*x = ExplainResponse_CollectionImages{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[31]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2814,7 +2905,7 @@ func (x *ExplainResponse_CollectionImages) String() string {
 func (*ExplainResponse_CollectionImages) ProtoMessage() {}
 
 func (x *ExplainResponse_CollectionImages) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[31]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2871,7 +2962,7 @@ type ExplainResponse_Withheld struct {
 
 func (x *ExplainResponse_Withheld) Reset() {
 	*x = ExplainResponse_Withheld{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[32]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2883,7 +2974,7 @@ func (x *ExplainResponse_Withheld) String() string {
 func (*ExplainResponse_Withheld) ProtoMessage() {}
 
 func (x *ExplainResponse_Withheld) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[32]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2998,13 +3089,14 @@ const file_feedmux_v1_change_feed_proto_rawDesc = "" +
 	"\fcluster_time\x18\x03 \x01(\v2\x17.feedmux.v1.ClusterTimeR\vclusterTime\"T\n" +
 	"\tCommitted\x12+\n" +
 	"\x11delivery_sequence\x18\x01 \x01(\x03R\x10deliverySequence\x12\x1a\n" +
-	"\bposition\x18\x02 \x01(\fR\bposition\"\xf5\x05\n" +
+	"\bposition\x18\x02 \x01(\fR\bposition\"\xd5\a\n" +
 	"\x06Notice\x129\n" +
 	"\bdraining\x18\x01 \x01(\v2\x1b.feedmux.v1.Notice.DrainingH\x00R\bdraining\x126\n" +
 	"\arewound\x18\x02 \x01(\v2\x1a.feedmux.v1.Notice.RewoundH\x00R\arewound\x12J\n" +
 	"\x0fhistory_at_risk\x18\x03 \x01(\v2 .feedmux.v1.Notice.HistoryAtRiskH\x00R\rhistoryAtRisk\x12*\n" +
 	"\x03gap\x18\x04 \x01(\v2\x16.feedmux.v1.Notice.GapH\x00R\x03gap\x129\n" +
-	"\bdegraded\x18\x05 \x01(\v2\x1b.feedmux.v1.Notice.DegradedH\x00R\bdegraded\x1a]\n" +
+	"\bdegraded\x18\x05 \x01(\v2\x1b.feedmux.v1.Notice.DegradedH\x00R\bdegraded\x126\n" +
+	"\askipped\x18\x06 \x01(\v2\x1a.feedmux.v1.Notice.SkippedH\x00R\askipped\x1a]\n" +
 	"\bDraining\x125\n" +
 	"\bdeadline\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\bdeadline\x12\x1a\n" +
 	"\bposition\x18\x02 \x01(\fR\bposition\x1a_\n" +
@@ -3021,7 +3113,13 @@ const file_feedmux_v1_change_feed_proto_rawDesc = "" +
 	"\n" +
 	"dependency\x18\x01 \x01(\tR\n" +
 	"dependency\x12\x12\n" +
-	"\x04away\x18\x02 \x01(\bR\x04awayB\x06\n" +
+	"\x04away\x18\x02 \x01(\bR\x04away\x1a\xa5\x01\n" +
+	"\aSkipped\x12+\n" +
+	"\x04from\x18\x01 \x01(\v2\x17.feedmux.v1.ClusterTimeR\x04from\x12'\n" +
+	"\x02to\x18\x02 \x01(\v2\x17.feedmux.v1.ClusterTimeR\x02to\x12#\n" +
+	"\rfrom_position\x18\x03 \x01(\fR\ffromPosition\x12\x1f\n" +
+	"\vto_position\x18\x04 \x01(\fR\n" +
+	"toPositionB\x06\n" +
 	"\x04kind\"\xff\x01\n" +
 	"\fWatchRequest\x12$\n" +
 	"\x04feed\x18\x01 \x01(\v2\x10.feedmux.v1.FeedR\x04feed\x12'\n" +
@@ -3148,7 +3246,7 @@ func file_feedmux_v1_change_feed_proto_rawDescGZIP() []byte {
 	return file_feedmux_v1_change_feed_proto_rawDescData
 }
 
-var file_feedmux_v1_change_feed_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_feedmux_v1_change_feed_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_feedmux_v1_change_feed_proto_goTypes = []any{
 	(*SubscribeRequest)(nil),                 // 0: feedmux.v1.SubscribeRequest
 	(*Open)(nil),                             // 1: feedmux.v1.Open
@@ -3180,95 +3278,99 @@ var file_feedmux_v1_change_feed_proto_goTypes = []any{
 	(*Notice_HistoryAtRisk)(nil),             // 27: feedmux.v1.Notice.HistoryAtRisk
 	(*Notice_Gap)(nil),                       // 28: feedmux.v1.Notice.Gap
 	(*Notice_Degraded)(nil),                  // 29: feedmux.v1.Notice.Degraded
-	(*ExplainResponse_Refusal)(nil),          // 30: feedmux.v1.ExplainResponse.Refusal
-	(*ExplainResponse_CollectionImages)(nil), // 31: feedmux.v1.ExplainResponse.CollectionImages
-	(*ExplainResponse_Withheld)(nil),         // 32: feedmux.v1.ExplainResponse.Withheld
-	(*Feed)(nil),                             // 33: feedmux.v1.Feed
-	(*Start)(nil),                            // 34: feedmux.v1.Start
-	(Format)(0),                              // 35: feedmux.v1.Format
-	(*durationpb.Duration)(nil),              // 36: google.protobuf.Duration
-	(*ClusterTime)(nil),                      // 37: feedmux.v1.ClusterTime
-	(*timestamppb.Timestamp)(nil),            // 38: google.protobuf.Timestamp
+	(*Notice_Skipped)(nil),                   // 30: feedmux.v1.Notice.Skipped
+	(*ExplainResponse_Refusal)(nil),          // 31: feedmux.v1.ExplainResponse.Refusal
+	(*ExplainResponse_CollectionImages)(nil), // 32: feedmux.v1.ExplainResponse.CollectionImages
+	(*ExplainResponse_Withheld)(nil),         // 33: feedmux.v1.ExplainResponse.Withheld
+	(*Feed)(nil),                             // 34: feedmux.v1.Feed
+	(*Start)(nil),                            // 35: feedmux.v1.Start
+	(Format)(0),                              // 36: feedmux.v1.Format
+	(*durationpb.Duration)(nil),              // 37: google.protobuf.Duration
+	(*ClusterTime)(nil),                      // 38: feedmux.v1.ClusterTime
+	(*timestamppb.Timestamp)(nil),            // 39: google.protobuf.Timestamp
 }
 var file_feedmux_v1_change_feed_proto_depIdxs = []int32{
 	1,  // 0: feedmux.v1.SubscribeRequest.open:type_name -> feedmux.v1.Open
 	3,  // 1: feedmux.v1.SubscribeRequest.credit:type_name -> feedmux.v1.Credit
 	4,  // 2: feedmux.v1.SubscribeRequest.ack:type_name -> feedmux.v1.Ack
 	5,  // 3: feedmux.v1.SubscribeRequest.close:type_name -> feedmux.v1.Close
-	33, // 4: feedmux.v1.Open.feed:type_name -> feedmux.v1.Feed
-	34, // 5: feedmux.v1.Open.start:type_name -> feedmux.v1.Start
-	35, // 6: feedmux.v1.Open.format:type_name -> feedmux.v1.Format
+	34, // 4: feedmux.v1.Open.feed:type_name -> feedmux.v1.Feed
+	35, // 5: feedmux.v1.Open.start:type_name -> feedmux.v1.Start
+	36, // 6: feedmux.v1.Open.format:type_name -> feedmux.v1.Format
 	2,  // 7: feedmux.v1.Open.last_acked:type_name -> feedmux.v1.LastAcked
 	3,  // 8: feedmux.v1.Open.credit:type_name -> feedmux.v1.Credit
-	36, // 9: feedmux.v1.Open.heartbeat_interval:type_name -> google.protobuf.Duration
+	37, // 9: feedmux.v1.Open.heartbeat_interval:type_name -> google.protobuf.Duration
 	7,  // 10: feedmux.v1.SubscribeResponse.opened:type_name -> feedmux.v1.Opened
 	9,  // 11: feedmux.v1.SubscribeResponse.batch:type_name -> feedmux.v1.Batch
 	10, // 12: feedmux.v1.SubscribeResponse.event_fragment:type_name -> feedmux.v1.EventFragment
 	11, // 13: feedmux.v1.SubscribeResponse.progress:type_name -> feedmux.v1.Progress
 	12, // 14: feedmux.v1.SubscribeResponse.committed:type_name -> feedmux.v1.Committed
 	13, // 15: feedmux.v1.SubscribeResponse.notice:type_name -> feedmux.v1.Notice
-	37, // 16: feedmux.v1.Opened.cluster_time:type_name -> feedmux.v1.ClusterTime
+	38, // 16: feedmux.v1.Opened.cluster_time:type_name -> feedmux.v1.ClusterTime
 	8,  // 17: feedmux.v1.Opened.limits:type_name -> feedmux.v1.Limits
-	36, // 18: feedmux.v1.Opened.heartbeat_interval:type_name -> google.protobuf.Duration
-	37, // 19: feedmux.v1.Batch.cluster_time:type_name -> feedmux.v1.ClusterTime
-	38, // 20: feedmux.v1.Batch.read_time:type_name -> google.protobuf.Timestamp
-	37, // 21: feedmux.v1.EventFragment.cluster_time:type_name -> feedmux.v1.ClusterTime
-	37, // 22: feedmux.v1.Progress.cluster_time:type_name -> feedmux.v1.ClusterTime
+	37, // 18: feedmux.v1.Opened.heartbeat_interval:type_name -> google.protobuf.Duration
+	38, // 19: feedmux.v1.Batch.cluster_time:type_name -> feedmux.v1.ClusterTime
+	39, // 20: feedmux.v1.Batch.read_time:type_name -> google.protobuf.Timestamp
+	38, // 21: feedmux.v1.EventFragment.cluster_time:type_name -> feedmux.v1.ClusterTime
+	38, // 22: feedmux.v1.Progress.cluster_time:type_name -> feedmux.v1.ClusterTime
 	25, // 23: feedmux.v1.Notice.draining:type_name -> feedmux.v1.Notice.Draining
 	26, // 24: feedmux.v1.Notice.rewound:type_name -> feedmux.v1.Notice.Rewound
 	27, // 25: feedmux.v1.Notice.history_at_risk:type_name -> feedmux.v1.Notice.HistoryAtRisk
 	28, // 26: feedmux.v1.Notice.gap:type_name -> feedmux.v1.Notice.Gap
 	29, // 27: feedmux.v1.Notice.degraded:type_name -> feedmux.v1.Notice.Degraded
-	33, // 28: feedmux.v1.WatchRequest.feed:type_name -> feedmux.v1.Feed
-	34, // 29: feedmux.v1.WatchRequest.start:type_name -> feedmux.v1.Start
-	35, // 30: feedmux.v1.WatchRequest.format:type_name -> feedmux.v1.Format
-	36, // 31: feedmux.v1.WatchRequest.heartbeat_interval:type_name -> google.protobuf.Duration
-	7,  // 32: feedmux.v1.WatchResponse.opened:type_name -> feedmux.v1.Opened
-	9,  // 33: feedmux.v1.WatchResponse.batch:type_name -> feedmux.v1.Batch
-	10, // 34: feedmux.v1.WatchResponse.event_fragment:type_name -> feedmux.v1.EventFragment
-	11, // 35: feedmux.v1.WatchResponse.progress:type_name -> feedmux.v1.Progress
-	13, // 36: feedmux.v1.WatchResponse.notice:type_name -> feedmux.v1.Notice
-	33, // 37: feedmux.v1.ResolvePositionRequest.feed:type_name -> feedmux.v1.Feed
-	34, // 38: feedmux.v1.ResolvePositionRequest.start:type_name -> feedmux.v1.Start
-	37, // 39: feedmux.v1.ResolvePositionResponse.cluster_time:type_name -> feedmux.v1.ClusterTime
-	38, // 40: feedmux.v1.ResolvePositionResponse.time:type_name -> google.protobuf.Timestamp
-	33, // 41: feedmux.v1.PlanRangeRequest.feed:type_name -> feedmux.v1.Feed
-	36, // 42: feedmux.v1.PlanRangeRequest.wait:type_name -> google.protobuf.Duration
-	37, // 43: feedmux.v1.PlanRangeResponse.cluster_time:type_name -> feedmux.v1.ClusterTime
-	20, // 44: feedmux.v1.PlanRangeResponse.slices:type_name -> feedmux.v1.RangeSlice
-	37, // 45: feedmux.v1.PlanRangeResponse.latest:type_name -> feedmux.v1.ClusterTime
-	33, // 46: feedmux.v1.ReadRangeRequest.feed:type_name -> feedmux.v1.Feed
-	9,  // 47: feedmux.v1.ReadRangeResponse.batch:type_name -> feedmux.v1.Batch
-	10, // 48: feedmux.v1.ReadRangeResponse.event_fragment:type_name -> feedmux.v1.EventFragment
-	33, // 49: feedmux.v1.ExplainRequest.feed:type_name -> feedmux.v1.Feed
-	34, // 50: feedmux.v1.ExplainRequest.start:type_name -> feedmux.v1.Start
-	30, // 51: feedmux.v1.ExplainResponse.refusal:type_name -> feedmux.v1.ExplainResponse.Refusal
-	31, // 52: feedmux.v1.ExplainResponse.images:type_name -> feedmux.v1.ExplainResponse.CollectionImages
-	36, // 53: feedmux.v1.ExplainResponse.oplog_headroom:type_name -> google.protobuf.Duration
-	32, // 54: feedmux.v1.ExplainResponse.withheld:type_name -> feedmux.v1.ExplainResponse.Withheld
-	36, // 55: feedmux.v1.Notice.Draining.deadline:type_name -> google.protobuf.Duration
-	37, // 56: feedmux.v1.Notice.Rewound.from:type_name -> feedmux.v1.ClusterTime
-	37, // 57: feedmux.v1.Notice.Rewound.to:type_name -> feedmux.v1.ClusterTime
-	36, // 58: feedmux.v1.Notice.HistoryAtRisk.remaining:type_name -> google.protobuf.Duration
-	37, // 59: feedmux.v1.Notice.Gap.from:type_name -> feedmux.v1.ClusterTime
-	37, // 60: feedmux.v1.Notice.Gap.to:type_name -> feedmux.v1.ClusterTime
-	0,  // 61: feedmux.v1.ChangeFeed.Subscribe:input_type -> feedmux.v1.SubscribeRequest
-	14, // 62: feedmux.v1.ChangeFeed.Watch:input_type -> feedmux.v1.WatchRequest
-	16, // 63: feedmux.v1.ChangeFeed.ResolvePosition:input_type -> feedmux.v1.ResolvePositionRequest
-	18, // 64: feedmux.v1.ChangeFeed.PlanRange:input_type -> feedmux.v1.PlanRangeRequest
-	21, // 65: feedmux.v1.ChangeFeed.ReadRange:input_type -> feedmux.v1.ReadRangeRequest
-	23, // 66: feedmux.v1.ChangeFeed.Explain:input_type -> feedmux.v1.ExplainRequest
-	6,  // 67: feedmux.v1.ChangeFeed.Subscribe:output_type -> feedmux.v1.SubscribeResponse
-	15, // 68: feedmux.v1.ChangeFeed.Watch:output_type -> feedmux.v1.WatchResponse
-	17, // 69: feedmux.v1.ChangeFeed.ResolvePosition:output_type -> feedmux.v1.ResolvePositionResponse
-	19, // 70: feedmux.v1.ChangeFeed.PlanRange:output_type -> feedmux.v1.PlanRangeResponse
-	22, // 71: feedmux.v1.ChangeFeed.ReadRange:output_type -> feedmux.v1.ReadRangeResponse
-	24, // 72: feedmux.v1.ChangeFeed.Explain:output_type -> feedmux.v1.ExplainResponse
-	67, // [67:73] is the sub-list for method output_type
-	61, // [61:67] is the sub-list for method input_type
-	61, // [61:61] is the sub-list for extension type_name
-	61, // [61:61] is the sub-list for extension extendee
-	0,  // [0:61] is the sub-list for field type_name
+	30, // 28: feedmux.v1.Notice.skipped:type_name -> feedmux.v1.Notice.Skipped
+	34, // 29: feedmux.v1.WatchRequest.feed:type_name -> feedmux.v1.Feed
+	35, // 30: feedmux.v1.WatchRequest.start:type_name -> feedmux.v1.Start
+	36, // 31: feedmux.v1.WatchRequest.format:type_name -> feedmux.v1.Format
+	37, // 32: feedmux.v1.WatchRequest.heartbeat_interval:type_name -> google.protobuf.Duration
+	7,  // 33: feedmux.v1.WatchResponse.opened:type_name -> feedmux.v1.Opened
+	9,  // 34: feedmux.v1.WatchResponse.batch:type_name -> feedmux.v1.Batch
+	10, // 35: feedmux.v1.WatchResponse.event_fragment:type_name -> feedmux.v1.EventFragment
+	11, // 36: feedmux.v1.WatchResponse.progress:type_name -> feedmux.v1.Progress
+	13, // 37: feedmux.v1.WatchResponse.notice:type_name -> feedmux.v1.Notice
+	34, // 38: feedmux.v1.ResolvePositionRequest.feed:type_name -> feedmux.v1.Feed
+	35, // 39: feedmux.v1.ResolvePositionRequest.start:type_name -> feedmux.v1.Start
+	38, // 40: feedmux.v1.ResolvePositionResponse.cluster_time:type_name -> feedmux.v1.ClusterTime
+	39, // 41: feedmux.v1.ResolvePositionResponse.time:type_name -> google.protobuf.Timestamp
+	34, // 42: feedmux.v1.PlanRangeRequest.feed:type_name -> feedmux.v1.Feed
+	37, // 43: feedmux.v1.PlanRangeRequest.wait:type_name -> google.protobuf.Duration
+	38, // 44: feedmux.v1.PlanRangeResponse.cluster_time:type_name -> feedmux.v1.ClusterTime
+	20, // 45: feedmux.v1.PlanRangeResponse.slices:type_name -> feedmux.v1.RangeSlice
+	38, // 46: feedmux.v1.PlanRangeResponse.latest:type_name -> feedmux.v1.ClusterTime
+	34, // 47: feedmux.v1.ReadRangeRequest.feed:type_name -> feedmux.v1.Feed
+	9,  // 48: feedmux.v1.ReadRangeResponse.batch:type_name -> feedmux.v1.Batch
+	10, // 49: feedmux.v1.ReadRangeResponse.event_fragment:type_name -> feedmux.v1.EventFragment
+	34, // 50: feedmux.v1.ExplainRequest.feed:type_name -> feedmux.v1.Feed
+	35, // 51: feedmux.v1.ExplainRequest.start:type_name -> feedmux.v1.Start
+	31, // 52: feedmux.v1.ExplainResponse.refusal:type_name -> feedmux.v1.ExplainResponse.Refusal
+	32, // 53: feedmux.v1.ExplainResponse.images:type_name -> feedmux.v1.ExplainResponse.CollectionImages
+	37, // 54: feedmux.v1.ExplainResponse.oplog_headroom:type_name -> google.protobuf.Duration
+	33, // 55: feedmux.v1.ExplainResponse.withheld:type_name -> feedmux.v1.ExplainResponse.Withheld
+	37, // 56: feedmux.v1.Notice.Draining.deadline:type_name -> google.protobuf.Duration
+	38, // 57: feedmux.v1.Notice.Rewound.from:type_name -> feedmux.v1.ClusterTime
+	38, // 58: feedmux.v1.Notice.Rewound.to:type_name -> feedmux.v1.ClusterTime
+	37, // 59: feedmux.v1.Notice.HistoryAtRisk.remaining:type_name -> google.protobuf.Duration
+	38, // 60: feedmux.v1.Notice.Gap.from:type_name -> feedmux.v1.ClusterTime
+	38, // 61: feedmux.v1.Notice.Gap.to:type_name -> feedmux.v1.ClusterTime
+	38, // 62: feedmux.v1.Notice.Skipped.from:type_name -> feedmux.v1.ClusterTime
+	38, // 63: feedmux.v1.Notice.Skipped.to:type_name -> feedmux.v1.ClusterTime
+	0,  // 64: feedmux.v1.ChangeFeed.Subscribe:input_type -> feedmux.v1.SubscribeRequest
+	14, // 65: feedmux.v1.ChangeFeed.Watch:input_type -> feedmux.v1.WatchRequest
+	16, // 66: feedmux.v1.ChangeFeed.ResolvePosition:input_type -> feedmux.v1.ResolvePositionRequest
+	18, // 67: feedmux.v1.ChangeFeed.PlanRange:input_type -> feedmux.v1.PlanRangeRequest
+	21, // 68: feedmux.v1.ChangeFeed.ReadRange:input_type -> feedmux.v1.ReadRangeRequest
+	23, // 69: feedmux.v1.ChangeFeed.Explain:input_type -> feedmux.v1.ExplainRequest
+	6,  // 70: feedmux.v1.ChangeFeed.Subscribe:output_type -> feedmux.v1.SubscribeResponse
+	15, // 71: feedmux.v1.ChangeFeed.Watch:output_type -> feedmux.v1.WatchResponse
+	17, // 72: feedmux.v1.ChangeFeed.ResolvePosition:output_type -> feedmux.v1.ResolvePositionResponse
+	19, // 73: feedmux.v1.ChangeFeed.PlanRange:output_type -> feedmux.v1.PlanRangeResponse
+	22, // 74: feedmux.v1.ChangeFeed.ReadRange:output_type -> feedmux.v1.ReadRangeResponse
+	24, // 75: feedmux.v1.ChangeFeed.Explain:output_type -> feedmux.v1.ExplainResponse
+	70, // [70:76] is the sub-list for method output_type
+	64, // [64:70] is the sub-list for method input_type
+	64, // [64:64] is the sub-list for extension type_name
+	64, // [64:64] is the sub-list for extension extendee
+	0,  // [0:64] is the sub-list for field type_name
 }
 
 func init() { file_feedmux_v1_change_feed_proto_init() }
@@ -3305,6 +3407,7 @@ func file_feedmux_v1_change_feed_proto_init() {
 		(*Notice_HistoryAtRisk_)(nil),
 		(*Notice_Gap_)(nil),
 		(*Notice_Degraded_)(nil),
+		(*Notice_Skipped_)(nil),
 	}
 	file_feedmux_v1_change_feed_proto_msgTypes[15].OneofWrappers = []any{
 		(*WatchResponse_Opened)(nil),
@@ -3331,7 +3434,7 @@ func file_feedmux_v1_change_feed_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_feedmux_v1_change_feed_proto_rawDesc), len(file_feedmux_v1_change_feed_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   33,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -180,7 +180,7 @@ class Committed(_message.Message):
     def __init__(self, delivery_sequence: _Optional[int] = ..., position: _Optional[bytes] = ...) -> None: ...
 
 class Notice(_message.Message):
-    __slots__ = ("draining", "rewound", "history_at_risk", "gap", "degraded")
+    __slots__ = ("draining", "rewound", "history_at_risk", "gap", "degraded", "skipped")
     class Draining(_message.Message):
         __slots__ = ("deadline", "position")
         DEADLINE_FIELD_NUMBER: _ClassVar[int]
@@ -214,17 +214,29 @@ class Notice(_message.Message):
         dependency: str
         away: bool
         def __init__(self, dependency: _Optional[str] = ..., away: _Optional[bool] = ...) -> None: ...
+    class Skipped(_message.Message):
+        __slots__ = ("to", "from_position", "to_position")
+        FROM_FIELD_NUMBER: _ClassVar[int]
+        TO_FIELD_NUMBER: _ClassVar[int]
+        FROM_POSITION_FIELD_NUMBER: _ClassVar[int]
+        TO_POSITION_FIELD_NUMBER: _ClassVar[int]
+        to: _feed_pb2.ClusterTime
+        from_position: bytes
+        to_position: bytes
+        def __init__(self, to: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., from_position: _Optional[bytes] = ..., to_position: _Optional[bytes] = ..., **kwargs) -> None: ...
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     REWOUND_FIELD_NUMBER: _ClassVar[int]
     HISTORY_AT_RISK_FIELD_NUMBER: _ClassVar[int]
     GAP_FIELD_NUMBER: _ClassVar[int]
     DEGRADED_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
     draining: Notice.Draining
     rewound: Notice.Rewound
     history_at_risk: Notice.HistoryAtRisk
     gap: Notice.Gap
     degraded: Notice.Degraded
-    def __init__(self, draining: _Optional[_Union[Notice.Draining, _Mapping]] = ..., rewound: _Optional[_Union[Notice.Rewound, _Mapping]] = ..., history_at_risk: _Optional[_Union[Notice.HistoryAtRisk, _Mapping]] = ..., gap: _Optional[_Union[Notice.Gap, _Mapping]] = ..., degraded: _Optional[_Union[Notice.Degraded, _Mapping]] = ...) -> None: ...
+    skipped: Notice.Skipped
+    def __init__(self, draining: _Optional[_Union[Notice.Draining, _Mapping]] = ..., rewound: _Optional[_Union[Notice.Rewound, _Mapping]] = ..., history_at_risk: _Optional[_Union[Notice.HistoryAtRisk, _Mapping]] = ..., gap: _Optional[_Union[Notice.Gap, _Mapping]] = ..., degraded: _Optional[_Union[Notice.Degraded, _Mapping]] = ..., skipped: _Optional[_Union[Notice.Skipped, _Mapping]] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("feed", "start", "format", "heartbeat_interval", "message_bytes_max")

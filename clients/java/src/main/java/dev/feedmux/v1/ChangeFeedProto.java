@@ -111,6 +111,11 @@ public final class ChangeFeedProto {
     com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
       internal_static_feedmux_v1_Notice_Degraded_fieldAccessorTable;
   static final com.google.protobuf.Descriptors.Descriptor
+    internal_static_feedmux_v1_Notice_Skipped_descriptor;
+  static final 
+    com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
+      internal_static_feedmux_v1_Notice_Skipped_fieldAccessorTable;
+  static final com.google.protobuf.Descriptors.Descriptor
     internal_static_feedmux_v1_WatchRequest_descriptor;
   static final 
     com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
@@ -256,113 +261,119 @@ public final class ChangeFeedProto {
       "edmux.v1.ClusterTimeR\013clusterTime\"T\n\tCom" +
       "mitted\022+\n\021delivery_sequence\030\001 \001(\003R\020deliv" +
       "erySequence\022\032\n\010position\030\002 \001(\014R\010position\"" +
-      "\365\005\n\006Notice\0229\n\010draining\030\001 \001(\0132\033.feedmux.v" +
+      "\325\007\n\006Notice\0229\n\010draining\030\001 \001(\0132\033.feedmux.v" +
       "1.Notice.DrainingH\000R\010draining\0226\n\007rewound" +
       "\030\002 \001(\0132\032.feedmux.v1.Notice.RewoundH\000R\007re" +
       "wound\022J\n\017history_at_risk\030\003 \001(\0132 .feedmux" +
       ".v1.Notice.HistoryAtRiskH\000R\rhistoryAtRis" +
       "k\022*\n\003gap\030\004 \001(\0132\026.feedmux.v1.Notice.GapH\000" +
       "R\003gap\0229\n\010degraded\030\005 \001(\0132\033.feedmux.v1.Not" +
-      "ice.DegradedH\000R\010degraded\032]\n\010Draining\0225\n\010" +
-      "deadline\030\001 \001(\0132\031.google.protobuf.Duratio" +
-      "nR\010deadline\022\032\n\010position\030\002 \001(\014R\010position\032" +
-      "_\n\007Rewound\022+\n\004from\030\001 \001(\0132\027.feedmux.v1.Cl" +
-      "usterTimeR\004from\022\'\n\002to\030\002 \001(\0132\027.feedmux.v1" +
-      ".ClusterTimeR\002to\032H\n\rHistoryAtRisk\0227\n\trem" +
-      "aining\030\001 \001(\0132\031.google.protobuf.DurationR" +
-      "\tremaining\032s\n\003Gap\022+\n\004from\030\001 \001(\0132\027.feedmu" +
-      "x.v1.ClusterTimeR\004from\022\'\n\002to\030\002 \001(\0132\027.fee" +
-      "dmux.v1.ClusterTimeR\002to\022\026\n\006reason\030\003 \001(\tR" +
-      "\006reason\032>\n\010Degraded\022\036\n\ndependency\030\001 \001(\tR" +
-      "\ndependency\022\022\n\004away\030\002 \001(\010R\004awayB\006\n\004kind\"" +
-      "\377\001\n\014WatchRequest\022$\n\004feed\030\001 \001(\0132\020.feedmux" +
-      ".v1.FeedR\004feed\022\'\n\005start\030\002 \001(\0132\021.feedmux." +
-      "v1.StartR\005start\022*\n\006format\030\003 \001(\0162\022.feedmu" +
-      "x.v1.FormatR\006format\022H\n\022heartbeat_interva" +
-      "l\030\004 \001(\0132\031.google.protobuf.DurationR\021hear" +
-      "tbeatInterval\022*\n\021message_bytes_max\030\005 \001(\005" +
-      "R\017messageBytesMax\"\231\002\n\rWatchResponse\022,\n\006o" +
-      "pened\030\001 \001(\0132\022.feedmux.v1.OpenedH\000R\006opene" +
-      "d\022)\n\005batch\030\002 \001(\0132\021.feedmux.v1.BatchH\000R\005b" +
-      "atch\022B\n\016event_fragment\030\003 \001(\0132\031.feedmux.v" +
-      "1.EventFragmentH\000R\reventFragment\0222\n\010prog" +
-      "ress\030\004 \001(\0132\024.feedmux.v1.ProgressH\000R\010prog" +
-      "ress\022,\n\006notice\030\006 \001(\0132\022.feedmux.v1.Notice" +
-      "H\000R\006noticeB\t\n\007message\"g\n\026ResolvePosition" +
-      "Request\022$\n\004feed\030\001 \001(\0132\020.feedmux.v1.FeedR" +
-      "\004feed\022\'\n\005start\030\002 \001(\0132\021.feedmux.v1.StartR" +
-      "\005start\"\314\001\n\027ResolvePositionResponse\022\032\n\010po" +
-      "sition\030\001 \001(\014R\010position\022:\n\014cluster_time\030\002" +
-      " \001(\0132\027.feedmux.v1.ClusterTimeR\013clusterTi" +
-      "me\022.\n\004time\030\003 \001(\0132\032.google.protobuf.Times" +
-      "tampR\004time\022)\n\020feed_fingerprint\030\004 \001(\014R\017fe" +
-      "edFingerprint\"\203\003\n\020PlanRangeRequest\022$\n\014su" +
-      "bscription\030\001 \001(\tH\000R\014subscription\022&\n\004feed" +
-      "\030\002 \001(\0132\020.feedmux.v1.FeedH\000R\004feed\022\024\n\005afte" +
-      "r\030\003 \001(\014R\005after\022\024\n\005until\030\004 \001(\014R\005until\022\035\n\n" +
-      "events_max\030\005 \001(\003R\teventsMax\022\033\n\tbytes_max" +
-      "\030\006 \001(\003R\010bytesMax\022\026\n\006slices\030\007 \001(\005R\006slices" +
-      "\022-\n\004wait\030\010 \001(\0132\031.google.protobuf.Duratio" +
-      "nR\004wait\022\034\n\tprocessed\030\t \001(\014R\tprocessed\022\037\n" +
-      "\013instance_id\030\n \001(\tR\ninstanceId\022)\n\020feed_f" +
-      "ingerprint\030\013 \001(\014R\017feedFingerprintB\010\n\006tar" +
-      "get\"\201\003\n\021PlanRangeResponse\022\020\n\003end\030\001 \001(\014R\003" +
-      "end\022:\n\014cluster_time\030\002 \001(\0132\027.feedmux.v1.C" +
-      "lusterTimeR\013clusterTime\022\037\n\013event_count\030\003" +
-      " \001(\003R\neventCount\022\035\n\nsize_bytes\030\004 \001(\003R\tsi" +
-      "zeBytes\022.\n\006slices\030\005 \003(\0132\026.feedmux.v1.Ran" +
-      "geSliceR\006slices\022\033\n\tcaught_up\030\006 \001(\010R\010caug" +
-      "htUp\022/\n\006latest\030\007 \001(\0132\027.feedmux.v1.Cluste" +
-      "rTimeR\006latest\022\024\n\005after\030\010 \001(\014R\005after\022\037\n\013r" +
-      "outing_key\030\t \001(\tR\nroutingKey\022)\n\020feed_fin" +
-      "gerprint\030\n \001(\014R\017feedFingerprint\"x\n\nRange" +
-      "Slice\022\024\n\005after\030\001 \001(\014R\005after\022\024\n\005until\030\002 \001" +
-      "(\014R\005until\022\037\n\013event_count\030\003 \001(\003R\neventCou" +
-      "nt\022\035\n\nsize_bytes\030\004 \001(\003R\tsizeBytes\"\355\001\n\020Re" +
-      "adRangeRequest\022$\n\014subscription\030\001 \001(\tH\000R\014" +
-      "subscription\022&\n\004feed\030\002 \001(\0132\020.feedmux.v1." +
-      "FeedH\000R\004feed\022\024\n\005after\030\003 \001(\014R\005after\022\024\n\005un" +
-      "til\030\004 \001(\014R\005until\022*\n\021message_bytes_max\030\005 " +
-      "\001(\005R\017messageBytesMax\022)\n\020feed_fingerprint" +
-      "\030\006 \001(\014R\017feedFingerprintB\010\n\006target\"\215\001\n\021Re" +
-      "adRangeResponse\022)\n\005batch\030\002 \001(\0132\021.feedmux" +
-      ".v1.BatchH\000R\005batch\022B\n\016event_fragment\030\003 \001" +
-      "(\0132\031.feedmux.v1.EventFragmentH\000R\reventFr" +
-      "agmentB\t\n\007message\"_\n\016ExplainRequest\022$\n\004f" +
-      "eed\030\001 \001(\0132\020.feedmux.v1.FeedR\004feed\022\'\n\005sta" +
-      "rt\030\002 \001(\0132\021.feedmux.v1.StartR\005start\"\247\005\n\017E" +
-      "xplainResponse\022=\n\007refusal\030\001 \001(\0132#.feedmu" +
-      "x.v1.ExplainResponse.RefusalR\007refusal\022\032\n" +
-      "\010pipeline\030\002 \001(\tR\010pipeline\022\035\n\nstream_key\030" +
-      "\003 \001(\tR\tstreamKey\022\037\n\013stream_open\030\004 \001(\010R\ns" +
-      "treamOpen\022D\n\006images\030\005 \003(\0132,.feedmux.v1.E" +
-      "xplainResponse.CollectionImagesR\006images\022" +
-      "@\n\016oplog_headroom\030\006 \001(\0132\031.google.protobu" +
-      "f.DurationR\roplogHeadroom\022@\n\010withheld\030\007 " +
-      "\003(\0132$.feedmux.v1.ExplainResponse.Withhel" +
-      "dR\010withheld\022\036\n\013may_be_view\030\010 \001(\010R\tmayBeV" +
-      "iew\032S\n\007Refusal\022\026\n\006status\030\001 \001(\tR\006status\022\026" +
-      "\n\006reason\030\002 \001(\tR\006reason\022\030\n\007message\030\003 \001(\tR" +
-      "\007message\032\207\001\n\020CollectionImages\022\032\n\010databas" +
-      "e\030\001 \001(\tR\010database\022\036\n\ncollection\030\002 \001(\tR\nc" +
-      "ollection\022\030\n\007enabled\030\003 \001(\010R\007enabled\022\035\n\nf" +
-      "or_grants\030\004 \001(\010R\tforGrants\0320\n\010Withheld\022\022" +
-      "\n\004what\030\001 \001(\tR\004what\022\020\n\003why\030\002 \001(\tR\003why2\320\003\n" +
-      "\nChangeFeed\022L\n\tSubscribe\022\034.feedmux.v1.Su" +
-      "bscribeRequest\032\035.feedmux.v1.SubscribeRes" +
-      "ponse(\0010\001\022>\n\005Watch\022\030.feedmux.v1.WatchReq" +
-      "uest\032\031.feedmux.v1.WatchResponse0\001\022Z\n\017Res" +
-      "olvePosition\022\".feedmux.v1.ResolvePositio" +
-      "nRequest\032#.feedmux.v1.ResolvePositionRes" +
-      "ponse\022H\n\tPlanRange\022\034.feedmux.v1.PlanRang" +
-      "eRequest\032\035.feedmux.v1.PlanRangeResponse\022" +
-      "J\n\tReadRange\022\034.feedmux.v1.ReadRangeReque" +
-      "st\032\035.feedmux.v1.ReadRangeResponse0\001\022B\n\007E" +
-      "xplain\022\032.feedmux.v1.ExplainRequest\032\033.fee" +
-      "dmux.v1.ExplainResponseBj\n\016dev.feedmux.v" +
-      "1B\017ChangeFeedProtoP\001\242\002\003FXX\252\002\nFeedmux.V1\312" +
-      "\002\nFeedmux\\V1\342\002\026Feedmux\\V1\\GPBMetadata\352\002\013" +
-      "Feedmux::V1b\006proto3"
+      "ice.DegradedH\000R\010degraded\0226\n\007skipped\030\006 \001(" +
+      "\0132\032.feedmux.v1.Notice.SkippedH\000R\007skipped" +
+      "\032]\n\010Draining\0225\n\010deadline\030\001 \001(\0132\031.google." +
+      "protobuf.DurationR\010deadline\022\032\n\010position\030" +
+      "\002 \001(\014R\010position\032_\n\007Rewound\022+\n\004from\030\001 \001(\013" +
+      "2\027.feedmux.v1.ClusterTimeR\004from\022\'\n\002to\030\002 " +
+      "\001(\0132\027.feedmux.v1.ClusterTimeR\002to\032H\n\rHist" +
+      "oryAtRisk\0227\n\tremaining\030\001 \001(\0132\031.google.pr" +
+      "otobuf.DurationR\tremaining\032s\n\003Gap\022+\n\004fro" +
+      "m\030\001 \001(\0132\027.feedmux.v1.ClusterTimeR\004from\022\'" +
+      "\n\002to\030\002 \001(\0132\027.feedmux.v1.ClusterTimeR\002to\022" +
+      "\026\n\006reason\030\003 \001(\tR\006reason\032>\n\010Degraded\022\036\n\nd" +
+      "ependency\030\001 \001(\tR\ndependency\022\022\n\004away\030\002 \001(" +
+      "\010R\004away\032\245\001\n\007Skipped\022+\n\004from\030\001 \001(\0132\027.feed" +
+      "mux.v1.ClusterTimeR\004from\022\'\n\002to\030\002 \001(\0132\027.f" +
+      "eedmux.v1.ClusterTimeR\002to\022#\n\rfrom_positi" +
+      "on\030\003 \001(\014R\014fromPosition\022\037\n\013to_position\030\004 " +
+      "\001(\014R\ntoPositionB\006\n\004kind\"\377\001\n\014WatchRequest" +
+      "\022$\n\004feed\030\001 \001(\0132\020.feedmux.v1.FeedR\004feed\022\'" +
+      "\n\005start\030\002 \001(\0132\021.feedmux.v1.StartR\005start\022" +
+      "*\n\006format\030\003 \001(\0162\022.feedmux.v1.FormatR\006for" +
+      "mat\022H\n\022heartbeat_interval\030\004 \001(\0132\031.google" +
+      ".protobuf.DurationR\021heartbeatInterval\022*\n" +
+      "\021message_bytes_max\030\005 \001(\005R\017messageBytesMa" +
+      "x\"\231\002\n\rWatchResponse\022,\n\006opened\030\001 \001(\0132\022.fe" +
+      "edmux.v1.OpenedH\000R\006opened\022)\n\005batch\030\002 \001(\013" +
+      "2\021.feedmux.v1.BatchH\000R\005batch\022B\n\016event_fr" +
+      "agment\030\003 \001(\0132\031.feedmux.v1.EventFragmentH" +
+      "\000R\reventFragment\0222\n\010progress\030\004 \001(\0132\024.fee" +
+      "dmux.v1.ProgressH\000R\010progress\022,\n\006notice\030\006" +
+      " \001(\0132\022.feedmux.v1.NoticeH\000R\006noticeB\t\n\007me" +
+      "ssage\"g\n\026ResolvePositionRequest\022$\n\004feed\030" +
+      "\001 \001(\0132\020.feedmux.v1.FeedR\004feed\022\'\n\005start\030\002" +
+      " \001(\0132\021.feedmux.v1.StartR\005start\"\314\001\n\027Resol" +
+      "vePositionResponse\022\032\n\010position\030\001 \001(\014R\010po" +
+      "sition\022:\n\014cluster_time\030\002 \001(\0132\027.feedmux.v" +
+      "1.ClusterTimeR\013clusterTime\022.\n\004time\030\003 \001(\013" +
+      "2\032.google.protobuf.TimestampR\004time\022)\n\020fe" +
+      "ed_fingerprint\030\004 \001(\014R\017feedFingerprint\"\203\003" +
+      "\n\020PlanRangeRequest\022$\n\014subscription\030\001 \001(\t" +
+      "H\000R\014subscription\022&\n\004feed\030\002 \001(\0132\020.feedmux" +
+      ".v1.FeedH\000R\004feed\022\024\n\005after\030\003 \001(\014R\005after\022\024" +
+      "\n\005until\030\004 \001(\014R\005until\022\035\n\nevents_max\030\005 \001(\003" +
+      "R\teventsMax\022\033\n\tbytes_max\030\006 \001(\003R\010bytesMax" +
+      "\022\026\n\006slices\030\007 \001(\005R\006slices\022-\n\004wait\030\010 \001(\0132\031" +
+      ".google.protobuf.DurationR\004wait\022\034\n\tproce" +
+      "ssed\030\t \001(\014R\tprocessed\022\037\n\013instance_id\030\n \001" +
+      "(\tR\ninstanceId\022)\n\020feed_fingerprint\030\013 \001(\014" +
+      "R\017feedFingerprintB\010\n\006target\"\201\003\n\021PlanRang" +
+      "eResponse\022\020\n\003end\030\001 \001(\014R\003end\022:\n\014cluster_t" +
+      "ime\030\002 \001(\0132\027.feedmux.v1.ClusterTimeR\013clus" +
+      "terTime\022\037\n\013event_count\030\003 \001(\003R\neventCount" +
+      "\022\035\n\nsize_bytes\030\004 \001(\003R\tsizeBytes\022.\n\006slice" +
+      "s\030\005 \003(\0132\026.feedmux.v1.RangeSliceR\006slices\022" +
+      "\033\n\tcaught_up\030\006 \001(\010R\010caughtUp\022/\n\006latest\030\007" +
+      " \001(\0132\027.feedmux.v1.ClusterTimeR\006latest\022\024\n" +
+      "\005after\030\010 \001(\014R\005after\022\037\n\013routing_key\030\t \001(\t" +
+      "R\nroutingKey\022)\n\020feed_fingerprint\030\n \001(\014R\017" +
+      "feedFingerprint\"x\n\nRangeSlice\022\024\n\005after\030\001" +
+      " \001(\014R\005after\022\024\n\005until\030\002 \001(\014R\005until\022\037\n\013eve" +
+      "nt_count\030\003 \001(\003R\neventCount\022\035\n\nsize_bytes" +
+      "\030\004 \001(\003R\tsizeBytes\"\355\001\n\020ReadRangeRequest\022$" +
+      "\n\014subscription\030\001 \001(\tH\000R\014subscription\022&\n\004" +
+      "feed\030\002 \001(\0132\020.feedmux.v1.FeedH\000R\004feed\022\024\n\005" +
+      "after\030\003 \001(\014R\005after\022\024\n\005until\030\004 \001(\014R\005until" +
+      "\022*\n\021message_bytes_max\030\005 \001(\005R\017messageByte" +
+      "sMax\022)\n\020feed_fingerprint\030\006 \001(\014R\017feedFing" +
+      "erprintB\010\n\006target\"\215\001\n\021ReadRangeResponse\022" +
+      ")\n\005batch\030\002 \001(\0132\021.feedmux.v1.BatchH\000R\005bat" +
+      "ch\022B\n\016event_fragment\030\003 \001(\0132\031.feedmux.v1." +
+      "EventFragmentH\000R\reventFragmentB\t\n\007messag" +
+      "e\"_\n\016ExplainRequest\022$\n\004feed\030\001 \001(\0132\020.feed" +
+      "mux.v1.FeedR\004feed\022\'\n\005start\030\002 \001(\0132\021.feedm" +
+      "ux.v1.StartR\005start\"\247\005\n\017ExplainResponse\022=" +
+      "\n\007refusal\030\001 \001(\0132#.feedmux.v1.ExplainResp" +
+      "onse.RefusalR\007refusal\022\032\n\010pipeline\030\002 \001(\tR" +
+      "\010pipeline\022\035\n\nstream_key\030\003 \001(\tR\tstreamKey" +
+      "\022\037\n\013stream_open\030\004 \001(\010R\nstreamOpen\022D\n\006ima" +
+      "ges\030\005 \003(\0132,.feedmux.v1.ExplainResponse.C" +
+      "ollectionImagesR\006images\022@\n\016oplog_headroo" +
+      "m\030\006 \001(\0132\031.google.protobuf.DurationR\roplo" +
+      "gHeadroom\022@\n\010withheld\030\007 \003(\0132$.feedmux.v1" +
+      ".ExplainResponse.WithheldR\010withheld\022\036\n\013m" +
+      "ay_be_view\030\010 \001(\010R\tmayBeView\032S\n\007Refusal\022\026" +
+      "\n\006status\030\001 \001(\tR\006status\022\026\n\006reason\030\002 \001(\tR\006" +
+      "reason\022\030\n\007message\030\003 \001(\tR\007message\032\207\001\n\020Col" +
+      "lectionImages\022\032\n\010database\030\001 \001(\tR\010databas" +
+      "e\022\036\n\ncollection\030\002 \001(\tR\ncollection\022\030\n\007ena" +
+      "bled\030\003 \001(\010R\007enabled\022\035\n\nfor_grants\030\004 \001(\010R" +
+      "\tforGrants\0320\n\010Withheld\022\022\n\004what\030\001 \001(\tR\004wh" +
+      "at\022\020\n\003why\030\002 \001(\tR\003why2\320\003\n\nChangeFeed\022L\n\tS" +
+      "ubscribe\022\034.feedmux.v1.SubscribeRequest\032\035" +
+      ".feedmux.v1.SubscribeResponse(\0010\001\022>\n\005Wat" +
+      "ch\022\030.feedmux.v1.WatchRequest\032\031.feedmux.v" +
+      "1.WatchResponse0\001\022Z\n\017ResolvePosition\022\".f" +
+      "eedmux.v1.ResolvePositionRequest\032#.feedm" +
+      "ux.v1.ResolvePositionResponse\022H\n\tPlanRan" +
+      "ge\022\034.feedmux.v1.PlanRangeRequest\032\035.feedm" +
+      "ux.v1.PlanRangeResponse\022J\n\tReadRange\022\034.f" +
+      "eedmux.v1.ReadRangeRequest\032\035.feedmux.v1." +
+      "ReadRangeResponse0\001\022B\n\007Explain\022\032.feedmux" +
+      ".v1.ExplainRequest\032\033.feedmux.v1.ExplainR" +
+      "esponseBj\n\016dev.feedmux.v1B\017ChangeFeedPro" +
+      "toP\001\242\002\003FXX\252\002\nFeedmux.V1\312\002\nFeedmux\\V1\342\002\026F" +
+      "eedmux\\V1\\GPBMetadata\352\002\013Feedmux::V1b\006pro" +
+      "to3"
     };
     descriptor = com.google.protobuf.Descriptors.FileDescriptor
       .internalBuildGeneratedFileFrom(descriptorData,
@@ -454,7 +465,7 @@ public final class ChangeFeedProto {
     internal_static_feedmux_v1_Notice_fieldAccessorTable = new
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_feedmux_v1_Notice_descriptor,
-        new java.lang.String[] { "Draining", "Rewound", "HistoryAtRisk", "Gap", "Degraded", "Kind", });
+        new java.lang.String[] { "Draining", "Rewound", "HistoryAtRisk", "Gap", "Degraded", "Skipped", "Kind", });
     internal_static_feedmux_v1_Notice_Draining_descriptor =
       internal_static_feedmux_v1_Notice_descriptor.getNestedTypes().get(0);
     internal_static_feedmux_v1_Notice_Draining_fieldAccessorTable = new
@@ -485,6 +496,12 @@ public final class ChangeFeedProto {
       com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
         internal_static_feedmux_v1_Notice_Degraded_descriptor,
         new java.lang.String[] { "Dependency", "Away", });
+    internal_static_feedmux_v1_Notice_Skipped_descriptor =
+      internal_static_feedmux_v1_Notice_descriptor.getNestedTypes().get(5);
+    internal_static_feedmux_v1_Notice_Skipped_fieldAccessorTable = new
+      com.google.protobuf.GeneratedMessageV3.FieldAccessorTable(
+        internal_static_feedmux_v1_Notice_Skipped_descriptor,
+        new java.lang.String[] { "From", "To", "FromPosition", "ToPosition", });
     internal_static_feedmux_v1_WatchRequest_descriptor =
       getDescriptor().getMessageTypes().get(14);
     internal_static_feedmux_v1_WatchRequest_fieldAccessorTable = new

@@ -4249,6 +4249,1134 @@ private static final long serialVersionUID = 0L;
 
   }
 
+  public interface SkippedOrBuilder extends
+      // @@protoc_insertion_point(interface_extends:feedmux.v1.Notice.Skipped)
+      com.google.protobuf.MessageOrBuilder {
+
+    /**
+     * <pre>
+     * How far this client had acknowledged.
+     * </pre>
+     *
+     * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
+     * @return Whether the from field is set.
+     */
+    boolean hasFrom();
+    /**
+     * <pre>
+     * How far this client had acknowledged.
+     * </pre>
+     *
+     * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
+     * @return The from.
+     */
+    dev.feedmux.v1.ClusterTime getFrom();
+    /**
+     * <pre>
+     * How far this client had acknowledged.
+     * </pre>
+     *
+     * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
+     */
+    dev.feedmux.v1.ClusterTimeOrBuilder getFromOrBuilder();
+
+    /**
+     * <pre>
+     * Where the session begins.
+     * </pre>
+     *
+     * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
+     * @return Whether the to field is set.
+     */
+    boolean hasTo();
+    /**
+     * <pre>
+     * Where the session begins.
+     * </pre>
+     *
+     * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
+     * @return The to.
+     */
+    dev.feedmux.v1.ClusterTime getTo();
+    /**
+     * <pre>
+     * Where the session begins.
+     * </pre>
+     *
+     * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
+     */
+    dev.feedmux.v1.ClusterTimeOrBuilder getToOrBuilder();
+
+    /**
+     * <pre>
+     * `from` as a position, for Start and ReadRange.
+     * </pre>
+     *
+     * <code>bytes from_position = 3 [json_name = "fromPosition"];</code>
+     * @return The fromPosition.
+     */
+    com.google.protobuf.ByteString getFromPosition();
+
+    /**
+     * <pre>
+     * `to` as a position.
+     * </pre>
+     *
+     * <code>bytes to_position = 4 [json_name = "toPosition"];</code>
+     * @return The toPosition.
+     */
+    com.google.protobuf.ByteString getToPosition();
+  }
+  /**
+   * <pre>
+   * Another session, or a seek, has moved the stored position past `Open.last_acked`. This session does not bring what is
+   * between the two.
+   * </pre>
+   *
+   * Protobuf type {@code feedmux.v1.Notice.Skipped}
+   */
+  public static final class Skipped extends
+      com.google.protobuf.GeneratedMessageV3 implements
+      // @@protoc_insertion_point(message_implements:feedmux.v1.Notice.Skipped)
+      SkippedOrBuilder {
+  private static final long serialVersionUID = 0L;
+    // Use Skipped.newBuilder() to construct.
+    private Skipped(com.google.protobuf.GeneratedMessageV3.Builder<?> builder) {
+      super(builder);
+    }
+    private Skipped() {
+      fromPosition_ = com.google.protobuf.ByteString.EMPTY;
+      toPosition_ = com.google.protobuf.ByteString.EMPTY;
+    }
+
+    @java.lang.Override
+    @SuppressWarnings({"unused"})
+    protected java.lang.Object newInstance(
+        UnusedPrivateParameter unused) {
+      return new Skipped();
+    }
+
+    public static final com.google.protobuf.Descriptors.Descriptor
+        getDescriptor() {
+      return dev.feedmux.v1.ChangeFeedProto.internal_static_feedmux_v1_Notice_Skipped_descriptor;
+    }
+
+    @java.lang.Override
+    protected com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
+        internalGetFieldAccessorTable() {
+      return dev.feedmux.v1.ChangeFeedProto.internal_static_feedmux_v1_Notice_Skipped_fieldAccessorTable
+          .ensureFieldAccessorsInitialized(
+              dev.feedmux.v1.Notice.Skipped.class, dev.feedmux.v1.Notice.Skipped.Builder.class);
+    }
+
+    private int bitField0_;
+    public static final int FROM_FIELD_NUMBER = 1;
+    private dev.feedmux.v1.ClusterTime from_;
+    /**
+     * <pre>
+     * How far this client had acknowledged.
+     * </pre>
+     *
+     * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
+     * @return Whether the from field is set.
+     */
+    @java.lang.Override
+    public boolean hasFrom() {
+      return ((bitField0_ & 0x00000001) != 0);
+    }
+    /**
+     * <pre>
+     * How far this client had acknowledged.
+     * </pre>
+     *
+     * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
+     * @return The from.
+     */
+    @java.lang.Override
+    public dev.feedmux.v1.ClusterTime getFrom() {
+      return from_ == null ? dev.feedmux.v1.ClusterTime.getDefaultInstance() : from_;
+    }
+    /**
+     * <pre>
+     * How far this client had acknowledged.
+     * </pre>
+     *
+     * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
+     */
+    @java.lang.Override
+    public dev.feedmux.v1.ClusterTimeOrBuilder getFromOrBuilder() {
+      return from_ == null ? dev.feedmux.v1.ClusterTime.getDefaultInstance() : from_;
+    }
+
+    public static final int TO_FIELD_NUMBER = 2;
+    private dev.feedmux.v1.ClusterTime to_;
+    /**
+     * <pre>
+     * Where the session begins.
+     * </pre>
+     *
+     * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
+     * @return Whether the to field is set.
+     */
+    @java.lang.Override
+    public boolean hasTo() {
+      return ((bitField0_ & 0x00000002) != 0);
+    }
+    /**
+     * <pre>
+     * Where the session begins.
+     * </pre>
+     *
+     * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
+     * @return The to.
+     */
+    @java.lang.Override
+    public dev.feedmux.v1.ClusterTime getTo() {
+      return to_ == null ? dev.feedmux.v1.ClusterTime.getDefaultInstance() : to_;
+    }
+    /**
+     * <pre>
+     * Where the session begins.
+     * </pre>
+     *
+     * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
+     */
+    @java.lang.Override
+    public dev.feedmux.v1.ClusterTimeOrBuilder getToOrBuilder() {
+      return to_ == null ? dev.feedmux.v1.ClusterTime.getDefaultInstance() : to_;
+    }
+
+    public static final int FROM_POSITION_FIELD_NUMBER = 3;
+    private com.google.protobuf.ByteString fromPosition_ = com.google.protobuf.ByteString.EMPTY;
+    /**
+     * <pre>
+     * `from` as a position, for Start and ReadRange.
+     * </pre>
+     *
+     * <code>bytes from_position = 3 [json_name = "fromPosition"];</code>
+     * @return The fromPosition.
+     */
+    @java.lang.Override
+    public com.google.protobuf.ByteString getFromPosition() {
+      return fromPosition_;
+    }
+
+    public static final int TO_POSITION_FIELD_NUMBER = 4;
+    private com.google.protobuf.ByteString toPosition_ = com.google.protobuf.ByteString.EMPTY;
+    /**
+     * <pre>
+     * `to` as a position.
+     * </pre>
+     *
+     * <code>bytes to_position = 4 [json_name = "toPosition"];</code>
+     * @return The toPosition.
+     */
+    @java.lang.Override
+    public com.google.protobuf.ByteString getToPosition() {
+      return toPosition_;
+    }
+
+    private byte memoizedIsInitialized = -1;
+    @java.lang.Override
+    public final boolean isInitialized() {
+      byte isInitialized = memoizedIsInitialized;
+      if (isInitialized == 1) return true;
+      if (isInitialized == 0) return false;
+
+      memoizedIsInitialized = 1;
+      return true;
+    }
+
+    @java.lang.Override
+    public void writeTo(com.google.protobuf.CodedOutputStream output)
+                        throws java.io.IOException {
+      if (((bitField0_ & 0x00000001) != 0)) {
+        output.writeMessage(1, getFrom());
+      }
+      if (((bitField0_ & 0x00000002) != 0)) {
+        output.writeMessage(2, getTo());
+      }
+      if (!fromPosition_.isEmpty()) {
+        output.writeBytes(3, fromPosition_);
+      }
+      if (!toPosition_.isEmpty()) {
+        output.writeBytes(4, toPosition_);
+      }
+      getUnknownFields().writeTo(output);
+    }
+
+    @java.lang.Override
+    public int getSerializedSize() {
+      int size = memoizedSize;
+      if (size != -1) return size;
+
+      size = 0;
+      if (((bitField0_ & 0x00000001) != 0)) {
+        size += com.google.protobuf.CodedOutputStream
+          .computeMessageSize(1, getFrom());
+      }
+      if (((bitField0_ & 0x00000002) != 0)) {
+        size += com.google.protobuf.CodedOutputStream
+          .computeMessageSize(2, getTo());
+      }
+      if (!fromPosition_.isEmpty()) {
+        size += com.google.protobuf.CodedOutputStream
+          .computeBytesSize(3, fromPosition_);
+      }
+      if (!toPosition_.isEmpty()) {
+        size += com.google.protobuf.CodedOutputStream
+          .computeBytesSize(4, toPosition_);
+      }
+      size += getUnknownFields().getSerializedSize();
+      memoizedSize = size;
+      return size;
+    }
+
+    @java.lang.Override
+    public boolean equals(final java.lang.Object obj) {
+      if (obj == this) {
+       return true;
+      }
+      if (!(obj instanceof dev.feedmux.v1.Notice.Skipped)) {
+        return super.equals(obj);
+      }
+      dev.feedmux.v1.Notice.Skipped other = (dev.feedmux.v1.Notice.Skipped) obj;
+
+      if (hasFrom() != other.hasFrom()) return false;
+      if (hasFrom()) {
+        if (!getFrom()
+            .equals(other.getFrom())) return false;
+      }
+      if (hasTo() != other.hasTo()) return false;
+      if (hasTo()) {
+        if (!getTo()
+            .equals(other.getTo())) return false;
+      }
+      if (!getFromPosition()
+          .equals(other.getFromPosition())) return false;
+      if (!getToPosition()
+          .equals(other.getToPosition())) return false;
+      if (!getUnknownFields().equals(other.getUnknownFields())) return false;
+      return true;
+    }
+
+    @java.lang.Override
+    public int hashCode() {
+      if (memoizedHashCode != 0) {
+        return memoizedHashCode;
+      }
+      int hash = 41;
+      hash = (19 * hash) + getDescriptor().hashCode();
+      if (hasFrom()) {
+        hash = (37 * hash) + FROM_FIELD_NUMBER;
+        hash = (53 * hash) + getFrom().hashCode();
+      }
+      if (hasTo()) {
+        hash = (37 * hash) + TO_FIELD_NUMBER;
+        hash = (53 * hash) + getTo().hashCode();
+      }
+      hash = (37 * hash) + FROM_POSITION_FIELD_NUMBER;
+      hash = (53 * hash) + getFromPosition().hashCode();
+      hash = (37 * hash) + TO_POSITION_FIELD_NUMBER;
+      hash = (53 * hash) + getToPosition().hashCode();
+      hash = (29 * hash) + getUnknownFields().hashCode();
+      memoizedHashCode = hash;
+      return hash;
+    }
+
+    public static dev.feedmux.v1.Notice.Skipped parseFrom(
+        java.nio.ByteBuffer data)
+        throws com.google.protobuf.InvalidProtocolBufferException {
+      return PARSER.parseFrom(data);
+    }
+    public static dev.feedmux.v1.Notice.Skipped parseFrom(
+        java.nio.ByteBuffer data,
+        com.google.protobuf.ExtensionRegistryLite extensionRegistry)
+        throws com.google.protobuf.InvalidProtocolBufferException {
+      return PARSER.parseFrom(data, extensionRegistry);
+    }
+    public static dev.feedmux.v1.Notice.Skipped parseFrom(
+        com.google.protobuf.ByteString data)
+        throws com.google.protobuf.InvalidProtocolBufferException {
+      return PARSER.parseFrom(data);
+    }
+    public static dev.feedmux.v1.Notice.Skipped parseFrom(
+        com.google.protobuf.ByteString data,
+        com.google.protobuf.ExtensionRegistryLite extensionRegistry)
+        throws com.google.protobuf.InvalidProtocolBufferException {
+      return PARSER.parseFrom(data, extensionRegistry);
+    }
+    public static dev.feedmux.v1.Notice.Skipped parseFrom(byte[] data)
+        throws com.google.protobuf.InvalidProtocolBufferException {
+      return PARSER.parseFrom(data);
+    }
+    public static dev.feedmux.v1.Notice.Skipped parseFrom(
+        byte[] data,
+        com.google.protobuf.ExtensionRegistryLite extensionRegistry)
+        throws com.google.protobuf.InvalidProtocolBufferException {
+      return PARSER.parseFrom(data, extensionRegistry);
+    }
+    public static dev.feedmux.v1.Notice.Skipped parseFrom(java.io.InputStream input)
+        throws java.io.IOException {
+      return com.google.protobuf.GeneratedMessageV3
+          .parseWithIOException(PARSER, input);
+    }
+    public static dev.feedmux.v1.Notice.Skipped parseFrom(
+        java.io.InputStream input,
+        com.google.protobuf.ExtensionRegistryLite extensionRegistry)
+        throws java.io.IOException {
+      return com.google.protobuf.GeneratedMessageV3
+          .parseWithIOException(PARSER, input, extensionRegistry);
+    }
+
+    public static dev.feedmux.v1.Notice.Skipped parseDelimitedFrom(java.io.InputStream input)
+        throws java.io.IOException {
+      return com.google.protobuf.GeneratedMessageV3
+          .parseDelimitedWithIOException(PARSER, input);
+    }
+
+    public static dev.feedmux.v1.Notice.Skipped parseDelimitedFrom(
+        java.io.InputStream input,
+        com.google.protobuf.ExtensionRegistryLite extensionRegistry)
+        throws java.io.IOException {
+      return com.google.protobuf.GeneratedMessageV3
+          .parseDelimitedWithIOException(PARSER, input, extensionRegistry);
+    }
+    public static dev.feedmux.v1.Notice.Skipped parseFrom(
+        com.google.protobuf.CodedInputStream input)
+        throws java.io.IOException {
+      return com.google.protobuf.GeneratedMessageV3
+          .parseWithIOException(PARSER, input);
+    }
+    public static dev.feedmux.v1.Notice.Skipped parseFrom(
+        com.google.protobuf.CodedInputStream input,
+        com.google.protobuf.ExtensionRegistryLite extensionRegistry)
+        throws java.io.IOException {
+      return com.google.protobuf.GeneratedMessageV3
+          .parseWithIOException(PARSER, input, extensionRegistry);
+    }
+
+    @java.lang.Override
+    public Builder newBuilderForType() { return newBuilder(); }
+    public static Builder newBuilder() {
+      return DEFAULT_INSTANCE.toBuilder();
+    }
+    public static Builder newBuilder(dev.feedmux.v1.Notice.Skipped prototype) {
+      return DEFAULT_INSTANCE.toBuilder().mergeFrom(prototype);
+    }
+    @java.lang.Override
+    public Builder toBuilder() {
+      return this == DEFAULT_INSTANCE
+          ? new Builder() : new Builder().mergeFrom(this);
+    }
+
+    @java.lang.Override
+    protected Builder newBuilderForType(
+        com.google.protobuf.GeneratedMessageV3.BuilderParent parent) {
+      Builder builder = new Builder(parent);
+      return builder;
+    }
+    /**
+     * <pre>
+     * Another session, or a seek, has moved the stored position past `Open.last_acked`. This session does not bring what is
+     * between the two.
+     * </pre>
+     *
+     * Protobuf type {@code feedmux.v1.Notice.Skipped}
+     */
+    public static final class Builder extends
+        com.google.protobuf.GeneratedMessageV3.Builder<Builder> implements
+        // @@protoc_insertion_point(builder_implements:feedmux.v1.Notice.Skipped)
+        dev.feedmux.v1.Notice.SkippedOrBuilder {
+      public static final com.google.protobuf.Descriptors.Descriptor
+          getDescriptor() {
+        return dev.feedmux.v1.ChangeFeedProto.internal_static_feedmux_v1_Notice_Skipped_descriptor;
+      }
+
+      @java.lang.Override
+      protected com.google.protobuf.GeneratedMessageV3.FieldAccessorTable
+          internalGetFieldAccessorTable() {
+        return dev.feedmux.v1.ChangeFeedProto.internal_static_feedmux_v1_Notice_Skipped_fieldAccessorTable
+            .ensureFieldAccessorsInitialized(
+                dev.feedmux.v1.Notice.Skipped.class, dev.feedmux.v1.Notice.Skipped.Builder.class);
+      }
+
+      // Construct using dev.feedmux.v1.Notice.Skipped.newBuilder()
+      private Builder() {
+        maybeForceBuilderInitialization();
+      }
+
+      private Builder(
+          com.google.protobuf.GeneratedMessageV3.BuilderParent parent) {
+        super(parent);
+        maybeForceBuilderInitialization();
+      }
+      private void maybeForceBuilderInitialization() {
+        if (com.google.protobuf.GeneratedMessageV3
+                .alwaysUseFieldBuilders) {
+          getFromFieldBuilder();
+          getToFieldBuilder();
+        }
+      }
+      @java.lang.Override
+      public Builder clear() {
+        super.clear();
+        bitField0_ = 0;
+        from_ = null;
+        if (fromBuilder_ != null) {
+          fromBuilder_.dispose();
+          fromBuilder_ = null;
+        }
+        to_ = null;
+        if (toBuilder_ != null) {
+          toBuilder_.dispose();
+          toBuilder_ = null;
+        }
+        fromPosition_ = com.google.protobuf.ByteString.EMPTY;
+        toPosition_ = com.google.protobuf.ByteString.EMPTY;
+        return this;
+      }
+
+      @java.lang.Override
+      public com.google.protobuf.Descriptors.Descriptor
+          getDescriptorForType() {
+        return dev.feedmux.v1.ChangeFeedProto.internal_static_feedmux_v1_Notice_Skipped_descriptor;
+      }
+
+      @java.lang.Override
+      public dev.feedmux.v1.Notice.Skipped getDefaultInstanceForType() {
+        return dev.feedmux.v1.Notice.Skipped.getDefaultInstance();
+      }
+
+      @java.lang.Override
+      public dev.feedmux.v1.Notice.Skipped build() {
+        dev.feedmux.v1.Notice.Skipped result = buildPartial();
+        if (!result.isInitialized()) {
+          throw newUninitializedMessageException(result);
+        }
+        return result;
+      }
+
+      @java.lang.Override
+      public dev.feedmux.v1.Notice.Skipped buildPartial() {
+        dev.feedmux.v1.Notice.Skipped result = new dev.feedmux.v1.Notice.Skipped(this);
+        if (bitField0_ != 0) { buildPartial0(result); }
+        onBuilt();
+        return result;
+      }
+
+      private void buildPartial0(dev.feedmux.v1.Notice.Skipped result) {
+        int from_bitField0_ = bitField0_;
+        int to_bitField0_ = 0;
+        if (((from_bitField0_ & 0x00000001) != 0)) {
+          result.from_ = fromBuilder_ == null
+              ? from_
+              : fromBuilder_.build();
+          to_bitField0_ |= 0x00000001;
+        }
+        if (((from_bitField0_ & 0x00000002) != 0)) {
+          result.to_ = toBuilder_ == null
+              ? to_
+              : toBuilder_.build();
+          to_bitField0_ |= 0x00000002;
+        }
+        if (((from_bitField0_ & 0x00000004) != 0)) {
+          result.fromPosition_ = fromPosition_;
+        }
+        if (((from_bitField0_ & 0x00000008) != 0)) {
+          result.toPosition_ = toPosition_;
+        }
+        result.bitField0_ |= to_bitField0_;
+      }
+
+      @java.lang.Override
+      public Builder clone() {
+        return super.clone();
+      }
+      @java.lang.Override
+      public Builder setField(
+          com.google.protobuf.Descriptors.FieldDescriptor field,
+          java.lang.Object value) {
+        return super.setField(field, value);
+      }
+      @java.lang.Override
+      public Builder clearField(
+          com.google.protobuf.Descriptors.FieldDescriptor field) {
+        return super.clearField(field);
+      }
+      @java.lang.Override
+      public Builder clearOneof(
+          com.google.protobuf.Descriptors.OneofDescriptor oneof) {
+        return super.clearOneof(oneof);
+      }
+      @java.lang.Override
+      public Builder setRepeatedField(
+          com.google.protobuf.Descriptors.FieldDescriptor field,
+          int index, java.lang.Object value) {
+        return super.setRepeatedField(field, index, value);
+      }
+      @java.lang.Override
+      public Builder addRepeatedField(
+          com.google.protobuf.Descriptors.FieldDescriptor field,
+          java.lang.Object value) {
+        return super.addRepeatedField(field, value);
+      }
+      @java.lang.Override
+      public Builder mergeFrom(com.google.protobuf.Message other) {
+        if (other instanceof dev.feedmux.v1.Notice.Skipped) {
+          return mergeFrom((dev.feedmux.v1.Notice.Skipped)other);
+        } else {
+          super.mergeFrom(other);
+          return this;
+        }
+      }
+
+      public Builder mergeFrom(dev.feedmux.v1.Notice.Skipped other) {
+        if (other == dev.feedmux.v1.Notice.Skipped.getDefaultInstance()) return this;
+        if (other.hasFrom()) {
+          mergeFrom(other.getFrom());
+        }
+        if (other.hasTo()) {
+          mergeTo(other.getTo());
+        }
+        if (other.getFromPosition() != com.google.protobuf.ByteString.EMPTY) {
+          setFromPosition(other.getFromPosition());
+        }
+        if (other.getToPosition() != com.google.protobuf.ByteString.EMPTY) {
+          setToPosition(other.getToPosition());
+        }
+        this.mergeUnknownFields(other.getUnknownFields());
+        onChanged();
+        return this;
+      }
+
+      @java.lang.Override
+      public final boolean isInitialized() {
+        return true;
+      }
+
+      @java.lang.Override
+      public Builder mergeFrom(
+          com.google.protobuf.CodedInputStream input,
+          com.google.protobuf.ExtensionRegistryLite extensionRegistry)
+          throws java.io.IOException {
+        if (extensionRegistry == null) {
+          throw new java.lang.NullPointerException();
+        }
+        try {
+          boolean done = false;
+          while (!done) {
+            int tag = input.readTag();
+            switch (tag) {
+              case 0:
+                done = true;
+                break;
+              case 10: {
+                input.readMessage(
+                    getFromFieldBuilder().getBuilder(),
+                    extensionRegistry);
+                bitField0_ |= 0x00000001;
+                break;
+              } // case 10
+              case 18: {
+                input.readMessage(
+                    getToFieldBuilder().getBuilder(),
+                    extensionRegistry);
+                bitField0_ |= 0x00000002;
+                break;
+              } // case 18
+              case 26: {
+                fromPosition_ = input.readBytes();
+                bitField0_ |= 0x00000004;
+                break;
+              } // case 26
+              case 34: {
+                toPosition_ = input.readBytes();
+                bitField0_ |= 0x00000008;
+                break;
+              } // case 34
+              default: {
+                if (!super.parseUnknownField(input, extensionRegistry, tag)) {
+                  done = true; // was an endgroup tag
+                }
+                break;
+              } // default:
+            } // switch (tag)
+          } // while (!done)
+        } catch (com.google.protobuf.InvalidProtocolBufferException e) {
+          throw e.unwrapIOException();
+        } finally {
+          onChanged();
+        } // finally
+        return this;
+      }
+      private int bitField0_;
+
+      private dev.feedmux.v1.ClusterTime from_;
+      private com.google.protobuf.SingleFieldBuilderV3<
+          dev.feedmux.v1.ClusterTime, dev.feedmux.v1.ClusterTime.Builder, dev.feedmux.v1.ClusterTimeOrBuilder> fromBuilder_;
+      /**
+       * <pre>
+       * How far this client had acknowledged.
+       * </pre>
+       *
+       * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
+       * @return Whether the from field is set.
+       */
+      public boolean hasFrom() {
+        return ((bitField0_ & 0x00000001) != 0);
+      }
+      /**
+       * <pre>
+       * How far this client had acknowledged.
+       * </pre>
+       *
+       * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
+       * @return The from.
+       */
+      public dev.feedmux.v1.ClusterTime getFrom() {
+        if (fromBuilder_ == null) {
+          return from_ == null ? dev.feedmux.v1.ClusterTime.getDefaultInstance() : from_;
+        } else {
+          return fromBuilder_.getMessage();
+        }
+      }
+      /**
+       * <pre>
+       * How far this client had acknowledged.
+       * </pre>
+       *
+       * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
+       */
+      public Builder setFrom(dev.feedmux.v1.ClusterTime value) {
+        if (fromBuilder_ == null) {
+          if (value == null) {
+            throw new NullPointerException();
+          }
+          from_ = value;
+        } else {
+          fromBuilder_.setMessage(value);
+        }
+        bitField0_ |= 0x00000001;
+        onChanged();
+        return this;
+      }
+      /**
+       * <pre>
+       * How far this client had acknowledged.
+       * </pre>
+       *
+       * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
+       */
+      public Builder setFrom(
+          dev.feedmux.v1.ClusterTime.Builder builderForValue) {
+        if (fromBuilder_ == null) {
+          from_ = builderForValue.build();
+        } else {
+          fromBuilder_.setMessage(builderForValue.build());
+        }
+        bitField0_ |= 0x00000001;
+        onChanged();
+        return this;
+      }
+      /**
+       * <pre>
+       * How far this client had acknowledged.
+       * </pre>
+       *
+       * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
+       */
+      public Builder mergeFrom(dev.feedmux.v1.ClusterTime value) {
+        if (fromBuilder_ == null) {
+          if (((bitField0_ & 0x00000001) != 0) &&
+            from_ != null &&
+            from_ != dev.feedmux.v1.ClusterTime.getDefaultInstance()) {
+            getFromBuilder().mergeFrom(value);
+          } else {
+            from_ = value;
+          }
+        } else {
+          fromBuilder_.mergeFrom(value);
+        }
+        if (from_ != null) {
+          bitField0_ |= 0x00000001;
+          onChanged();
+        }
+        return this;
+      }
+      /**
+       * <pre>
+       * How far this client had acknowledged.
+       * </pre>
+       *
+       * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
+       */
+      public Builder clearFrom() {
+        bitField0_ = (bitField0_ & ~0x00000001);
+        from_ = null;
+        if (fromBuilder_ != null) {
+          fromBuilder_.dispose();
+          fromBuilder_ = null;
+        }
+        onChanged();
+        return this;
+      }
+      /**
+       * <pre>
+       * How far this client had acknowledged.
+       * </pre>
+       *
+       * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
+       */
+      public dev.feedmux.v1.ClusterTime.Builder getFromBuilder() {
+        bitField0_ |= 0x00000001;
+        onChanged();
+        return getFromFieldBuilder().getBuilder();
+      }
+      /**
+       * <pre>
+       * How far this client had acknowledged.
+       * </pre>
+       *
+       * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
+       */
+      public dev.feedmux.v1.ClusterTimeOrBuilder getFromOrBuilder() {
+        if (fromBuilder_ != null) {
+          return fromBuilder_.getMessageOrBuilder();
+        } else {
+          return from_ == null ?
+              dev.feedmux.v1.ClusterTime.getDefaultInstance() : from_;
+        }
+      }
+      /**
+       * <pre>
+       * How far this client had acknowledged.
+       * </pre>
+       *
+       * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
+       */
+      private com.google.protobuf.SingleFieldBuilderV3<
+          dev.feedmux.v1.ClusterTime, dev.feedmux.v1.ClusterTime.Builder, dev.feedmux.v1.ClusterTimeOrBuilder> 
+          getFromFieldBuilder() {
+        if (fromBuilder_ == null) {
+          fromBuilder_ = new com.google.protobuf.SingleFieldBuilderV3<
+              dev.feedmux.v1.ClusterTime, dev.feedmux.v1.ClusterTime.Builder, dev.feedmux.v1.ClusterTimeOrBuilder>(
+                  getFrom(),
+                  getParentForChildren(),
+                  isClean());
+          from_ = null;
+        }
+        return fromBuilder_;
+      }
+
+      private dev.feedmux.v1.ClusterTime to_;
+      private com.google.protobuf.SingleFieldBuilderV3<
+          dev.feedmux.v1.ClusterTime, dev.feedmux.v1.ClusterTime.Builder, dev.feedmux.v1.ClusterTimeOrBuilder> toBuilder_;
+      /**
+       * <pre>
+       * Where the session begins.
+       * </pre>
+       *
+       * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
+       * @return Whether the to field is set.
+       */
+      public boolean hasTo() {
+        return ((bitField0_ & 0x00000002) != 0);
+      }
+      /**
+       * <pre>
+       * Where the session begins.
+       * </pre>
+       *
+       * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
+       * @return The to.
+       */
+      public dev.feedmux.v1.ClusterTime getTo() {
+        if (toBuilder_ == null) {
+          return to_ == null ? dev.feedmux.v1.ClusterTime.getDefaultInstance() : to_;
+        } else {
+          return toBuilder_.getMessage();
+        }
+      }
+      /**
+       * <pre>
+       * Where the session begins.
+       * </pre>
+       *
+       * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
+       */
+      public Builder setTo(dev.feedmux.v1.ClusterTime value) {
+        if (toBuilder_ == null) {
+          if (value == null) {
+            throw new NullPointerException();
+          }
+          to_ = value;
+        } else {
+          toBuilder_.setMessage(value);
+        }
+        bitField0_ |= 0x00000002;
+        onChanged();
+        return this;
+      }
+      /**
+       * <pre>
+       * Where the session begins.
+       * </pre>
+       *
+       * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
+       */
+      public Builder setTo(
+          dev.feedmux.v1.ClusterTime.Builder builderForValue) {
+        if (toBuilder_ == null) {
+          to_ = builderForValue.build();
+        } else {
+          toBuilder_.setMessage(builderForValue.build());
+        }
+        bitField0_ |= 0x00000002;
+        onChanged();
+        return this;
+      }
+      /**
+       * <pre>
+       * Where the session begins.
+       * </pre>
+       *
+       * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
+       */
+      public Builder mergeTo(dev.feedmux.v1.ClusterTime value) {
+        if (toBuilder_ == null) {
+          if (((bitField0_ & 0x00000002) != 0) &&
+            to_ != null &&
+            to_ != dev.feedmux.v1.ClusterTime.getDefaultInstance()) {
+            getToBuilder().mergeFrom(value);
+          } else {
+            to_ = value;
+          }
+        } else {
+          toBuilder_.mergeFrom(value);
+        }
+        if (to_ != null) {
+          bitField0_ |= 0x00000002;
+          onChanged();
+        }
+        return this;
+      }
+      /**
+       * <pre>
+       * Where the session begins.
+       * </pre>
+       *
+       * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
+       */
+      public Builder clearTo() {
+        bitField0_ = (bitField0_ & ~0x00000002);
+        to_ = null;
+        if (toBuilder_ != null) {
+          toBuilder_.dispose();
+          toBuilder_ = null;
+        }
+        onChanged();
+        return this;
+      }
+      /**
+       * <pre>
+       * Where the session begins.
+       * </pre>
+       *
+       * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
+       */
+      public dev.feedmux.v1.ClusterTime.Builder getToBuilder() {
+        bitField0_ |= 0x00000002;
+        onChanged();
+        return getToFieldBuilder().getBuilder();
+      }
+      /**
+       * <pre>
+       * Where the session begins.
+       * </pre>
+       *
+       * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
+       */
+      public dev.feedmux.v1.ClusterTimeOrBuilder getToOrBuilder() {
+        if (toBuilder_ != null) {
+          return toBuilder_.getMessageOrBuilder();
+        } else {
+          return to_ == null ?
+              dev.feedmux.v1.ClusterTime.getDefaultInstance() : to_;
+        }
+      }
+      /**
+       * <pre>
+       * Where the session begins.
+       * </pre>
+       *
+       * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
+       */
+      private com.google.protobuf.SingleFieldBuilderV3<
+          dev.feedmux.v1.ClusterTime, dev.feedmux.v1.ClusterTime.Builder, dev.feedmux.v1.ClusterTimeOrBuilder> 
+          getToFieldBuilder() {
+        if (toBuilder_ == null) {
+          toBuilder_ = new com.google.protobuf.SingleFieldBuilderV3<
+              dev.feedmux.v1.ClusterTime, dev.feedmux.v1.ClusterTime.Builder, dev.feedmux.v1.ClusterTimeOrBuilder>(
+                  getTo(),
+                  getParentForChildren(),
+                  isClean());
+          to_ = null;
+        }
+        return toBuilder_;
+      }
+
+      private com.google.protobuf.ByteString fromPosition_ = com.google.protobuf.ByteString.EMPTY;
+      /**
+       * <pre>
+       * `from` as a position, for Start and ReadRange.
+       * </pre>
+       *
+       * <code>bytes from_position = 3 [json_name = "fromPosition"];</code>
+       * @return The fromPosition.
+       */
+      @java.lang.Override
+      public com.google.protobuf.ByteString getFromPosition() {
+        return fromPosition_;
+      }
+      /**
+       * <pre>
+       * `from` as a position, for Start and ReadRange.
+       * </pre>
+       *
+       * <code>bytes from_position = 3 [json_name = "fromPosition"];</code>
+       * @param value The fromPosition to set.
+       * @return This builder for chaining.
+       */
+      public Builder setFromPosition(com.google.protobuf.ByteString value) {
+        if (value == null) { throw new NullPointerException(); }
+        fromPosition_ = value;
+        bitField0_ |= 0x00000004;
+        onChanged();
+        return this;
+      }
+      /**
+       * <pre>
+       * `from` as a position, for Start and ReadRange.
+       * </pre>
+       *
+       * <code>bytes from_position = 3 [json_name = "fromPosition"];</code>
+       * @return This builder for chaining.
+       */
+      public Builder clearFromPosition() {
+        bitField0_ = (bitField0_ & ~0x00000004);
+        fromPosition_ = getDefaultInstance().getFromPosition();
+        onChanged();
+        return this;
+      }
+
+      private com.google.protobuf.ByteString toPosition_ = com.google.protobuf.ByteString.EMPTY;
+      /**
+       * <pre>
+       * `to` as a position.
+       * </pre>
+       *
+       * <code>bytes to_position = 4 [json_name = "toPosition"];</code>
+       * @return The toPosition.
+       */
+      @java.lang.Override
+      public com.google.protobuf.ByteString getToPosition() {
+        return toPosition_;
+      }
+      /**
+       * <pre>
+       * `to` as a position.
+       * </pre>
+       *
+       * <code>bytes to_position = 4 [json_name = "toPosition"];</code>
+       * @param value The toPosition to set.
+       * @return This builder for chaining.
+       */
+      public Builder setToPosition(com.google.protobuf.ByteString value) {
+        if (value == null) { throw new NullPointerException(); }
+        toPosition_ = value;
+        bitField0_ |= 0x00000008;
+        onChanged();
+        return this;
+      }
+      /**
+       * <pre>
+       * `to` as a position.
+       * </pre>
+       *
+       * <code>bytes to_position = 4 [json_name = "toPosition"];</code>
+       * @return This builder for chaining.
+       */
+      public Builder clearToPosition() {
+        bitField0_ = (bitField0_ & ~0x00000008);
+        toPosition_ = getDefaultInstance().getToPosition();
+        onChanged();
+        return this;
+      }
+      @java.lang.Override
+      public final Builder setUnknownFields(
+          final com.google.protobuf.UnknownFieldSet unknownFields) {
+        return super.setUnknownFields(unknownFields);
+      }
+
+      @java.lang.Override
+      public final Builder mergeUnknownFields(
+          final com.google.protobuf.UnknownFieldSet unknownFields) {
+        return super.mergeUnknownFields(unknownFields);
+      }
+
+
+      // @@protoc_insertion_point(builder_scope:feedmux.v1.Notice.Skipped)
+    }
+
+    // @@protoc_insertion_point(class_scope:feedmux.v1.Notice.Skipped)
+    private static final dev.feedmux.v1.Notice.Skipped DEFAULT_INSTANCE;
+    static {
+      DEFAULT_INSTANCE = new dev.feedmux.v1.Notice.Skipped();
+    }
+
+    public static dev.feedmux.v1.Notice.Skipped getDefaultInstance() {
+      return DEFAULT_INSTANCE;
+    }
+
+    private static final com.google.protobuf.Parser<Skipped>
+        PARSER = new com.google.protobuf.AbstractParser<Skipped>() {
+      @java.lang.Override
+      public Skipped parsePartialFrom(
+          com.google.protobuf.CodedInputStream input,
+          com.google.protobuf.ExtensionRegistryLite extensionRegistry)
+          throws com.google.protobuf.InvalidProtocolBufferException {
+        Builder builder = newBuilder();
+        try {
+          builder.mergeFrom(input, extensionRegistry);
+        } catch (com.google.protobuf.InvalidProtocolBufferException e) {
+          throw e.setUnfinishedMessage(builder.buildPartial());
+        } catch (com.google.protobuf.UninitializedMessageException e) {
+          throw e.asInvalidProtocolBufferException().setUnfinishedMessage(builder.buildPartial());
+        } catch (java.io.IOException e) {
+          throw new com.google.protobuf.InvalidProtocolBufferException(e)
+              .setUnfinishedMessage(builder.buildPartial());
+        }
+        return builder.buildPartial();
+      }
+    };
+
+    public static com.google.protobuf.Parser<Skipped> parser() {
+      return PARSER;
+    }
+
+    @java.lang.Override
+    public com.google.protobuf.Parser<Skipped> getParserForType() {
+      return PARSER;
+    }
+
+    @java.lang.Override
+    public dev.feedmux.v1.Notice.Skipped getDefaultInstanceForType() {
+      return DEFAULT_INSTANCE;
+    }
+
+  }
+
   private int kindCase_ = 0;
   @SuppressWarnings("serial")
   private java.lang.Object kind_;
@@ -4260,6 +5388,7 @@ private static final long serialVersionUID = 0L;
     HISTORY_AT_RISK(3),
     GAP(4),
     DEGRADED(5),
+    SKIPPED(6),
     KIND_NOT_SET(0);
     private final int value;
     private KindCase(int value) {
@@ -4282,6 +5411,7 @@ private static final long serialVersionUID = 0L;
         case 3: return HISTORY_AT_RISK;
         case 4: return GAP;
         case 5: return DEGRADED;
+        case 6: return SKIPPED;
         case 0: return KIND_NOT_SET;
         default: return null;
       }
@@ -4512,6 +5642,49 @@ private static final long serialVersionUID = 0L;
     return dev.feedmux.v1.Notice.Degraded.getDefaultInstance();
   }
 
+  public static final int SKIPPED_FIELD_NUMBER = 6;
+  /**
+   * <pre>
+   * The session begins further on than this client had acknowledged.
+   * </pre>
+   *
+   * <code>.feedmux.v1.Notice.Skipped skipped = 6 [json_name = "skipped"];</code>
+   * @return Whether the skipped field is set.
+   */
+  @java.lang.Override
+  public boolean hasSkipped() {
+    return kindCase_ == 6;
+  }
+  /**
+   * <pre>
+   * The session begins further on than this client had acknowledged.
+   * </pre>
+   *
+   * <code>.feedmux.v1.Notice.Skipped skipped = 6 [json_name = "skipped"];</code>
+   * @return The skipped.
+   */
+  @java.lang.Override
+  public dev.feedmux.v1.Notice.Skipped getSkipped() {
+    if (kindCase_ == 6) {
+       return (dev.feedmux.v1.Notice.Skipped) kind_;
+    }
+    return dev.feedmux.v1.Notice.Skipped.getDefaultInstance();
+  }
+  /**
+   * <pre>
+   * The session begins further on than this client had acknowledged.
+   * </pre>
+   *
+   * <code>.feedmux.v1.Notice.Skipped skipped = 6 [json_name = "skipped"];</code>
+   */
+  @java.lang.Override
+  public dev.feedmux.v1.Notice.SkippedOrBuilder getSkippedOrBuilder() {
+    if (kindCase_ == 6) {
+       return (dev.feedmux.v1.Notice.Skipped) kind_;
+    }
+    return dev.feedmux.v1.Notice.Skipped.getDefaultInstance();
+  }
+
   private byte memoizedIsInitialized = -1;
   @java.lang.Override
   public final boolean isInitialized() {
@@ -4541,6 +5714,9 @@ private static final long serialVersionUID = 0L;
     if (kindCase_ == 5) {
       output.writeMessage(5, (dev.feedmux.v1.Notice.Degraded) kind_);
     }
+    if (kindCase_ == 6) {
+      output.writeMessage(6, (dev.feedmux.v1.Notice.Skipped) kind_);
+    }
     getUnknownFields().writeTo(output);
   }
 
@@ -4569,6 +5745,10 @@ private static final long serialVersionUID = 0L;
     if (kindCase_ == 5) {
       size += com.google.protobuf.CodedOutputStream
         .computeMessageSize(5, (dev.feedmux.v1.Notice.Degraded) kind_);
+    }
+    if (kindCase_ == 6) {
+      size += com.google.protobuf.CodedOutputStream
+        .computeMessageSize(6, (dev.feedmux.v1.Notice.Skipped) kind_);
     }
     size += getUnknownFields().getSerializedSize();
     memoizedSize = size;
@@ -4607,6 +5787,10 @@ private static final long serialVersionUID = 0L;
         if (!getDegraded()
             .equals(other.getDegraded())) return false;
         break;
+      case 6:
+        if (!getSkipped()
+            .equals(other.getSkipped())) return false;
+        break;
       case 0:
       default:
     }
@@ -4641,6 +5825,10 @@ private static final long serialVersionUID = 0L;
       case 5:
         hash = (37 * hash) + DEGRADED_FIELD_NUMBER;
         hash = (53 * hash) + getDegraded().hashCode();
+        break;
+      case 6:
+        hash = (37 * hash) + SKIPPED_FIELD_NUMBER;
+        hash = (53 * hash) + getSkipped().hashCode();
         break;
       case 0:
       default:
@@ -4795,6 +5983,9 @@ private static final long serialVersionUID = 0L;
       if (degradedBuilder_ != null) {
         degradedBuilder_.clear();
       }
+      if (skippedBuilder_ != null) {
+        skippedBuilder_.clear();
+      }
       kindCase_ = 0;
       kind_ = null;
       return this;
@@ -4855,6 +6046,10 @@ private static final long serialVersionUID = 0L;
       if (kindCase_ == 5 &&
           degradedBuilder_ != null) {
         result.kind_ = degradedBuilder_.build();
+      }
+      if (kindCase_ == 6 &&
+          skippedBuilder_ != null) {
+        result.kind_ = skippedBuilder_.build();
       }
     }
 
@@ -4923,6 +6118,10 @@ private static final long serialVersionUID = 0L;
           mergeDegraded(other.getDegraded());
           break;
         }
+        case SKIPPED: {
+          mergeSkipped(other.getSkipped());
+          break;
+        }
         case KIND_NOT_SET: {
           break;
         }
@@ -4988,6 +6187,13 @@ private static final long serialVersionUID = 0L;
               kindCase_ = 5;
               break;
             } // case 42
+            case 50: {
+              input.readMessage(
+                  getSkippedFieldBuilder().getBuilder(),
+                  extensionRegistry);
+              kindCase_ = 6;
+              break;
+            } // case 50
             default: {
               if (!super.parseUnknownField(input, extensionRegistry, tag)) {
                 done = true; // was an endgroup tag
@@ -5908,6 +7114,184 @@ private static final long serialVersionUID = 0L;
       kindCase_ = 5;
       onChanged();
       return degradedBuilder_;
+    }
+
+    private com.google.protobuf.SingleFieldBuilderV3<
+        dev.feedmux.v1.Notice.Skipped, dev.feedmux.v1.Notice.Skipped.Builder, dev.feedmux.v1.Notice.SkippedOrBuilder> skippedBuilder_;
+    /**
+     * <pre>
+     * The session begins further on than this client had acknowledged.
+     * </pre>
+     *
+     * <code>.feedmux.v1.Notice.Skipped skipped = 6 [json_name = "skipped"];</code>
+     * @return Whether the skipped field is set.
+     */
+    @java.lang.Override
+    public boolean hasSkipped() {
+      return kindCase_ == 6;
+    }
+    /**
+     * <pre>
+     * The session begins further on than this client had acknowledged.
+     * </pre>
+     *
+     * <code>.feedmux.v1.Notice.Skipped skipped = 6 [json_name = "skipped"];</code>
+     * @return The skipped.
+     */
+    @java.lang.Override
+    public dev.feedmux.v1.Notice.Skipped getSkipped() {
+      if (skippedBuilder_ == null) {
+        if (kindCase_ == 6) {
+          return (dev.feedmux.v1.Notice.Skipped) kind_;
+        }
+        return dev.feedmux.v1.Notice.Skipped.getDefaultInstance();
+      } else {
+        if (kindCase_ == 6) {
+          return skippedBuilder_.getMessage();
+        }
+        return dev.feedmux.v1.Notice.Skipped.getDefaultInstance();
+      }
+    }
+    /**
+     * <pre>
+     * The session begins further on than this client had acknowledged.
+     * </pre>
+     *
+     * <code>.feedmux.v1.Notice.Skipped skipped = 6 [json_name = "skipped"];</code>
+     */
+    public Builder setSkipped(dev.feedmux.v1.Notice.Skipped value) {
+      if (skippedBuilder_ == null) {
+        if (value == null) {
+          throw new NullPointerException();
+        }
+        kind_ = value;
+        onChanged();
+      } else {
+        skippedBuilder_.setMessage(value);
+      }
+      kindCase_ = 6;
+      return this;
+    }
+    /**
+     * <pre>
+     * The session begins further on than this client had acknowledged.
+     * </pre>
+     *
+     * <code>.feedmux.v1.Notice.Skipped skipped = 6 [json_name = "skipped"];</code>
+     */
+    public Builder setSkipped(
+        dev.feedmux.v1.Notice.Skipped.Builder builderForValue) {
+      if (skippedBuilder_ == null) {
+        kind_ = builderForValue.build();
+        onChanged();
+      } else {
+        skippedBuilder_.setMessage(builderForValue.build());
+      }
+      kindCase_ = 6;
+      return this;
+    }
+    /**
+     * <pre>
+     * The session begins further on than this client had acknowledged.
+     * </pre>
+     *
+     * <code>.feedmux.v1.Notice.Skipped skipped = 6 [json_name = "skipped"];</code>
+     */
+    public Builder mergeSkipped(dev.feedmux.v1.Notice.Skipped value) {
+      if (skippedBuilder_ == null) {
+        if (kindCase_ == 6 &&
+            kind_ != dev.feedmux.v1.Notice.Skipped.getDefaultInstance()) {
+          kind_ = dev.feedmux.v1.Notice.Skipped.newBuilder((dev.feedmux.v1.Notice.Skipped) kind_)
+              .mergeFrom(value).buildPartial();
+        } else {
+          kind_ = value;
+        }
+        onChanged();
+      } else {
+        if (kindCase_ == 6) {
+          skippedBuilder_.mergeFrom(value);
+        } else {
+          skippedBuilder_.setMessage(value);
+        }
+      }
+      kindCase_ = 6;
+      return this;
+    }
+    /**
+     * <pre>
+     * The session begins further on than this client had acknowledged.
+     * </pre>
+     *
+     * <code>.feedmux.v1.Notice.Skipped skipped = 6 [json_name = "skipped"];</code>
+     */
+    public Builder clearSkipped() {
+      if (skippedBuilder_ == null) {
+        if (kindCase_ == 6) {
+          kindCase_ = 0;
+          kind_ = null;
+          onChanged();
+        }
+      } else {
+        if (kindCase_ == 6) {
+          kindCase_ = 0;
+          kind_ = null;
+        }
+        skippedBuilder_.clear();
+      }
+      return this;
+    }
+    /**
+     * <pre>
+     * The session begins further on than this client had acknowledged.
+     * </pre>
+     *
+     * <code>.feedmux.v1.Notice.Skipped skipped = 6 [json_name = "skipped"];</code>
+     */
+    public dev.feedmux.v1.Notice.Skipped.Builder getSkippedBuilder() {
+      return getSkippedFieldBuilder().getBuilder();
+    }
+    /**
+     * <pre>
+     * The session begins further on than this client had acknowledged.
+     * </pre>
+     *
+     * <code>.feedmux.v1.Notice.Skipped skipped = 6 [json_name = "skipped"];</code>
+     */
+    @java.lang.Override
+    public dev.feedmux.v1.Notice.SkippedOrBuilder getSkippedOrBuilder() {
+      if ((kindCase_ == 6) && (skippedBuilder_ != null)) {
+        return skippedBuilder_.getMessageOrBuilder();
+      } else {
+        if (kindCase_ == 6) {
+          return (dev.feedmux.v1.Notice.Skipped) kind_;
+        }
+        return dev.feedmux.v1.Notice.Skipped.getDefaultInstance();
+      }
+    }
+    /**
+     * <pre>
+     * The session begins further on than this client had acknowledged.
+     * </pre>
+     *
+     * <code>.feedmux.v1.Notice.Skipped skipped = 6 [json_name = "skipped"];</code>
+     */
+    private com.google.protobuf.SingleFieldBuilderV3<
+        dev.feedmux.v1.Notice.Skipped, dev.feedmux.v1.Notice.Skipped.Builder, dev.feedmux.v1.Notice.SkippedOrBuilder> 
+        getSkippedFieldBuilder() {
+      if (skippedBuilder_ == null) {
+        if (!(kindCase_ == 6)) {
+          kind_ = dev.feedmux.v1.Notice.Skipped.getDefaultInstance();
+        }
+        skippedBuilder_ = new com.google.protobuf.SingleFieldBuilderV3<
+            dev.feedmux.v1.Notice.Skipped, dev.feedmux.v1.Notice.Skipped.Builder, dev.feedmux.v1.Notice.SkippedOrBuilder>(
+                (dev.feedmux.v1.Notice.Skipped) kind_,
+                getParentForChildren(),
+                isClean());
+        kind_ = null;
+      }
+      kindCase_ = 6;
+      onChanged();
+      return skippedBuilder_;
     }
     @java.lang.Override
     public final Builder setUnknownFields(

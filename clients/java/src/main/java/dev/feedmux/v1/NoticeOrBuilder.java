@@ -143,5 +143,32 @@ public interface NoticeOrBuilder extends
    */
   dev.feedmux.v1.Notice.DegradedOrBuilder getDegradedOrBuilder();
 
+  /**
+   * <pre>
+   * The session begins further on than this client had acknowledged.
+   * </pre>
+   *
+   * <code>.feedmux.v1.Notice.Skipped skipped = 6 [json_name = "skipped"];</code>
+   * @return Whether the skipped field is set.
+   */
+  boolean hasSkipped();
+  /**
+   * <pre>
+   * The session begins further on than this client had acknowledged.
+   * </pre>
+   *
+   * <code>.feedmux.v1.Notice.Skipped skipped = 6 [json_name = "skipped"];</code>
+   * @return The skipped.
+   */
+  dev.feedmux.v1.Notice.Skipped getSkipped();
+  /**
+   * <pre>
+   * The session begins further on than this client had acknowledged.
+   * </pre>
+   *
+   * <code>.feedmux.v1.Notice.Skipped skipped = 6 [json_name = "skipped"];</code>
+   */
+  dev.feedmux.v1.Notice.SkippedOrBuilder getSkippedOrBuilder();
+
   dev.feedmux.v1.Notice.KindCase getKindCase();
 }
