@@ -255,6 +255,72 @@ async def test_a_seek_wins_over_last_acked(api: Api, database: Documents, name: 
     await again.close()
 
 
+async def test_what_another_session_has_acked_is_said_to_be_skipped(api: Api, database: Documents, name: str) -> None:
+    """The first client stood still for longer than its lease, and comes back after another one."""
+    await api.create(name, feed(database.name, "c"))
+    insert(database, range(5))
+    first = await api.session(name, credit=MANY)
+    opened = await first.opened()
+    await first.take(2)
+    await first.ack_and_wait(2)
+    last_acked = wire.LastAcked(epoch=opened.epoch, position=first.committed[-1].position)
+    await first.close()
+    second = await api.open(name, instance_id="second", credit=MANY)
+    await second.take(3)
+    await second.ack_and_wait(2)
+    moved_to = second.committed[-1].position
+    await second.close()
+    again = await api.session(name, credit=MANY, last_acked=last_acked)
+    reopened = await again.opened()
+    assert not reopened.at_last_acked
+    assert await again.numbers(1) == [4]
+    (notice,) = again.notices
+    assert (notice.skipped.from_position, notice.skipped.to_position) == (last_acked.position, moved_to)
+    assert notice.skipped.to == reopened.cluster_time
+    await again.close()
+
+
+async def test_its_own_acks_and_progress_skip_nothing(api: Api, database: Documents, name: str) -> None:
+    await api.create(name, feed(database.name, "c"))
+    insert(database, range(3))
+    session = await api.session(name, credit=MANY, heartbeat_interval=seconds(1))
+    opened = await session.opened()
+    await session.take(3)
+    last_acked = wire.LastAcked(epoch=opened.epoch, resume_token=session.resume_token)
+    await session.ack_and_wait(3)
+    database.elsewhere.insert_one({})
+    await session.until(lambda: session.committed[-1].position != session.committed[0].position)
+    await session.close()
+    # It was opened once more, and the answer was lost.
+    await (await api.open(name, credit=MANY)).close()
+    again = await api.session(name, credit=MANY, last_acked=last_acked)
+    assert not (await again.opened()).at_last_acked
+    insert(database, [3])
+    assert await again.numbers(1) == [3]
+    assert not again.notices
+    await again.close()
+
+
+async def test_a_seek_past_what_was_acked_is_said_to_skip(api: Api, database: Documents, name: str) -> None:
+    await api.create(name, feed(database.name, "c"))
+    insert(database, range(4))
+    session = await api.session(name, credit=MANY)
+    opened = await session.opened()
+    await session.take(2)
+    await session.ack_and_wait(1)
+    last_acked = wire.LastAcked(epoch=opened.epoch, position=session.committed[-1].position)
+    await session.take(2)
+    to = session.position
+    await session.close()
+    await api.seek(name, at(position=to))
+    insert(database, [4])
+    again = await api.session(name, credit=MANY, last_acked=last_acked)
+    assert await again.numbers(1) == [4]
+    (notice,) = again.notices
+    assert (notice.skipped.from_position, notice.skipped.to_position) == (last_acked.position, to)
+    await again.close()
+
+
 async def test_delivery_pauses_at_the_bound_of_unacked_events(small: Here, database: Documents, name: str) -> None:
     api = small.api
     await api.create(name, feed(database.name, "c"))

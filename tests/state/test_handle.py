@@ -34,7 +34,7 @@ SOON_S = 5.0
 
 def stored_at(number: int) -> StoredSubscription:
     at = place(number)
-    return StoredSubscription("s", b"", "e", at.position, at.cluster_time, at.order, 7, 0, "me", True, 0, 0, 0)
+    return StoredSubscription("s", b"", "e", at.position, at.cluster_time, at.order, 7, 0, 0, "me", True, 0, 0, 0)
 
 
 class Woken:

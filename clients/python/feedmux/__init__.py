@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     )
     from feedmux.feeds import Explanation, Feed, ResolvedPosition, Start, SubscriptionInfo
     from feedmux.link import Tls
-    from feedmux.notices import Degraded, Disconnected, Draining, Gap, HistoryAtRisk, Notice, Rewound
+    from feedmux.notices import Degraded, Disconnected, Draining, Gap, HistoryAtRisk, Notice, Rewound, Skipped
     from feedmux.options import SessionOptions
     from feedmux.places import Place
     from feedmux.session import Session
@@ -91,6 +91,7 @@ __all__ = [
     "Session",
     "SessionClosed",
     "SessionOptions",
+    "Skipped",
     "Start",
     "SubscriptionBusy",
     "SubscriptionExists",
@@ -133,7 +134,7 @@ _NAMES: Final = {
     ),
     "feeds": ("Explanation", "Feed", "ResolvedPosition", "Start", "SubscriptionInfo"),
     "link": ("Tls",),
-    "notices": ("Degraded", "Disconnected", "Draining", "Gap", "HistoryAtRisk", "Notice", "Rewound"),
+    "notices": ("Degraded", "Disconnected", "Draining", "Gap", "HistoryAtRisk", "Notice", "Rewound", "Skipped"),
     "options": ("SessionOptions",),
     "places": ("Place",),
     "session": ("Session",),

@@ -25,6 +25,20 @@ class Rewound:
 
 
 @dataclass(frozen=True, slots=True)
+class Skipped:
+    """Another session, or a seek, moved the stored position on while this session was away: what lies between is not
+    handed out here.
+
+    Cluster times as (seconds, increment), and the same places as positions.
+    """
+
+    had_reached: tuple[int, int]
+    begins_at: tuple[int, int]
+    had_reached_position: bytes
+    begins_at_position: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class HistoryAtRisk:
     """The position stays in MongoDB's oplog for `remaining_s` more seconds at its present rate."""
 
@@ -56,4 +70,4 @@ class Disconnected:
     retry_in_s: float
 
 
-Notice = Draining | Rewound | HistoryAtRisk | Gap | Degraded | Disconnected
+Notice = Draining | Rewound | Skipped | HistoryAtRisk | Gap | Degraded | Disconnected

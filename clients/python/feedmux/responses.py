@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from feedmux.batches import Batch, BsonBatch, JsonBatch
 from feedmux.errors import ProtocolError
-from feedmux.notices import Degraded, Draining, Gap, HistoryAtRisk, Notice, Rewound
+from feedmux.notices import Degraded, Draining, Gap, HistoryAtRisk, Notice, Rewound, Skipped
 from feedmux.places import Place
 from feedmux.v1 import change_feed_pb2, feed_pb2
 
@@ -190,6 +190,9 @@ def _time(time: feed_pb2.ClusterTime) -> tuple[int, int]:
 _NOTICES: dict[str, Callable[[change_feed_pb2.Notice], Notice]] = {
     "draining": lambda n: Draining(n.draining.deadline.seconds + n.draining.deadline.nanos / 1e9, n.draining.position),
     "rewound": lambda n: Rewound(_time(getattr(n.rewound, "from")), _time(n.rewound.to)),
+    "skipped": lambda n: Skipped(
+        _time(getattr(n.skipped, "from")), _time(n.skipped.to), n.skipped.from_position, n.skipped.to_position
+    ),
     "history_at_risk": lambda n: HistoryAtRisk(
         n.history_at_risk.remaining.seconds + n.history_at_risk.remaining.nanos / 1e9
     ),

@@ -68,6 +68,13 @@ class RewoundMark:
 
 
 @dataclass(frozen=True, slots=True)
+class SkippedMark:
+    acked: ResumeToken
+    """How far this client had acknowledged."""
+    begins: ResumeToken
+
+
+@dataclass(frozen=True, slots=True)
 class GapMark:
     begins: ResumeToken
     ends: ResumeToken
@@ -82,7 +89,15 @@ class HistoryAtRiskMark:
 
 
 Output = (
-    Delivery | ProgressMark | CommittedMark | DrainingMark | DegradedMark | RewoundMark | GapMark | HistoryAtRiskMark
+    Delivery
+    | ProgressMark
+    | CommittedMark
+    | DrainingMark
+    | DegradedMark
+    | RewoundMark
+    | SkippedMark
+    | GapMark
+    | HistoryAtRiskMark
 )
 
 

@@ -20,6 +20,7 @@ from feedmux_server.fanout.session import (
     Output,
     ProgressMark,
     RewoundMark,
+    SkippedMark,
 )
 from feedmux_server.rpc.convert import cluster_time, duration, timestamp
 
@@ -114,6 +115,14 @@ class Framer:
                 rewound = wire.Notice.Rewound(to=cluster_time(reached))
                 getattr(rewound, "from").CopyFrom(cluster_time(begins.cluster_time))
                 return wire.SubscribeResponse(notice=wire.Notice(rewound=rewound))
+            case SkippedMark(acked, begins):
+                skipped = wire.Notice.Skipped(
+                    to=cluster_time(begins.cluster_time),
+                    from_position=self._positions.encode(acked),
+                    to_position=self._positions.encode(begins),
+                )
+                getattr(skipped, "from").CopyFrom(cluster_time(acked.cluster_time))
+                return wire.SubscribeResponse(notice=wire.Notice(skipped=skipped))
             case GapMark(begins, ends, reason):
                 gap = wire.Notice.Gap(to=cluster_time(ends.cluster_time), reason=reason)
                 getattr(gap, "from").CopyFrom(cluster_time(begins.cluster_time))

@@ -12,10 +12,11 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed import FeedSpec
 from feedmux_server.core.names import check_name
 from feedmux_server.core.quota import Account
+from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.core.start import StartKind
 from feedmux_server.core.stream_key import StreamKey
 from feedmux_server.core.subscriber import JoinPoint
-from feedmux_server.fanout.session import RewoundMark, Session, SessionPolicy, order_bytes
+from feedmux_server.fanout.session import RewoundMark, Session, SessionPolicy, SkippedMark, order_bytes
 from feedmux_server.fanout.starting import Starts
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.frames import Framer
@@ -48,6 +49,8 @@ class _Target:
     at_last_acked: bool = False
     rewound_from: int = 0
     """Cluster time the client had acknowledged, where the session begins before it."""
+    skipped_from: ResumeToken | None = None
+    """What the client had acknowledged, where others moved the stored position past it."""
 
 
 class Subscribe:
@@ -115,6 +118,8 @@ class Subscribe:
                 await context.write(framer.opened(opened))
                 if target.rewound_from:
                     session.notice(RewoundMark(at.place, target.rewound_from))
+                if target.skipped_from is not None:
+                    session.notice(SkippedMark(target.skipped_from, at.place))
                 place = at.place
                 if target.at_last_acked and commits is not None and not place.may_be_inside_event:
                     commits.submit(positions.encode(place), place.cluster_time, order_bytes(place), 0)
@@ -180,14 +185,19 @@ class Subscribe:
         starts = self._service.starts(key, tenant)
         at = await starts.position(stored.position, "the stored position")
         rewound_from, at_last_acked = 0, False
+        skipped_from: ResumeToken | None = None
         if request.HasField("last_acked"):
             acked = await _acked_place(request.last_acked, starts)
-            if request.last_acked.epoch > stored.seek_epoch:
+            epoch = request.last_acked.epoch
+            if acked.place.is_after(at.place):
                 # The client knows better than a store that lost its last second; never the other way round.
-                at_last_acked = acked.place.is_after(at.place)
-                at = acked if at_last_acked else at
-            elif acked.place.is_after(at.place):
-                rewound_from = acked.place.cluster_time
+                at_last_acked = epoch > stored.seek_epoch
+                if at_last_acked:
+                    at = acked
+                else:
+                    rewound_from = acked.place.cluster_time
+            elif at.place.is_after(acked.place) and epoch < max(stored.commit_epoch, stored.seek_epoch):
+                skipped_from = acked.place
         return _Target(
             feed,
             key,
@@ -199,6 +209,7 @@ class Subscribe:
             lease=lease,
             at_last_acked=at_last_acked,
             rewound_from=rewound_from,
+            skipped_from=skipped_from,
         )
 
 

@@ -30,6 +30,8 @@ class StoredSubscription:
     epoch: int
     seek_epoch: int
     """The epoch that the last seek made; a last ack from an earlier epoch does not win over it. 0: never."""
+    commit_epoch: int
+    """The epoch of the session that moved the position last. 0: none has, or an older server stored it."""
     owner: str
     """Instance id of the open session, empty without one."""
     active: bool

@@ -364,6 +364,7 @@ def _parse(name: str, fields: dict[bytes, bytes], now_ms: int) -> StoredSubscrip
         order=fields[b"order"],
         epoch=int(fields.get(b"epoch", 0)),
         seek_epoch=int(fields.get(b"seek_epoch", 0)),
+        commit_epoch=int(fields.get(b"commit_epoch", 0)),
         owner=fields.get(b"owner", b"").decode() if active else "",
         active=active,
         create_ms=int(fields.get(b"create_ms", 0)),

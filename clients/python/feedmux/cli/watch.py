@@ -109,6 +109,9 @@ def _say(notice: feedmux.Notice) -> None:
             text = f"events are missing from {local_time(notice.after[0])} to {local_time(notice.before[0])}"
         case feedmux.Rewound():
             text = f"going back to {local_time(notice.begins_at[0])}: events come again"
+        case feedmux.Skipped():
+            reached, begins = local_time(notice.had_reached[0]), local_time(notice.begins_at[0])
+            text = f"the stored position was moved from {reached} to {begins}: events between are skipped"
     sys.stdout.flush()
     print(Terminal(sys.stderr).paint(f"-- {text}", "dim"), file=sys.stderr)
 

@@ -18,7 +18,7 @@ end
 -- Cluster times have one width, so the two compare as one string.
 if before(stored[5] .. stored[6], ARGV[5] .. ARGV[6]) then
   redis.call('HSET', key, 'lease_until_ms', lease_until,
-    'position', ARGV[4], 'cluster_time', ARGV[5], 'order', ARGV[6])
+    'position', ARGV[4], 'cluster_time', ARGV[5], 'order', ARGV[6], 'commit_epoch', ARGV[1])
   return {'OK', ARGV[4]}
 end
 redis.call('HSET', key, 'lease_until_ms', lease_until)
