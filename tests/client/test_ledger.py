@@ -1,6 +1,7 @@
 """Ordinals, acks and repeats, without a network."""
 
 import random
+import tracemalloc
 
 import bson
 import pytest
@@ -27,8 +28,17 @@ def numbers(batches: list[Batch]) -> list[int]:
     return [document["n"] for batch in batches for document in batch.documents]
 
 
-def begun(durable: bool = True) -> Ledger:
-    ledger = Ledger(durable)
+@pytest.fixture(autouse=True, params=[1 << 40, 0], ids=["whole", "reduced"])
+def whole_bytes_max(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything holds for batches that are kept whole and for those of which only the tokens are."""
+    monkeypatch.setitem(KEEP, "whole_bytes_max", request.param)
+
+
+KEEP = {"whole_bytes_max": 0}
+
+
+def begun(durable: bool = True, whole_bytes_max: int | None = None) -> Ledger:
+    ledger = Ledger(durable, KEEP["whole_bytes_max"] if whole_bytes_max is None else whole_bytes_max)
     ledger.begin(at(0), 0)
     return ledger
 
@@ -235,12 +245,41 @@ def test_an_event_that_is_new_in_the_middle_of_a_batch() -> None:
     ledger.begin(at(1), 1)
     assert numbers(ledger.arrive(1, events(2, 3))) == [3]
     assert numbers(ledger.arrive(3, events(4, 5, 6))) == [5]
-    assert [(each.first_sequence, numbers([each])) for each in ledger._kept] == [
-        (1, [1, 2]), (5, [3]), (3, [4]), (6, [5]), (4, [6]),
-    ]  # fmt: skip
+    # In stream order they are 1, 2, 3, 4, 5, 6, numbered 1, 2, 5, 3, 6, 4.
     assert ledger.acked_place(4).resume_token == token(2)
     assert ledger.acked_place(5).resume_token == token(4)
     assert ledger.acked_place(6).position == at(6).position
+
+
+def test_what_is_unacked_takes_no_more_memory_than_its_tokens_and_a_bound() -> None:
+    ledger = begun(whole_bytes_max=3 * 100_000)
+    tracemalloc.start()
+    try:
+        for number in range(1, 201):
+            data = event(number, pad=100_000)
+            ledger.arrive(number, BsonBatch(memoryview(data), 1, at(number), 0, CodecOptions()))
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 5 * 100_000
+    ledger.begin(at(7), 7)
+    (fresh,) = ledger.arrive(1, events(*range(8, 203)))
+    assert numbers([fresh]) == [201, 202]
+
+
+def test_what_was_acked_makes_room_for_whole_batches() -> None:
+    size = events(1).size_bytes
+    ledger = begun(whole_bytes_max=2 * size)
+    for number in range(1, 101):
+        ledger.arrive(number, events(number))
+        if number % 5 == 0:
+            ledger.acked_sequence(number)
+        assert ledger.whole_bytes <= 2 * size
+        assert ledger.whole_bytes == size * min(2, number % 5)
+        assert len(ledger._whole) <= 2
+    ledger.arrive(101, events(101))
+    ledger.forget()
+    assert ledger.whole_bytes == 0
 
 
 @pytest.mark.parametrize("seed", range(200))

@@ -7,15 +7,25 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
+import bson
 import grpc
 import pytest
+from bson.codec_options import CodecOptions
+from bson.datetime_ms import DatetimeMS
 
 import feedmux
+from feedmux.batches import BsonBatch
+from feedmux.desk import Desk
+from feedmux.link import Link
+from feedmux.places import NOWHERE
+from feedmux.portal import portal
+from feedmux.seat import Seat
 from feedmux.v1 import change_feed_pb2 as pb
 from feedmux.v1 import subscriptions_pb2
-from tests.client.scripted_server import Call, ScriptedServer, batch, opened, play, token
+from tests.client.scripted_server import Call, ScriptedServer, batch, event, opened, play, token
 
 QUICK = feedmux.SessionOptions(backoff_first_s=0.01, backoff_most_s=0.05, ack_interval_s=0.02, close_timeout_s=60.0)
 
@@ -235,6 +245,304 @@ async def test_notices_come_in_order_in_the_user_s_thread() -> None:
 
     async with ScriptedServer(play(opened(), batch(1, [1]), gap, batch(2, [2]))) as server:
         await using(server, work)
+
+
+@pytest.mark.parametrize("waiting", ["next", "iterate", "batches", "not yet"])
+async def test_closing_the_client_ends_its_sessions_with_an_error(waiting: str) -> None:
+    def work(client: feedmux.Client) -> None:
+        session = client.subscription("s").open()
+        session.ack(session.next())
+        queue = WatchedQueue(session._queue)
+        session._queue = queue  # type: ignore[assignment]
+
+        def close() -> None:
+            if waiting != "not yet":
+                queue.waiting.wait()
+            client.close()
+
+        closing = threading.Thread(target=close, daemon=True)
+        closing.start()
+        if waiting == "not yet":
+            closing.join()
+            assert not session.closed
+        ways: dict[str, Callable[[], object]] = {
+            "iterate": lambda: list(session),
+            "batches": lambda: list(session.batches()),
+        }
+        with pytest.raises(feedmux.SessionClosed, match="the client was closed"):
+            ways.get(waiting, session.next)()
+        with pytest.raises(feedmux.SessionClosed):
+            session.next()
+        assert session.closed
+        closing.join()
+        session.close()
+        with pytest.raises(StopIteration):
+            session.next()
+
+    async with ScriptedServer(play(opened(), batch(1, [1]))) as server:
+        await using(server, work)
+        assert (server.calls[0].acks, server.calls[0].closed) == ([1], True)
+
+
+async def test_closing_the_client_ends_sessions_on_a_connection_that_was_left() -> None:
+    def work(client: feedmux.Client) -> None:
+        session = client.subscription("s").open()
+        portal().call(leave(client._api.link))
+        client.close()
+        with pytest.raises(feedmux.SessionClosed):
+            session.next()
+
+    async def leave(link: Link) -> None:
+        link._connection().leave()
+
+    async with ScriptedServer(play(opened())) as server:
+        await using(server, work)
+        assert server.calls[0].closed
+
+
+async def test_closing_the_client_ends_what_is_being_opened() -> None:
+    trying = threading.Event()
+
+    async def silent(call: Call) -> None:
+        trying.set()
+        await call.until_closed()
+
+    def work(client: feedmux.Client) -> None:
+        opening = Future[feedmux.Session]()
+
+        def open_() -> None:
+            try:
+                opening.set_result(client.subscription("s").open())
+            except feedmux.FeedmuxError as error:
+                opening.set_exception(error)
+
+        threading.Thread(target=open_, daemon=True).start()
+        trying.wait()
+        client.close()
+        with pytest.raises(feedmux.SessionClosed, match="the client was closed"):
+            opening.result()
+
+    async with ScriptedServer(silent) as server:
+        await using(server, work)
+
+
+async def test_on_notice_may_take_events() -> None:
+    def work(client: feedmux.Client) -> list[int]:
+        def on_notice(_: feedmux.Notice) -> None:
+            seen.append(-session.next().sequence)
+
+        seen: list[int] = []
+        with client.subscription("s").open(on_notice=on_notice) as session:
+            for event in session:
+                seen.append(event.sequence)
+                if event.sequence == 5:
+                    break
+        return seen
+
+    away = pb.SubscribeResponse(notice=pb.Notice(degraded=pb.Notice.Degraded(dependency="state", away=True)))
+    async with ScriptedServer(play(opened(), batch(1, [1]), away, batch(2, [2, 3]), batch(4, [4, 5]))) as server:
+        assert await using(server, work) == [1, -2, 3, 4, 5]
+
+
+async def test_a_batch_taken_within_the_loop_over_events_is_not_handed_out_twice() -> None:
+    def work(client: feedmux.Client) -> list[list[int]]:
+        seen: list[list[int]] = []
+        with client.subscription("s").open() as session:
+            for event in session:
+                seen.append([event.document["n"]])
+                if event.sequence == 2:
+                    seen.append([document["n"] for document in next(session.batches()).documents])
+                if event.sequence == 6:
+                    break
+        return seen
+
+    async with ScriptedServer(play(opened(), batch(1, [1, 2, 3, 4]), batch(5, [5, 6]))) as server:
+        assert await using(server, work) == [[1], [2], [3, 4], [5], [6]]
+
+
+def test_acks_of_several_threads_never_go_back() -> None:
+    class Slow(Desk):
+        """Lets another thread ack between a look at what is acked and the change of it."""
+
+        __slots__ = ()
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name == "acked" and value == 1:
+                higher.start()
+                higher.join(0.1)  # With the lock it can only end later.
+            super().__setattr__(name, value)
+
+    desk = Slow(lambda _: None, list, lambda: None)
+    seat = Seat(desk, None)
+    whole = BsonBatch(memoryview(event(1) + event(2)), 2, NOWHERE, 0, CodecOptions())
+    whole.first_sequence = 1
+    whole._owner = desk
+    one, two = whole
+    higher = threading.Thread(target=seat.ack, args=(two,), daemon=True)
+    seat.ack(one)
+    higher.join()
+    assert desk.acked == 2
+
+
+async def test_a_token_function_that_fails_is_asked_again() -> None:
+    fails = [False, True, True, False]
+
+    def fresh() -> str:
+        if fails and fails.pop(0):
+            raise OSError("no route to the identity provider")
+        return " token\n"
+
+    async def first(call: Call) -> None:
+        await call.send(opened(), batch(1, [1]))
+        await call.abort(grpc.StatusCode.UNAVAILABLE)
+
+    def work() -> list[feedmux.Notice]:
+        notices: list[feedmux.Notice] = []
+        with (
+            feedmux.Client(server.address, token=fresh, session=QUICK) as client,
+            client.subscription("s").open(on_notice=notices.append) as session,
+        ):
+            assert [session.next().sequence, session.next().sequence] == [1, 2]
+        return notices
+
+    async with ScriptedServer(first, play(opened(epoch=2), batch(1, [1, 2]))) as server, asyncio.timeout(120):
+        notices = await asyncio.to_thread(work)
+        assert server.calls[1].metadata["authorization"] == "Bearer token"
+    errors = [each.error for each in notices if isinstance(each, feedmux.Disconnected)]
+    assert [error.status for error in errors] == ["UNAVAILABLE"] * 3
+    assert "no route to the identity provider" in errors[1].message
+
+
+@pytest.mark.parametrize("given", [None, "", b"token", "a b", "schlüssel"])
+async def test_a_token_function_that_gives_no_token_is_unavailable(given: Any) -> None:
+    with (
+        feedmux.Client("127.0.0.1:1", token=lambda: given) as client,
+        pytest.raises(feedmux.Unavailable, match="the token function failed") as caught,
+    ):
+        await asyncio.to_thread(client.get_subscription, "s")
+    assert "schl" not in str(caught.value)
+
+
+async def test_a_token_function_that_waits_holds_up_no_other_session() -> None:
+    asked, may_end = threading.Event(), threading.Event()
+
+    def waits() -> str:
+        asked.set()
+        may_end.wait()
+        return "token"
+
+    def work(client: feedmux.Client) -> None:
+        def open_late() -> None:
+            with feedmux.Client(server.address, token=waits, session=QUICK) as other:
+                other.subscription("s").open().close()
+
+        opening = threading.Thread(target=open_late, daemon=True)
+        opening.start()
+        try:
+            asked.wait()
+            with client.subscription("s").open() as session:
+                assert session.next().sequence == 1
+        finally:
+            may_end.set()
+        opening.join()
+
+    async with ScriptedServer(play(opened(), batch(1, [1]))) as server:
+        await using(server, work)
+
+
+async def test_open_ends_at_its_timeout_also_within_an_attempt() -> None:
+    async def silent(call: Call) -> None:
+        await call.ended.wait()
+
+    def work(client: feedmux.Client) -> None:
+        with pytest.raises(feedmux.Unavailable, match=r"within 0\.1 s") as caught:
+            client.subscription("s").open(open_timeout_s=0.1, heartbeat_s=60.0)
+        assert caught.value.status == "DEADLINE_EXCEEDED"
+
+    async with ScriptedServer(silent) as server:
+        await using(server, work)
+
+
+async def test_open_ends_at_its_timeout_while_a_token_function_waits() -> None:
+    may_end = threading.Event()
+
+    def waits() -> str:
+        may_end.wait()
+        return "token"
+
+    def work() -> None:
+        with feedmux.Client("127.0.0.1:1", token=waits, timeout_s=0.1) as client:
+            with pytest.raises(feedmux.Unavailable):
+                client.subscription("s").open(open_timeout_s=0.1)
+            with pytest.raises(feedmux.Unavailable, match="token function"):
+                client.get_subscription("s")
+
+    try:
+        async with asyncio.timeout(60):
+            await asyncio.to_thread(work)
+    finally:
+        may_end.set()
+
+
+async def test_an_event_that_cannot_be_decoded_fails_alone() -> None:
+    bad = bson.encode({"_id": token(2), "n": 2, "text": "abc"}).replace(b"abc", b"\xff\xfe\xfd")
+    good = [bson.encode({"_id": token(number), "n": number}) for number in (1, 3)]
+    message = batch(1, [1, 2, 3])
+    message.batch.bson = good[0] + bad + good[1]
+
+    def work(client: feedmux.Client) -> list[Any]:
+        seen: list[Any] = []
+        with client.subscription("s").open() as session:
+            for event in session:
+                try:
+                    seen.append(event.document["n"])
+                except bson.errors.InvalidBSON:
+                    seen.append("undecodable")
+                if event.sequence == 3:
+                    break
+        return seen
+
+    async with ScriptedServer(play(opened(), message)) as server:
+        assert await using(server, work) == [1, "undecodable", 3]
+
+
+async def test_dates_that_python_cannot_hold_come_from_extended_json_too() -> None:
+    message = batch(1, [1, 2], json=True)
+    message.batch.json[0] = '{"_id": {"_data": "82"}, "at": {"$date": {"$numberLong": "253402300800000"}}}'
+
+    def work(client: feedmux.Client) -> list[Any]:
+        with client.subscription("s").open(format="extended_json_relaxed") as session:
+            first, second = session.next(), session.next()
+            return [first.document["at"], second.document["n"]]
+
+    async with ScriptedServer(play(opened(), message)) as server:
+        assert await using(server, work) == [DatetimeMS(253402300800000), 2]
+
+
+@pytest.mark.parametrize(
+    "made", [{"api_key": "  \n"}, {"api_key": "two words"}, {"token": "schlüssel"}, {"api_key": 7}]
+)
+def test_a_key_that_cannot_be_sent_is_refused_and_not_quoted(made: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="cannot be sent") as caught:
+        feedmux.Client("127.0.0.1:1", **made)
+    assert "schl" not in str(caught.value)
+    assert "words" not in str(caught.value)
+
+
+async def test_a_key_from_a_file_is_sent_without_its_newline() -> None:
+    def work() -> None:
+        with feedmux.Client(server.address, api_key="key\r\n", session=QUICK) as client:
+            client.subscription("s").open().close()
+
+    async with ScriptedServer(play(opened())) as server:
+        await asyncio.to_thread(work)
+        assert server.calls[0].metadata["authorization"] == "Bearer key"
+
+
+@pytest.mark.parametrize("only", [{"certificate": "client.pem"}, {"key": "client.key"}])
+def test_a_certificate_needs_its_key(only: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="certificate and key"):
+        feedmux.Tls(root="ca.pem", **only)
 
 
 async def test_unary_calls() -> None:

@@ -122,7 +122,11 @@ class AsyncClient(AsyncWatchClient):
         return await self._api.resolve(start, feed or Feed())
 
     async def close(self) -> None:
-        """Closes the connection; open sessions lose it and connect again. Close them first."""
+        """Closes the open sessions, with their acks, then the connection.
+
+        Whoever waits in one of these sessions, or asks it for more, gets SessionClosed. The client may be used again:
+        the next call connects.
+        """
         await self._api.link.close()
 
     async def __aenter__(self) -> Self:

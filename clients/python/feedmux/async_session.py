@@ -11,8 +11,9 @@ from feedmux.batches import Batch, Event
 from feedmux.desk import Desk, Ended, Item
 from feedmux.errors import SessionClosed
 from feedmux.link import Link
+from feedmux.notices import Notice
 from feedmux.options import SessionOptions
-from feedmux.runner import Opening, launch
+from feedmux.runner import Opening, finish, launch
 from feedmux.seat import OnNotice, Seat
 
 
@@ -74,7 +75,7 @@ class AsyncSession(Seat):
         while True:
             for event in self._events:
                 if desk.closing:
-                    return
+                    break
                 self._last = event
                 yield event
             # Batches may come as fast as they are taken; the loop's other tasks get their turn in between.
@@ -90,14 +91,14 @@ class AsyncSession(Seat):
 
         Raises TimeoutError; StopAsyncIteration after `close()`; the FeedmuxError that ended the session.
         """
-        while not self._desk.closing:
-            for event in self._events:
-                self._last = event
-                return event
+        while True:
+            if not self._desk.closing:
+                for event in self._events:
+                    self._last = event
+                    return event
             async with asyncio.timeout(timeout_s):
                 if await self._get(whole=False) is None:
-                    break
-        raise StopAsyncIteration
+                    raise StopAsyncIteration
 
     async def try_next(self) -> Event | None:
         """The next event if it is here already, else None. Raises as `next` does, but no TimeoutError."""
@@ -110,10 +111,12 @@ class AsyncSession(Seat):
             item = self._inbox.get_nowait()
             if item is None:
                 return None
-            self._put_back(item)
-            self._settle(item, whole=False)
-            if self._ended is not None:
+            got = self._accept(item, whole=False)
+            if got is None:
                 break
+            if not isinstance(got, Batch):
+                self._say(got)
+        self._end()
         raise StopAsyncIteration
 
     async def batches(self) -> AsyncIterator[Batch]:
@@ -130,16 +133,13 @@ class AsyncSession(Seat):
 
         Acks that could not be confirmed mean repeats in the next session, never a loss. Closing again does nothing.
         """
+        self._desk.ended_by = None
         self._desk.closing = True
         if self._task is None:
             return
         self._inbox.put(Ended(None))
         self._desk.wake()
-        wait_s = self._options.close_timeout_s if timeout_s is None else timeout_s
-        await asyncio.wait((self._task,), timeout=wait_s)
-        if not self._task.done():
-            self._task.cancel()
-            await asyncio.wait((self._task,), timeout=1.0)
+        await finish(self._task, self._options.close_timeout_s if timeout_s is None else timeout_s)
 
     async def _open(self) -> Self:
         if self._task is not None:
@@ -159,16 +159,17 @@ class AsyncSession(Seat):
     async def _get(self, whole: bool) -> Batch | None:
         self._check()
         while not self._desk.closing:
-            item = await self._inbox.get()
-            self._put_back(item)
-            batch = self._settle(item, whole)
-            if batch is not None or self._ended is not None:
-                return batch
+            got = self._accept(await self._inbox.get(), whole)
+            if got is None or isinstance(got, Batch):
+                return got
+            self._say(got)
+        self._end()
         return None
 
-    def _put_back(self, item: Item) -> None:
+    def _accept(self, item: Item, whole: bool) -> Batch | Notice | None:
         if isinstance(item, Ended):
-            self._inbox.put(item)
+            self._inbox.put(item)  # For the next call.
+        return self._settle(item, whole)
 
     def _check(self) -> None:
         if self._task is None:

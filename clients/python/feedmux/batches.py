@@ -41,6 +41,7 @@ class Event:
         """The event decoded with the session's codec options, some neighbours at a time.
 
         The same object while events are taken in order; who goes back to earlier events decodes the batch anew, whole.
+        Raises bson.errors.InvalidBSON for a value the codec options cannot represent, and for no other event then.
         """
         first, window = self.batch._window
         at = self.index - first
@@ -106,7 +107,7 @@ class Batch(ABC):
         of documents is not the announced one.
         """
         if self._documents is None:
-            documents = self._decode()
+            documents = self._decode(0, self._count)
             if len(documents) != self._count:
                 raise ProtocolError(f"a batch of {self._count} events holds {len(documents)} documents")
             self._documents = documents
@@ -145,11 +146,20 @@ class Batch(ABC):
         """Raises ProtocolError where the batch does not hold as many events as it announced."""
 
     @abstractmethod
-    def _decode(self) -> list[Any]: ...
+    def _decode(self, first: int, end: int) -> list[Any]:
+        """The documents of the events [first, end)."""
 
     def _document(self, index: int) -> Any:
         """One event's document, where the window does not have it."""
-        return self.documents[index]
+        first, end = index, min(index + _WINDOW_EVENTS, self._count)
+        if index < self._window[0]:
+            first, end = 0, self._count
+        try:
+            window = self._decode(first, end)
+        except Exception:  # noqa: BLE001 - also what codecs of the user raise; that of this event comes out below
+            first, window = index, self._decode(index, index + 1)
+        self._window = first, window
+        return window[index - first]
 
     @abstractmethod
     def raw_event(self, index: int) -> bytes:
@@ -216,17 +226,12 @@ class BsonBatch(Batch):
     def check(self) -> None:
         _ = self.offsets
 
-    def _decode(self) -> list[Any]:
-        return bson.decode_all(self._view, self._options)
-
-    def _document(self, index: int) -> Any:
-        if index < self._window[0] or self._documents is not None:
-            return self.documents[index]
-        end = min(index + _WINDOW_EVENTS, self._count)
-        offsets = self.offsets
-        window = bson.decode_all(self._view[offsets[index] : offsets[end]], self._options)
-        self._window = index, window
-        return window[0]
+    def _decode(self, first: int, end: int) -> list[Any]:
+        view = self._view
+        if end - first < self._count:
+            offsets = self.offsets
+            view = view[offsets[first] : offsets[end]]
+        return bson.decode_all(view, self._options)
 
     def raw_event(self, index: int) -> bytes:
         offsets = self.offsets
@@ -267,11 +272,16 @@ class JsonBatch(Batch):
     def size_bytes(self) -> int:
         return self._size_bytes
 
-    def _decode(self) -> list[Any]:
+    def _decode(self, first: int, end: int) -> list[Any]:
+        given = self._options
         options = json_util.DEFAULT_JSON_OPTIONS.with_options(
-            document_class=self._options.document_class, tz_aware=self._options.tz_aware
+            document_class=given.document_class,
+            tz_aware=given.tz_aware,
+            tzinfo=given.tzinfo,
+            uuid_representation=given.uuid_representation,
+            datetime_conversion=given.datetime_conversion,
         )
-        return [json_util.loads(text, json_options=options) for text in self.texts]
+        return [json_util.loads(text, json_options=options) for text in self.texts[first:end]]
 
     def raw_event(self, index: int) -> bytes:
         return self.texts[index].encode()

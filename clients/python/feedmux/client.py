@@ -127,7 +127,11 @@ class Client(WatchClient):
         return portal().call(self._api.resolve(start, feed or Feed()))
 
     def close(self) -> None:
-        """Closes the connection; open sessions lose it and connect again. Close them first."""
+        """Closes the open sessions, with their acks, then the connection.
+
+        Whoever waits in one of these sessions, or asks it for more, gets SessionClosed. The client may be used again:
+        the next call connects.
+        """
         portal().call(self._api.link.close())
 
     def __enter__(self) -> Self:

@@ -43,6 +43,7 @@ class Desk:
         "closing",
         "committed",
         "drain",
+        "ended_by",
         "epoch",
         "latest",
         "opened",
@@ -69,6 +70,8 @@ class Desk:
         """User: totals handed out."""
         self.closing = False
         """User: the session shall end."""
+        self.ended_by: FeedmuxError | None = None
+        """Runner, before it sets `closing`: it ends for this, and not because its user closed it."""
         self.broken: FeedmuxError | None = None
         """User: a batch turned out not to hold what it announced; the session shall end with this."""
 

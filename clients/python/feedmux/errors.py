@@ -128,7 +128,7 @@ class ProtocolError(FeedmuxError):
 
 
 class SessionClosed(FeedmuxError):
-    """The session was used after `close()`."""
+    """The session was used after `close()`, or its client was closed."""
 
     def __init__(self, message: str = "the session is closed") -> None:
         super().__init__(message, status="CANCELLED")

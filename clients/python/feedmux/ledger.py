@@ -2,18 +2,72 @@
 
 The client numbers events with ordinals that never restart; the server's delivery sequences restart with every stream.
 The ledger maps one to the other by ranges, keeps the unacked batches of a durable subscription, and after a reconnect
-recognises them by their `_id` when they come again. Pure; `runner` owns one and feeds it in the order of arrival.
+recognises them by their `_id` when they come again. Of more than `whole_bytes_max` bytes it keeps only those.
+Pure; `runner` owns one and feeds it in the order of arrival.
 
 Invariant: `kept` begins with the first event in stream order that is not acked, and holds all received after it, in
 stream order. That is the order of ordinals, unless events came among repeats that had not been there before: the filter
 was widened. `ranges` hold the sequences of the present stream that are not yet covered by an ack, in sequence order.
 """
 
+from array import array
 from collections import deque
+from copy import copy
+from itertools import accumulate
 
 from feedmux.batches import Batch
 from feedmux.errors import ProtocolError
 from feedmux.places import NOWHERE, Place, token_place, token_time
+
+
+class _Kept:
+    """A batch that is not acked to its end: whole, because that costs nothing, or reduced to its resume tokens."""
+
+    __slots__ = ("_batch", "_ends", "_tokens", "count", "first_sequence", "place", "size_bytes")
+
+    def __init__(self, batch: Batch) -> None:
+        self.first_sequence = batch.first_sequence
+        self.count = len(batch)
+        self.place = batch.place
+        self.size_bytes = batch.size_bytes
+        """Of the events; 0 when reduced."""
+        self._batch: Batch | None = batch.twin()
+        self._tokens = b""
+        self._ends: array[int] = array("Q")
+
+    @property
+    def last_sequence(self) -> int:
+        return self.first_sequence + self.count - 1
+
+    def token(self, index: int) -> bytes:
+        """As `Batch.event_key`."""
+        if self._batch is not None:
+            return self._batch.event_key(index)
+        return self._tokens[self._ends[index - 1] if index else 0 : self._ends[index]]
+
+    def reduce(self) -> None:
+        """Lets go of everything but the tokens."""
+        if self._batch is None:
+            return
+        tokens = [self._batch.event_key(index) for index in range(self.count)]
+        self._tokens = b"".join(tokens)
+        self._ends = array("Q", accumulate(map(len, tokens)))
+        self.drop()
+
+    def drop(self) -> None:
+        """It is not kept any longer."""
+        self._batch = None
+        self.size_bytes = 0
+
+    def split(self, at: int) -> "_Kept":
+        """Keeps the first `at` events and returns the rest. Only of a reduced one."""
+        rest = copy(self)
+        cut = self._ends[at - 1]
+        rest.first_sequence, rest.count = self.first_sequence + at, self.count - at
+        rest._tokens, rest._ends = self._tokens[cut:], array("Q", (end - cut for end in self._ends[at:]))
+        self.count, self.place = at, NOWHERE
+        self._tokens, self._ends = self._tokens[:cut], self._ends[:at]
+        return rest
 
 
 class Ledger:
@@ -23,14 +77,18 @@ class Ledger:
     event received, so nothing is kept for it.
     """
 
-    def __init__(self, durable: bool) -> None:
+    def __init__(self, durable: bool, whole_bytes_max: int) -> None:
         self._durable = durable
+        self._whole_bytes_max = whole_bytes_max
+        self._whole_bytes = 0
+        self._whole: deque[_Kept] = deque()
+        """Those of `kept` that are whole, the oldest first, and dropped ones among them."""
         self._received = 0
         self._next_sequence = 1
         self._acked_sequence = 0
         self._floor = 0
         self._ranges: deque[tuple[int, int, int]] = deque()
-        self._kept: deque[Batch] = deque()
+        self._kept: deque[_Kept] = deque()
         self._repeats: dict[bytes, int] = {}
         self._repeats_until: tuple[int, int] | None = None
         self._passed = 0
@@ -50,6 +108,11 @@ class Ledger:
         return self._latest
 
     @property
+    def whole_bytes(self) -> int:
+        """Bytes of the unacked events that are kept whole."""
+        return self._whole_bytes
+
+    @property
     def expects_repeats(self) -> bool:
         """Whether events handed out before may still come again."""
         return bool(self._repeats)
@@ -60,13 +123,15 @@ class Ledger:
         if acked >= self._received and not self._repeats:
             return self._latest
         settled = self._settle(acked)
-        key = self._kept[0].event_key(settled - 1) if settled else b""
+        key = self._kept[0].token(settled - 1) if settled else b""
         return token_place(key) if key else self._acked_place
 
     def forget(self) -> None:
         """The stored position was moved on purpose: what is unacked has lost its meaning, and may come again."""
         self._floor = self._received
         self._kept.clear()
+        self._whole.clear()
+        self._whole_bytes = 0
         self._repeats.clear()
         self._acked_place = self._latest = NOWHERE
 
@@ -82,11 +147,11 @@ class Ledger:
             return
         key = b""
         self._passed, self._passed_events = 0, settled
-        for batch in self._kept:
-            for index in range(settled, len(batch)):
-                key = batch.event_key(index)
+        for kept in self._kept:
+            for index in range(settled, kept.count):
+                key = kept.token(index)
                 if key:
-                    self._repeats[key] = batch.first_sequence + index
+                    self._repeats[key] = kept.first_sequence + index
             settled = 0
         self._repeats_until = token_time(key) if key else None
 
@@ -100,7 +165,7 @@ class Ledger:
         if not self._repeats:
             self._take(first_sequence, batch)
             if self._durable:
-                self._kept.append(batch.twin())
+                self._keep(batch)
             self._latest = batch.place
             return [batch]
         fresh = self._sift(first_sequence, batch)
@@ -132,6 +197,21 @@ class Ledger:
             self._ranges.popleft()
         return self._acked_sequence
 
+    def _keep(self, batch: Batch) -> None:
+        kept = _Kept(batch)
+        self._kept.append(kept)
+        self._whole.append(kept)
+        self._whole_bytes += kept.size_bytes
+        while self._whole_bytes > self._whole_bytes_max:
+            self._reduce(self._whole.popleft())
+
+    def _let_go(self) -> None:
+        kept = self._kept.popleft()
+        self._whole_bytes -= kept.size_bytes
+        kept.drop()
+        while self._whole and not self._whole[0].size_bytes:
+            self._whole.popleft()
+
     def _take(self, sequence: int, batch: Batch) -> None:
         batch.first_sequence = self._received + 1
         self._received += len(batch)
@@ -140,9 +220,9 @@ class Ledger:
     def _pass(self, ordinal: int) -> None:
         """An event of `kept` came again. They come in stream order."""
         for index in range(self._passed, len(self._kept)):
-            batch = self._kept[index]
-            if batch.first_sequence <= ordinal <= batch.last_sequence:
-                self._passed, self._passed_events = index, ordinal + 1 - batch.first_sequence
+            kept = self._kept[index]
+            if kept.first_sequence <= ordinal <= kept.last_sequence:
+                self._passed, self._passed_events = index, ordinal + 1 - kept.first_sequence
                 return
 
     def _insert(self, batch: Batch) -> None:
@@ -150,12 +230,19 @@ class Ledger:
         cut = self._passed_events
         if cut:
             around = self._kept[self._passed]
-            if cut < len(around):
-                self._kept[self._passed] = around.part(0, cut)
-                self._kept.insert(self._passed + 1, around.part(cut, len(around)))
+            if cut < around.count:
+                self._reduce(around)
+                self._kept.insert(self._passed + 1, around.split(cut))
             self._passed += 1
-        self._kept.insert(self._passed, batch)
-        self._passed_events = len(batch)
+        # A part of a message holds all of its memory.
+        kept = _Kept(batch)
+        kept.reduce()
+        self._kept.insert(self._passed, kept)
+        self._passed_events = kept.count
+
+    def _reduce(self, kept: _Kept) -> None:
+        self._whole_bytes -= kept.size_bytes
+        kept.reduce()
 
     def _sift(self, first_sequence: int, batch: Batch) -> list[Batch]:
         fresh: list[Batch] = []
@@ -176,7 +263,7 @@ class Ledger:
     def _take_part(self, first_sequence: int, batch: Batch, start: int, end: int) -> Batch:
         part = batch.part(start, end)
         self._take(first_sequence + start, part)
-        self._insert(part.twin())
+        self._insert(part)
         return part
 
     def _stop_at_news(self, batch: Batch) -> None:
@@ -200,19 +287,20 @@ class Ledger:
         While repeats are expected, not further than the stream has come: new events may come before the next of them.
         """
         while self._kept:
-            batch = self._kept[0]
-            done = min(len(batch), max(0, acked + 1 - batch.first_sequence))
+            kept = self._kept[0]
+            done = min(kept.count, max(0, acked + 1 - kept.first_sequence))
             if self._repeats and not self._passed:
                 done = min(done, self._passed_events)
-            if done < len(batch):
+            if done < kept.count:
                 return done
-            self._kept.popleft()
+            last = b"" if kept.place.position else kept.token(kept.count - 1)
+            self._let_go()
             if self._passed:
                 self._passed -= 1
             else:
                 self._passed_events = 0
-            if batch.place.position:
-                self._acked_place = batch.place
-            elif key := batch.event_key(len(batch) - 1):
-                self._acked_place = token_place(key)
+            if kept.place.position:
+                self._acked_place = kept.place
+            elif last:
+                self._acked_place = token_place(last)
         return 0

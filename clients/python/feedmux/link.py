@@ -6,17 +6,20 @@ before a fork and used from several `asyncio.run`. Nothing here knows what the m
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Protocol
 
 import grpc
 import grpc.aio
 import grpc.experimental
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
+from feedmux.errors import Unavailable
 from feedmux.status import error_from_call
 from feedmux.tracing import trace_context
 
@@ -25,7 +28,7 @@ _CHANNEL_OPTIONS: tuple[tuple[str, int | str], ...] = (
     ("grpc.max_send_message_length", 72 * 1024 * 1024),
     # Batches are up to 1 MiB: frames of that size instead of 16 KiB.
     ("grpc.http2.max_frame_size", 1024 * 1024),
-    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -35,9 +38,26 @@ _CHANNEL_OPTIONS: tuple[tuple[str, int | str], ...] = (
 _NOT_SENT: type[Exception] = getattr(cygrpc, "InternalError", grpc.RpcError)
 _SUBSCRIBE = "/feedmux.v1.ChangeFeed/Subscribe"
 _ROUTE_KEY = "x-feedmux-route"
+_DEAD_AFTER_S: Final = 5.0
+"""A unary call that has waited for so long in vain takes its connection for dead."""
 
 Metadata = tuple[tuple[str, str], ...]
 Token = str | Callable[[], str]
+
+
+def clean_token(text: object) -> str:
+    """An API key or token as it is sent: without the white space around it. A key read from a file ends with a newline.
+
+    Raises ValueError, which does not quote it.
+    """
+    if not isinstance(text, str):
+        raise ValueError(f"it is no str but {type(text).__name__}")
+    token = text.strip(" \t\r\n")
+    if not token:
+        raise ValueError("it is empty")
+    if not all("!" <= character <= "~" for character in token):
+        raise ValueError("it has characters other than visible ASCII")
+    return token
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +65,17 @@ class Tls:
     """TLS by files (PEM). No `root` is the system's roots; certificate and key together are mutual TLS.
 
     `server_name` is what the server's certificate is checked against where it is not the target's host.
+    Raises ValueError for a certificate without its key, or a key without its certificate.
     """
 
     root: str | Path | None = None
     certificate: str | Path | None = None
     key: str | Path | None = None
     server_name: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("mutual TLS needs both: certificate and key")
 
     def credentials(self) -> grpc.ChannelCredentials:
         """For gRPC. Raises OSError where a file cannot be read."""
@@ -62,12 +87,19 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where the server is and how to speak to it."""
+    """Where the server is and how to speak to it. Raises ValueError for a token that cannot be sent."""
 
     address: str
     token: Token | None = field(default=None, repr=False)
     tls: Tls | None = None
     channel_options: Sequence[tuple[str, int | str]] = ()
+
+    def __post_init__(self) -> None:
+        if self.token is not None and not callable(self.token):
+            try:
+                object.__setattr__(self, "token", clean_token(self.token))
+            except ValueError as error:
+                raise ValueError(f"the API key or token cannot be sent: {error}") from None
 
     def channel(self) -> grpc.aio.Channel:
         """A new channel for the running event loop."""
@@ -89,16 +121,63 @@ class Target:
             chosen.append(("grpc.ssl_target_name_override", self.tls.server_name))
         return chosen
 
+    def fresh_token(self) -> str:
+        """The token for one call. Raises Unavailable where the function that gives it fails: next time it may not."""
+        if self.token is None:
+            return ""
+        if isinstance(self.token, str):
+            return self.token
+        try:
+            return clean_token(self.token())
+        except Exception as error:
+            message = f"the token function failed: {type(error).__name__}: {error}"
+            raise Unavailable(message, status="UNAVAILABLE") from error
+
     def metadata(self, route: str = "") -> Metadata:
-        """The metadata of every call: credentials, asked for anew each time, the route where one is known, and the
-        caller's trace."""
-        pairs: list[tuple[str, str]] = []
-        if self.token is not None:
-            token = self.token if isinstance(self.token, str) else self.token()
-            pairs.append(("authorization", f"Bearer {token}"))
-        if route:
-            pairs.append((_ROUTE_KEY, route))
-        return (*pairs, *trace_context())
+        """The metadata of a call: credentials, the route where one is known, and the caller's trace.
+
+        Waits for the function that gives the token. Raises Unavailable as `fresh_token` does.
+        """
+        return _metadata(self.fresh_token(), route)
+
+    async def metadata_soon(self, route: str = "") -> Metadata:
+        """As `metadata`; the function that gives the token runs in a thread, so that the event loop does not wait."""
+        return _metadata(await _in_thread(self.fresh_token) if callable(self.token) else self.fresh_token(), route)
+
+
+def _metadata(token: str, route: str) -> Metadata:
+    pairs = [("authorization", f"Bearer {token}")] if token else []
+    if route:
+        pairs.append((_ROUTE_KEY, route))
+    return (*pairs, *trace_context())
+
+
+async def _in_thread(function: Callable[[], str]) -> str:
+    # An executor's threads are waited for when the interpreter ends, however long the function takes.
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[str] = loop.create_future()
+
+    def finish(result: str, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is None:
+            done.set_result(result)
+        else:
+            done.set_exception(error)
+
+    def run() -> None:
+        result, failure = "", None
+        try:
+            result = function()
+        except BaseException as error:  # noqa: BLE001 - whoever awaits it has to know
+            failure = error
+        try:
+            loop.call_soon_threadsafe(finish, result, failure)
+        except RuntimeError:
+            return  # The loop is closed: nobody waits.
+
+    threading.Thread(target=run, name="feedmux-token", daemon=True).start()
+    return await done
 
 
 class _Connection:
@@ -169,14 +248,26 @@ class Stream:
         self._call.cancel()
 
 
+class OpenSession(Protocol):
+    """What a link knows of a session on it."""
+
+    loop: asyncio.AbstractEventLoop
+
+    async def end_with_client(self) -> None:
+        """Ends it as its user would, and lets its user know."""
+
+
 class Link:
     """A client's connection: one channel for each event loop that uses it."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
+        self.sessions: set[OpenSession] = set()
+        """Those that run, on any event loop."""
         self.routes: dict[str, str] = {}
         """By subscription, as far as the server has told."""
         self._connections: dict[tuple[int, int], tuple[asyncio.AbstractEventLoop, _Connection]] = {}
+        """Those that take new calls."""
 
     @property
     def renews_token(self) -> bool:
@@ -191,33 +282,47 @@ class Link:
             known = self._connections[key] = loop, _Connection(self._target.channel())
         return known[1]
 
-    @contextmanager
-    def subscribe(self, route: str) -> Iterator[Stream]:
-        """A Subscribe call; it ends with the context."""
+    @asynccontextmanager
+    async def subscribe(self, route: str) -> AsyncIterator[Stream]:
+        """A Subscribe call; it ends with the context. Raises Unavailable where there is no token."""
+        metadata = await self._target.metadata_soon(route)
         connection = self._connection()
         with connection.call() as channel:
             make: Any = channel.stream_stream(_SUBSCRIBE)
-            stream = Stream(make(metadata=self._target.metadata(route)), connection)
+            stream = Stream(make(metadata=metadata), connection)
             try:
                 yield stream
             finally:
                 stream.cancel()
 
     async def unary(self, service: str, method: str, request: Any, response_type: Any, timeout_s: float) -> Any:
-        """One unary call within `timeout_s` seconds. Raises FeedmuxError."""
-        with self._connection().call() as channel:
+        """One unary call within `timeout_s` seconds, in which the token is had too. Raises FeedmuxError."""
+        began_s = time.monotonic()
+        try:
+            async with asyncio.timeout(timeout_s):
+                metadata = await self._target.metadata_soon()
+        except TimeoutError:
+            message = f"the token function has not returned within {timeout_s:g} s"
+            raise Unavailable(message, status="DEADLINE_EXCEEDED") from None
+        connection = self._connection()
+        with connection.call() as channel:
             call = channel.unary_unary(
                 f"/feedmux.v1.{service}/{method}",
                 request_serializer=type(request).SerializeToString,
                 response_deserializer=response_type.FromString,
             )
+            left_s = max(0.0, began_s + timeout_s - time.monotonic())
             try:
-                return await call(request, timeout=timeout_s, metadata=self._target.metadata())
+                return await call(request, timeout=left_s, metadata=metadata)
             except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and left_s >= _DEAD_AFTER_S:
+                    connection.leave()
                 raise error_from_call(error) from None
 
     async def close(self) -> None:
-        """Closes the running loop's channel; its calls end. Another loop's channel is closed from there."""
-        known = self._connections.pop((os.getpid(), id(asyncio.get_running_loop())), None)
+        """Ends the sessions of the running loop, then its channel. Another loop's are closed from there."""
+        loop = asyncio.get_running_loop()
+        await asyncio.gather(*(each.end_with_client() for each in list(self.sessions) if each.loop is loop))
+        known = self._connections.pop((os.getpid(), id(loop)), None)
         if known is not None:
             await known[1].channel.close()

@@ -7,12 +7,20 @@ from pymongo.errors import (
     AutoReconnect,
     CursorNotFound,
     ExecutionTimeout,
+    InvalidOperation,
     OperationFailure,
     PyMongoError,
     ServerSelectionTimeoutError,
 )
 
-from feedmux.errors import FailedPrecondition, FeedmuxError, InvalidArgument, OutOfRange, Unavailable
+from feedmux.errors import (
+    FailedPrecondition,
+    FeedmuxError,
+    InvalidArgument,
+    OutOfRange,
+    SessionClosed,
+    Unavailable,
+)
 
 _CODES: Final[Mapping[str, tuple[int, str]]] = {
     "HISTORY_LOST": (286, "ChangeStreamHistoryLost"),
@@ -81,12 +89,15 @@ def failure(code: int, code_name: str, message: str, labels: Sequence[str] = ())
 
 
 def as_pymongo(error: FeedmuxError, *, opening: bool = False) -> PyMongoError:
-    """OperationFailure for what was refused, AutoReconnect for what was away, else PyMongoError."""
+    """OperationFailure for what was refused, AutoReconnect for what was away, InvalidOperation for a client that was
+    closed, else PyMongoError."""
     labels = [label for label in error.metadata.get("labels", "").split(",") if label]
     said = error.metadata.get("code", "")
     if said.lstrip("-").isdigit():
         code, name = int(said), error.metadata.get("code_name", "")
         message = error.metadata.get("errmsg", error.message)
+    elif isinstance(error, SessionClosed):
+        return InvalidOperation("Cannot use MongoClient after close")
     elif isinstance(error, Unavailable):
         return ServerSelectionTimeoutError(str(error)) if opening else AutoReconnect(str(error))
     else:

@@ -14,7 +14,7 @@ from google.protobuf import duration_pb2
 
 from feedmux import requests
 from feedmux.desk import NEVER, Desk, Ended, Said
-from feedmux.errors import FeedInvalidated, FeedmuxError, ProtocolError, Unavailable
+from feedmux.errors import FeedInvalidated, FeedmuxError, ProtocolError, SessionClosed, Unavailable
 from feedmux.feeds import Start
 from feedmux.ledger import Ledger
 from feedmux.link import Link, Stream
@@ -22,12 +22,12 @@ from feedmux.notices import Disconnected, Draining, Rewound
 from feedmux.options import SessionOptions
 from feedmux.recovery import Backoff, Step, next_step
 from feedmux.responses import Committed, Delivery, Opened, Progress, Reader, Response
+from feedmux.silence import Silence
 from feedmux.status import error_from_call
 from feedmux.v1 import change_feed_pb2, feed_pb2
 from feedmux.window import CreditWindow
 
 _log = logging.getLogger("feedmux")
-_SILENT_INTERVALS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +55,12 @@ class Runner:
         self._opening = opening
         self._options = options
         self._desk = desk
-        self._loop = asyncio.get_running_loop()
-        self._ledger = Ledger(opening.durable)
+        self.loop = asyncio.get_running_loop()
+        self._ledger = Ledger(opening.durable, options.window_bytes)
         self._window = CreditWindow(options.window_events, options.window_bytes)
         self._reader = Reader(options.format != "bson", options.codec_options)
         self._backoff = Backoff(options.backoff_first_s, options.backoff_most_s, random.random)
-        self.opened: asyncio.Future[FeedmuxError | None] = self._loop.create_future()
+        self.opened: asyncio.Future[FeedmuxError | None] = self.loop.create_future()
         """Done when the session was open for the first time, or with the error for which it never will be."""
         self._work = asyncio.Event()
         self._route = opening.route or link.routes.get(opening.subscription, "")
@@ -73,10 +73,12 @@ class Runner:
         self._ack_timer: asyncio.TimerHandle | None = None
         self._ack_step = NEVER
         self._flushed = 0
+        self._task: asyncio.Task[None] | None = None
+        self._patience: asyncio.Timeout | None = None
+        """Of the attempt to open that is under way."""
         self._call: Stream | None = None
         self._watchdog: asyncio.TimerHandle | None = None
-        self._silent_s = 0.0
-        self._heard_s = 0.0
+        self._silence = Silence(options.heartbeat_s, 0.0)
         self._opened_s = 0.0
         self._cut_for = ""
         self._limit_bytes = options.message_bytes_max
@@ -85,6 +87,8 @@ class Runner:
     async def run(self) -> None:
         """Runs to the end; always hands over an Ended last."""
         ended = Ended(None)
+        self._task = asyncio.current_task()
+        self._link.sessions.add(self)
         try:
             await self._keep_open()
         except FeedmuxError as error:
@@ -95,16 +99,30 @@ class Runner:
             _log.exception("the session ended by a defect of the client")
             ended = Ended(FeedmuxError(f"a defect of the client: {error!r}", status="INTERNAL"))
         finally:
+            self._link.sessions.discard(self)
             self._desk.alarm = self._desk.refill_events_at = self._desk.refill_bytes_at = NEVER
             self._desk.put(ended)
             if not self.opened.done():
-                self.opened.set_result(ended.error)
+                self.opened.set_result(ended.error or self._desk.ended_by or SessionClosed())
+
+    async def end_with_client(self) -> None:
+        """Ends it as its user would, and has its user's loop raise SessionClosed."""
+        desk = self._desk
+        if not desk.closing:
+            desk.ended_by = SessionClosed("the client was closed")
+            desk.closing = True
+            desk.put(Ended(desk.ended_by))
+            self.on_wake()
+        if self._task is not None:
+            await finish(self._task, self._options.close_timeout_s)
 
     def on_wake(self) -> None:
         """The desk called: an ack or a taken batch reached its threshold, or the session is closing."""
         desk = self._desk
-        if self._call is not None and (desk.broken is not None or (desk.closing and not self._live)):
-            self._cut(self._call, "closed while connecting" if desk.broken is None else "the server broke the protocol")
+        if self._call is not None and desk.broken is not None:
+            self._cut(self._call, "the server broke the protocol")
+        if desk.closing and not self._live and self._patience is not None and not self._patience.expired():
+            self._patience.reschedule(self.loop.time())
         if not self._live:
             self._work.set()
             return
@@ -124,21 +142,28 @@ class Runner:
             self._flush_acks()
         elif desk.acked > self._flushed:
             if self._ack_timer is None:
-                self._ack_timer = self._loop.call_later(self._options.ack_interval_s, self._flush_acks)
+                self._ack_timer = self.loop.call_later(self._options.ack_interval_s, self._flush_acks)
             desk.alarm = at_once
         else:
             desk.alarm = 0
 
     async def _keep_open(self) -> None:
-        give_up_s: float | None = self._loop.time() + self._options.open_timeout_s
+        wait_s: float | None = self._options.open_timeout_s
+        give_up_s: float | None = self.loop.time() + self._options.open_timeout_s
+        last: FeedmuxError | None = None
         while True:
             try:
-                await self._one_stream()
+                async with asyncio.timeout_at(give_up_s) as self._patience:
+                    await self._one_stream()
                 error: FeedmuxError = Unavailable("the server ended the stream", status="UNAVAILABLE")
+            except TimeoutError:
+                late = f"the server has not opened the session within {wait_s or 0:g} s"
+                error = last or Unavailable(late, status="DEADLINE_EXCEEDED")
             except FeedmuxError as failure:
                 # Whoever keeps the error would keep its frames, in them the call, and so the connection.
                 error = failure.with_traceback(None)
                 error.__context__ = None
+            self._patience, last = None, error
             if self._desk.broken is not None:
                 raise self._desk.broken
             if self._desk.closing:
@@ -146,48 +171,50 @@ class Runner:
             was_live = self._live
             if self._live:
                 self._live = False
-                self._backoff.lived(self._loop.time() - self._opened_s)
+                self._backoff.lived(self.loop.time() - self._opened_s)
                 wait_s = self._options.reconnect_timeout_s
-                give_up_s = None if wait_s is None else self._loop.time() + wait_s
+                give_up_s = None if wait_s is None else self.loop.time() + wait_s
             step = next_step(error, has_other_credentials=was_live and self._link.renews_token)
             if step is Step.REOPEN_AT_STORED:
                 self._forget()
             delay_s = self._backoff.next_s(error.retry_after_s)
-            if step is Step.RAISE or (give_up_s is not None and self._loop.time() + delay_s > give_up_s):
+            if step is Step.RAISE or (give_up_s is not None and self.loop.time() + delay_s >= give_up_s):
                 raise self._located(error)
             _log.info("reconnecting in %.2f s: %s", delay_s, error)
             if self._ever_opened:
                 self._desk.put(Said(Disconnected(error, delay_s)))
-            await self._pause(delay_s)
+            if await self._pause(delay_s) and not self._ever_opened:
+                return
 
-    async def _pause(self, delay_s: float) -> None:
-        deadline_s = self._loop.time() + delay_s
-        while not self._desk.closing and self._desk.broken is None and (left_s := deadline_s - self._loop.time()) > 0:
+    async def _pause(self, delay_s: float) -> bool:
+        """Waits, unless the session is closed or broken meanwhile; whether it was closed."""
+        deadline_s = self.loop.time() + delay_s
+        while not self._desk.closing and self._desk.broken is None and (left_s := deadline_s - self.loop.time()) > 0:
             self._work.clear()
             try:
                 async with asyncio.timeout(left_s):
                     await self._work.wait()
             except TimeoutError:
-                return
+                break
+        return self._desk.closing
 
     async def _one_stream(self) -> None:
         self._reader.reset()
         self._close_sent = False
         self._cut_for = ""
-        with self._link.subscribe(self._route) as call:
+        async with self._link.subscribe(self._route) as call:
             self._call = call
-            self._silent_s = _SILENT_INTERVALS * self._options.heartbeat_s
-            self._heard_s = self._loop.time()
-            self._watch(call, self._heard_s + self._silent_s)
+            self._silence = Silence(self._options.heartbeat_s, self.loop.time())
+            self._watch(call)
             writer = asyncio.create_task(self._write(call, self._open_request()), name="feedmux-writer")
             try:
                 await self._read(call)
             except grpc.aio.AioRpcError as error:
                 raise error_from_call(error) from None
             except asyncio.CancelledError:
-                if not self._cut_for:
+                if self._task is None or self._task.cancelling():
                     raise
-                raise Unavailable(self._cut_for, status="UNAVAILABLE") from None
+                raise Unavailable(self._cut_for or "the connection was closed", status="UNAVAILABLE") from None
             finally:
                 self._call = None
                 if self._watchdog is not None:
@@ -201,7 +228,7 @@ class Runner:
 
     async def _read(self, call: Stream) -> None:
         while (message := await call.read()) is not grpc.aio.EOF:
-            self._heard_s = self._loop.time()
+            self._silence.heard()
             if len(message) > self._limit_bytes:
                 raise ProtocolError(f"a message of {len(message)} bytes, over the limit of {self._limit_bytes}")
             response = self._reader.read(message)
@@ -334,8 +361,9 @@ class Runner:
         if opened.message_bytes_max:
             self._limit_bytes = min(self._options.message_bytes_max, opened.message_bytes_max)
         if opened.heartbeat_s > 0:
-            self._silent_s = _SILENT_INTERVALS * opened.heartbeat_s
-            self._watch_anew()
+            self._silence.allow(opened.heartbeat_s)
+            if self._call is not None:
+                self._watch(self._call)
         self._route = opened.routing_key or self._route
         if self._opening.durable:
             self._link.routes[self._opening.subscription] = self._route
@@ -345,7 +373,9 @@ class Runner:
             desk.opened = opened.place
         desk.latest = ledger.received, ledger.latest
         self._live = self._ever_opened = True
-        self._opened_s = self._loop.time()
+        if self._patience is not None and not self._patience.expired():
+            self._patience.reschedule(None)
+        self._opened_s = self.loop.time()
         if self._opening.durable:
             self._ack_step = max(1, opened.unacked_events_max // 2) if opened.unacked_events_max else NEVER
             desk.alarm = 0
@@ -371,26 +401,18 @@ class Runner:
             self._desk.put(Said(rewound))
         self._rewound = rewound
 
-    def _watch_anew(self) -> None:
-        if self._watchdog is not None and self._call is not None:
+    def _watch(self, call: Stream) -> None:
+        if self._watchdog is not None:
             self._watchdog.cancel()
-            self._watch(self._call, self._heard_s + self._silent_s)
+        self._watchdog = self.loop.call_later(self._silence.tick_s, self._tick, call)
 
-    def _watch(self, call: Stream, due_s: float) -> None:
-        self._watchdog = self._loop.call_at(due_s, self._check, call, due_s)
-
-    def _check(self, call: Stream, due_s: float) -> None:
-        now_s = self._loop.time()
-        silent_until_s = self._heard_s + self._silent_s
-        if now_s < silent_until_s:
-            self._watch(call, silent_until_s)
-        elif now_s - due_s > self._silent_s / _SILENT_INTERVALS:
-            # This process was stopped, not the server: what arrived meanwhile has not been read yet.
-            self._watch(call, now_s + self._silent_s / _SILENT_INTERVALS)
-        else:
-            # gRPC would put the next stream on the same connection for as long as its keepalive takes to give that up.
-            call.connection.leave()
-            self._cut(call, f"nothing heard for {self._silent_s:g} s")
+    def _tick(self, call: Stream) -> None:
+        if not self._silence.tick(self.loop.time()):
+            self._watch(call)
+            return
+        # gRPC would put the next stream on the same connection for as long as its keepalive takes to give that up.
+        call.connection.leave()
+        self._cut(call, f"nothing heard for {self._silence.most_s:g} s")
 
     def _cut(self, call: Stream, why: str) -> None:
         self._cut_for = why
@@ -406,6 +428,14 @@ class Runner:
 def _duration(seconds: float) -> duration_pb2.Duration:
     whole = int(seconds)
     return duration_pb2.Duration(seconds=whole, nanos=int((seconds - whole) * 1e9))
+
+
+async def finish(task: asyncio.Task[None], timeout_s: float) -> None:
+    """Waits for the end of a session that is closing; cancels what takes longer."""
+    await asyncio.wait((task,), timeout=timeout_s)
+    if not task.done():
+        task.cancel()
+        await asyncio.wait((task,), timeout=1.0)
 
 
 def launch(link: Link, opening: Opening, options: SessionOptions, desk: Desk) -> tuple[Runner, asyncio.Task[None]]:

@@ -4,8 +4,10 @@ Neighbours: the desk below, `session` and `async_session` above, which add only 
 """
 
 import logging
+import threading
 import uuid
 from collections.abc import Callable, Iterator
+from itertools import repeat
 from typing import Any
 
 from bson.timestamp import Timestamp
@@ -32,7 +34,10 @@ class Seat:
     def __init__(self, desk: Desk, on_notice: OnNotice | None) -> None:
         self._desk = desk
         self._on_notice = on_notice
+        self._acking = threading.Lock()
         self._events: Iterator[Event] = iter(())
+        self._indices: Iterator[int] = iter(())
+        """Under `_events`: of those of the current batch that nobody has taken."""
         self._batch: Batch | None = None
         """The batch taken last; handed out whole, or event by event up to `_last` where that is one of its events."""
         self._whole = False
@@ -60,11 +65,13 @@ class Seat:
         desk = self._desk
         if batch._owner is not desk:
             raise ValueError("the event is another session's")
-        if ordinal > desk.acked:
+        with self._acking:
+            if ordinal <= desk.acked:
+                return
             desk.acked = ordinal
-            if ordinal >= desk.alarm:
-                desk.alarm = NEVER
-                desk.wake()
+        if ordinal >= desk.alarm:
+            desk.alarm = NEVER
+            desk.wake()
 
     @property
     def position(self) -> bytes:
@@ -107,8 +114,9 @@ class Seat:
 
     @property
     def closed(self) -> bool:
-        """Whether the session was closed or has ended by an error."""
-        return self._desk.closing or self._ended is not None or self._desk.broken is not None
+        """Whether the session was closed, or everything before the error that ended it has been handed out."""
+        desk = self._desk
+        return (desk.closing and desk.ended_by is None) or self._ended is not None or desk.broken is not None
 
     def _handed(self) -> int:
         batch, last = self._batch, self._last
@@ -131,12 +139,12 @@ class Seat:
             self._progress = batch.last_sequence, batch.place
 
     def _rest(self) -> Batch | None:
-        """What the loop over events has left of the current batch, for whoever goes on by batches."""
-        batch, done = self._batch, self._handed()
-        if batch is None or done == batch.last_sequence:
+        """What the loop over events has left of the current batch, for whoever takes batches."""
+        left, batch = list(self._indices), self._batch
+        if not left or batch is None:
             return None
-        if done >= batch.first_sequence:
-            batch = batch.part(done + 1 - batch.first_sequence, len(batch))
+        if left[0]:
+            batch = batch.part(left[0], len(batch))
         self._batch, self._whole, self._events = batch, True, iter(())
         return batch
 
@@ -146,27 +154,37 @@ class Seat:
         desk = self._desk
         batch._owner = desk
         self._batch, self._whole = batch, whole
-        self._events = iter(()) if whole else batch.events()
+        self._indices = iter(()) if whole else iter(range(len(batch)))
+        self._events = map(Event, repeat(batch), self._indices)
         desk.taken_events += len(batch)
         desk.taken_bytes += batch.size_bytes
         if desk.taken_events >= desk.refill_events_at or desk.taken_bytes >= desk.refill_bytes_at:
             desk.refill_events_at = desk.refill_bytes_at = NEVER
             desk.wake()
 
-    def _settle(self, item: Item, whole: bool) -> Batch | None:
-        """A batch, now taken; None for a notice, now told, and for the end. Raises the error that ended the session."""
+    def _end(self) -> None:
+        """The session was closed: quietly by its user, else this raises."""
+        error = self._desk.ended_by
+        if error is not None:
+            self._ended = Ended(error)
+            raise error
+
+    def _settle(self, item: Item, whole: bool) -> Batch | Notice | None:
+        """A batch, now taken, or a notice to be passed on; None at the end. Raises the error that ended the session."""
         if self._desk.broken is not None:
             raise self._desk.broken
+        if self._desk.closing:
+            self._end()
+            return None
         if isinstance(item, Batch):
             if not whole:
                 self._check_events(item)
             self._take(item, whole)
             return item
         if isinstance(item, Said):
-            self._say(item.notice)
-            return None
+            return item.notice
         self._ended = item
-        if item.error is not None and not self._desk.closing:
+        if item.error is not None:
             raise item.error
         return None
 

@@ -15,9 +15,10 @@ from typing import Self
 from feedmux.batches import Batch, Event
 from feedmux.desk import Desk, Ended, Item
 from feedmux.link import Link
+from feedmux.notices import Notice
 from feedmux.options import SessionOptions
 from feedmux.portal import Portal, portal
-from feedmux.runner import Opening, launch
+from feedmux.runner import Opening, finish, launch
 from feedmux.seat import OnNotice, Seat
 
 
@@ -47,7 +48,7 @@ class Session(Seat):
             events = self._events
             for event in events:
                 if desk.closing:
-                    return
+                    break
                 self._last = event
                 yield event
             if not self._advance(events, None):
@@ -82,21 +83,25 @@ class Session(Seat):
         """Batches as they arrive, for bulk work: `for batch in session.batches(): …; session.ack(batch)`."""
         while True:
             with self._lock:
-                batch = self._rest() or self._get(None, whole=True)
-            if batch is None:
+                got = self._rest() or self._get(None, whole=True)
+            if isinstance(got, Batch):
+                yield got
+            elif got is None:
                 return
-            yield batch
+            else:
+                self._say(got)
 
     def close(self, timeout_s: float | None = None) -> None:
         """Stops handing out, sends the acks and waits until they are confirmed, at most `timeout_s` (5) seconds.
 
         Acks that could not be confirmed mean repeats in the next session, never a loss. Closing again does nothing.
         """
+        self._desk.ended_by = None
         self._desk.closing = True
         self._queue.put(Ended(None))
         self._desk.wake()
         wait_s = self._options.close_timeout_s if timeout_s is None else timeout_s
-        self._portal.call(_finish(self._task, wait_s))
+        self._portal.call(finish(self._task, wait_s))
 
     def __enter__(self) -> Self:
         return self
@@ -108,31 +113,37 @@ class Session(Seat):
 
     def _advance(self, exhausted: Iterator[Event], deadline_s: float | None) -> bool:
         """Makes the next batch the current one, unless another thread has. False at the end."""
-        left_s = -1.0 if deadline_s is None else max(0.0, deadline_s - time.monotonic())
-        if not self._lock.acquire(timeout=left_s):
-            raise TimeoutError
-        try:
-            return self._events is not exhausted or self._get(deadline_s, whole=False) is not None
-        finally:
-            self._lock.release()
-
-    def _get(self, deadline_s: float | None, whole: bool) -> Batch | None:
-        while not self._desk.closing:
-            self._portal.check()
+        while True:
+            left_s = -1.0 if deadline_s is None else max(0.0, deadline_s - time.monotonic())
+            if not self._lock.acquire(timeout=left_s):
+                raise TimeoutError
             try:
-                if deadline_s is None:
-                    item = self._queue.get()
-                else:
-                    left_s = deadline_s - time.monotonic()
-                    item = self._queue.get(timeout=left_s) if left_s > 0 else self._queue.get_nowait()
-            except Empty:
-                raise TimeoutError from None
-            if isinstance(item, Ended):
-                self._queue.put(item)  # For every other thread that waits, and for the next call.
-            batch = self._settle(item, whole)
-            if batch is not None or self._ended is not None:
-                return batch
-        return None
+                if self._events is not exhausted:
+                    return True
+                got = self._get(deadline_s, whole=False)
+            finally:
+                self._lock.release()
+            if got is None or isinstance(got, Batch):
+                return got is not None
+            # Without the lock: `on_notice` may take events itself.
+            self._say(got)
+
+    def _get(self, deadline_s: float | None, whole: bool) -> Batch | Notice | None:
+        if self._desk.closing:
+            self._end()
+            return None
+        self._portal.check()
+        try:
+            if deadline_s is None:
+                item = self._queue.get()
+            else:
+                left_s = deadline_s - time.monotonic()
+                item = self._queue.get(timeout=left_s) if left_s > 0 else self._queue.get_nowait()
+        except Empty:
+            raise TimeoutError from None
+        if isinstance(item, Ended):
+            self._queue.put(item)  # For every other thread that waits, and for the next call.
+        return self._settle(item, whole)
 
 
 def _abandon(portal_: Portal, task: asyncio.Task[None]) -> None:
@@ -152,13 +163,6 @@ async def _open(link: Link, opening: Opening, options: SessionOptions, desk: Des
     if error is not None:
         raise error
     return task
-
-
-async def _finish(task: asyncio.Task[None], timeout_s: float) -> None:
-    await asyncio.wait((task,), timeout=timeout_s)
-    if not task.done():
-        task.cancel()
-        await asyncio.wait((task,), timeout=1.0)
 
 
 def _drain(queue: SimpleQueue[Item]) -> list[Item]:
