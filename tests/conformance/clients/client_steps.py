@@ -10,10 +10,11 @@ from typing import Any
 import bson
 from bson import json_util
 
+from feedmux.options import SESSION_CODEC
 from feedmux.v1 import feed_pb2
 from tests.client import scripted_server
 from tests.conformance.clients.compare import check_error, check_items, check_notices, differences, kind, label
-from tests.conformance.clients.server_steps import ServerSteps
+from tests.conformance.clients.server_steps import ANY_DATE, ServerSteps
 from tests.conformance.clients.steps import REPLY_S, Json, Seat
 from tests.integration.servers import until
 from tests.integration.wire import feed as feed_message
@@ -138,6 +139,9 @@ class ClientSteps(ServerSteps):
     async def close(self, *, session: str = "s", timeout_s: float | None = None) -> None:
         await self._ask("close", session=session, timeout_s=timeout_s)
 
+    async def close_client(self) -> None:
+        await self._ask("close_client")
+
     async def cancel(self, *, session: str = "s") -> None:
         await self._ask("cancel", session=session)
 
@@ -172,7 +176,11 @@ class ClientSteps(ServerSteps):
         sent = (await receiver.take(after + count))[after:]
         receiver.cancel()
         for event, original in zip(reported, sent, strict=True):
-            document = json_util.loads(original.data.decode()) if as_json else original.document
+            document = (
+                json_util.loads(original.data.decode(), json_options=ANY_DATE)
+                if as_json
+                else bson.decode(original.data, SESSION_CODEC)
+            )
             if "raw" in event:
                 assert base64.b64decode(event["raw"]) == original.data, "not the bytes that MongoDB sent"
             if "token" in event:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 Json = dict[str, Any]
-NOTICES: Final = {"draining", "rewound", "history_at_risk", "gap", "degraded", "disconnected"}
+NOTICES: Final = {"draining", "rewound", "skipped", "history_at_risk", "gap", "degraded", "disconnected"}
 _NUMBERS: Final = ("$numberInt", "$numberLong", "$numberDouble")
 
 

@@ -31,6 +31,7 @@ _STARTS: dict[str, Callable[[Any], feedmux.Start]] = {
 _NOTICES: dict[type[feedmux.Notice], str] = {
     feedmux.Draining: "draining",
     feedmux.Rewound: "rewound",
+    feedmux.Skipped: "skipped",
     feedmux.HistoryAtRisk: "history_at_risk",
     feedmux.Gap: "gap",
     feedmux.Degraded: "degraded",
@@ -68,7 +69,7 @@ class Commands:
         self,
         target: str,
         api_key: str | None = None,
-        tokens: list[str] | None = None,
+        tokens: list[str | None] | None = None,
         tls: Json | None = None,
         source: str = "main",
         timeout_s: float = 30.0,
@@ -77,7 +78,10 @@ class Commands:
         left = list(tokens or ())
 
         def next_token() -> str:
-            return left.pop(0) if len(left) > 1 else left[0]
+            token = left.pop(0) if len(left) > 1 else left[0]
+            if token is None:
+                raise RuntimeError("no token now")
+            return token
 
         self._client = feedmux.AsyncClient(
             target,
@@ -175,6 +179,11 @@ class Commands:
         await self._abandon(self._seats[session])
         return {}
 
+    async def close_client(self) -> Json:
+        if self._client is not None:
+            await self._client.close()
+        return {}
+
     async def reset(self) -> Json:
         for seat in self._seats.values():
             await self._abandon(seat)
@@ -239,6 +248,14 @@ def _notice(notice: feedmux.Notice) -> Json:
     match notice:
         case feedmux.Rewound():
             return {"kind": kind, "from": list(notice.begins_at), "to": list(notice.had_reached)}
+        case feedmux.Skipped():
+            return {
+                "kind": kind,
+                "from": list(notice.had_reached),
+                "to": list(notice.begins_at),
+                "from_position": _base64(notice.had_reached_position),
+                "to_position": _base64(notice.begins_at_position),
+            }
         case feedmux.Gap():
             return {"kind": kind, "from": list(notice.after), "to": list(notice.before), "reason": notice.reason}
         case feedmux.Draining():

@@ -5,12 +5,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from bson import json_util
+from bson.codec_options import DatetimeConversion
 from bson.timestamp import Timestamp
 
 from feedmux.v1 import feed_pb2, operator_pb2, subscriptions_pb2
 from tests.conformance.clients.steps import Steps
 from tests.integration.servers import until
 from tests.integration.wire import at, feed
+
+ANY_DATE = json_util.DEFAULT_JSON_OPTIONS.with_options(datetime_conversion=DatetimeConversion.DATETIME_AUTO)
 
 
 class ServerSteps(Steps):
@@ -41,7 +44,7 @@ class ServerSteps(Steps):
     ) -> None:
         chosen = [numbers] if isinstance(numbers, int) else numbers
         made = [{"n": number, "pad": fill * pad} for number in chosen]
-        given = [json_util.loads(json_util.dumps(each)) for each in documents or ()]
+        given = [json_util.loads(json_util.dumps(each), json_options=ANY_DATE) for each in documents or ()]
         self._stage.documents[collection].insert_many([*made, *given])
 
     async def drop(self, collection: str = "c") -> None:
@@ -97,6 +100,13 @@ class ServerSteps(Steps):
             return found.active is wanted
 
         await until(right, self._patience_s)
+
+    async def elsewhere(self, *, take: int, ack: int, subscription: str = "sub") -> None:
+        """Another client, on a connection of its own, opens the subscription, takes and acks events and closes."""
+        session = await self._stage.api.open(self._stage.real_name(subscription), instance_id="elsewhere")
+        await session.take(take)
+        await session.ack_and_wait(ack)
+        await session.close()
 
     async def drain(self) -> None:
         """The first server begins to drain; whoever connects from now on meets the second."""
