@@ -150,7 +150,7 @@ func bsonBatch(data []byte, count int, place Place, readTime time.Time) (*Batch,
 	if at != len(data) {
 		return nil, protocolError("the lengths of a batch do not add up")
 	}
-	return &Batch{data: data, offsets: offsets, place: place, readTime: readTime}, nil
+	return &Batch{data: data, offsets: offsets, format: FormatBSON, place: place, readTime: readTime}, nil
 }
 
 // jsonBatch makes a batch of texts, one for each event.

@@ -56,6 +56,9 @@ func NewClient(target string, options *Options) (*Client, error) {
 	if options.APIKey != "" && options.Token != nil {
 		return nil, errors.New("feedmux: give APIKey or Token, not both")
 	}
+	if options.Session.Takeover {
+		return nil, errors.New("feedmux: Takeover is for one Open; it cannot be a default")
+	}
 	session := options.Session.over(packageDefaults)
 	if err := session.check(); err != nil {
 		return nil, err
@@ -75,7 +78,9 @@ func NewClient(target string, options *Options) (*Client, error) {
 	}, nil
 }
 
-// Close closes the connection; open sessions end with an error. Close them first.
+// Close closes the open sessions, with their acks, then the connection. Whoever waits in one of these sessions, or asks it
+// for more, gets ErrClientClosed. Where acks could not be confirmed Close gives ErrAcksUnconfirmed, as that of the session
+// would.
 func (c *Client) Close() error { return c.link.close() }
 
 // Subscription is a durable subscription by name. Nothing is sent.
@@ -148,6 +153,9 @@ func call[Request, Answer proto.Message](
 	request Request,
 ) (Answer, error) {
 	var none Answer
+	if client.link.isClosed() {
+		return none, clientClosed()
+	}
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, client.callTimeout)

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -61,6 +62,35 @@ func TestATokenThatCannotBeHadIsAskedForAgain(t *testing.T) {
 	same(t, err, nil)
 	defer abandon(session)
 	same(t, take(t, session, 1), []int{1})
+}
+
+func TestKeysAndTokensAreSentWithoutWhiteSpace(t *testing.T) {
+	for _, options := range []*Options{
+		{APIKey: " key\r\n"},
+		{Token: func(context.Context) (string, error) { return "key\n", nil }},
+	} {
+		server := serve(t, nil, play(openedAt(0, nil)))
+		session, err := connect(t, server, options).Subscription("s").Open(limited(t), nil)
+		same(t, err, nil)
+		defer abandon(session)
+		same(t, server.call(t, 0).metadata.Get("authorization"), []string{"Bearer key"})
+	}
+}
+
+func TestAKeyThatCannotBeSentIsRefusedAndNotQuoted(t *testing.T) {
+	for _, key := range []string{" \n", "two words", "schl\u00fcssel"} {
+		_, err := NewClient("localhost:1", &Options{APIKey: key})
+		if err == nil || strings.Contains(err.Error(), "schl") || strings.Contains(err.Error(), "words") {
+			t.Error(err)
+		}
+		token := func(context.Context) (string, error) { return key, nil }
+		client, err := NewClient("localhost:1", &Options{Token: token})
+		same(t, err, nil)
+		_, err = client.Subscription("s").Get(limited(t))
+		if !errors.Is(err, ErrUnavailable) || strings.Contains(err.Error(), "schl") || strings.Contains(err.Error(), "words") {
+			t.Error(err)
+		}
+	}
 }
 
 func TestMutualTLS(t *testing.T) {

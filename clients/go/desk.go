@@ -30,6 +30,8 @@ type desk struct {
 
 	acked   int64
 	closing bool
+	// closedFor is what the user gets after the close: nil for ErrClosed.
+	closedFor *Error
 	// work wakes the stream's writer.
 	work bell
 
@@ -81,7 +83,7 @@ func (b *bell) ring() {
 
 func newDesk(durable bool, options *SessionOptions) *desk {
 	return &desk{
-		ledger:  newLedger(durable),
+		ledger:  newLedger(durable, options.WindowBytes),
 		window:  newCreditWindow(options.WindowEvents, options.WindowBytes),
 		durable: durable,
 		acks:    ackTimer{interval: options.AckInterval, step: math.MaxInt64},
@@ -93,6 +95,8 @@ func newDesk(durable bool, options *SessionOptions) *desk {
 // advance makes the next batch the current one, or gives a notice to tell, or a channel to wait for.
 func (d *desk) advance() (Notice, <-chan struct{}, error) {
 	switch {
+	case d.closing && d.closedFor != nil:
+		return nil, nil, d.closedFor
 	case d.closing:
 		return nil, nil, ErrClosed
 	case len(d.items) > 0:

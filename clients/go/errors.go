@@ -105,6 +105,8 @@ var (
 	ErrQuotaExceeded = newKind("quota exceeded", nil)
 	// ErrUnavailable: the server, or what it depends on, cannot be reached now.
 	ErrUnavailable = newKind("unavailable", nil)
+	// ErrClientClosed: the client was closed, and with it its sessions.
+	ErrClientClosed = newKind("client closed", nil)
 	// ErrInternal: a defect of the server. Metadata: correlation_id.
 	ErrInternal = newKind("internal", nil)
 	// ErrProtocol: the server broke the protocol: a gap in the sequence, more than the credit, a batch over the limit,
@@ -205,6 +207,15 @@ func errorFromStatus(err error) *Error {
 
 func protocolError(format string, values ...any) *Error {
 	return &Error{Code: codes.Internal, Message: fmt.Sprintf(format, values...), kind: ErrProtocol}
+}
+
+func clientClosed() *Error {
+	return &Error{Code: codes.Canceled, Message: "the client was closed", kind: ErrClientClosed}
+}
+
+func late(what string, after time.Duration) *Error {
+	message := fmt.Sprintf("%s within %v", what, after)
+	return &Error{Code: codes.DeadlineExceeded, Message: message, kind: ErrUnavailable}
 }
 
 func unavailable(cause error, format string, values ...any) *Error {

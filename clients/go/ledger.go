@@ -10,7 +10,7 @@ import (
 //
 // The client numbers events with ordinals that never restart; the server's delivery sequences restart with every stream.
 // The ledger maps one to the other by ranges, keeps the unacked batches of a durable subscription, and after a
-// reconnect recognises them by their `_id` when they come again.
+// reconnect recognises them by their `_id` when they come again. Of more than wholeBytesMax bytes it keeps only those.
 //
 // Invariant: kept begins with the first event in stream order that is not acked, and holds all received after it, in
 // stream order. That is the order of ordinals, unless events came among repeats that had not been there before: the
@@ -27,11 +27,14 @@ type ledger struct {
 
 	nextSequence, sequenceAcked int64
 	// floor is the ordinal up to which acks are settled because the stored position was moved.
-	floor        int64
-	ranges       []sequenceRange
-	kept         []*Batch
-	repeats      map[string]int64
-	repeatsUntil bson.Timestamp
+	floor  int64
+	ranges []sequenceRange
+	kept   []*kept
+	// whole are those of kept that are whole, the oldest first, and dropped ones among them; wholeBytes are theirs.
+	whole                     []*kept
+	wholeBytes, wholeBytesMax int64
+	repeats                   map[string]int64
+	repeatsUntil              bson.Timestamp
 	// passed and passedEvents say, while repeats are expected, that the stream has come past so many batches of kept,
 	// and events of the next one.
 	passed, passedEvents int
@@ -41,7 +44,71 @@ type ledger struct {
 // sequenceRange says that count delivery sequences from sequence on are the events from ordinal on.
 type sequenceRange struct{ sequence, ordinal, count int64 }
 
-func newLedger(durable bool) *ledger { return &ledger{durable: durable, nextSequence: 1} }
+// kept is a batch that is not acked to its end: whole, because that costs nothing, or reduced to its resume tokens.
+type kept struct {
+	first int64
+	count int
+	place Place
+	// size is the bytes of its events; 0 when reduced.
+	size  int64
+	batch *Batch
+	// Token i is tokens[ends[i-1]:ends[i]].
+	tokens []byte
+	ends   []uint32
+}
+
+func keep(batch *Batch) *kept {
+	return &kept{first: batch.first, count: batch.Len(), place: batch.place, size: batch.size(), batch: batch}
+}
+
+func (k *kept) last() int64 { return k.first + int64(k.count) - 1 }
+
+// token is that of an event, nil where it has none.
+func (k *kept) token(index int) bson.Raw {
+	if k.batch != nil {
+		return k.batch.token(index)
+	}
+	begin := uint32(0)
+	if index > 0 {
+		begin = k.ends[index-1]
+	}
+	if begin == k.ends[index] {
+		return nil
+	}
+	return k.tokens[begin:k.ends[index]:k.ends[index]]
+}
+
+// reduce lets go of everything but the tokens.
+func (k *kept) reduce() {
+	if k.batch == nil {
+		return
+	}
+	k.ends = make([]uint32, k.count)
+	for index := range k.count {
+		k.tokens = append(k.tokens, k.batch.token(index)...)
+		k.ends[index] = uint32(len(k.tokens))
+	}
+	k.tokens = slices.Clip(k.tokens)
+	k.drop()
+}
+
+// drop says that it is not kept any longer.
+func (k *kept) drop() { k.batch, k.size = nil, 0 }
+
+// split keeps the first events and returns the rest. Only of a reduced one.
+func (k *kept) split(at int) *kept {
+	cut := k.ends[at-1]
+	rest := &kept{first: k.first + int64(at), count: k.count - at, place: k.place, tokens: k.tokens[cut:]}
+	for _, end := range k.ends[at:] {
+		rest.ends = append(rest.ends, end-cut)
+	}
+	k.count, k.place, k.tokens, k.ends = at, Place{}, k.tokens[:cut:cut], k.ends[:at]
+	return rest
+}
+
+func newLedger(durable bool, wholeBytesMax int64) *ledger {
+	return &ledger{durable: durable, nextSequence: 1, wholeBytesMax: wholeBytesMax}
+}
 
 // expectsRepeats says whether events handed out before may still come again.
 func (l *ledger) expectsRepeats() bool { return len(l.repeats) > 0 }
@@ -54,7 +121,7 @@ func (l *ledger) ackedPlace(acked int64) Place {
 	}
 	if settled := l.settle(acked); settled > 0 {
 		if token := l.kept[0].token(settled - 1); token != nil {
-			return tokenPlace(token)
+			return tokenPlace(slices.Clone(token))
 		}
 	}
 	return l.ackedTo
@@ -64,6 +131,7 @@ func (l *ledger) ackedPlace(acked int64) Place {
 func (l *ledger) forget() {
 	l.floor = l.received
 	l.kept, l.repeats = nil, nil
+	l.whole, l.wholeBytes = nil, 0
 	l.ackedTo, l.latest = Place{}, Place{}
 }
 
@@ -79,10 +147,10 @@ func (l *ledger) begin(at Place, acked int64) {
 	l.repeats = make(map[string]int64)
 	l.passed, l.passedEvents = 0, settled
 	var last bson.Raw
-	for _, batch := range l.kept {
-		for index := settled; index < batch.Len(); index++ {
-			if last = batch.token(index); last != nil {
-				l.repeats[string(last)] = batch.first + int64(index)
+	for _, each := range l.kept {
+		for index := settled; index < each.count; index++ {
+			if last = each.token(index); last != nil {
+				l.repeats[string(last)] = each.first + int64(index)
 			}
 		}
 		settled = 0
@@ -102,7 +170,7 @@ func (l *ledger) arrive(sequence int64, batch *Batch) ([]*Batch, error) {
 	if !l.expectsRepeats() {
 		l.take(sequence, batch)
 		if l.durable {
-			l.kept = append(l.kept, batch)
+			l.keep(batch)
 		}
 		l.latest = batch.place
 		return []*Batch{batch}, nil
@@ -141,6 +209,36 @@ func (l *ledger) ackedSequence(acked int64) int64 {
 		l.ranges = l.ranges[1:]
 	}
 	return l.sequenceAcked
+}
+
+func (l *ledger) keep(batch *Batch) {
+	added := keep(batch)
+	l.kept = append(l.kept, added)
+	l.whole = append(l.whole, added)
+	l.wholeBytes += added.size
+	for l.wholeBytes > l.wholeBytesMax {
+		l.reduce(l.whole[0])
+		l.whole[0] = nil
+		l.whole = l.whole[1:]
+	}
+}
+
+func (l *ledger) reduce(each *kept) {
+	l.wholeBytes -= each.size
+	each.reduce()
+}
+
+// letGo keeps the first of kept no longer.
+func (l *ledger) letGo() {
+	first := l.kept[0]
+	l.wholeBytes -= first.size
+	first.drop()
+	l.kept[0] = nil
+	l.kept = l.kept[1:]
+	for len(l.whole) > 0 && l.whole[0].size == 0 {
+		l.whole[0] = nil
+		l.whole = l.whole[1:]
+	}
 }
 
 func (l *ledger) take(sequence int64, batch *Batch) {
@@ -200,8 +298,8 @@ func (l *ledger) mapRange(sequence, ordinal, count int64) {
 // pass says that an event of kept came again. They come in stream order.
 func (l *ledger) pass(ordinal int64) {
 	for index := l.passed; index < len(l.kept); index++ {
-		if batch := l.kept[index]; batch.first <= ordinal && ordinal <= batch.LastSequence() {
-			l.passed, l.passedEvents = index, int(ordinal+1-batch.first)
+		if each := l.kept[index]; each.first <= ordinal && ordinal <= each.last() {
+			l.passed, l.passedEvents = index, int(ordinal+1-each.first)
 			return
 		}
 	}
@@ -211,14 +309,17 @@ func (l *ledger) pass(ordinal int64) {
 func (l *ledger) insert(batch *Batch) {
 	if cut := l.passedEvents; cut > 0 {
 		around := l.kept[l.passed]
-		if cut < around.Len() {
-			l.kept[l.passed] = around.part(0, cut)
-			l.kept = slices.Insert(l.kept, l.passed+1, around.part(cut, around.Len()))
+		if cut < around.count {
+			l.reduce(around)
+			l.kept = slices.Insert(l.kept, l.passed+1, around.split(cut))
 		}
 		l.passed++
 	}
-	l.kept = slices.Insert(l.kept, l.passed, batch)
-	l.passedEvents = batch.Len()
+	// A part of a message holds all of its memory.
+	added := keep(batch)
+	added.reduce()
+	l.kept = slices.Insert(l.kept, l.passed, added)
+	l.passedEvents = added.count
 }
 
 // settle lets go of what is acked up to the first event that is not, and says how many of the first batch left are
@@ -226,25 +327,28 @@ func (l *ledger) insert(batch *Batch) {
 // them.
 func (l *ledger) settle(acked int64) int {
 	for len(l.kept) > 0 {
-		batch := l.kept[0]
-		done := int(min(int64(batch.Len()), max(0, acked+1-batch.first)))
+		first := l.kept[0]
+		done := int(min(int64(first.count), max(0, acked+1-first.first)))
 		if l.expectsRepeats() && l.passed == 0 {
 			done = min(done, l.passedEvents)
 		}
-		if done < batch.Len() {
+		if done < first.count {
 			return done
 		}
-		l.kept[0] = nil
-		l.kept = l.kept[1:]
+		var last bson.Raw
+		if len(first.place.Position) == 0 {
+			last = first.token(first.count - 1)
+		}
+		l.letGo()
 		if l.passed > 0 {
 			l.passed--
 		} else {
 			l.passedEvents = 0
 		}
-		if len(batch.place.Position) > 0 {
-			l.ackedTo = batch.place
-		} else if token := batch.token(batch.Len() - 1); token != nil {
-			l.ackedTo = tokenPlace(token)
+		if len(first.place.Position) > 0 {
+			l.ackedTo = first.place
+		} else if last != nil {
+			l.ackedTo = tokenPlace(slices.Clone(last))
 		}
 	}
 	return 0

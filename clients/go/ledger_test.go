@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strconv"
 	"testing"
@@ -20,11 +21,16 @@ func events(t *testing.T, numbers ...int) *Batch {
 	return batch
 }
 
-func begun(durable bool) *ledger {
-	made := newLedger(durable)
+func begun(durable bool) *ledger { return begunWith(durable, 1<<40) }
+
+func begunWith(durable bool, wholeBytesMax int64) *ledger {
+	made := newLedger(durable, wholeBytesMax)
 	made.begin(at(0), 0)
 	return made
 }
+
+// keptWhole lets half of the random tests keep tokens only.
+func keptWhole(seed uint64) int64 { return int64(seed%2) << 40 }
 
 func arrive(t *testing.T, l *ledger, sequence int64, numbers ...int) (fresh []int) {
 	t.Helper()
@@ -148,7 +154,7 @@ func TestTheTimeOfATokenIsUnknownForWhatIsNotUnderstood(t *testing.T) {
 func TestRandomReconnectsGiveEveryEventOnceInOrder(t *testing.T) {
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 0))
-		l := begun(true)
+		l := begunWith(true, keptWhole(seed))
 		var seen []int
 		acked, begin := 0, 0
 		for len(seen) < 60 {
@@ -209,7 +215,7 @@ func TestAnEventAmongRepeatsThatWasNotThereBefore(t *testing.T) {
 func TestRandomReconnectsUnderAGrowingFilterLoseNothing(t *testing.T) {
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 1))
-		l := begun(true)
+		l := begunWith(true, keptWhole(seed))
 		shown := make(map[int]bool)
 		var received []int
 		acked, begin := 0, 0
@@ -274,4 +280,50 @@ func TestProgressPastAllRepeatsEndsTheWaitForThem(t *testing.T) {
 	l.progress(at(5))
 	same(t, l.expectsRepeats(), false)
 	same(t, l.latest, at(5))
+}
+
+func TestWhatIsUnackedTakesNoMoreMemoryThanItsTokensAndABound(t *testing.T) {
+	const size = 1 << 20
+	l := begunWith(true, 3*size)
+	before := heap()
+	for number := 1; number <= 100; number++ {
+		batch, err := bsonBatch(documents(size, number), 1, at(number), batchTime)
+		same(t, err, nil)
+		_, err = l.arrive(int64(number), batch)
+		same(t, err, nil)
+	}
+	if held := heap() - before; held > 6*size {
+		t.Errorf("%d bytes held", held)
+	}
+	l.begin(at(7), 7)
+	var coming []int
+	for number := 8; number <= 102; number++ {
+		coming = append(coming, number)
+	}
+	same(t, arrive(t, l, 1, coming...), []int{101, 102})
+}
+
+func heap() int64 {
+	var stats runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&stats)
+	return int64(stats.HeapAlloc)
+}
+
+func TestWhatWasAckedMakesRoomForWholeBatches(t *testing.T) {
+	size := events(t, 1).size()
+	l := begunWith(true, 2*size)
+	for number := 1; number <= 100; number++ {
+		arrive(t, l, int64(number), number)
+		if number%5 == 0 {
+			l.ackedSequence(int64(number))
+		}
+		same(t, l.wholeBytes, size*int64(min(2, number%5)))
+		if len(l.whole) > 2 {
+			t.Fatalf("%d are whole", len(l.whole))
+		}
+	}
+	arrive(t, l, 101, 101)
+	l.forget()
+	same(t, l.wholeBytes, 0)
 }

@@ -3,6 +3,11 @@ package feedmux
 import (
 	"context"
 	"crypto/tls"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,6 +28,8 @@ import (
 
 const (
 	routeKey = "x-feedmux-route"
+	// A unary call that has waited for so long in vain takes its connection for dead.
+	deadAfter = 5 * time.Second
 	// wireBytesMax is more than any message that a session may ask for.
 	wireBytesMax = 72 << 20
 )
@@ -41,6 +48,8 @@ type link struct {
 	// left take none, and still have some.
 	left   map[*connection]bool
 	closed bool
+	// running are the sessions.
+	running map[*runner]bool
 }
 
 // connection is a gRPC connection and the number of calls on it.
@@ -54,12 +63,16 @@ func newLink(target string, options *Options) (*link, error) {
 	if options.TLS != nil {
 		transport = credentials.NewTLS(withProtocol(options.TLS))
 	}
+	apiKey, err := cleanToken(options.APIKey)
+	if options.APIKey != "" && err != nil {
+		return nil, fmt.Errorf("feedmux: the APIKey cannot be sent: %w", err)
+	}
 	dial := func() (*grpc.ClientConn, error) {
 		return grpc.NewClient(target, append([]grpc.DialOption{
 			grpc.WithTransportCredentials(transport),
 			grpc.WithUserAgent("feedmux-go/" + Version),
 			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(wireBytesMax), grpc.MaxCallSendMsgSize(wireBytesMax)),
-			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
 			grpc.WithConnectParams(grpc.ConnectParams{
 				Backoff: grpcbackoff.Config{
 					BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 5 * time.Second,
@@ -73,9 +86,22 @@ func newLink(target string, options *Options) (*link, error) {
 		return nil, err
 	}
 	return &link{
-		dial: dial, apiKey: options.APIKey, token: options.Token,
-		current: &connection{conn: conn}, left: map[*connection]bool{},
+		dial: dial, apiKey: apiKey, token: options.Token,
+		current: &connection{conn: conn}, left: map[*connection]bool{}, running: map[*runner]bool{},
 	}, nil
+}
+
+// cleanToken is an API key or token as it is sent: without the white space around it, as a key read from a file ends with a
+// newline. The error does not quote it.
+func cleanToken(text string) (string, error) {
+	token := strings.Trim(text, " \t\r\n")
+	if token == "" {
+		return "", errors.New("it is empty")
+	}
+	if strings.ContainsFunc(token, func(r rune) bool { return r < '!' || r > '~' }) {
+		return "", errors.New("it has characters other than visible ASCII")
+	}
+	return token, nil
 }
 
 func withProtocol(config *tls.Config) *tls.Config {
@@ -119,14 +145,40 @@ func (l *link) leave(c *connection) {
 	}
 }
 
-func (l *link) close() error {
+// join makes a session one of those that are closed with the client; false where that is closed.
+func (l *link) join(r *runner) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if !l.closed {
+		l.running[r] = true
+	}
+	return !l.closed
+}
+
+func (l *link) quit(r *runner) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.running, r)
+}
+
+// close closes the sessions, each within its CloseTimeout, then the connections.
+func (l *link) close() error {
+	l.mu.Lock()
 	l.closed = true
+	running := slices.Collect(maps.Keys(l.running))
+	l.mu.Unlock()
+	failures := make([]error, len(running), len(running)+1)
+	var all sync.WaitGroup
+	for index, each := range running {
+		all.Go(func() { failures[index] = each.closeForClient() })
+	}
+	all.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for c := range l.left {
 		_ = c.conn.Close()
 	}
-	return l.current.conn.Close()
+	return errors.Join(append(failures, l.current.conn.Close())...)
 }
 
 func (l *link) isClosed() bool {
@@ -139,7 +191,12 @@ func (l *link) isClosed() bool {
 func (l *link) Invoke(ctx context.Context, method string, request, answer any, options ...grpc.CallOption) error {
 	c := l.begin()
 	defer l.end(c)
-	return c.conn.Invoke(ctx, method, request, answer, options...)
+	began := time.Now()
+	err := c.conn.Invoke(ctx, method, request, answer, options...)
+	if status.Code(err) == codes.DeadlineExceeded && time.Since(began) >= deadAfter {
+		l.leave(c)
+	}
+	return err
 }
 
 // NewStream is for streams that other code than subscribe opens: there is none.
@@ -153,9 +210,9 @@ func (l *link) NewStream(
 func (l *link) context(ctx context.Context) (context.Context, error) {
 	bearer := l.apiKey
 	if l.token != nil {
-		token, err := l.token(ctx)
+		token, err := l.freshToken(ctx)
 		if err != nil {
-			return nil, unavailable(err, "no token: %v", err)
+			return nil, unavailable(err, "the token function failed: %v", err)
 		}
 		bearer = token
 	}
@@ -163,6 +220,28 @@ func (l *link) context(ctx context.Context) (context.Context, error) {
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+bearer)
 	}
 	return ctx, nil
+}
+
+// freshToken asks for a token, and waits no longer than the context lasts, also for a function that does not look at it.
+func (l *link) freshToken(ctx context.Context) (string, error) {
+	type answer struct {
+		token string
+		err   error
+	}
+	given := make(chan answer, 1)
+	go func() {
+		token, err := l.token(ctx)
+		if err == nil {
+			token, err = cleanToken(token)
+		}
+		given <- answer{token, err}
+	}()
+	select {
+	case got := <-given:
+		return got.token, got.err
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
 }
 
 var subscribeDesc = &feedmuxpb.ChangeFeed_ServiceDesc.Streams[0]

@@ -9,7 +9,7 @@ import (
 	"github.com/feedmux/feedmux/clients/go/feedmuxpb"
 )
 
-// Notice is what a session has to say besides events: one of Draining, Rewound, HistoryAtRisk, Gap, Degraded and
+// Notice is what a session has to say besides events: one of Draining, Rewound, Skipped, HistoryAtRisk, Gap, Degraded and
 // Disconnected, or of kinds to come.
 type Notice interface {
 	fmt.Stringer
@@ -27,6 +27,14 @@ type Draining struct {
 // Rewound says that the session begins behind events that were delivered before; they come again.
 type Rewound struct {
 	BeginsAt, HadReached bson.Timestamp
+}
+
+// Skipped says that another session, or a seek, moved the stored position on while this session was away: what lies between
+// is not handed out here.
+type Skipped struct {
+	HadReached, BeginsAt bson.Timestamp
+	// HadReachedPosition and BeginsAtPosition are the same places as positions.
+	HadReachedPosition, BeginsAtPosition []byte
 }
 
 // HistoryAtRisk says how long the position stays in MongoDB's oplog at its present rate.
@@ -55,6 +63,7 @@ type Disconnected struct {
 
 func (Draining) notice()      {}
 func (Rewound) notice()       {}
+func (Skipped) notice()       {}
 func (HistoryAtRisk) notice() {}
 func (Gap) notice()           {}
 func (Degraded) notice()      {}
@@ -67,6 +76,11 @@ func (n Draining) String() string {
 func (n Rewound) String() string {
 	return fmt.Sprintf("the session begins at %s, behind %s, which it had reached",
 		timeText(n.BeginsAt), timeText(n.HadReached))
+}
+
+func (n Skipped) String() string {
+	return fmt.Sprintf("another session or a seek moved the stored position from %s to %s: what lies between is not handed "+
+		"out here", timeText(n.HadReached), timeText(n.BeginsAt))
 }
 
 func (n HistoryAtRisk) String() string {
@@ -97,6 +111,11 @@ func noticeOf(message *feedmuxpb.Notice) Notice {
 		return Draining{kind.Draining.GetDeadline().AsDuration(), kind.Draining.GetPosition()}
 	case *feedmuxpb.Notice_Rewound_:
 		return Rewound{timestamp(kind.Rewound.GetFrom()), timestamp(kind.Rewound.GetTo())}
+	case *feedmuxpb.Notice_Skipped_:
+		skipped := kind.Skipped
+		return Skipped{
+			timestamp(skipped.GetFrom()), timestamp(skipped.GetTo()), skipped.GetFromPosition(), skipped.GetToPosition(),
+		}
 	case *feedmuxpb.Notice_HistoryAtRisk_:
 		return HistoryAtRisk{kind.HistoryAtRisk.GetRemaining().AsDuration()}
 	case *feedmuxpb.Notice_Gap_:

@@ -15,10 +15,11 @@ import (
 
 // Options configure a Client. The zero value is a connection in plain text without credentials.
 type Options struct {
-	// APIKey is sent as a bearer token with every call. A JWT that does not change is given here too.
+	// APIKey is sent as a bearer token with every call, without white space around it. A JWT that does not change is
+	// given here too.
 	APIKey string
-	// Token, in place of APIKey, is asked before every call, so that a token may expire. Its failure counts as one of
-	// the network: sessions try again.
+	// Token, in place of APIKey, is asked before every call, so that a token may expire; several goroutines may ask at
+	// a time. Its failure counts as one of the network: sessions try again.
 	Token func(context.Context) (string, error)
 	// TLS secures the connection; &tls.Config{} trusts the system's roots. Nil is plain text.
 	TLS *tls.Config
@@ -26,7 +27,7 @@ type Options struct {
 	Source string
 	// CallTimeout bounds a unary call whose context has no deadline. By default 30 s.
 	CallTimeout time.Duration
-	// Session holds defaults for the sessions of this client.
+	// Session holds defaults for the sessions of this client; not Takeover, which is for one Open.
 	Session SessionOptions
 	// Logger hears of reconnects, and of notices for which there is no OnNotice. By default slog.Default().
 	Logger *slog.Logger
@@ -34,7 +35,8 @@ type Options struct {
 	DialOptions []grpc.DialOption
 }
 
-// SessionOptions say how a session behaves. A zero field is the client's default, and then the package's.
+// SessionOptions say how a session behaves. A zero field is the client's default, and then the package's. A negative
+// duration is the explicit none where its field says so.
 //
 // The window bounds what waits in the client, in events and bytes: larger smooths, smaller saves memory. It is refilled
 // when a quarter of it has been taken.
@@ -54,14 +56,16 @@ type SessionOptions struct {
 	// Heartbeat is how often an idle server says something: 1 s to 60 s, by default 10 s. After three silent intervals
 	// the client reconnects.
 	Heartbeat time.Duration
-	// AckInterval is how late acks are sent at most, by default 100 ms. Longer means fewer messages and more repeats
-	// after a crash.
+	// AckInterval is how late acks are sent at most, by default 100 ms; negative: at once. Longer means fewer messages
+	// and more repeats after a crash.
 	AckInterval time.Duration
-	// OpenTimeout is how long Open keeps trying while the server cannot be reached, by default 30 s.
+	// OpenTimeout is how long Open keeps trying until the server has opened the session, by default 30 s; negative: as
+	// long as its context lasts.
 	OpenTimeout time.Duration
-	// ReconnectTimeout is how long a session that was open keeps trying to reconnect. By default as long as it takes.
+	// ReconnectTimeout is how long a session that was open keeps trying to reconnect. By default, and where it is
+	// negative, as long as it takes.
 	ReconnectTimeout time.Duration
-	// CloseTimeout is how long Close waits until the acks are confirmed, by default 5 s.
+	// CloseTimeout is how long Close waits until the acks are confirmed, by default 5 s; negative: not at all.
 	CloseTimeout time.Duration
 	// BackoffFirst and BackoffMost, by default 200 ms and 10 s: delays between attempts are random between 0 and a bound
 	// that doubles from the first to the second.
@@ -75,7 +79,7 @@ type Format int
 
 const (
 	// FormatBSON is the bytes that MongoDB sent: the fast path.
-	FormatBSON Format = iota
+	FormatBSON Format = iota + 1
 	// FormatExtendedJSONRelaxed is MongoDB's relaxed extended JSON.
 	FormatExtendedJSONRelaxed
 	// FormatExtendedJSONCanonical is MongoDB's canonical extended JSON.
@@ -98,6 +102,7 @@ var packageDefaults = SessionOptions{
 	CloseTimeout:    5 * time.Second,
 	BackoffFirst:    200 * time.Millisecond,
 	BackoffMost:     10 * time.Second,
+	Format:          FormatBSON,
 }
 
 // over fills the zero fields of o from other options.
@@ -105,7 +110,6 @@ func (o SessionOptions) over(other SessionOptions) SessionOptions {
 	if o.OnNotice == nil {
 		o.OnNotice = other.OnNotice
 	}
-	o.Takeover = cmp.Or(o.Takeover, other.Takeover)
 	o.WindowEvents = cmp.Or(o.WindowEvents, other.WindowEvents)
 	o.WindowBytes = cmp.Or(o.WindowBytes, other.WindowBytes)
 	o.MessageBytesMax = cmp.Or(o.MessageBytesMax, other.MessageBytesMax)

@@ -68,5 +68,12 @@ func (b *backoff) next(atLeast time.Duration) time.Duration {
 	return delay
 }
 
+// lived says that a stream has ended; one that held for longer than the largest bound was good.
+func (b *backoff) lived(duration time.Duration) {
+	if duration > b.most {
+		b.reset()
+	}
+}
+
 // reset says that the connection holds: begin small again.
 func (b *backoff) reset() { b.bound = b.first }

@@ -99,4 +99,8 @@ func TestBackoffDoublesUpToABoundAndAddsWhatTheServerAsks(t *testing.T) {
 	same(t, b.next(10*time.Second).Seconds(), 12.5)
 	b.reset()
 	same(t, b.next(0).Seconds(), 0.5)
+	b.lived(5 * time.Second)
+	same(t, b.next(0).Seconds(), 1)
+	b.lived(6 * time.Second)
+	same(t, b.next(0).Seconds(), 0.5)
 }

@@ -41,6 +41,8 @@ type runner struct {
 	lastErr *Error
 
 	everOpened bool
+	// openedAt is when the present stream was opened.
+	openedAt   time.Time
 	route      string
 	limitBytes int
 	// openAcked is what was acked when the present stream was asked for.
@@ -71,6 +73,10 @@ func open(ctx context.Context, client *Client, what opening, options *SessionOpt
 		done:       make(chan struct{}),
 		limitBytes: chosen.MessageBytesMax,
 	}
+	if !client.link.join(session.runner) {
+		cancel()
+		return nil, clientClosed()
+	}
 	go session.runner.run(running)
 	select {
 	case err := <-session.runner.opened:
@@ -90,12 +96,16 @@ func open(ctx context.Context, client *Client, what opening, options *SessionOpt
 
 func (r *runner) run(ctx context.Context) {
 	defer close(r.done)
+	defer r.link.quit(r)
 	defer r.cancel()
 	var ended error
 	if err := r.keepOpen(ctx); err != nil {
 		ended = err
 	}
 	r.desk.mu.Lock()
+	if ended == nil && r.desk.closedFor != nil {
+		ended = r.desk.closedFor
+	}
 	r.desk.end(ended)
 	r.desk.mu.Unlock()
 	if !r.everOpened {
@@ -108,10 +118,14 @@ func (r *runner) run(ctx context.Context) {
 
 // keepOpen returns nil when the session was closed.
 func (r *runner) keepOpen(ctx context.Context) *Error {
-	giveUpAt := time.Now().Add(r.options.OpenTimeout)
+	patience := r.options.OpenTimeout
+	giveUpAt := deadline(patience)
 	for {
-		// Who gives up opening is told what was wrong before, not that the last attempt was cancelled.
-		if failed := r.oneStream(ctx); ctx.Err() == nil || r.everOpened || r.lastErr == nil {
+		tooLong := late("the server has not opened the session", patience)
+		failed := r.oneStream(ctx, giveUpAt, tooLong)
+		// Who gives up opening learns what was wrong before, not that the last attempt was cut off.
+		cutOff := failed == tooLong || ctx.Err() != nil && !r.everOpened
+		if !cutOff || r.lastErr == nil {
 			r.lastErr = failed
 		}
 		r.desk.mu.Lock()
@@ -122,14 +136,13 @@ func (r *runner) keepOpen(ctx context.Context) *Error {
 			return nil
 		}
 		if wasLive {
-			giveUpAt = time.Time{}
-			if r.options.ReconnectTimeout != 0 {
-				giveUpAt = time.Now().Add(r.options.ReconnectTimeout)
-			}
+			r.backoff.lived(time.Since(r.openedAt))
+			patience = r.options.ReconnectTimeout
+			giveUpAt = deadline(patience)
 		}
 		step := nextStep(r.lastErr, wasLive && r.link.token != nil)
 		delay := r.backoff.next(r.lastErr.RetryAfter)
-		tooLate := !giveUpAt.IsZero() && time.Now().Add(delay).After(giveUpAt)
+		tooLate := !giveUpAt.IsZero() && !time.Now().Add(delay).Before(giveUpAt)
 		if step == giveUp || tooLate || r.link.isClosed() {
 			return r.located(r.lastErr)
 		}
@@ -152,6 +165,44 @@ func (r *runner) keepOpen(ctx context.Context) *Error {
 	}
 }
 
+// deadline is so long from now; the zero time where there is no bound.
+func deadline(patience time.Duration) time.Time {
+	if patience <= 0 {
+		return time.Time{}
+	}
+	return time.Now().Add(patience)
+}
+
+// closeForClient closes the session because its client is: then the user, who did not close it, gets an error.
+func (r *runner) closeForClient() error {
+	r.desk.mu.Lock()
+	if !r.desk.closing {
+		r.desk.closedFor = clientClosed()
+		r.desk.close()
+	}
+	r.desk.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), r.options.CloseTimeout)
+	defer cancel()
+	return r.finish(ctx)
+}
+
+// finish waits for the end of a session that is closing, and abandons it where the context is done before.
+func (r *runner) finish(ctx context.Context) error {
+	select {
+	case <-r.done:
+	case <-ctx.Done():
+		r.cancel()
+		<-r.done
+	}
+	d := r.desk
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.durable && d.acked > d.acks.settled {
+		return fmt.Errorf("%w: %w", ErrAcksUnconfirmed, r.lastErr)
+	}
+	return nil
+}
+
 // pause waits, unless the session is closed meanwhile: nothing else rings the bell for work while there is no stream.
 func (r *runner) pause(ctx context.Context, delay time.Duration, closed <-chan struct{}) {
 	timer := time.NewTimer(delay)
@@ -163,10 +214,20 @@ func (r *runner) pause(ctx context.Context, delay time.Duration, closed <-chan s
 	}
 }
 
-// oneStream opens a stream and reads it to its end; the error is why it ended.
-func (r *runner) oneStream(ctx context.Context) *Error {
+// oneStream opens a stream and reads it to its end; the error is why it ended: tooLong where it was not open at giveUpAt.
+func (r *runner) oneStream(ctx context.Context, giveUpAt time.Time, tooLong *Error) *Error {
 	streamCtx, cut := context.WithCancelCause(ctx)
 	defer cut(nil)
+	if !giveUpAt.IsZero() {
+		timer := time.AfterFunc(time.Until(giveUpAt), func() {
+			r.desk.mu.Lock()
+			defer r.desk.mu.Unlock()
+			if !r.desk.live {
+				cut(tooLong)
+			}
+		})
+		defer timer.Stop()
+	}
 	r.desk.mu.Lock()
 	closing := r.desk.closing
 	r.desk.cut = cut
@@ -273,6 +334,7 @@ func (r *runner) onOpened(first *opened) error {
 		d.acks.step = max(1, first.unackedEvents/2)
 	}
 	d.live = true
+	r.openedAt = time.Now()
 	// What was acked or taken while there was no stream did not wake anyone.
 	d.acks.atOnce = true
 	d.work.ring()

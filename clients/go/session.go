@@ -2,7 +2,6 @@ package feedmux
 
 import (
 	"context"
-	"fmt"
 	"iter"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -28,7 +27,7 @@ type Session struct {
 //		session.Ack(event)
 //	}
 //
-// It ends without an error after Close, and otherwise with the first error of Next. A loop that was left can be entered
+// It ends without an error after Close of the session, and otherwise with the first error of Next. A loop that was left can be entered
 // again and goes on where it was.
 func (s *Session) Events(ctx context.Context) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
@@ -180,22 +179,11 @@ func (s *Session) Close() error {
 
 // CloseContext is Close with a context in place of CloseTimeout. With a cancelled one it abandons the session at once.
 func (s *Session) CloseContext(ctx context.Context) error {
-	d := s.desk
-	d.mu.Lock()
-	d.close()
-	d.mu.Unlock()
-	select {
-	case <-s.runner.done:
-	case <-ctx.Done():
-		s.runner.cancel()
-		<-s.runner.done
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.durable && d.acked > d.acks.settled {
-		return fmt.Errorf("%w: %w", ErrAcksUnconfirmed, s.runner.lastErr)
-	}
-	return nil
+	s.desk.mu.Lock()
+	s.desk.closedFor = nil
+	s.desk.close()
+	s.desk.mu.Unlock()
+	return s.runner.finish(ctx)
 }
 
 // Progress is the last place up to which everything has been handed out, or where the session began. It moves on
@@ -224,7 +212,7 @@ func (s *Session) Committed() []byte {
 	return s.desk.committed
 }
 
-// Closed says whether the session was closed, or has handed out everything before the error that ended it.
+// Closed says whether the session or its client was closed, or has handed out everything before the error that ended it.
 func (s *Session) Closed() bool {
 	d := s.desk
 	d.mu.Lock()

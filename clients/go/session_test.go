@@ -399,13 +399,113 @@ func TestOpenTellsWhyItWaitedInVain(t *testing.T) {
 }
 
 func TestAClosedClientEndsItsSessions(t *testing.T) {
-	client := connect(t, serve(t, nil, play(openedAt(0, nil))), nil)
+	server := serve(t, nil, play(openedAt(0, nil), batchOf(1, 1, 2)))
+	client := connect(t, server, nil)
 	session, err := client.Subscription("s").Open(limited(t), nil)
 	same(t, err, nil)
-	same(t, client.Close(), nil)
-	if _, err := session.Next(limited(t)); err == nil || errors.Is(err, context.DeadlineExceeded) {
+	same(t, take(t, session, 1), []int{1})
+	session.AckAll()
+	waited := make(chan error)
+	go func() {
+		_, _ = session.NextBatch(limited(t))
+		for _, err := range session.Events(limited(t)) {
+			waited <- err
+		}
+	}()
+	if err := client.Close(); !errors.Is(err, ErrAcksUnconfirmed) && err != nil {
 		t.Fatal(err)
 	}
+	var failed *Error
+	if err := <-waited; !errors.As(err, &failed) || failed.Code != codes.Canceled || !errors.Is(err, ErrClientClosed) {
+		t.Fatal(err)
+	}
+	same(t, server.calls[0].acked(), 1)
+	same(t, server.calls[0].closed(), true)
+	same(t, session.Closed(), true)
+	_ = session.Close()
+	if _, err := session.Next(limited(t)); err != ErrClosed {
+		t.Fatal(err)
+	}
+	if _, err := client.Subscription("s").Open(limited(t), nil); !errors.Is(err, ErrClientClosed) {
+		t.Fatal(err)
+	}
+	if _, err := client.Subscription("s").Get(limited(t)); !errors.Is(err, ErrClientClosed) {
+		t.Fatal(err)
+	}
+}
+
+func TestAClosedClientEndsWhatIsBeingOpened(t *testing.T) {
+	server := serve(t, nil, func(c *scriptedCall) error { return c.untilClosed() })
+	client := connect(t, server, nil)
+	opened := make(chan error)
+	go func() {
+		_, err := client.Subscription("s").Open(limited(t), nil)
+		opened <- err
+	}()
+	server.call(t, 0)
+	same(t, client.Close(), nil)
+	if err := <-opened; !errors.Is(err, ErrClientClosed) {
+		t.Fatal(err)
+	}
+}
+
+func TestTheTimeoutOfOpenEndsAnAttemptUnderWay(t *testing.T) {
+	server := serve(t, nil, func(c *scriptedCall) error { return c.untilClosed() })
+	options := &SessionOptions{OpenTimeout: 50 * time.Millisecond, Heartbeat: time.Minute}
+	_, err := connect(t, server, nil).Subscription("s").Open(limited(t), options)
+	var failed *Error
+	if !errors.As(err, &failed) || failed.Code != codes.DeadlineExceeded || !errors.Is(err, ErrUnavailable) {
+		t.Fatal(err)
+	}
+	asked := make(chan struct{})
+	token := func(context.Context) (string, error) {
+		<-asked
+		return "token", nil
+	}
+	_, err = connect(t, server, &Options{Token: token}).Subscription("s").Open(limited(t), options)
+	if !errors.Is(err, ErrUnavailable) {
+		t.Fatal(err)
+	}
+	close(asked)
+}
+
+func TestWhatAnotherSessionHasAckedIsSaidToBeSkipped(t *testing.T) {
+	skipped := noticed(&pb.Notice{Kind: &pb.Notice_Skipped_{Skipped: &pb.Notice_Skipped{
+		From: clusterTime(2), To: clusterTime(5), FromPosition: position(2), ToPosition: position(5),
+	}}})
+	var heard []Notice
+	session := subscribe(t, serve(t, nil, play(openedAt(5, nil), skipped, batchOf(1, 6))),
+		&SessionOptions{OnNotice: func(n Notice) { heard = append(heard, n) }})
+	same(t, take(t, session, 1), []int{6})
+	same(t, heard, []Notice{Skipped{at(2).ClusterTime, at(5).ClusterTime, position(2), position(5)}})
+}
+
+func TestNextInsideOnNoticeTakesAnEvent(t *testing.T) {
+	gap := noticed(&pb.Notice{Kind: &pb.Notice_Gap_{Gap: &pb.Notice_Gap{From: clusterTime(1), To: clusterTime(2)}}})
+	var session *Session
+	var inside []int
+	session = subscribe(t, serve(t, nil, play(openedAt(0, nil), batchOf(1, 1), gap, batchOf(2, 2, 3), batchOf(4, 4))),
+		&SessionOptions{OnNotice: func(Notice) { inside = append(inside, take(t, session, 1)...) }})
+	same(t, take(t, session, 3), []int{1, 3, 4})
+	same(t, inside, []int{2})
+}
+
+func TestABatchWithinTheLoopOverEventsIsNotHandedOutTwice(t *testing.T) {
+	session := subscribe(t, serve(t, nil, play(openedAt(0, nil), batchOf(1, 1, 2, 3, 4), batchOf(5, 5))), nil)
+	var seen []int
+	for event, err := range session.Events(limited(t)) {
+		same(t, err, nil)
+		seen = append(seen, number(t, event))
+		if event.Sequence() == 2 {
+			rest, err := session.NextBatch(limited(t))
+			same(t, err, nil)
+			seen = append(seen, -number(t, rest.Event(0)), -number(t, rest.Event(1)))
+		}
+		if event.Sequence() == 5 {
+			break
+		}
+	}
+	same(t, seen, []int{1, 2, -3, -4, 5})
 }
 
 func TestGoroutinesShareTheEvents(t *testing.T) {
@@ -469,9 +569,29 @@ func TestAnEventOfAnotherSessionPanics(t *testing.T) {
 func TestWrongOptionsAreRefusedAtOnce(t *testing.T) {
 	for _, options := range []SessionOptions{
 		{WindowEvents: -1}, {WindowBytes: 1 << 41}, {MessageBytesMax: 1000}, {Heartbeat: time.Millisecond}, {Format: 9},
+		{Takeover: true},
 	} {
 		if _, err := NewClient("localhost:1", &Options{Session: options}); err == nil {
 			t.Errorf("%+v", options)
 		}
 	}
+}
+
+func TestExplicitValuesOverrideTheClientsDefaults(t *testing.T) {
+	defaults := SessionOptions{
+		AckInterval: time.Hour, ReconnectTimeout: time.Second, OpenTimeout: time.Second, CloseTimeout: time.Second,
+		Format: FormatExtendedJSONRelaxed,
+	}
+	chosen := SessionOptions{AckInterval: -1, ReconnectTimeout: -1, OpenTimeout: -1, CloseTimeout: -1, Format: FormatBSON}
+	got := chosen.over(defaults.over(packageDefaults))
+	same(t, []time.Duration{got.AckInterval, got.ReconnectTimeout, got.OpenTimeout, got.CloseTimeout}, []time.Duration{-1, -1, -1, -1})
+	same(t, got.Format, FormatBSON)
+	same(t, deadline(got.OpenTimeout).IsZero(), true)
+	same(t, SessionOptions{}.over(packageDefaults).Format, FormatBSON)
+
+	server := serve(t, nil, play(openedAt(0, nil), batchOf(1, 1)))
+	session := subscribe(t, server, &SessionOptions{AckInterval: -1})
+	take(t, session, 1)
+	session.AckAll()
+	same(t, server.call(t, 0).untilAcked(1), nil)
 }

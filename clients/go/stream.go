@@ -12,13 +12,11 @@ import (
 	"github.com/feedmux/feedmux/clients/go/feedmuxpb"
 )
 
-const silentIntervals = 3
-
 // stream runs one Subscribe call: this goroutine reads, another writes acks and credit, a timer watches for silence.
 func (r *runner) stream(ctx context.Context, cut context.CancelCauseFunc) *Error {
 	connection := r.link.begin()
 	defer r.link.end(connection)
-	watch := newWatchdog(silentIntervals*r.options.Heartbeat, func(silent error) {
+	watch := newWatchdog(r.options.Heartbeat, func(silent error) {
 		r.link.leave(connection)
 		cut(silent)
 	})
@@ -52,7 +50,7 @@ func (r *runner) stream(ctx context.Context, cut context.CancelCauseFunc) *Error
 			return asError(err)
 		}
 		if first, ok := said.(*opened); ok && first.heartbeat > 0 {
-			watch.allow(silentIntervals * first.heartbeat)
+			watch.allow(first.heartbeat)
 		}
 	}
 }
@@ -130,17 +128,14 @@ func asError(err error) *Error {
 // watchdog cuts a call when nothing was heard for too long.
 type watchdog struct {
 	mu      sync.Mutex
-	silence time.Duration
-	heard   time.Time
-	due     time.Time
+	silence silence
 	timer   *time.Timer
 	cut     context.CancelCauseFunc
 }
 
-func newWatchdog(silence time.Duration, cut context.CancelCauseFunc) *watchdog {
-	now := time.Now()
-	w := &watchdog{silence: silence, heard: now, due: now.Add(silence), cut: cut}
-	w.timer = time.AfterFunc(silence, w.check)
+func newWatchdog(interval time.Duration, cut context.CancelCauseFunc) *watchdog {
+	w := &watchdog{silence: silence{interval: interval, ticked: time.Now()}, cut: cut}
+	w.timer = time.AfterFunc(w.silence.ticking(), w.tick)
 	return w
 }
 
@@ -149,34 +144,23 @@ func (w *watchdog) stop() { w.timer.Stop() }
 func (w *watchdog) hear() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.heard = time.Now()
+	w.silence.hear()
 }
 
-// allow sets the silence that is allowed from now on.
-func (w *watchdog) allow(silence time.Duration) {
+// allow sets how often the server speaks at least, from now on.
+func (w *watchdog) allow(interval time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.silence = silence
-	w.wait(time.Now(), silence)
+	w.silence.allow(interval)
+	w.timer.Reset(w.silence.ticking())
 }
 
-func (w *watchdog) check() {
+func (w *watchdog) tick() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	now := time.Now()
-	interval := w.silence / silentIntervals
-	switch until := w.heard.Add(w.silence); {
-	case now.Before(until):
-		w.wait(now, until.Sub(now))
-	case now.Sub(w.due) > interval:
-		// This process was stopped, not the server: what arrived meanwhile has not been read yet.
-		w.wait(now, interval)
-	default:
-		w.cut(unavailable(nil, "nothing heard for %v", w.silence))
+	if w.silence.tick(time.Now()) {
+		w.cut(unavailable(nil, "nothing heard for %v", w.silence.most()))
+		return
 	}
-}
-
-func (w *watchdog) wait(now time.Time, delay time.Duration) {
-	w.due = now.Add(delay)
-	w.timer.Reset(delay)
+	w.timer.Reset(w.silence.ticking())
 }

@@ -16,7 +16,7 @@ func sized(count, size, last int) *Batch {
 		offsets[index] = (size - last) * index / (count - 1)
 	}
 	offsets[count] = size
-	return &Batch{data: make([]byte, size), offsets: offsets}
+	return &Batch{data: make([]byte, size), offsets: offsets, format: FormatBSON}
 }
 
 func opened100() *creditWindow {

@@ -80,6 +80,8 @@ func (r *runner) do(name string, line []byte) (any, error) {
 		return with(line, r.state)
 	case "close":
 		return with(line, r.close)
+	case "close_client":
+		return with(line, r.closeClient)
 	case "cancel":
 		return with(line, r.cancel)
 	case "reset":

@@ -38,7 +38,7 @@ type seat struct {
 type newCommand struct {
 	Target   string    `json:"target"`
 	APIKey   string    `json:"api_key"`
-	Tokens   []string  `json:"tokens"`
+	Tokens   []*string `json:"tokens"`
 	TLS      *tlsFiles `json:"tls"`
 	Source   string    `json:"source"`
 	TimeoutS float64   `json:"timeout_s"`
@@ -126,8 +126,8 @@ func (r *runner) new(command newCommand) (any, error) {
 	return nothing{}, nil
 }
 
-// inTurn gives one token after the other, the last again and again.
-func inTurn(tokens []string) func(context.Context) (string, error) {
+// inTurn gives one token after the other, the last again and again, and fails for a nil.
+func inTurn(tokens []*string) func(context.Context) (string, error) {
 	var mu sync.Mutex
 	return func(context.Context) (string, error) {
 		mu.Lock()
@@ -136,7 +136,10 @@ func inTurn(tokens []string) func(context.Context) (string, error) {
 		if len(tokens) > 1 {
 			tokens = tokens[1:]
 		}
-		return token, nil
+		if token == nil {
+			return "", errors.New("no token now")
+		}
+		return *token, nil
 	}
 }
 
@@ -357,6 +360,16 @@ func (r *runner) close(command closeCommand) (any, error) {
 	return nothing{}, nil
 }
 
+func (r *runner) closeClient(nothing) (any, error) {
+	r.mu.Lock()
+	client := r.client
+	r.mu.Unlock()
+	if err := client.Close(); err != nil && !errors.Is(err, feedmux.ErrAcksUnconfirmed) {
+		return nil, err
+	}
+	return nothing{}, nil
+}
+
 func (r *runner) cancel(command sessionCommand) (any, error) {
 	r.mu.Lock()
 	one := r.seats[command.Session]
@@ -380,7 +393,8 @@ func (r *runner) reset(nothing) (any, error) {
 	}
 	client := r.client
 	r.client = nil
-	return nothing{}, client.Close()
+	_ = client.Close()
+	return nothing{}, nil
 }
 
 // leave abandons a session, or the attempt to open one.

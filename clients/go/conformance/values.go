@@ -40,6 +40,11 @@ func describeNotice(told feedmux.Notice) *notice {
 		return &notice{"draining", fields{"deadline_s": told.Deadline.Seconds(), "position": orEmpty(told.Position)}}
 	case feedmux.Rewound:
 		return &notice{"rewound", fields{"from": pair(told.BeginsAt), "to": pair(told.HadReached)}}
+	case feedmux.Skipped:
+		return &notice{"skipped", fields{
+			"from": pair(told.HadReached), "to": pair(told.BeginsAt),
+			"from_position": told.HadReachedPosition, "to_position": told.BeginsAtPosition,
+		}}
 	case feedmux.HistoryAtRisk:
 		return &notice{"history_at_risk", fields{"remaining_s": told.Remaining.Seconds()}}
 	case feedmux.Gap:
