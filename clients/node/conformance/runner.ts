@@ -37,7 +37,7 @@ interface Commands {
   new: {
     target: string;
     api_key?: string | null;
-    tokens?: string[] | null;
+    tokens?: (string | null)[] | null;
     tls?: {
       root?: string | null;
       certificate?: string | null;
@@ -75,7 +75,7 @@ const commands: Record<string, (message: never) => Promise<Json>> = {
     const left = [...(tokens ?? [])];
     client = new feedmux.Client(target, {
       apiKey: api_key ?? undefined,
-      token: left.length > 0 ? () => (left.length > 1 ? left.shift() : left[0]) ?? "" : undefined,
+      token: left.length > 0 ? () => present(left.length > 1 ? left.shift() : left[0]) : undefined,
       tls: tls
         ? { ca: pem(tls.root), cert: pem(tls.certificate), key: pem(tls.key), serverName: tls.server_name ?? undefined }
         : undefined,
@@ -178,8 +178,20 @@ const commands: Record<string, (message: never) => Promise<Json>> = {
     return Promise.resolve({});
   },
 
+  close_client: async () => {
+    await client?.close();
+    return {};
+  },
+
   reset,
 };
+
+function present(token: string | null | undefined): string {
+  if (token == null) {
+    throw new Error("no token now");
+  }
+  return token;
+}
 
 async function reset(): Promise<Json> {
   for (const seat of seats.values()) {
@@ -282,6 +294,14 @@ function noticeJson(notice: feedmux.Notice): Json {
       };
     case "rewound":
       return { kind: "rewound", from: timeJson(notice.beginsAt), to: timeJson(notice.hadReached) };
+    case "skipped":
+      return {
+        kind: "skipped",
+        from: timeJson(notice.hadReached),
+        to: timeJson(notice.beginsAt),
+        from_position: notice.hadReachedPosition.toString("base64"),
+        to_position: notice.beginsAtPosition.toString("base64"),
+      };
     case "historyAtRisk":
       return { kind: "history_at_risk", remaining_s: notice.remainingMs / 1000 };
     case "gap":

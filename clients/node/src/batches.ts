@@ -177,7 +177,10 @@ export class JsonBatch<T extends Document = Document> extends Batch<T> {
   decode(index: number): T {
     // By way of BSON, so that a value looks the same whatever the format it came in.
     const text = withExactNumbers(this.#text(index));
-    const wrapped = parsed(() => EJSON.parse(text, { relaxed: false }) as Document);
+    let wrapped = parsed(() => EJSON.parse(text, { relaxed: false }) as Document);
+    if (/"\$date"\s*:\s*\{\s*"\$numberLong"\s*:\s*"-?\d{16}/.test(text)) {
+      wrapped = withFarDates(wrapped) as Document;
+    }
     return deserialize(serialize(wrapped), this.options) as T;
   }
 
@@ -228,6 +231,26 @@ function withExactNumbers(text: string): string {
     }
     return /\d{16}/.test(token) ? `{"$numberLong":"${token}"}` : token;
   });
+}
+
+/** A date that JavaScript cannot hold. BSON of it is one too, where that of an invalid Date would be 1970. */
+class FarDate extends Date {
+  override getTime(): number {
+    return 2 ** 62;
+  }
+}
+
+function withFarDates(value: unknown): unknown {
+  if (value instanceof Date) {
+    return Number.isNaN(value.getTime()) ? new FarDate() : value;
+  }
+  if (Array.isArray(value)) {
+    return value.map(withFarDates);
+  }
+  if (value === null || typeof value !== "object" || "_bsontype" in value) {
+    return value;
+  }
+  return Object.fromEntries(Object.entries(value).map(([name, inner]) => [name, withFarDates(inner)]));
 }
 
 function split(raw: Buffer, count: number): Int32Array {

@@ -25,7 +25,7 @@ import {
   Subscriptions,
   UpdateSubscriptionRequestSchema,
 } from "./gen/feedmux/v1/subscriptions_pb.js";
-import { type CallOptions, Link, type Tls, type Token } from "./link.js";
+import { type CallOptions, clientClosed, Link, type Tls } from "./link.js";
 import { sessionOptions, type SomeSessionOptions } from "./options.js";
 import {
   explanation,
@@ -38,11 +38,12 @@ import {
 } from "./requests.js";
 import type { Opening, Runner } from "./runner.js";
 import { closeRunner, type OnNotice, Session } from "./session.js";
+import { cleanToken, type Token } from "./token.js";
 
 /** What a client is made with. */
 export interface ClientOptions {
   readonly apiKey?: string | undefined;
-  /** A JWT, or a function that gives a fresh one; instead of `apiKey`. */
+  /** A JWT, or a function that gives a fresh one and is asked again where it fails; instead of `apiKey`. */
   readonly token?: Token | undefined;
   /** Name of the MongoDB deployment in the server's configuration. Default `main`. */
   readonly source?: string | undefined;
@@ -79,6 +80,7 @@ interface Shared {
   readonly source: string;
   readonly session: SomeSessionOptions | undefined;
   readonly runners: Set<Runner>;
+  isClosed: boolean;
 }
 
 /** A connection to feedmux. Nothing connects before the first call. */
@@ -92,15 +94,21 @@ export class Client implements AsyncDisposable {
       throw new TypeError("give apiKey or token, not both");
     }
     const secure = tls === true ? {} : tls === false ? undefined : tls;
+    if ((secure?.cert === undefined) !== (secure?.key === undefined)) {
+      throw new TypeError("mutual TLS needs both: cert and key");
+    }
+    const given = apiKey ?? token;
+    const clean = given === undefined || typeof given === "function" ? given : cleanToken(given);
     sessionOptions(options.session);
     this.#shared = {
       link: new Link(
-        { address: target, token: apiKey ?? token, tls: secure, channelOptions: options.channelOptions ?? {} },
+        { address: target, token: clean, tls: secure, channelOptions: options.channelOptions ?? {} },
         options.timeoutMs ?? 30_000,
       ),
       source: options.source ?? "main",
       session: options.session,
       runners: new Set(),
+      isClosed: false,
     };
   }
 
@@ -128,11 +136,14 @@ export class Client implements AsyncDisposable {
     } while (pageToken !== "");
   }
 
-  /** Closes the open sessions, with their acks, then the connection. */
+  /**
+   * Closes the open sessions, with their acks, then the connection. Whoever waits in one of these sessions, or asks it for
+   * more, gets SessionClosedError.
+   */
   async close(): Promise<void> {
-    const { session, runners, link } = this.#shared;
-    const { closeTimeoutMs } = sessionOptions(session);
-    await Promise.all([...runners].map((runner) => closeRunner(runner, closeTimeoutMs)));
+    const { runners, link } = this.#shared;
+    this.#shared.isClosed = true;
+    await Promise.all([...runners].map((runner) => closeRunner(runner, runner.closeTimeoutMs, clientClosed())));
     link.close();
   }
 
@@ -277,9 +288,12 @@ export class InlineFeed {
 }
 
 async function openSession<T extends Document>(
-  { link, session, runners }: Shared,
+  { link, session, runners, isClosed }: Shared,
   opening: Opening,
   { onNotice, signal, ...options }: OpenOptions,
 ): Promise<Session<T>> {
+  if (isClosed) {
+    throw clientClosed();
+  }
   return await Session.open<T>(link, opening, sessionOptions(options, session), onNotice, signal, runners);
 }

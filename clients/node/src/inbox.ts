@@ -16,6 +16,10 @@ export class Inbox {
     return this.#ended;
   }
 
+  get isEmpty(): boolean {
+    return this.#items.length === 0;
+  }
+
   put(item: Item): void {
     this.#items.push(item);
     this.#wake();

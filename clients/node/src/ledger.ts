@@ -3,7 +3,8 @@
  *
  * The client numbers events with ordinals that never restart; the server's delivery sequences restart with every stream.
  * The ledger maps one to the other by ranges, keeps the unacked batches of a durable subscription, and after a reconnect
- * recognises them by their `_id` when they come again. Pure; `runner` owns one and feeds it in the order of arrival.
+ * recognises them by their `_id` when they come again. Of more than `wholeBytesMax` bytes it keeps only those.
+ * Pure; `runner` owns one and feeds it in the order of arrival.
  *
  * Invariant: `kept` begins with the first event in stream order that is not acked, and holds all received after it, in
  * stream order. That is the order of ordinals, unless events came among repeats that had not been there before: the filter
@@ -14,12 +15,78 @@ import type { Timestamp } from "bson";
 
 import type { Batch } from "./batches.js";
 import { ProtocolError } from "./errors.js";
-import { isEarlier, NOWHERE, type Place, tokenPlace, tokenTime } from "./places.js";
+import { isEarlier, NOWHERE, Place, tokenPlace, tokenTime } from "./places.js";
 
 interface Range {
   readonly sequence: number;
   readonly ordinal: number;
   count: number;
+}
+
+/** A batch that is not acked to its end: whole, because that costs nothing, or reduced to its resume tokens. */
+class Kept {
+  readonly firstSequence: number;
+  length: number;
+  place: Place;
+  /** Of the events; 0 when reduced. */
+  sizeBytes: number;
+  #batch: Batch | undefined;
+  #tokens: Buffer = Buffer.alloc(0);
+  /** Token i ends at `ends[i]`. */
+  #ends: number[] = [];
+
+  constructor(firstSequence: number, length: number, place: Place, batch?: Batch) {
+    this.firstSequence = firstSequence;
+    this.length = length;
+    this.place = place;
+    this.sizeBytes = batch?.sizeBytes ?? 0;
+    this.#batch = batch;
+  }
+
+  static whole(batch: Batch): Kept {
+    return new Kept(batch.firstSequence, batch.length, batch.place, batch);
+  }
+
+  get lastSequence(): number {
+    return this.firstSequence + this.length - 1;
+  }
+
+  /** As `Batch.eventKey`. */
+  eventKey(index: number): Buffer {
+    return this.#batch?.eventKey(index) ?? this.#tokens.subarray(this.#ends[index - 1] ?? 0, this.#ends[index]);
+  }
+
+  /** Lets go of everything but the tokens. */
+  reduce(): void {
+    const batch = this.#batch;
+    if (batch === undefined) {
+      return;
+    }
+    const tokens = Array.from({ length: this.length }, (_, index) => batch.eventKey(index));
+    this.#tokens = Buffer.concat(tokens);
+    let end = 0;
+    this.#ends = tokens.map((token) => (end += token.length));
+    this.drop();
+  }
+
+  /** It is not kept any longer. */
+  drop(): void {
+    this.#batch = undefined;
+    this.sizeBytes = 0;
+  }
+
+  /** Keeps the first `at` events and returns the rest. Only of a reduced one. */
+  split(at: number): Kept {
+    const cut = this.#ends[at - 1] ?? 0;
+    const rest = new Kept(this.firstSequence + at, this.length - at, this.place);
+    rest.#tokens = this.#tokens.subarray(cut);
+    rest.#ends = this.#ends.slice(at).map((end) => end - cut);
+    this.length = at;
+    this.place = NOWHERE;
+    this.#tokens = this.#tokens.subarray(0, cut);
+    this.#ends = this.#ends.slice(0, at);
+    return rest;
+  }
 }
 
 /**
@@ -33,7 +100,11 @@ export class Ledger {
   #ackedSequence = 0;
   #floor = 0;
   #ranges: Range[] = [];
-  #kept: Batch[] = [];
+  #kept: Kept[] = [];
+  readonly #wholeBytesMax: number;
+  #wholeBytes = 0;
+  /** Those of `kept` that are whole, the oldest first, and dropped ones among them. */
+  #whole: Kept[] = [];
   readonly #repeats = new Map<string, number>();
   #repeatsUntil: Timestamp | undefined;
   /** While repeats are expected: the stream has come past so many batches of `kept`, and events of the next one. */
@@ -42,8 +113,14 @@ export class Ledger {
   #ackedPlace = NOWHERE;
   #latest = NOWHERE;
 
-  constructor(durable: boolean) {
+  constructor(durable: boolean, wholeBytesMax: number) {
     this.#durable = durable;
+    this.#wholeBytesMax = wholeBytesMax;
+  }
+
+  /** Bytes of the unacked events that are kept whole. */
+  get wholeBytes(): number {
+    return this.#wholeBytes;
   }
 
   /** The highest ordinal given out. */
@@ -69,13 +146,15 @@ export class Ledger {
     }
     const settled = this.#settle(done);
     const key = settled > 0 ? this.#kept[0]?.eventKey(settled - 1) : undefined;
-    return key !== undefined && key.length > 0 ? tokenPlace(key) : this.#ackedPlace;
+    return key !== undefined && key.length > 0 ? tokenPlace(Buffer.from(key)) : this.#ackedPlace;
   }
 
   /** The stored position was moved on purpose: what is unacked has lost its meaning, and may come again. */
   forget(): void {
     this.#floor = this.#received;
     this.#kept = [];
+    this.#whole = [];
+    this.#wholeBytes = 0;
     this.#repeats.clear();
     this.#ackedPlace = this.#latest = NOWHERE;
   }
@@ -119,7 +198,7 @@ export class Ledger {
     if (!this.expectsRepeats()) {
       this.#take(sequence, batch);
       if (this.#durable) {
-        this.#kept.push(batch);
+        this.#keep(batch);
       }
       this.#latest = batch.place;
       return [batch];
@@ -159,6 +238,31 @@ export class Ledger {
       this.#ranges.shift();
     }
     return this.#ackedSequence;
+  }
+
+  #keep(batch: Batch): void {
+    const kept = Kept.whole(batch);
+    this.#kept.push(kept);
+    this.#whole.push(kept);
+    this.#wholeBytes += kept.sizeBytes;
+    while (this.#wholeBytes > this.#wholeBytesMax) {
+      this.#reduce(this.#whole.shift());
+    }
+  }
+
+  #reduce(kept: Kept | undefined): void {
+    this.#wholeBytes -= kept?.sizeBytes ?? 0;
+    kept?.reduce();
+  }
+
+  /** Keeps the first of `kept` no longer. */
+  #letGo(): void {
+    const kept = this.#kept.shift();
+    this.#wholeBytes -= kept?.sizeBytes ?? 0;
+    kept?.drop();
+    while (this.#whole[0]?.sizeBytes === 0) {
+      this.#whole.shift();
+    }
   }
 
   #take(sequence: number, batch: Batch): void {
@@ -229,12 +333,16 @@ export class Ledger {
     const cut = this.#passedEvents;
     if (around !== undefined && cut > 0) {
       if (cut < around.length) {
-        this.#kept.splice(this.#passed, 1, around.part(0, cut), around.part(cut, around.length));
+        this.#reduce(around);
+        this.#kept.splice(this.#passed + 1, 0, around.split(cut));
       }
       this.#passed++;
     }
-    this.#kept.splice(this.#passed, 0, batch);
-    this.#passedEvents = batch.length;
+    // A part of a message holds all of its memory.
+    const kept = Kept.whole(batch);
+    kept.reduce();
+    this.#kept.splice(this.#passed, 0, kept);
+    this.#passedEvents = kept.length;
   }
 
   /**
@@ -250,19 +358,17 @@ export class Ledger {
       if (done < batch.length) {
         return done;
       }
-      this.#kept.shift();
+      const key = batch.place.position.length > 0 ? undefined : batch.eventKey(batch.length - 1);
+      this.#letGo();
       if (this.#passed > 0) {
         this.#passed--;
       } else {
         this.#passedEvents = 0;
       }
-      if (batch.place.position.length > 0) {
+      if (key === undefined) {
         this.#ackedPlace = batch.place;
-        continue;
-      }
-      const key = batch.eventKey(batch.length - 1);
-      if (key.length > 0) {
-        this.#ackedPlace = tokenPlace(key);
+      } else if (key.length > 0) {
+        this.#ackedPlace = tokenPlace(Buffer.from(key));
       }
     }
     return 0;

@@ -10,18 +10,20 @@ import {
   credentials,
   type ChannelCredentials,
   Metadata,
+  status as Status,
 } from "@grpc/grpc-js";
 
-import { type FeedmuxError, SessionClosedError, UnavailableError } from "./errors.js";
+import { SessionClosedError, UnavailableError } from "./errors.js";
 import { ChangeFeed } from "./gen/feedmux/v1/change_feed_pb.js";
 import { errorFromStatus } from "./status.js";
 import { type Call } from "./stream.js";
+import { freshToken, type Token } from "./token.js";
 import { VERSION } from "./version.js";
 
 const CHANNEL_OPTIONS: ChannelOptions = {
   "grpc.max_receive_message_length": 72 * 1024 * 1024,
   "grpc.max_send_message_length": 72 * 1024 * 1024,
-  "grpc.keepalive_time_ms": 30_000,
+  "grpc.keepalive_time_ms": 20_000,
   "grpc.keepalive_timeout_ms": 10_000,
   "grpc.initial_reconnect_backoff_ms": 100,
   "grpc.max_reconnect_backoff_ms": 5_000,
@@ -32,9 +34,8 @@ const CHANNEL_OPTIONS: ChannelOptions = {
 };
 const SUBSCRIBE = pathOf(ChangeFeed.method.subscribe);
 const ROUTE_KEY = "x-feedmux-route";
-
-/** A token, or a function that gives a fresh one; it is asked at each call. */
-export type Token = string | (() => string | Promise<string>);
+/** A unary call that has waited for so long in vain takes its connection for dead. */
+const DEAD_AFTER_MS = 5_000;
 
 /** TLS, in PEM. No `ca` is the system's roots; `cert` and `key` together are mutual TLS. */
 export interface Tls {
@@ -65,7 +66,7 @@ export interface CallOptions {
 class Connection {
   readonly client: GrpcClient;
   #calls = 0;
-  #isLeft = false;
+  #onUnused: (() => void) | undefined;
 
   constructor(client: GrpcClient) {
     this.client = client;
@@ -81,14 +82,15 @@ class Connection {
   }
 
   /** There will be no new calls: it closes with the last of those that it has. */
-  leave(): void {
-    this.#isLeft = true;
+  leave(onUnused: () => void): void {
+    this.#onUnused = onUnused;
     this.#closeIfUnused();
   }
 
   #closeIfUnused(): void {
-    if (this.#isLeft && this.#calls === 0) {
+    if (this.#onUnused !== undefined && this.#calls === 0) {
       this.client.close();
+      this.#onUnused();
     }
   }
 }
@@ -99,6 +101,8 @@ export class Link {
   readonly #timeoutMs: number;
   /** Takes new calls. */
   #current: Connection | undefined;
+  /** Takes none, and may still have some. */
+  readonly #left = new Set<Connection>();
   readonly #connectionOf = new WeakMap<Call, Connection>();
   #closed = false;
 
@@ -131,9 +135,8 @@ export class Link {
    */
   leave(call: Call): void {
     const connection = this.#connectionOf.get(call);
-    if (connection !== undefined && connection === this.#current) {
-      this.#current = undefined;
-      connection.leave();
+    if (connection !== undefined) {
+      this.#leave(connection);
     }
   }
 
@@ -145,8 +148,9 @@ export class Link {
   ): Promise<MessageShape<O>> {
     const deadline = Date.now() + timeoutMs;
     signal?.throwIfAborted();
-    const metadata = await this.#metadata("");
+    const metadata = await within(timeoutMs, this.#metadata(""));
     signal?.throwIfAborted();
+    const beganMs = performance.now();
     return await new Promise((resolve, reject) => {
       const connection = this.#connection();
       const call = connection.client.makeUnaryRequest(
@@ -157,6 +161,9 @@ export class Link {
         metadata,
         { deadline },
         (error, answer) => {
+          if (error?.code === Status.DEADLINE_EXCEEDED && performance.now() - beganMs >= DEAD_AFTER_MS) {
+            this.#leave(connection);
+          }
           connection.end();
           signal?.removeEventListener("abort", cancel);
           if (signal?.aborted === true) {
@@ -179,12 +186,22 @@ export class Link {
   /** Ends the connection; calls that still run lose it, later ones are refused. */
   close(): void {
     this.#closed = true;
-    this.#current?.client.close();
+    for (const connection of [this.#current, ...this.#left]) {
+      connection?.client.close();
+    }
+  }
+
+  #leave(connection: Connection): void {
+    if (connection === this.#current) {
+      this.#current = undefined;
+      this.#left.add(connection);
+      connection.leave(() => this.#left.delete(connection));
+    }
   }
 
   #connection(): Connection {
     if (this.#closed) {
-      throw new SessionClosedError("the client is closed");
+      throw clientClosed();
     }
     const { address, tls, channelOptions } = this.#target;
     const options = {
@@ -202,7 +219,7 @@ export class Link {
     const metadata = new Metadata();
     const { token } = this.#target;
     if (token !== undefined) {
-      metadata.set("authorization", `Bearer ${typeof token === "string" ? token : await fresh(token)}`);
+      metadata.set("authorization", `Bearer ${typeof token === "string" ? token : await freshToken(token)}`);
     }
     if (route !== "") {
       metadata.set(ROUTE_KEY, route);
@@ -211,15 +228,23 @@ export class Link {
   }
 }
 
-/** A token that cannot be had now may be had later. */
-async function fresh(token: () => string | Promise<string>): Promise<string> {
+export function clientClosed(): SessionClosedError {
+  return new SessionClosedError("the client was closed");
+}
+
+/** Rejects where a token takes longer than the call may. */
+async function within<T>(timeoutMs: number, work: Promise<T>): Promise<T> {
+  let timer: NodeJS.Timeout | undefined;
+  const late = new Promise<never>((_, reject) => {
+    timer = setTimeout(() => {
+      const message = `the token function has not returned within ${String(timeoutMs / 1000)} s`;
+      reject(new UnavailableError(message, { status: "DEADLINE_EXCEEDED" }));
+    }, timeoutMs);
+  });
   try {
-    return await token();
-  } catch (error) {
-    const unavailable: FeedmuxError = new UnavailableError("the function that gives the token failed", {
-      cause: error,
-    });
-    throw unavailable;
+    return await Promise.race([work, late]);
+  } finally {
+    clearTimeout(timer);
   }
 }
 

@@ -18,6 +18,18 @@ export interface Rewound {
   readonly hadReached: Timestamp;
 }
 
+/**
+ * Another session, or a seek, moved the stored position on while this session was away: what lies between is not handed out
+ * here. The same places as positions too.
+ */
+export interface Skipped {
+  readonly kind: "skipped";
+  readonly hadReached: Timestamp;
+  readonly beginsAt: Timestamp;
+  readonly hadReachedPosition: Buffer;
+  readonly beginsAtPosition: Buffer;
+}
+
 /** The position stays in MongoDB's oplog for `remainingMs` more at its present rate. */
 export interface HistoryAtRisk {
   readonly kind: "historyAtRisk";
@@ -47,4 +59,4 @@ export interface Disconnected {
 }
 
 /** Told apart by `kind`. */
-export type Notice = Draining | Rewound | HistoryAtRisk | Gap | Degraded | Disconnected;
+export type Notice = Draining | Rewound | Skipped | HistoryAtRisk | Gap | Degraded | Disconnected;

@@ -20,7 +20,7 @@ export interface SessionOptions {
   readonly heartbeatMs: number;
   /** Acks are sent at most this late; longer means fewer messages and more repeats after a crash. Default 100. */
   readonly ackIntervalMs: number;
-  /** How long `open()` keeps trying while the server cannot be reached. Default 30 s. */
+  /** How long `open()` keeps trying until the server has opened the session. Default 30 s. */
   readonly openTimeoutMs: number;
   /** How long a session that was open keeps trying to reconnect; by default as long as it takes. */
   readonly reconnectTimeoutMs: number;
@@ -58,7 +58,7 @@ const DEFAULTS: SessionOptions = {
 };
 
 /** What a timer of JavaScript can wait at most. */
-const LONGEST_TIMER_MS = 2 ** 31 - 1;
+export const LONGEST_TIMER_MS = 2 ** 31 - 1;
 
 /** The first of `chosen` that says something decides, then the defaults. Throws RangeError. */
 export function sessionOptions(...chosen: readonly (SomeSessionOptions | undefined)[]): SessionOptions {

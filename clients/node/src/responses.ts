@@ -221,6 +221,16 @@ function noticeValue({ kind }: NoticeMessage): Notice | undefined {
     }
     case "rewound":
       return { kind: "rewound", beginsAt: timestamp(kind.value.from), hadReached: timestamp(kind.value.to) };
+    case "skipped": {
+      const { from, to, fromPosition, toPosition } = kind.value;
+      return {
+        kind: "skipped",
+        hadReached: timestamp(from),
+        beginsAt: timestamp(to),
+        hadReachedPosition: Buffer.from(fromPosition),
+        beginsAtPosition: Buffer.from(toPosition),
+      };
+    }
     case "historyAtRisk": {
       const { remaining } = kind.value;
       return { kind: "historyAtRisk", remainingMs: remaining ? milliseconds(remaining) : 0 };

@@ -14,7 +14,7 @@ import { Inbox } from "./inbox.js";
 import { Ledger } from "./ledger.js";
 import type { Link } from "./link.js";
 import type { Notice, Rewound } from "./notices.js";
-import type { SessionOptions } from "./options.js";
+import { LONGEST_TIMER_MS, type SessionOptions } from "./options.js";
 import { isEarlier, NOWHERE, type Place } from "./places.js";
 import { Backoff, nextStep } from "./recovery.js";
 import * as requests from "./requests.js";
@@ -84,7 +84,7 @@ export class Runner {
     this.#opening = opening;
     this.#options = options;
     this.#durable = "subscription" in opening;
-    this.#ledger = new Ledger(this.#durable);
+    this.#ledger = new Ledger(this.#durable, options.windowBytes);
     this.#window = new CreditWindow(options.windowEvents, options.windowBytes);
     this.#reader = new Reader(options.format !== "bson", options.bson);
     this.#backoff = new Backoff(options.backoffFirstMs, options.backoffMostMs, Math.random);
@@ -92,6 +92,11 @@ export class Runner {
     this.opened = this.#opened.promise;
     this.opened.catch(() => undefined); // Whoever opens hears of it; after a cancel nobody does.
     this.done = this.#run();
+  }
+
+  /** How long a close may take. */
+  get closeTimeoutMs(): number {
+    return this.#options.closeTimeoutMs;
   }
 
   /** Whether `close` or `cancel` was called. */
@@ -125,14 +130,14 @@ export class Runner {
 
   /**
    * Hands out nothing more, sends the acks and asks the server to confirm them and end the stream. Where there is no
-   * stream, one more is tried at once if acks are unconfirmed.
+   * stream, one more is tried at once if acks are unconfirmed. Whoever waits gets `reason`, or a quiet end.
    */
-  close(): void {
+  close(reason?: Error): void {
     if (this.#closing) {
       return;
     }
     this.#closing = true;
-    this.inbox.end(undefined);
+    this.inbox.end(reason);
     this.#endPause();
     if (this.#live) {
       this.#sayClose();
@@ -160,20 +165,27 @@ export class Runner {
     this.#live = false;
     error = this.#cancelled ? this.#cancelled.reason : error;
     this.inbox.end(error);
-    this.#opened.reject(error ?? new UnavailableError("closed while connecting"));
+    this.#opened.reject(error ?? this.inbox.ended?.error ?? new UnavailableError("closed while connecting"));
   }
 
   async #keepOpen(): Promise<void> {
-    let giveUpMs = now() + this.#options.openTimeoutMs;
+    let patienceMs = this.#options.openTimeoutMs;
+    let giveUpMs = now() + patienceMs;
+    let last: FeedmuxError | undefined;
     for (;;) {
-      const error = await this.#stream();
+      const text = `the server has not opened the session within ${String(patienceMs / 1000)} s`;
+      const late = new UnavailableError(text, { status: "DEADLINE_EXCEEDED" });
+      const ended = await this.#stream(giveUpMs, late);
+      const error = ended === late && last !== undefined ? last : ended;
+      last = error;
       if (this.isClosing()) {
         return;
       }
       const wasLive = this.#live;
       if (wasLive) {
         this.#live = false;
-        giveUpMs = now() + this.#options.reconnectTimeoutMs;
+        patienceMs = this.#options.reconnectTimeoutMs;
+        giveUpMs = now() + patienceMs;
         if (now() - this.#openedMs > this.#options.backoffMostMs) {
           this.#backoff.reset();
         }
@@ -183,7 +195,7 @@ export class Runner {
         this.#forget();
       }
       const delayMs = this.#backoff.nextMs(error.retryAfterMs);
-      if (step === "raise" || now() + delayMs > giveUpMs) {
+      if (step === "raise" || now() + delayMs >= giveUpMs) {
         throw this.#located(error);
       }
       if (this.#everOpened) {
@@ -206,10 +218,11 @@ export class Runner {
     });
   }
 
-  /** One stream from its beginning to its end, which is an error in any case. */
-  async #stream(): Promise<FeedmuxError> {
+  /** One stream from its beginning to its end, which is an error in any case: `late` where it is not open at `giveUpMs`. */
+  async #stream(giveUpMs: number, late: FeedmuxError): Promise<FeedmuxError> {
     let isOver = false;
     let call: Call | undefined;
+    let timer: NodeJS.Timeout | undefined;
     this.#reader.reset();
     const ended = await new Promise<FeedmuxError>((resolve) => {
       const end = (error: FeedmuxError = new UnavailableError("the server ended the stream")): void => {
@@ -224,6 +237,13 @@ export class Runner {
         }
       };
       this.#interrupt = end;
+      if (giveUpMs - now() <= LONGEST_TIMER_MS) {
+        timer = setTimeout(() => {
+          if (!this.#live) {
+            end(late);
+          }
+        }, giveUpMs - now());
+      }
       this.#watchdog.start(this.#options.heartbeatMs, (silentMs) => {
         if (call !== undefined) {
           this.#link.leave(call);
@@ -246,6 +266,7 @@ export class Runner {
         },
       );
     });
+    clearTimeout(timer);
     this.#call = undefined;
     this.#watchdog.stop();
     this.#stopAckTimer();

@@ -3,6 +3,7 @@
 import type { Document, Timestamp } from "bson";
 
 import { type Batch, ChangeEvent } from "./batches.js";
+import { SessionClosedError } from "./errors.js";
 import type { Inbox, Item } from "./inbox.js";
 import type { Link } from "./link.js";
 import type { Notice } from "./notices.js";
@@ -48,6 +49,7 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
   #looks = 0;
   #turnMs = 0;
   #overdue = false;
+  #isClosedByUser = false;
 
   private constructor(runner: Runner, options: SessionOptions, onNotice: OnNotice | undefined) {
     this.#runner = runner;
@@ -186,9 +188,10 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
     return this.#runner.epoch;
   }
 
-  /** Whether the session was closed or has ended by an error. */
+  /** Whether the session or its client was closed, or everything before the error that ended it has been handed out. */
   get closed(): boolean {
-    return this.#runner.isClosing() || this.#inbox.ended !== undefined;
+    const isDone = this.#inbox.ended !== undefined && this.#inbox.isEmpty && this.#index >= (this.#batch?.length ?? 0);
+    return this.#runner.isClosing() || isDone;
   }
 
   /**
@@ -197,6 +200,7 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
    */
   async close({ timeoutMs = this.#options.closeTimeoutMs }: { readonly timeoutMs?: number } = {}): Promise<void> {
     abandoned.unregister(this);
+    this.#isClosedByUser = true;
     await closeRunner(this.#runner, timeoutMs);
   }
 
@@ -220,12 +224,16 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
     return undefined;
   }
 
-  /** Whether the session was closed. Throws the reason for which it was cancelled. */
+  /** Whether the session was closed. Throws the reason for which it was cancelled, or that its client was closed. */
   #isOver(): boolean {
-    if (this.#runner.isClosing() && this.#inbox.ended?.error) {
-      throw this.#inbox.ended.error;
+    if (!this.#runner.isClosing()) {
+      return false;
     }
-    return this.#runner.isClosing();
+    const error = this.#inbox.ended?.error;
+    if (error !== undefined && !(this.#isClosedByUser && error instanceof SessionClosedError)) {
+      throw error;
+    }
+    return true;
   }
 
   /** An event of the current batch. */
@@ -310,8 +318,8 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
 }
 
 /** @internal Asks a session to end, and ends it if that takes longer. */
-export async function closeRunner(runner: Runner, timeoutMs: number): Promise<void> {
-  runner.close();
+export async function closeRunner(runner: Runner, timeoutMs: number, reason?: Error): Promise<void> {
+  runner.close(reason);
   let timer: NodeJS.Timeout | undefined;
   const late = new Promise<void>((resolve) => {
     timer = setTimeout(resolve, timeoutMs);

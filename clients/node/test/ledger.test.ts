@@ -26,10 +26,15 @@ function numbers(batches: Batch[]): unknown[] {
   return batches.flatMap((batch) => batch.documents().map((document) => document["n"] as unknown));
 }
 
-function begun(durable = true): Ledger {
-  const ledger = new Ledger(durable);
+function begun(durable = true, wholeBytesMax = 2 ** 40): Ledger {
+  const ledger = new Ledger(durable, wholeBytesMax);
   ledger.begin(at(0), 0);
   return ledger;
+}
+
+/** Half of the random tests keep tokens only. */
+function keptWhole(seed: number): number {
+  return seed % 2 === 0 ? 0 : 2 ** 40;
 }
 
 test("numbers events from one", () => {
@@ -181,7 +186,7 @@ test("random reconnects under a growing filter lose nothing", () => {
   // Whatever was received and is not acked comes again when the next process begins where this one would.
   for (let seed = 0; seed < 200; seed++) {
     const random = randomNumbers(seed);
-    const ledger = begun();
+    const ledger = begun(true, keptWhole(seed));
     const shown = new Set<number>();
     const received: number[] = [];
     let acked = 0;
@@ -218,7 +223,7 @@ test("random reconnects give every event once, in order", () => {
   // could have been new events among what it had not repeated.
   for (let seed = 0; seed < 200; seed++) {
     const random = randomNumbers(seed);
-    const ledger = begun();
+    const ledger = begun(true, keptWhole(seed));
     const seen: unknown[] = [];
     let acked = 0;
     let begin = 0;
@@ -277,4 +282,51 @@ test("progress past all repeats ends the wait for them", () => {
   ledger.progress(at(5));
   assert.ok(!ledger.expectsRepeats(), "the stored position was moved forward meanwhile");
   assert.deepEqual(ledger.latest, at(5));
+});
+
+test("what is unacked is kept whole up to a bound, and recognised beyond it", () => {
+  const size = events(1).sizeBytes;
+  const ledger = begun(true, 3 * size);
+  for (let number = 1; number <= 200; number++) {
+    ledger.arrive(BigInt(number), events(number));
+    assert.ok(ledger.wholeBytes <= 3 * size);
+  }
+  ledger.begin(at(7), 7);
+  assert.deepEqual(
+    numbers(ledger.arrive(1n, events(...Array.from({ length: 195 }, (_, index) => 8 + index)))),
+    [201, 202],
+  );
+});
+
+test("the memory of a batch that is only recognised is given back", { timeout: 60_000 }, async () => {
+  const { gc } = globalThis;
+  assert.ok(gc, "run with --expose-gc");
+  const ledger = begun(true, 0);
+  let collected = 0;
+  const registry = new FinalizationRegistry(() => collected++);
+  for (let number = 1; number <= 20; number++) {
+    const raw = new Uint8Array(event(number));
+    registry.register(raw.buffer, undefined);
+    ledger.arrive(BigInt(number), new BsonBatch(Buffer.from(raw.buffer), 1, at(number), undefined, {}));
+  }
+  while (collected < 19) {
+    gc();
+    await new Promise((resolve) => setImmediate(resolve));
+  }
+  assert.equal(ledger.received, 20);
+});
+
+test("what was acked makes room for whole batches", () => {
+  const size = events(1).sizeBytes;
+  const ledger = begun(true, 2 * size);
+  for (let number = 1; number <= 100; number++) {
+    ledger.arrive(BigInt(number), events(number));
+    if (number % 5 === 0) {
+      ledger.ackedSequence(number);
+    }
+    assert.equal(ledger.wholeBytes, size * Math.min(2, number % 5));
+  }
+  ledger.arrive(101n, events(101));
+  ledger.forget();
+  assert.equal(ledger.wholeBytes, 0);
 });

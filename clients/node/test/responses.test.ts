@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { create, toBinary } from "@bufbuild/protobuf";
-import { type DeserializeOptions, Long, serialize } from "bson";
+import { deserialize, type DeserializeOptions, Long, serialize } from "bson";
 
 import { type Batch, BsonBatch, JsonBatch } from "../src/batches.js";
 import { ProtocolError } from "../src/errors.js";
@@ -152,6 +152,18 @@ test("notices of every kind, and of none", () => {
     remainingMs: 2500,
   });
   assert.equal(said({ case: undefined }), undefined);
+});
+
+test("dates in extended JSON are those of the same BSON, also where JavaScript cannot hold them", () => {
+  for (const milliseconds of ["253402300800000", "-62135596800001", "8640000000000001", "9223372036854775807"]) {
+    const text = `{"a":[{"at":{"$date":{"$numberLong":"${milliseconds}"}}}],"n":1}`;
+    const [document] = new JsonBatch([text], new Place(), undefined, {}).documents();
+    const bson = Buffer.from("11000000" + "09617400" + "0000000000000000" + "00", "hex");
+    bson.writeBigInt64LE(BigInt(milliseconds), 8);
+    const wanted = deserialize(bson)["at"] as Date;
+    const { at } = (document?.["a"] as { at: Date }[])[0] ?? {};
+    assert.equal(Number(at), Number(wanted), milliseconds);
+  }
 });
 
 test("relaxed extended JSON has whole numbers exactly, and fractions as they are", () => {

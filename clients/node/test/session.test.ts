@@ -574,10 +574,99 @@ test("a client that is closed closes its sessions, acks first", LIMIT, async () 
   const session = await open(client);
   await take(session, 2);
   session.ack();
+  const waiting = assert.rejects(session.next(), /the client was closed/);
   await client.close();
   assert.deepEqual((await server.call(0)).acks, [2]);
+  await waiting;
+  await assert.rejects(session.next(), feedmux.SessionClosedError);
+  await assert.rejects(async () => {
+    for await (const event of session) {
+      assert.fail(`event ${String(event.sequence)}`);
+    }
+  }, feedmux.SessionClosedError);
+  assert.equal(session.closed, true);
+  await session.close();
   assert.equal(await session.next(), undefined);
-  await assert.rejects(open(client), feedmux.SessionClosedError);
+  await assert.rejects(open(client), /the client was closed/);
+  await assert.rejects(client.subscription("s").get(), /the client was closed/);
+});
+
+test("a client that is closed ends what is being opened", LIMIT, async () => {
+  await using server = await ScriptedServer.start([play()]);
+  const client = new feedmux.Client(server.address, { session: QUICK });
+  const opening = assert.rejects(open(client), /the client was closed/);
+  await server.call(0);
+  await client.close();
+  await opening;
+});
+
+test("the time-out of opening ends an attempt under way, also while a token function waits", LIMIT, async () => {
+  const options = { openTimeoutMs: 50, heartbeatMs: 60_000 };
+  await serving([play()], async (client) => {
+    await assert.rejects(open(client, options), { name: "UnavailableError", status: "DEADLINE_EXCEEDED" });
+  });
+  const never = new Promise<string>(() => undefined);
+  await using client = new feedmux.Client("127.0.0.1:1", { token: () => never, timeoutMs: 50 });
+  await assert.rejects(open(client, options), { name: "UnavailableError" });
+  await assert.rejects(client.subscription("s").get(), /the token function has not returned/);
+});
+
+test("keys and tokens are sent without white space", LIMIT, async () => {
+  for (const options of [{ apiKey: " key\r\n" }, { token: () => "key\n" }]) {
+    await using server = await ScriptedServer.start([play(opened())]);
+    await using client = new feedmux.Client(server.address, { ...options, session: QUICK });
+    await open(client);
+    assert.equal(server.calls[0]?.metadata["authorization"], "Bearer key");
+  }
+});
+
+test("a key that cannot be sent is refused and not quoted", LIMIT, async () => {
+  for (const key of [" \n", "two words", "schlüssel"]) {
+    assert.throws(
+      () => new feedmux.Client("127.0.0.1:1", { apiKey: key }),
+      (error: unknown) => error instanceof TypeError && !/schl|words/.test(error.message),
+    );
+    await using client = new feedmux.Client("127.0.0.1:1", { token: () => key });
+    await assert.rejects(
+      client.subscription("s").get(),
+      (error: unknown) => error instanceof feedmux.UnavailableError && !/schl|words/.test(error.message),
+    );
+  }
+  for (const tls of [{ cert: "PEM" }, { key: "PEM" }]) {
+    assert.throws(() => new feedmux.Client("127.0.0.1:1", { tls }), /cert and key/);
+  }
+});
+
+test("a batch within the loop over events is not handed out twice", LIMIT, async () => {
+  await serving([play(opened(), batch(1, [1, 2, 3, 4]), batch(5, [5]))], async (client) => {
+    await using session = await open(client);
+    const seen: number[] = [];
+    for await (const event of session) {
+      seen.push(event.document.n);
+      if (event.sequence === 2) {
+        for await (const rest of session.batches()) {
+          seen.push(...rest.documents().map(({ n }) => -n));
+          break;
+        }
+      }
+      if (event.sequence === 5) {
+        break;
+      }
+    }
+    assert.deepEqual(seen, [1, 2, -3, -4, 5]);
+  });
+});
+
+test("a session is not closed before what came ahead of its end was handed out", LIMIT, async () => {
+  const busy = playThenEnd({ status: "FAILED_PRECONDITION", reason: "SUBSCRIPTION_BUSY" }, opened(), batch(1, [1, 2]));
+  await serving([busy], async (client) => {
+    await using session = await open(client);
+    await take(session, 1);
+    assert.equal(session.closed, false);
+    await take(session, 1);
+    await assert.rejects(session.next(), feedmux.SubscriptionBusyError);
+    assert.equal(session.closed, true);
+  });
 });
 
 test("a session dropped without close ends its call", LIMIT, async () => {
