@@ -32,6 +32,29 @@ public sealed interface Notice extends Item {
     }
 
     /**
+     * Another session or a seek moved the stored position forward, so events that this session has not been sent are not
+     * handed out here.
+     *
+     * @param hadReached how far this session had acked
+     * @param beginsAt where it begins now
+     * @param hadReachedPosition {@code hadReached}, for {@link Start#after}; {@link Position#NONE} where it is unknown
+     * @param beginsAtPosition {@code beginsAt}, for {@link Start#after}; {@link Position#NONE} where it is unknown
+     */
+    record Skipped(
+            BsonTimestamp hadReached, BsonTimestamp beginsAt, Position hadReachedPosition, Position beginsAtPosition)
+            implements Notice {
+        @Override
+        public String toString() {
+            return "another session or a seek moved the stored position from " + text(hadReached) + " to "
+                    + text(beginsAt) + ": what lies between is not handed out here";
+        }
+
+        private static String text(BsonTimestamp time) {
+            return "(" + Integer.toUnsignedLong(time.getTime()) + ", " + Integer.toUnsignedLong(time.getInc()) + ")";
+        }
+    }
+
+    /**
      * The position will leave MongoDB's oplog.
      *
      * @param remaining the time left at the oplog's present rate

@@ -157,6 +157,12 @@ final class Responses {
                 new Notice.Degraded(
                         notice.getDegraded().getDependency(),
                         notice.getDegraded().getAway());
+            case SKIPPED ->
+                new Notice.Skipped(
+                        Messages.timestamp(notice.getSkipped().getFrom()),
+                        Messages.timestamp(notice.getSkipped().getTo()),
+                        Position.of(notice.getSkipped().getFromPosition()),
+                        Position.of(notice.getSkipped().getToPosition()));
             case KIND_NOT_SET -> null;
         };
         return value == null ? null : new Response.Told(value);

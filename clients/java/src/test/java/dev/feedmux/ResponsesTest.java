@@ -104,6 +104,28 @@ final class ResponsesTest {
     }
 
     @Test
+    void aSkippedNoticeHasBothPlaces() {
+        SubscribeResponse message = SubscribeResponse.newBuilder()
+                .setNotice(dev.feedmux.v1.Notice.newBuilder()
+                        .setSkipped(dev.feedmux.v1.Notice.Skipped.newBuilder()
+                                .setFrom(Wire.time(1))
+                                .setTo(Wire.time(5))
+                                .setFromPosition(Wire.position(1))
+                                .setToPosition(Wire.position(5))))
+                .build();
+        Notice.Skipped expected = new Notice.Skipped(
+                new BsonTimestamp(1001, 1),
+                new BsonTimestamp(1005, 1),
+                Position.of(Wire.position(1)),
+                Position.of(Wire.position(5)));
+        assertEquals(new Response.Told(expected), read(message));
+        assertEquals(
+                "another session or a seek moved the stored position from (1001, 1) to (1005, 1): what lies between is not"
+                        + " handed out here",
+                expected.toString());
+    }
+
+    @Test
     void theIdNeedNotBeFirst() {
         Document moved = new Document("operationType", "insert").append("_id", Wire.token(6));
         Batch batch = BsonBatch.over(Wire.encode(moved), 1, Place.NOWHERE, null);

@@ -60,6 +60,10 @@ final class Reports {
             told.put("kind", "rewound");
             told.put("from", time(it.beginsAt()));
             told.put("to", time(it.hadReached()));
+        } else if (notice instanceof Notice.Skipped it) {
+            told.put("kind", "skipped");
+            told.put("from", time(it.hadReached()));
+            told.put("to", time(it.beginsAt()));
         } else if (notice instanceof Notice.HistoryAtRisk it) {
             told.put("kind", "history_at_risk");
             told.put("remaining_s", seconds(it.remaining()));
