@@ -31,6 +31,7 @@ final class Desk {
     private long takenEvents;
     private long takenBytes;
     private boolean closing;
+    private boolean closedByUser;
     private boolean ended;
 
     private long alarm = NEVER;
@@ -55,7 +56,8 @@ final class Desk {
 
     /**
      * The next event, or with {@code notices} the next notice or event; null at the timeout (negative: never).
-     * Throws SessionClosedException after a close, and the error that ended the session.
+     * Throws SessionClosedException after a close, and the error that ended the session; after a close of the client an
+     * error, until the session itself is closed too.
      */
     @Nullable
     Item next(long timeoutNanos, boolean notices) throws InterruptedException {
@@ -167,14 +169,12 @@ final class Desk {
         ack(locked(cursor::handed));
     }
 
-    /** Ends the user's loop; true for the first time. */
-    boolean close() {
+    /** Ends the user's loop. */
+    void close() {
         lock.lock();
         try {
-            boolean first = !closing;
-            closing = true;
+            closing = closedByUser = true;
             arrived.signalAll();
-            return first;
         } finally {
             lock.unlock();
             bell.run();
@@ -211,6 +211,18 @@ final class Desk {
     }
 
     // --- The runner's side.
+
+    /** Ends the user's loop with an error: its user did not close the session. */
+    void closeWithClient() {
+        lock.lock();
+        try {
+            closing = true;
+            arrived.signalAll();
+        } finally {
+            lock.unlock();
+            bell.run();
+        }
+    }
 
     void put(Entry entry) {
         lock.lock();
@@ -331,8 +343,11 @@ final class Desk {
                 left = arrived.awaitNanos(left);
             }
         }
-        if (closing) {
+        if (closedByUser) {
             throw new SessionClosedException("the session is closed");
+        }
+        if (closing) {
+            throw Link.clientClosed();
         }
         return true;
     }

@@ -63,7 +63,12 @@ public final class FeedmuxClient implements AutoCloseable {
         return new InlineFeed(this, feed);
     }
 
-    /** Closes the connection. Sessions that are open end with an error: close them first, and their acks are sent. */
+    /**
+     * Closes the sessions that are open, as their own {@link Session#close()} does, all at the same time and each within its
+     * {@code closeTimeout}; then the connection. Calls that wait in a session closed in this way, and further ones, throw a
+     * {@link dev.feedmux.errors.FeedmuxException} with the status CANCELLED; so do calls of this client after it. An interrupt
+     * ends the waiting for the sessions, with the flag set again.
+     */
     @Override
     public void close() {
         link.close();

@@ -24,9 +24,12 @@ import java.io.InputStream;
 import java.io.UncheckedIOException;
 import java.time.Duration;
 import java.util.HashSet;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Function;
 import java.util.function.Supplier;
@@ -54,7 +57,7 @@ final class Link implements AutoCloseable {
     private final Credentials credentials;
     private final Duration timeout;
     private final Map<String, String> routes = new ConcurrentHashMap<>();
-    private final Set<Runnable> whenClosed = ConcurrentHashMap.newKeySet();
+    private final Set<Dependent> dependents = ConcurrentHashMap.newKeySet();
     private volatile boolean closed;
 
     Link(
@@ -91,16 +94,16 @@ final class Link implements AutoCloseable {
         return routes;
     }
 
-    /** {@code told} is run when the link is closed, until {@link #forget}. */
-    void remember(Runnable told) {
-        whenClosed.add(told);
+    /** {@code session} is closed with the link, until {@link #forget}; at once where that is closed already. */
+    void remember(Dependent session) {
+        dependents.add(session);
         if (closed) {
-            told.run();
+            session.closeWithClient();
         }
     }
 
-    void forget(Runnable told) {
-        whenClosed.remove(told);
+    void forget(Dependent session) {
+        dependents.remove(session);
     }
 
     private synchronized ManagedChannel channel() {
@@ -158,18 +161,29 @@ final class Link implements AutoCloseable {
                 .withDeadlineAfter(timeout.toNanos(), TimeUnit.NANOSECONDS)));
     }
 
+    /** Closes the sessions, all at the same time, then the connections. An interrupt ends the waiting for the sessions. */
     @Override
     public void close() {
         closed = true;
-        whenClosed.forEach(Runnable::run);
-        synchronized (this) {
-            channel.shutdownNow();
-            left.forEach(ManagedChannel::shutdownNow);
+        List<Dependent> open = List.copyOf(dependents);
+        open.forEach(Dependent::closeWithClient);
+        CompletableFuture<?>[] ends = open.stream().map(Dependent::done).toArray(CompletableFuture<?>[]::new);
+        try {
+            CompletableFuture.allOf(ends).get();
+        } catch (InterruptedException interrupted) {
+            Thread.currentThread().interrupt();
+        } catch (ExecutionException impossible) {
+            throw new IllegalStateException(impossible);
+        } finally {
+            synchronized (this) {
+                channel.shutdownNow();
+                left.forEach(ManagedChannel::shutdownNow);
+            }
         }
     }
 
     static FeedmuxException clientClosed() {
-        return new FeedmuxException(Failure.of(Status.Code.CANCELLED, "the client is closed"));
+        return new FeedmuxException(Failure.of(Status.Code.CANCELLED, "the client was closed"));
     }
 
     private <T> T unary(Supplier<T> call) {
@@ -181,6 +195,15 @@ final class Link implements AutoCloseable {
         } catch (StatusRuntimeException failed) {
             throw Statuses.error(failed);
         }
+    }
+
+    /** A session, which is closed with the link. */
+    interface Dependent {
+        /** Begins to close it. */
+        void closeWithClient();
+
+        /** Done when nothing more will happen. */
+        CompletableFuture<Void> done();
     }
 
     /** Told what comes down a stream. */

@@ -26,7 +26,7 @@ import org.jspecify.annotations.Nullable;
  * {@link Ledger} to the {@link Desk}; {@link Uplink} sends acks and credit. The decisions are in those and in
  * {@link Recovery}; time and calls are here.
  */
-final class Runner {
+final class Runner implements Link.Dependent {
     private static final System.Logger LOG = System.getLogger("dev.feedmux");
     private static final ScheduledExecutorService TIMERS = timers();
 
@@ -43,10 +43,12 @@ final class Runner {
     private final Uplink uplink;
     private final CompletableFuture<@Nullable FeedmuxException> opened = new CompletableFuture<>();
     private final CompletableFuture<Void> done = new CompletableFuture<>();
-    private final Runnable clientClosed = this::clientClosed;
 
     private Link.@Nullable Stream stream;
     private @Nullable ScheduledHandle pause;
+    /** Ends the session while the client waits for it to close. */
+    private @Nullable ScheduledHandle lastWords;
+
     private boolean live;
     private boolean everOpened;
     private boolean ended;
@@ -81,14 +83,14 @@ final class Runner {
         return opened;
     }
 
-    /** Done when nothing more will happen. */
-    CompletableFuture<Void> done() {
+    @Override
+    public CompletableFuture<Void> done() {
         return done;
     }
 
     void start() {
         desk.wakes(() -> context.execute(this::wake));
-        link.remember(clientClosed);
+        link.remember(this);
         context.execute(() -> {
             giveUpAt = System.nanoTime() + options.openTimeout().toNanos();
             connect();
@@ -100,8 +102,21 @@ final class Runner {
         context.execute(() -> end(null));
     }
 
-    private void clientClosed() {
-        context.execute(() -> end(Link.clientClosed()));
+    /** Closes as the user's close does, except that further calls get an error. At most the options' time to close. */
+    @Override
+    public void closeWithClient() {
+        context.execute(() -> {
+            if (ended) {
+                return;
+            }
+            desk.closeWithClient();
+            if (live) {
+                long most = options.closeTimeout().toNanos();
+                lastWords = context.schedule(() -> end(null), most, TimeUnit.NANOSECONDS, TIMERS);
+            } else {
+                end(Link.clientClosed());
+            }
+        });
     }
 
     /** The desk rang: an ack or a batch taken reached its threshold, or the session is closing. */
@@ -240,7 +255,10 @@ final class Runner {
         if (pause != null) {
             pause.cancel();
         }
-        link.forget(clientClosed);
+        if (lastWords != null) {
+            lastWords.cancel();
+        }
+        link.forget(this);
         desk.put(new Entry.Ended(error));
         opened.complete(error != null ? error : new SessionClosedException("closed while it was being opened"));
         done.complete(null);

@@ -67,7 +67,8 @@ public final class Session implements Iterable<Event>, AutoCloseable {
      * The next event; waits for it.
      *
      * @throws SessionClosedException after {@link #close}
-     * @throws FeedmuxException that ended the session; again at every further call
+     * @throws FeedmuxException that ended the session, or with the status CANCELLED where its client was closed; again at
+     *     every further call
      */
     public Event take() {
         Event event = (Event) next(FOREVER, false);
@@ -166,7 +167,7 @@ public final class Session implements Iterable<Event>, AutoCloseable {
         return desk.epoch();
     }
 
-    /** Whether the session was closed, or has ended by an error that came out. */
+    /** Whether the session or its client was closed, or everything before the error that ended it was handed out. */
     public boolean isClosed() {
         return desk.isClosed();
     }

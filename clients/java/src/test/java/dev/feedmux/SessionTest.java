@@ -26,12 +26,16 @@ import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.NoSuchElementException;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ExecutionException;
 import java.util.function.Consumer;
 import java.util.stream.IntStream;
 import java.util.stream.LongStream;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.function.Executable;
 
 /** What the session's interface adds to the behaviour that the conformance scenarios show. */
 @Timeout(30)
@@ -238,12 +242,78 @@ final class SessionTest {
     }
 
     @Test
-    void closingTheClientEndsItsSessions() {
+    void closingTheClientClosesItsSessions() {
+        Session session = openedWith(
+                options -> options.ackInterval(Duration.ofHours(1)), play(Wire.opened(), Wire.batch(1, 1, 3)));
+        session.take();
+        session.ack(session.take());
+        theClient().close();
+        assertEquals(2, server.call(0).acked());
+        assertTrue(server.call(0).isClosed());
+        assertTrue(session.isClosed());
+        assertClientClosed(session::take);
+        assertClientClosed(() -> session.poll(Duration.ZERO));
+        assertClientClosed(() -> session.iterator().hasNext());
+        assertClientClosed(() -> session.batches().iterator().next());
+        assertClientClosed(() -> theClient().subscription("s").open());
+        assertClientClosed(() -> theClient().subscription("s").get());
+        session.close();
+        assertThrows(SessionClosedException.class, session::take);
+        assertFalse(session.iterator().hasNext());
+    }
+
+    @Test
+    void closingTheClientEndsWaitingWithAnError() throws Exception {
         Session session = opened(play(Wire.opened()));
-        ((FeedmuxClient) open.get(1)).close();
-        FeedmuxException error = assertThrows(FeedmuxException.class, session::take);
+        CompletableFuture<Event> waiting = CompletableFuture.supplyAsync(session::take);
+        theClient().close();
+        ExecutionException error = assertThrows(ExecutionException.class, waiting::get);
+        assertClientClosed(() -> {
+            throw error.getCause();
+        });
+    }
+
+    @Test
+    void sessionsOfAClientCloseAtTheSameTime() {
+        CountDownLatch both = new CountDownLatch(2);
+        opened(call -> {
+            call.send(Wire.opened());
+            call.awaitClose();
+            both.countDown();
+            both.await();
+        });
+        FeedmuxClient client = theClient();
+        Consumer<SessionOptions.Builder> patient = options -> options.closeTimeout(Duration.ofHours(1));
+        open.add(client.subscription("other").open(patient));
+        client.close();
+        assertTrue(server.call(0).isClosed() && server.call(1).isClosed());
+        assertFalse(server.call(0).isGone() || server.call(1).isGone(), "neither was cut");
+    }
+
+    @Test
+    void closingTheClientEndsOpening() throws Exception {
+        server = started(Call::awaitClose);
+        FeedmuxClient client = client();
+        CompletableFuture<Session> opening =
+                CompletableFuture.supplyAsync(() -> client.subscription("s").open());
+        until(() -> server.call(0) != null);
+        client.close();
+        ExecutionException error = assertThrows(ExecutionException.class, opening::get);
+        assertClientClosed(() -> {
+            throw error.getCause();
+        });
+    }
+
+    /** The client of {@link #opened}. */
+    private FeedmuxClient theClient() {
+        return (FeedmuxClient) open.get(1);
+    }
+
+    private static void assertClientClosed(Executable call) {
+        FeedmuxException error = assertThrows(FeedmuxException.class, call);
+        assertEquals(FeedmuxException.class, error.getClass(), "not what ends a loop");
         assertEquals(Status.Code.CANCELLED, error.status());
-        assertTrue(error.getMessage().contains("the client is closed"));
+        assertEquals("the client was closed", error.failure().message());
     }
 
     @Test

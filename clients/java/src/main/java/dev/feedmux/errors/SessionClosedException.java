@@ -2,7 +2,7 @@ package dev.feedmux.errors;
 
 import io.grpc.Status;
 
-/** The session was used after its end, or its client was closed. */
+/** The session was used after it was closed. */
 public class SessionClosedException extends FeedmuxException {
     private static final long serialVersionUID = 1L;
 

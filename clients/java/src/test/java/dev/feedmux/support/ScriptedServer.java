@@ -126,7 +126,12 @@ public final class ScriptedServer implements AutoCloseable {
         }
 
         public void awaitClose() throws InterruptedException {
-            await(call -> call.received.stream().anyMatch(SubscribeRequest::hasClose));
+            await(Call::isClosed);
+        }
+
+        /** Whether the client has sent Close. */
+        public synchronized boolean isClosed() {
+            return received.stream().anyMatch(SubscribeRequest::hasClose);
         }
 
         public synchronized dev.feedmux.v1.Open open() {
