@@ -8,6 +8,7 @@ import io.grpc.stub.AbstractStub;
 import java.util.concurrent.Executor;
 import java.util.concurrent.Executors;
 import java.util.function.Supplier;
+import java.util.regex.Pattern;
 import org.jspecify.annotations.Nullable;
 
 /** An API key or a token in the metadata of every call; a token that a supplier gives is asked for each time. */
@@ -21,6 +22,8 @@ final class Credentials extends CallCredentials {
         return thread;
     });
 
+    private static final Pattern SPACE_AROUND = Pattern.compile("\\A[ \\t\\r\\n]+|[ \\t\\r\\n]+\\z");
+
     private final @Nullable Supplier<String> supplier;
     private final boolean renewed;
 
@@ -33,8 +36,10 @@ final class Credentials extends CallCredentials {
         return new Credentials(null, false);
     }
 
-    static Credentials fixed(String key) {
-        return new Credentials(() -> key, false);
+    /** Throws IllegalArgumentException for what cannot be sent; it does not say what that is. */
+    static Credentials fixed(@Nullable String key) {
+        String sent = checked(key);
+        return new Credentials(() -> sent, false);
     }
 
     static Credentials renewed(Supplier<String> supplier) {
@@ -55,10 +60,14 @@ final class Credentials extends CallCredentials {
 
     @Override
     public void applyRequestMetadata(RequestInfo request, Executor callExecutor, MetadataApplier applier) {
-        if (renewed) {
-            SUPPLIERS.execute(() -> apply(applier));
-        } else {
+        if (!renewed) {
             apply(applier);
+            return;
+        }
+        try {
+            SUPPLIERS.execute(() -> apply(applier));
+        } catch (Throwable noThread) {
+            fail(applier, noThread);
         }
     }
 
@@ -66,15 +75,38 @@ final class Credentials extends CallCredentials {
         if (supplier == null) {
             throw new IllegalStateException("no credentials to apply");
         }
+        Metadata headers = new Metadata();
         try {
-            Metadata headers = new Metadata();
-            headers.put(AUTHORIZATION, "Bearer " + supplier.get());
-            applier.apply(headers);
-        } catch (RuntimeException error) {
-            applier.fail(Status.UNAUTHENTICATED
-                    .withDescription("the token supplier failed")
-                    .withCause(error));
+            headers.put(AUTHORIZATION, "Bearer " + checked(supplier.get()));
+        } catch (Throwable error) {
+            fail(applier, error);
+            return;
         }
+        applier.apply(headers);
+    }
+
+    private static void fail(MetadataApplier applier, Throwable error) {
+        Throwable root = error;
+        while (root.getCause() != null) {
+            root = root.getCause();
+        }
+        // The message of the last cause, if it has one, is appended where the status becomes an error.
+        String unnamed = root.getMessage() == null ? ": " + root.getClass().getName() : "";
+        applier.fail(Status.UNAVAILABLE
+                .withDescription("the token function failed" + unnamed)
+                .withCause(error));
+    }
+
+    /** Without the white space around it: keys read from files end with a newline. */
+    private static String checked(@Nullable String key) {
+        String stripped = key == null ? "" : SPACE_AROUND.matcher(key).replaceAll("");
+        if (stripped.isEmpty()) {
+            throw new IllegalArgumentException("the API key or token is empty");
+        }
+        if (!stripped.chars().allMatch(each -> each >= 0x21 && each <= 0x7E)) {
+            throw new IllegalArgumentException("the API key or token holds a character other than visible ASCII");
+        }
+        return stripped;
     }
 
     /** Says nothing of what it holds. */

@@ -114,19 +114,32 @@ public final class FeedmuxClient implements AutoCloseable {
             this.target = target;
         }
 
-        /** An API key. */
+        /**
+         * An API key. White space around it is removed.
+         *
+         * @throws IllegalArgumentException where it is empty or holds a character other than visible ASCII
+         */
         public Builder apiKey(String key) {
             credentials = Credentials.fixed(key);
             return this;
         }
 
-        /** A token (JWT). */
+        /**
+         * A token (JWT). White space around it is removed.
+         *
+         * @throws IllegalArgumentException where it is empty or holds a character other than visible ASCII
+         */
         public Builder token(String token) {
             credentials = Credentials.fixed(token);
             return this;
         }
 
-        /** Gives a fresh token for every call; may wait. A session goes on with another when one has expired. */
+        /**
+         * Gives a fresh token for every call; may wait. White space around the token is removed. A session reconnects with
+         * another token when one has expired. Where the supplier throws, or gives what {@link #token(String)} refuses, a
+         * session tries again with its backoff, and any other call throws
+         * {@link dev.feedmux.errors.UnavailableException}.
+         */
         public Builder token(Supplier<String> supplier) {
             credentials = Credentials.renewed(supplier);
             return this;

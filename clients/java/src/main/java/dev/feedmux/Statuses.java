@@ -30,11 +30,15 @@ final class Statuses {
         if (failed.getCause() instanceof InterruptedException) {
             return caused(new InterruptedCallException("interrupted during a call"), failed);
         }
-        return caused(error(failed.getStatus(), failed.getTrailers()), failed);
+        return error(failed.getStatus(), failed.getTrailers(), failed);
     }
 
     /** The error for a status that is not OK. Details that cannot be read, or are another domain's, do not count. */
     static FeedmuxException error(Status status, @Nullable Metadata trailers) {
+        return error(status, trailers, status.getCause());
+    }
+
+    private static FeedmuxException error(Status status, @Nullable Metadata trailers, @Nullable Throwable cause) {
         String reason = "";
         Map<String, String> metadata = Map.of();
         Duration retryAfter = null;
@@ -59,7 +63,7 @@ final class Statuses {
         }
         FeedmuxException error =
                 Errors.of(new Failure(status.getCode(), reason, message(status), metadata, retryAfter, null));
-        return status.getCause() == null ? error : caused(error, status.getCause());
+        return cause == null ? error : caused(error, cause);
     }
 
     private static List<Any> details(@Nullable Metadata trailers) throws InvalidProtocolBufferException {

@@ -1,6 +1,7 @@
 package dev.feedmux;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
@@ -9,21 +10,29 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import dev.feedmux.errors.InvalidArgumentException;
 import dev.feedmux.errors.SubscriptionExistsException;
 import dev.feedmux.errors.SubscriptionNotFoundException;
-import dev.feedmux.errors.UnauthenticatedException;
+import dev.feedmux.errors.UnavailableException;
 import dev.feedmux.support.ScriptedServer;
+import dev.feedmux.support.ScriptedServer.Call;
 import dev.feedmux.support.Wire;
+import io.grpc.Status;
+import java.io.PrintWriter;
+import java.io.StringWriter;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.List;
 import java.util.UUID;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.Supplier;
 import org.bson.BsonInt32;
 import org.bson.BsonString;
 import org.bson.Document;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.condition.EnabledIfEnvironmentVariable;
+import org.junit.jupiter.api.function.Executable;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.MethodSource;
 
 @Timeout(60)
 final class ClientTest {
@@ -101,18 +110,79 @@ final class ClientTest {
         }
     }
 
-    @Test
-    void aSupplierThatFailsIsAnErrorThatSaysWhy() {
-        try (ScriptedServer server = new ScriptedServer(call -> call.awaitClose());
+    static List<Supplier<String>> failingSuppliers() {
+        return List.of(
+                () -> {
+                    throw new IllegalStateException("no keys today");
+                },
+                () -> {
+                    throw new NoClassDefFoundError("no keys today");
+                },
+                () -> {
+                    throw new UnsupportedOperationException();
+                },
+                () -> null,
+                () -> " \n",
+                () -> "secret\u00e9");
+    }
+
+    @ParameterizedTest
+    @MethodSource("failingSuppliers")
+    void aSessionSurvivesOneFailureOfTheTokenFunction(Supplier<String> failing) throws Exception {
+        AtomicInteger asked = new AtomicInteger();
+        try (ScriptedServer server = new ScriptedServer(call -> {
+                    call.send(Wire.opened());
+                    call.awaitClose();
+                });
                 FeedmuxClient client = FeedmuxClient.builder(server.target())
-                        .token(() -> {
-                            throw new IllegalStateException("no keys today");
-                        })
-                        .build()) {
-            UnauthenticatedException error = assertThrows(
-                    UnauthenticatedException.class,
-                    () -> client.subscription("s").open());
-            assertTrue(error.getMessage().contains("no keys today"));
+                        .token(() -> asked.incrementAndGet() == 1 ? failing.get() : "t" + asked + "\r\n")
+                        .build();
+                Session session = client.subscription("s")
+                        .open(options -> options.backoff(Duration.ofMillis(1), Duration.ofMillis(1)))) {
+            assertEquals(1, session.epoch());
+            assertEquals("Bearer t2", server.authorization());
+        }
+    }
+
+    @ParameterizedTest
+    @MethodSource("failingSuppliers")
+    void anyOtherCallFailsWithTheTokenFunction(Supplier<String> failing) {
+        try (ScriptedServer server = new ScriptedServer(Call::awaitClose);
+                FeedmuxClient client =
+                        FeedmuxClient.builder(server.target()).token(failing).build()) {
+            UnavailableException error = assertThrows(
+                    UnavailableException.class, () -> client.subscription("s").get());
+            assertEquals(Status.Code.UNAVAILABLE, error.status());
+            assertTrue(error.failure().message().startsWith("the token function failed: "), error.getMessage());
+            StringWriter trace = new StringWriter();
+            error.printStackTrace(new PrintWriter(trace));
+            assertFalse(trace.toString().contains("secret"));
+            assertTrue(
+                    error.failure()
+                            .message()
+                            .matches(".*(no keys today|UnsupportedOperationException|is empty|visible ASCII)"),
+                    error.getMessage());
+        }
+    }
+
+    @Test
+    void keysAreStrippedAndChecked() throws Exception {
+        FeedmuxClient.Builder builder = FeedmuxClient.builder("localhost:1");
+        for (String key :
+                new String[] {null, "", " \t\r\n", "secret key", "secret\nkey", "secret\u00e9", "secret\u007f"}) {
+            List<Executable> uses = List.of(() -> builder.apiKey(key), () -> builder.token(key));
+            for (Executable use : uses) {
+                IllegalArgumentException error = assertThrows(IllegalArgumentException.class, use);
+                assertFalse(error.getMessage().contains("secret"));
+            }
+        }
+        try (ScriptedServer server = new ScriptedServer(call -> call.send(Wire.opened()));
+                FeedmuxClient client = FeedmuxClient.builder(server.target())
+                        .apiKey(" \tkey~!\r\n")
+                        .build();
+                Session session = client.subscription("s").open()) {
+            assertEquals(1, session.epoch());
+            assertEquals("Bearer key~!", server.authorization());
         }
     }
 
