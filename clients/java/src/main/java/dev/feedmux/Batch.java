@@ -6,12 +6,10 @@ import java.time.Instant;
 import java.util.AbstractList;
 import java.util.Iterator;
 import java.util.List;
-import org.bson.BSONException;
 import org.bson.BsonDocument;
 import org.bson.BsonTimestamp;
 import org.bson.Document;
 import org.bson.RawBsonDocument;
-import org.bson.json.JsonParseException;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -122,7 +120,7 @@ public abstract sealed class Batch implements Iterable<Event> permits BsonBatch,
     final @Nullable ByteBuffer key(int index) {
         try {
             return token(index);
-        } catch (BSONException | JsonParseException error) {
+        } catch (RuntimeException error) {
             throw new ProtocolException("an event cannot be read: " + error.getMessage());
         }
     }

@@ -8,6 +8,7 @@ import java.util.Deque;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.function.LongSupplier;
 import org.bson.BsonTimestamp;
 import org.bson.RawBsonDocument;
 import org.jspecify.annotations.Nullable;
@@ -18,7 +19,8 @@ import org.jspecify.annotations.Nullable;
  * <p>The client numbers events with ordinals that never restart; the server's delivery sequences restart with every
  * stream. The ledger maps one to the other by ranges, keeps the unacked batches of a durable subscription, and after a
  * reconnect recognises them by their {@code _id} when they come again. An inline feed continues behind the last event
- * received, so nothing is kept for it. Pure; {@link Runner} owns one and feeds it in the order of arrival.
+ * received, so nothing is kept for it. Batches are kept whole up to a number of bytes; of older ones only the resume
+ * tokens are. Pure; {@link Runner} owns one and feeds it in the order of arrival.
  *
  * <p>Invariant: {@code kept} begins with the first event in stream order that is not acked, and holds all received after
  * it, in stream order. That is the order of ordinals, unless events came among repeats that had not been there before: the
@@ -35,8 +37,15 @@ final class Ledger {
 
     private final boolean durable;
     private final Object session;
+    private final long wholeBytesMax;
+    private final LongSupplier acked;
     private final Deque<Range> ranges = new ArrayDeque<>();
-    private final List<Batch> kept = new ArrayList<>();
+    private final List<Unacked> kept = new ArrayList<>();
+    /** Bytes of what is kept whole. */
+    private long wholeBytes;
+    /** So many at the beginning of {@code kept} are reduced. */
+    private int reduced;
+
     private final Map<ByteBuffer, Long> repeats = new HashMap<>();
     private @Nullable BsonTimestamp repeatsUntil;
     /** While repeats are expected: the stream has come past so many batches of {@code kept}. */
@@ -54,10 +63,19 @@ final class Ledger {
     /**
      * @param durable acks matter, and a reopened stream may repeat
      * @param session whose the events are
+     * @param wholeBytesMax bytes of unacked batches that are kept whole
+     * @param acked the highest ordinal acked; asked for when that is exceeded
      */
-    Ledger(boolean durable, Object session) {
+    Ledger(boolean durable, Object session, long wholeBytesMax, LongSupplier acked) {
         this.durable = durable;
         this.session = session;
+        this.wholeBytesMax = wholeBytesMax;
+        this.acked = acked;
+    }
+
+    /** Bytes of the batches that are kept whole. */
+    long wholeBytes() {
+        return wholeBytes;
     }
 
     /** The highest ordinal given out. */
@@ -90,6 +108,8 @@ final class Ledger {
     void forget() {
         floor = received;
         kept.clear();
+        wholeBytes = 0;
+        reduced = 0;
         repeats.clear();
         ackedPlace = latest = Place.NOWHERE;
     }
@@ -107,8 +127,9 @@ final class Ledger {
         }
         passed = 0;
         passedEvents = settled;
+        reduceTo(0);
         ByteBuffer last = null;
-        for (Batch batch : kept) {
+        for (Unacked batch : kept) {
             for (int index = settled; index < batch.size(); index++) {
                 ByteBuffer key = batch.key(index);
                 if (key != null) {
@@ -134,7 +155,7 @@ final class Ledger {
         if (repeats.isEmpty()) {
             take(firstSequence, batch);
             if (durable) {
-                kept.add(batch);
+                keep(batch);
             }
             fresh = List.of(batch);
         } else {
@@ -187,7 +208,7 @@ final class Ledger {
         List<Batch> fresh = new ArrayList<>();
         int start = 0;
         for (int index = 0; index < batch.size(); index++) {
-            Long ordinal = repeats.remove(batch.key(index));
+            Long ordinal = repeats.remove(Unacked.keyOf(batch, index));
             if (ordinal == null) {
                 continue;
             }
@@ -207,12 +228,33 @@ final class Ledger {
     private Batch takePart(long firstSequence, Batch batch, int start, int end) {
         Batch part = batch.part(start, end);
         take(firstSequence + start, part);
-        insert(part);
+        // Not whole: it would keep all of its message.
+        insert(Unacked.reduced(part));
         return part;
     }
 
+    private void keep(Batch batch) {
+        Unacked whole = Unacked.whole(batch);
+        kept.add(whole);
+        wholeBytes += whole.wholeBytes();
+        if (wholeBytes > wholeBytesMax) {
+            settle(acked.getAsLong());
+            reduceTo(wholeBytesMax);
+        }
+    }
+
+    /** Replaces the oldest batches by their tokens until at most so many bytes are kept whole. */
+    private void reduceTo(long bytes) {
+        while (wholeBytes > bytes) {
+            Unacked oldest = kept.get(reduced);
+            wholeBytes -= oldest.wholeBytes();
+            kept.set(reduced, oldest.reduce());
+            reduced++;
+        }
+    }
+
     private void stopAtNews(Batch batch) {
-        BsonTimestamp first = Tokens.timeOf(Tokens.document(batch.key(0)));
+        BsonTimestamp first = Tokens.timeOf(Tokens.document(Unacked.keyOf(batch, 0)));
         if (first != null && repeatsUntil != null && first.compareTo(repeatsUntil) > 0) {
             repeats.clear();
         }
@@ -234,7 +276,7 @@ final class Ledger {
     /** An event of {@code kept} came again. They come in stream order. */
     private void pass(long ordinal) {
         for (int index = passed; index < kept.size(); index++) {
-            Batch batch = kept.get(index);
+            Unacked batch = kept.get(index);
             if (batch.firstSequence() <= ordinal && ordinal <= batch.lastSequence()) {
                 passed = index;
                 passedEvents = (int) (ordinal + 1 - batch.firstSequence());
@@ -244,10 +286,11 @@ final class Ledger {
     }
 
     /** Keeps a batch that is new among repeats: it belongs where the stream is. */
-    private void insert(Batch batch) {
+    private void insert(Unacked batch) {
         if (passedEvents > 0) {
-            Batch around = kept.get(passed);
+            Unacked around = kept.get(passed);
             if (passedEvents < around.size()) {
+                wholeBytes -= around.wholeBytes();
                 kept.set(passed, around.part(0, passedEvents));
                 kept.add(passed + 1, around.part(passedEvents, around.size()));
             }
@@ -255,6 +298,7 @@ final class Ledger {
         }
         kept.add(passed, batch);
         passedEvents = batch.size();
+        reduced = Math.min(reduced, passed);
     }
 
     /**
@@ -263,7 +307,7 @@ final class Ledger {
      */
     private int settle(long acked) {
         while (!kept.isEmpty()) {
-            Batch first = kept.get(0);
+            Unacked first = kept.get(0);
             int done = (int) Math.min(first.size(), Math.max(0, acked + 1 - first.firstSequence()));
             if (!repeats.isEmpty() && passed == 0) {
                 done = Math.min(done, passedEvents);
@@ -272,6 +316,8 @@ final class Ledger {
                 return done;
             }
             kept.remove(0);
+            wholeBytes -= first.wholeBytes();
+            reduced = Math.max(0, reduced - 1);
             if (passed > 0) {
                 passed--;
             } else {

@@ -63,7 +63,7 @@ final class Runner implements Link.Dependent {
         this.opening = opening;
         this.options = options;
         this.desk = desk;
-        ledger = new Ledger(opening.durable(), desk);
+        ledger = new Ledger(opening.durable(), desk, options.windowBytes(), desk::acked);
         window = new CreditWindow(options.windowEvents(), options.windowBytes());
         responses = new Responses(options.format() != Format.BSON);
         backoff = new Backoff(

@@ -9,7 +9,8 @@ import org.jspecify.annotations.Nullable;
  * memory. It is refilled when a quarter of it has been taken, so a slow reader slows the server.
  *
  * @param windowEvents 1 to 2^31-1; by default 16,384
- * @param windowBytes 1 to 2^40; by default 8 MiB
+ * @param windowBytes 1 to 2^40; by default 8 MiB. It also bounds the bytes of events that are kept until they are acked;
+ *     of older ones only the resume tokens are kept
  * @param messageBytesMax bytes of the largest message: 64 KiB to 64 MiB, by default 1 MiB. Larger events come as
  *     fragments and are joined here
  * @param heartbeat how often an idle server says something: 1 s to 60 s, by default 10 s. After three silent intervals

@@ -14,15 +14,21 @@ import java.util.NavigableSet;
 import java.util.Random;
 import java.util.Set;
 import java.util.TreeSet;
+import java.util.concurrent.atomic.AtomicLong;
+import java.util.function.LongSupplier;
 import java.util.stream.IntStream;
 import org.bson.BsonString;
 import org.bson.BsonTimestamp;
+import org.bson.Document;
 import org.bson.RawBsonDocument;
 import org.junit.jupiter.api.RepeatedTest;
 import org.junit.jupiter.api.RepetitionInfo;
 import org.junit.jupiter.api.Test;
 
 final class LedgerTest {
+    /** Keeps everything whole, about two batches, nothing. */
+    private static final long[] BUDGETS = {Long.MAX_VALUE, 500, 0};
+
     private final Ledger ledger = begun(true);
 
     @Test
@@ -123,6 +129,91 @@ final class LedgerTest {
     }
 
     @Test
+    void whatIsKeptWholeIsBoundedAndTheRestStillRecognised() {
+        long each = events(1, 5).sizeBytes();
+        long most = 3 * each + 1;
+        Ledger bounded = begun(true, most);
+        for (int first = 1; first <= 96; first += 5) {
+            bounded.arrive(first, events(first, 5));
+            assertEquals(Math.min(first / 5 + 1, 3) * each, bounded.wholeBytes());
+        }
+        assertEquals(7, bounded.ackedSequence(7));
+        assertEquals(new BsonTimestamp(1007, 1), bounded.ackedPlace(7).clusterTime(), "of a reduced batch");
+        bounded.begin(at(7), 7);
+        assertEquals(0, bounded.wholeBytes());
+        assertEquals(List.of(), bounded.arrive(1, events(8, 90)));
+        assertEquals(90, bounded.ackedSequence(97));
+        assertEquals(List.of(101), numbers(bounded.arrive(91, events(98, 4))));
+        bounded.arrive(95, events(102, 5));
+        assertEquals(each, bounded.wholeBytes());
+        bounded.ackedSequence(106);
+        assertEquals(0, bounded.wholeBytes());
+        bounded.arrive(100, events(107, 5));
+        bounded.forget();
+        assertEquals(0, bounded.wholeBytes());
+    }
+
+    @Test
+    void aBatchLargerThanTheBoundIsReducedAtOnce() {
+        Ledger bounded = begun(true, 10);
+        assertEquals(List.of(1, 2), numbers(bounded.arrive(1, events(1, 2))));
+        assertEquals(0, bounded.wholeBytes());
+    }
+
+    @Test
+    void whatIsAckedIsLetGoBeforeAnythingIsReduced() {
+        long each = events(1, 5).sizeBytes();
+        AtomicLong acked = new AtomicLong();
+        Ledger bounded = begun(true, 3 * each, acked::get);
+        bounded.arrive(1, events(1, 5));
+        bounded.arrive(6, events(6, 5));
+        bounded.arrive(11, events(11, 5));
+        acked.set(10);
+        bounded.arrive(16, events(16, 5));
+        assertEquals(2 * each, bounded.wholeBytes());
+    }
+
+    @Test
+    void aReducedBatchAnswersAsTheWholeOne() {
+        ByteString without = Wire.encode(new Document("n", 2));
+        ByteString undecodable = ByteString.copyFrom(new byte[] {9, 0, 0, 0, 77, 'x', 0, 0, 0});
+        ByteString data = Wire.events(1, 1).concat(without).concat(undecodable).concat(Wire.events(4, 1));
+        Batch batch = BsonBatch.over(data, 4, at(4), null);
+        batch.number(7, this);
+        Unacked whole = Unacked.whole(batch);
+        assertEquals(batch.sizeBytes(), whole.wholeBytes());
+        for (Unacked each : List.of(whole.reduce(), whole.reduce().reduce())) {
+            assertEquals(0, each.wholeBytes());
+            assertAlike(whole, each);
+            assertAlike(Unacked.whole(batch.part(0, 2)), each.part(0, 2));
+            assertAlike(Unacked.whole(batch.part(1, 4)), each.part(1, 4));
+            assertAlike(whole.part(1, 4), each.part(1, 4));
+        }
+    }
+
+    private static void assertAlike(Unacked expected, Unacked found) {
+        assertEquals(expected.size(), found.size());
+        assertEquals(expected.firstSequence(), found.firstSequence());
+        assertEquals(expected.lastSequence(), found.lastSequence());
+        assertEquals(expected.place(), found.place());
+        for (int index = 0; index < expected.size(); index++) {
+            assertEquals(expected.key(index), found.key(index));
+        }
+    }
+
+    @Test
+    void anEventThatCannotBeDecodedStopsNoReconnect() {
+        ByteString undecodable = ByteString.copyFrom(new byte[] {9, 0, 0, 0, 77, 'x', 0, 0, 0});
+        Batch batch = BsonBatch.over(Wire.events(1, 1).concat(undecodable), 2, at(2), null);
+        ledger.arrive(1, batch);
+        assertThrows(ProtocolException.class, () -> batch.event(1).resumeToken());
+        ledger.begin(at(0), 0);
+        Batch again = BsonBatch.over(Wire.events(1, 1).concat(undecodable).concat(Wire.events(3, 1)), 3, at(3), null);
+        List<Batch> fresh = ledger.arrive(1, again);
+        assertEquals(2, fresh.get(0).size(), "without a token it cannot be recognised");
+    }
+
+    @Test
     void anInlineFeedKeepsNothing() {
         Ledger inline = begun(false);
         inline.arrive(1, events(1, 2));
@@ -145,7 +236,12 @@ final class LedgerTest {
      */
     @RepeatedTest(100)
     void randomReconnectsGiveEveryEventOnceInOrder(RepetitionInfo run) {
-        Random random = new Random(run.getCurrentRepetition());
+        for (long wholeBytesMax : BUDGETS) {
+            reconnectAtRandom(new Random(run.getCurrentRepetition()), begun(true, wholeBytesMax));
+        }
+    }
+
+    private static void reconnectAtRandom(Random random, Ledger ledger) {
         List<Integer> seen = new ArrayList<>();
         int acked = 0;
         int begin = 0;
@@ -191,7 +287,12 @@ final class LedgerTest {
     /** Whatever was received and is not acked comes again when the next process begins where this one would. */
     @RepeatedTest(100)
     void randomReconnectsUnderAGrowingFilterLoseNothing(RepetitionInfo run) {
-        Random random = new Random(run.getCurrentRepetition());
+        for (long wholeBytesMax : BUDGETS) {
+            widenAtRandom(new Random(run.getCurrentRepetition()), begun(true, wholeBytesMax));
+        }
+    }
+
+    private static void widenAtRandom(Random random, Ledger ledger) {
         NavigableSet<Integer> shown = new TreeSet<>();
         List<Integer> received = new ArrayList<>();
         int acked = 0;
@@ -226,7 +327,15 @@ final class LedgerTest {
     }
 
     private static Ledger begun(boolean durable) {
-        Ledger ledger = new Ledger(durable, new Object());
+        return begun(durable, Long.MAX_VALUE);
+    }
+
+    private static Ledger begun(boolean durable, long wholeBytesMax) {
+        return begun(durable, wholeBytesMax, () -> 0);
+    }
+
+    private static Ledger begun(boolean durable, long wholeBytesMax, LongSupplier acked) {
+        Ledger ledger = new Ledger(durable, new Object(), wholeBytesMax, acked);
         ledger.begin(at(0), 0);
         return ledger;
     }
