@@ -16,6 +16,7 @@ import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
+import java.util.function.LongSupplier;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -31,6 +32,8 @@ final class Runner implements Link.Dependent {
     private static final ScheduledExecutorService TIMERS = timers();
 
     private final SynchronizationContext context = new SynchronizationContext((thread, defect) -> defect(defect));
+    private final ScheduledExecutorService timers;
+    private final LongSupplier nanoTime;
     private final Link link;
     private final Opening opening;
     private final SessionOptions options;
@@ -53,12 +56,29 @@ final class Runner implements Link.Dependent {
     private boolean everOpened;
     private boolean ended;
     private @Nullable Long giveUpAt;
+    /** Ends the session at {@code giveUpAt}, also in the middle of an attempt. */
+    private @Nullable ScheduledHandle givingUp;
+    /** Of the last attempt that had one since a stream was open. */
+    private @Nullable FeedmuxException lastError;
+
     private String route;
     private long openAcked;
     private int limitBytes;
     private Notice.@Nullable Rewound rewound;
 
     Runner(Link link, Opening opening, SessionOptions options, Desk desk) {
+        this(link, opening, options, desk, TIMERS, System::nanoTime);
+    }
+
+    Runner(
+            Link link,
+            Opening opening,
+            SessionOptions options,
+            Desk desk,
+            ScheduledExecutorService timers,
+            LongSupplier nanoTime) {
+        this.timers = timers;
+        this.nanoTime = nanoTime;
         this.link = link;
         this.opening = opening;
         this.options = options;
@@ -70,8 +90,8 @@ final class Runner implements Link.Dependent {
                 options.backoffFirst(),
                 options.backoffMost(),
                 () -> ThreadLocalRandom.current().nextDouble());
-        watchdog = new Watchdog(context, TIMERS, this::silent);
-        uplink = new Uplink(opening.durable(), options.ackInterval(), desk, ledger, window, context, TIMERS);
+        watchdog = new Watchdog(context, timers, nanoTime, this::silent);
+        uplink = new Uplink(opening.durable(), options.ackInterval(), desk, ledger, window, context, timers);
         limitBytes = options.messageBytesMax();
         route = opening.feed() != null
                 ? Messages.route(opening.feed())
@@ -92,7 +112,7 @@ final class Runner implements Link.Dependent {
         desk.wakes(() -> context.execute(this::wake));
         link.remember(this);
         context.execute(() -> {
-            giveUpAt = System.nanoTime() + options.openTimeout().toNanos();
+            giveUpAfter(options.openTimeout());
             connect();
         });
     }
@@ -112,7 +132,7 @@ final class Runner implements Link.Dependent {
             desk.closeWithClient();
             if (live) {
                 long most = options.closeTimeout().toNanos();
-                lastWords = context.schedule(() -> end(null), most, TimeUnit.NANOSECONDS, TIMERS);
+                lastWords = context.schedule(() -> end(null), most, TimeUnit.NANOSECONDS, timers);
             } else {
                 end(Link.clientClosed());
             }
@@ -198,6 +218,29 @@ final class Runner implements Link.Dependent {
         }
     }
 
+    private void giveUpAfter(Duration patience) {
+        giveUpAt = nanoTime.getAsLong() + patience.toNanos();
+        givingUp = context.schedule(
+                () -> end(lastError != null ? located(lastError) : notOpened(patience)),
+                patience.toNanos(),
+                TimeUnit.NANOSECONDS,
+                timers);
+    }
+
+    private void giveUpNever() {
+        giveUpAt = null;
+        if (givingUp != null) {
+            givingUp.cancel();
+            givingUp = null;
+        }
+    }
+
+    private static FeedmuxException notOpened(Duration patience) {
+        return new UnavailableException(Failure.of(
+                Status.Code.DEADLINE_EXCEEDED,
+                "the server did not open the session within " + patience.toMillis() / 1000.0 + " s"));
+    }
+
     private void silent() {
         if (stream != null) {
             link.leave(stream);
@@ -212,12 +255,14 @@ final class Runner implements Link.Dependent {
             return;
         }
         boolean wasLive = live;
-        long now = System.nanoTime();
+        long now = nanoTime.getAsLong();
         if (live) {
             live = false;
-            Duration patience = options.reconnectTimeout();
-            giveUpAt = patience == null ? null : now + patience.toNanos();
+            if (options.reconnectTimeout() != null) {
+                giveUpAfter(options.reconnectTimeout());
+            }
         }
+        lastError = error;
         Step step = Recovery.nextStep(error, wasLive && link.renewsToken());
         if (step == Step.REOPEN_AT_STORED) {
             forget();
@@ -232,7 +277,7 @@ final class Runner implements Link.Dependent {
         if (everOpened) {
             desk.put(new Entry.Said(new Notice.Disconnected(error, delay)));
         }
-        pause = context.schedule(this::connect, delay.toNanos(), TimeUnit.NANOSECONDS, TIMERS);
+        pause = context.schedule(this::connect, delay.toNanos(), TimeUnit.NANOSECONDS, timers);
     }
 
     private void dropStream(String why) {
@@ -252,6 +297,7 @@ final class Runner implements Link.Dependent {
         ended = true;
         live = false;
         dropStream("the session has ended");
+        giveUpNever();
         if (pause != null) {
             pause.cancel();
         }
@@ -355,6 +401,8 @@ final class Runner implements Link.Dependent {
         desk.publish(ledger.received(), ledger.latest());
         live = true;
         everOpened = true;
+        lastError = null;
+        giveUpNever();
         uplink.connect(stream, it.unackedEventsMax());
         opened.complete(null);
     }

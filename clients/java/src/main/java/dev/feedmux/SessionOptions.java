@@ -17,9 +17,10 @@ import org.jspecify.annotations.Nullable;
  *     the client reconnects
  * @param ackInterval acks are sent at most this late, by default 100 ms; longer means fewer messages and more repeats
  *     after a crash
- * @param openTimeout how long {@code open()} keeps trying while the server cannot be reached; by default 30 s
- * @param reconnectTimeout how long a session that was open keeps trying to reconnect; null, the default: as long as it
- *     takes
+ * @param openTimeout how long {@code open()} takes at most, also while an attempt is in progress; by default 30 s. Then it
+ *     throws the error of the last attempt that had one
+ * @param reconnectTimeout how long a session that was open keeps trying to reconnect, from the loss of its stream; then it
+ *     ends with the error of the last attempt that had one. Null, the default: as long as it takes
  * @param closeTimeout how long {@code close()} waits until the acks are confirmed; by default 5 s
  * @param backoffFirst with {@code backoffMost}: delays between attempts are random between 0 and a bound that doubles
  *     from the first (0.2 s) to the second (10 s)
@@ -156,7 +157,7 @@ public record SessionOptions(
             return this;
         }
 
-        /** How long opening keeps trying while the server cannot be reached. */
+        /** How long opening takes at most. */
         public Builder openTimeout(Duration timeout) {
             openTimeout = timeout;
             return this;

@@ -1,0 +1,44 @@
+package dev.feedmux;
+
+/**
+ * How long a server has said nothing, in time during which this process ran. It is measured in ticks, ten in a heartbeat
+ * interval, and a tick counts twice its length at most: after the process was stopped, what arrived meanwhile is read
+ * before the silence is too long. Pure; {@link Watchdog} has the timer.
+ */
+final class Silence {
+    private static final int INTERVALS_MAX = 3;
+    private static final int TICKS = 10;
+
+    private long intervalNanos;
+    private long tickedAt;
+    private long nanos;
+
+    /** A stream begins, or the server has stated its interval. */
+    void start(long intervalNanos, long now) {
+        this.intervalNanos = intervalNanos;
+        tickedAt = now;
+        nanos = 0;
+    }
+
+    /** A message arrived. */
+    void heard() {
+        nanos = 0;
+    }
+
+    /** The time between two ticks. */
+    long tickNanos() {
+        return intervalNanos / TICKS;
+    }
+
+    /** The silence that is too long. */
+    long mostNanos() {
+        return INTERVALS_MAX * intervalNanos;
+    }
+
+    /** A tick; true where the silence is too long. */
+    boolean tick(long now) {
+        nanos += Math.min(now - tickedAt, 2 * tickNanos());
+        tickedAt = now;
+        return nanos >= mostNanos();
+    }
+}

@@ -1,0 +1,179 @@
+package dev.feedmux;
+
+import static dev.feedmux.support.ScriptedServer.until;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.feedmux.errors.FeedmuxException;
+import dev.feedmux.errors.UnavailableException;
+import dev.feedmux.support.ScriptedServer;
+import dev.feedmux.support.ScriptedServer.Call;
+import dev.feedmux.support.ScriptedServer.Script;
+import dev.feedmux.support.VirtualTime;
+import dev.feedmux.support.Wire;
+import io.grpc.Status;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+
+/** What a session does as time passes, in virtual time. */
+@Timeout(60)
+final class RunnerTest {
+    private static final SessionOptions OPTIONS = SessionOptions.defaults().toBuilder()
+            .backoff(Duration.ZERO, Duration.ZERO)
+            .openTimeout(Duration.ofSeconds(2))
+            .ackInterval(Duration.ZERO)
+            .reconnectTimeout(Duration.ofSeconds(3))
+            .onNotice(notice -> {})
+            .build();
+
+    private final VirtualTime time = new VirtualTime();
+    private final Desk desk = new Desk(notice -> {});
+    private final List<AutoCloseable> open = new ArrayList<>();
+    private ScriptedServer server;
+    private Runner runner;
+
+    @AfterEach
+    void close() throws Exception {
+        Collections.reverse(open);
+        for (AutoCloseable each : open) {
+            each.close();
+        }
+    }
+
+    @Test
+    void anAttemptInProgressIsCutWhenTheTimeToOpenIsOver() throws Exception {
+        start(Credentials.none(), Call::awaitClose);
+        until(() -> server.call(0) != null);
+        time.advance(Duration.ofMillis(1999));
+        assertFalse(runner.opened().isDone());
+        time.advance(Duration.ofMillis(1));
+        FeedmuxException error =
+                assertInstanceOf(UnavailableException.class, runner.opened().get());
+        assertEquals(Status.Code.DEADLINE_EXCEEDED, error.status());
+        assertEquals(
+                "the server did not open the session within 2.0 s",
+                error.failure().message());
+        until(server.call(0)::isGone);
+    }
+
+    @Test
+    void theLastErrorSaysWhyOpeningFailed() throws Exception {
+        start(Credentials.none(), RunnerTest::unavailable, Call::awaitClose);
+        untilCalled(1);
+        time.advance(Duration.ofSeconds(2));
+        assertEquals("STATE_UNAVAILABLE", runner.opened().get().reason());
+    }
+
+    @Test
+    void aTokenFunctionThatHangsDoesNotHoldUpTheTimeout() throws Exception {
+        CountDownLatch never = new CountDownLatch(1);
+        CountDownLatch asked = new CountDownLatch(1);
+        Credentials hanging = Credentials.renewed(() -> {
+            asked.countDown();
+            try {
+                never.await();
+            } catch (InterruptedException interrupted) {
+                Thread.currentThread().interrupt();
+            }
+            return "token";
+        });
+        start(hanging, Call::awaitClose);
+        asked.await();
+        time.advance(Duration.ofSeconds(2));
+        assertEquals(Status.Code.DEADLINE_EXCEEDED, runner.opened().get().status());
+        never.countDown();
+    }
+
+    @Test
+    void theTimeToOpenDoesNotEndAnOpenSession() throws Exception {
+        start(Credentials.none(), call -> {
+            call.send(Wire.opened());
+            call.send(Wire.batch(1, 1, 1));
+            call.await(it -> it.acked() == 1);
+            call.send(Wire.batch(2, 2, 1));
+            call.awaitClose();
+        });
+        runner.opened().get();
+        desk.next(-1, false);
+        time.advance(Duration.ofSeconds(10));
+        desk.ack(1);
+        until(() -> {
+            time.advance(Duration.ZERO);
+            return server.call(0).acked() == 1;
+        });
+        assertEquals(2, assertInstanceOf(Event.class, desk.next(-1, false)).sequence());
+    }
+
+    @Test
+    void theTimeToReconnectBoundsAnAttempt() throws Exception {
+        start(
+                Credentials.none(),
+                call -> {
+                    call.send(Wire.opened());
+                    unavailable(call);
+                },
+                Call::awaitClose);
+        untilCalled(1);
+        time.advance(Duration.ofSeconds(3));
+        FeedmuxException error = assertThrows(FeedmuxException.class, () -> desk.next(-1, false));
+        assertEquals("STATE_UNAVAILABLE", error.reason());
+    }
+
+    @Test
+    void aSilentStreamIsLeftAndAStoppedProcessLeavesNone() throws Exception {
+        AtomicInteger dialed = new AtomicInteger();
+        Script silent = call -> {
+            call.send(Wire.opened(), Wire.batch(1, 1, 1));
+            call.awaitClose();
+        };
+        start(dialed, Credentials.none(), silent);
+        desk.next(-1, false);
+        time.stopFor(Duration.ofHours(1));
+        time.advance(Duration.ofSeconds(27));
+        assertEquals(1, dialed.get());
+        until(() -> {
+            time.advance(Duration.ofSeconds(1));
+            return server.call(1) != null;
+        });
+        assertTrue(dialed.get() > 1);
+    }
+
+    private static void unavailable(Call call) {
+        throw ScriptedServer.status(Status.Code.UNAVAILABLE, "STATE_UNAVAILABLE", Map.of());
+    }
+
+    private void untilCalled(int number) {
+        until(() -> {
+            time.advance(Duration.ZERO);
+            return server.call(number) != null;
+        });
+    }
+
+    private void start(Credentials credentials, Script... scripts) {
+        start(new AtomicInteger(), credentials, scripts);
+    }
+
+    private void start(AtomicInteger dialed, Credentials credentials, Script... scripts) {
+        server = new ScriptedServer(scripts);
+        open.add(server);
+        Link link = new Link(server.target(), null, credentials, Duration.ofSeconds(30), channel -> {
+            dialed.incrementAndGet();
+            return channel;
+        });
+        open.add(link);
+        runner = new Runner(link, new Opening("s", null, null, "i"), OPTIONS, desk, time, time::nanoTime);
+        open.add(runner::abandon);
+        runner.start();
+    }
+}

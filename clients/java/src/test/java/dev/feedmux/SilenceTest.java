@@ -1,0 +1,68 @@
+package dev.feedmux;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import org.junit.jupiter.api.Test;
+
+final class SilenceTest {
+    private static final long INTERVAL = 1000;
+
+    private final Silence silence = new Silence();
+    private long now = 5;
+
+    SilenceTest() {
+        silence.start(INTERVAL, now);
+    }
+
+    @Test
+    void threeIntervalsAreTooLong() {
+        assertEquals(100, silence.tickNanos());
+        assertEquals(30, ticksUntilCut());
+    }
+
+    @Test
+    void anythingHeardBeginsItAgain() {
+        for (int ticks = 0; ticks < 29; ticks++) {
+            assertFalse(after(100));
+        }
+        silence.heard();
+        assertEquals(30, ticksUntilCut());
+    }
+
+    @Test
+    void aBlockOfAnyLengthAddsTwoTicks() {
+        assertFalse(after(1_000_000 * INTERVAL));
+        assertEquals(28, ticksUntilCut());
+    }
+
+    @Test
+    void ticksThatComeLateCountInFull() {
+        for (int ticks = 0; ticks < 19; ticks++) {
+            assertFalse(after(150));
+        }
+        assertTrue(after(150));
+    }
+
+    @Test
+    void aStatedIntervalBeginsItAgain() {
+        assertFalse(after(100));
+        silence.start(2 * INTERVAL, now);
+        assertEquals(200, silence.tickNanos());
+        assertFalse(after(200));
+    }
+
+    private int ticksUntilCut() {
+        int ticks = 1;
+        while (!after(100)) {
+            ticks++;
+        }
+        return ticks;
+    }
+
+    private boolean after(long nanos) {
+        now += nanos;
+        return silence.tick(now);
+    }
+}
