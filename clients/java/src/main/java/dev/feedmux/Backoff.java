@@ -27,6 +27,13 @@ final class Backoff {
         return atLeast == null ? jitter : atLeast.plus(jitter);
     }
 
+    /** A stream that was open for so long has ended; one that was for longer than the largest bound was good. */
+    void lived(Duration open) {
+        if (open.compareTo(most) > 0) {
+            reset();
+        }
+    }
+
     /** The connection holds: begin small again. */
     void reset() {
         bound = first;

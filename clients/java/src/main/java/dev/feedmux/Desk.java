@@ -182,7 +182,7 @@ final class Desk {
     }
 
     boolean isClosed() {
-        return locked(() -> closing || (ended && entries.peek() instanceof Entry.Ended));
+        return locked(() -> closing || (ended && !cursor.hasNext() && entries.peek() instanceof Entry.Ended));
     }
 
     Place place() {

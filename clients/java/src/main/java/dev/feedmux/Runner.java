@@ -54,6 +54,7 @@ final class Runner implements Link.Dependent {
 
     private boolean live;
     private boolean everOpened;
+    private long openedAt;
     private boolean ended;
     private @Nullable Long giveUpAt;
     /** Ends the session at {@code giveUpAt}, also in the middle of an attempt. */
@@ -258,6 +259,7 @@ final class Runner implements Link.Dependent {
         long now = nanoTime.getAsLong();
         if (live) {
             live = false;
+            backoff.lived(Duration.ofNanos(now - openedAt));
             if (options.reconnectTimeout() != null) {
                 giveUpAfter(options.reconnectTimeout());
             }
@@ -401,6 +403,7 @@ final class Runner implements Link.Dependent {
         desk.publish(ledger.received(), ledger.latest());
         live = true;
         everOpened = true;
+        openedAt = nanoTime.getAsLong();
         lastError = null;
         giveUpNever();
         uplink.connect(stream, it.unackedEventsMax());

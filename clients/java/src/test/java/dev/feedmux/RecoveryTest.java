@@ -88,4 +88,14 @@ final class RecoveryTest {
         backoff.reset();
         assertEquals(Duration.ofMillis(50), backoff.next(null));
     }
+
+    @Test
+    void aStreamThatWasOpenForLongerThanTheLargestBoundResetsTheBackoff() {
+        Backoff backoff = new Backoff(Duration.ofMillis(100), Duration.ofMillis(350), () -> 0.5);
+        backoff.next(null);
+        backoff.lived(Duration.ofMillis(350));
+        assertEquals(Duration.ofMillis(100), backoff.next(null));
+        backoff.lived(Duration.ofMillis(351));
+        assertEquals(Duration.ofMillis(50), backoff.next(null));
+    }
 }
