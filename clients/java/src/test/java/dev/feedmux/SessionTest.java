@@ -99,6 +99,49 @@ final class SessionTest {
     }
 
     @Test
+    void batchesWithinALoopOverEventsTakeTheRestOfTheBatch() {
+        Session session = opened(play(Wire.opened(), Wire.batch(1, 1, 4), Wire.batch(5, 5, 2), Wire.batch(7, 7, 2)));
+        List<Long> seen = new ArrayList<>();
+        for (Event event : session) {
+            seen.add(event.sequence());
+            if (seen.size() == 2 || seen.size() == 5) {
+                Batch batch = session.batches().iterator().next();
+                batch.forEach(each -> seen.add(each.sequence()));
+            }
+            if (seen.size() == 8) {
+                break;
+            }
+        }
+        assertEquals(LongStream.rangeClosed(1, 8).boxed().toList(), seen);
+    }
+
+    @Test
+    void eventsCanBeTakenWithinTheListenerOfNotices() {
+        List<Long> seen = new ArrayList<>();
+        List<Session> itself = new ArrayList<>();
+        Session session = openedWith(
+                options ->
+                        options.onNotice(notice -> seen.add(itself.get(0).take().sequence())),
+                play(
+                        Wire.opened(),
+                        Wire.batch(1, 1, 1),
+                        Wire.draining(5),
+                        Wire.batch(2, 2, 2),
+                        Wire.draining(5),
+                        Wire.batch(4, 4, 3)));
+        itself.add(session);
+        seen.add(session.take().sequence());
+        seen.add(session.take().sequence());
+        for (Event event : session) {
+            seen.add(event.sequence());
+            if (seen.size() == 6) {
+                break;
+            }
+        }
+        assertEquals(LongStream.rangeClosed(1, 6).boxed().toList(), seen);
+    }
+
+    @Test
     void whatIsLookedForIsNotTaken() {
         Session session = opened(play(Wire.opened(), Wire.batch(1, 1, 2), Wire.batch(3, 3, 2)));
         session.take();

@@ -1,0 +1,55 @@
+package dev.feedmux;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+
+import com.google.protobuf.ByteString;
+import dev.feedmux.support.Wire;
+import java.util.List;
+import org.bson.BsonDateTime;
+import org.bson.BsonDocument;
+import org.bson.Document;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
+
+final class BatchTest {
+    @ParameterizedTest
+    @ValueSource(longs = {253402300800000L, -62167219200001L, Long.MAX_VALUE, Long.MIN_VALUE})
+    void anyDateIsTheSameInJsonAndBson(long millis) {
+        Document event = new Document("at", new BsonDateTime(millis)).append("_id", Wire.token(1));
+        String text = "{\"at\": {\"$date\": {\"$numberLong\": \"" + millis + "\"}}, \"_id\": "
+                + Wire.token(1).toJson() + "}";
+        for (Batch batch : List.of(
+                new JsonBatch(List.of(text), Place.NOWHERE, null),
+                BsonBatch.over(Wire.encode(event), 1, Place.NOWHERE, null))) {
+            Event found = batch.event(0);
+            assertEquals(event.toBsonDocument(), found.document().toBsonDocument());
+            assertEquals(new BsonDateTime(millis), found.bson().get("at"));
+            assertEquals(event.toBsonDocument(), BsonDocument.parse(found.json()));
+            assertEquals(Wire.token(1).toBsonDocument(), found.resumeToken());
+        }
+    }
+
+    @Test
+    void anEventThatCannotBeDecodedFailsAlone() {
+        ByteString undecodable = ByteString.copyFrom(new byte[] {9, 0, 0, 0, 77, 'x', 0, 0, 0});
+        ByteString data = Wire.events(1, 1).concat(undecodable).concat(Wire.events(3, 1));
+        Batch bson = BsonBatch.over(data, 3, Place.NOWHERE, null);
+        Batch json = new JsonBatch(
+                List.of(
+                        Wire.event(1).toJson(),
+                        "{\"_id\": {\"$date\": \"never\"}}",
+                        Wire.event(3).toJson()),
+                Place.NOWHERE,
+                null);
+        for (Batch batch : List.of(bson, json)) {
+            assertThrows(RuntimeException.class, () -> batch.event(1).document());
+            for (int index : new int[] {0, 2}) {
+                assertEquals(Wire.event(index + 1), batch.event(index).document());
+                BsonDocument token = batch.event(index).resumeToken();
+                assertEquals(Wire.token(index + 1).toBsonDocument(), token);
+            }
+        }
+    }
+}
