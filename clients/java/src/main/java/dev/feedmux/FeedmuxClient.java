@@ -157,7 +157,10 @@ public final class FeedmuxClient implements AutoCloseable {
             return this;
         }
 
-        /** Bounds every call that is not a session; by default 30 s. */
+        /**
+         * Bounds every call that is not a session; by default 30 s. After one that ran into it, from 5 s on, new calls take
+         * another connection.
+         */
         public Builder timeout(Duration each) {
             timeout = each;
             return this;

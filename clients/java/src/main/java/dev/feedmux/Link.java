@@ -6,6 +6,7 @@ import dev.feedmux.v1.ChangeFeedGrpc;
 import dev.feedmux.v1.SubscribeRequest;
 import dev.feedmux.v1.SubscriptionsGrpc;
 import io.grpc.CallOptions;
+import io.grpc.Channel;
 import io.grpc.ChannelCredentials;
 import io.grpc.ClientCall;
 import io.grpc.ConnectivityState;
@@ -18,6 +19,7 @@ import io.grpc.Metadata;
 import io.grpc.MethodDescriptor;
 import io.grpc.Status;
 import io.grpc.StatusRuntimeException;
+import io.grpc.stub.AbstractStub;
 import java.io.EOFException;
 import java.io.IOException;
 import java.io.InputStream;
@@ -32,6 +34,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Function;
+import java.util.function.LongSupplier;
 import java.util.function.Supplier;
 import java.util.function.UnaryOperator;
 import org.jspecify.annotations.Nullable;
@@ -40,6 +43,11 @@ import org.jspecify.annotations.Nullable;
 final class Link implements AutoCloseable {
     private static final int MESSAGE_BYTES_MAX = 72 * 1024 * 1024;
     private static final int METADATA_BYTES_MAX = 64 * 1024;
+    private static final long KEEPALIVE_SECONDS = 20;
+    private static final long KEEPALIVE_TIMEOUT_SECONDS = 10;
+    /** A unary call that had no answer for so long leaves its connection; a shorter deadline proves nothing. */
+    private static final Duration DEAD_AFTER = Duration.ofSeconds(5);
+
     private static final Metadata.Key<String> ROUTE =
             Metadata.Key.of("x-feedmux-route", Metadata.ASCII_STRING_MARSHALLER);
     /** Messages come as bytes: events are not copied out of them, and their size counts. */
@@ -56,6 +64,7 @@ final class Link implements AutoCloseable {
 
     private final Credentials credentials;
     private final Duration timeout;
+    private final LongSupplier nanoTime;
     private final Map<String, String> routes = new ConcurrentHashMap<>();
     private final Set<Dependent> dependents = ConcurrentHashMap.newKeySet();
     private volatile boolean closed;
@@ -66,14 +75,24 @@ final class Link implements AutoCloseable {
             Credentials credentials,
             Duration timeout,
             UnaryOperator<ManagedChannelBuilder<?>> configure) {
+        this(target, tls, credentials, timeout, configure, System::nanoTime);
+    }
+
+    Link(
+            String target,
+            @Nullable Tls tls,
+            Credentials credentials,
+            Duration timeout,
+            UnaryOperator<ManagedChannelBuilder<?>> configure,
+            LongSupplier nanoTime) {
         ChannelCredentials security = tls == null ? InsecureChannelCredentials.create() : tls.credentials();
         dial = () -> {
             ManagedChannelBuilder<?> builder = Grpc.newChannelBuilder(target, security)
                     .userAgent("feedmux-java")
                     .maxInboundMessageSize(MESSAGE_BYTES_MAX)
                     .maxInboundMetadataSize(METADATA_BYTES_MAX)
-                    .keepAliveTime(30, TimeUnit.SECONDS)
-                    .keepAliveTimeout(10, TimeUnit.SECONDS);
+                    .keepAliveTime(KEEPALIVE_SECONDS, TimeUnit.SECONDS)
+                    .keepAliveTimeout(KEEPALIVE_TIMEOUT_SECONDS, TimeUnit.SECONDS);
             if (tls != null && tls.serverName() != null) {
                 builder.overrideAuthority(tls.serverName());
             }
@@ -82,6 +101,7 @@ final class Link implements AutoCloseable {
         channel = dial.get();
         this.credentials = credentials;
         this.timeout = timeout;
+        this.nanoTime = nanoTime;
     }
 
     /** Whether each call asks for the token anew, so that after one that has expired another may come. */
@@ -114,9 +134,13 @@ final class Link implements AutoCloseable {
      * Has new calls go over a new connection, because this stream hears nothing: gRPC would use its connection for as long
      * as keepalive takes to give that up. Streams on it that are in order stay; it closes with the last of them.
      */
-    synchronized void leave(Stream stream) {
+    void leave(Stream stream) {
+        leave(stream.channel);
+    }
+
+    private synchronized void leave(ManagedChannel dead) {
         left.removeIf(ManagedChannel::isTerminated);
-        if (closed || stream.channel != channel) {
+        if (closed || dead != channel) {
             return;
         }
         left.add(channel);
@@ -149,16 +173,12 @@ final class Link implements AutoCloseable {
 
     /** One call of the ChangeFeed service. Throws FeedmuxException. */
     <T> T feeds(Function<ChangeFeedGrpc.ChangeFeedBlockingStub, T> call) {
-        return unary(() -> call.apply(credentials
-                .on(ChangeFeedGrpc.newBlockingStub(channel()))
-                .withDeadlineAfter(timeout.toNanos(), TimeUnit.NANOSECONDS)));
+        return unary(ChangeFeedGrpc::newBlockingStub, call);
     }
 
     /** One call of the Subscriptions service. Throws FeedmuxException. */
     <T> T subscriptions(Function<SubscriptionsGrpc.SubscriptionsBlockingStub, T> call) {
-        return unary(() -> call.apply(credentials
-                .on(SubscriptionsGrpc.newBlockingStub(channel()))
-                .withDeadlineAfter(timeout.toNanos(), TimeUnit.NANOSECONDS)));
+        return unary(SubscriptionsGrpc::newBlockingStub, call);
     }
 
     /** Closes the sessions, all at the same time, then the connections. An interrupt ends the waiting for the sessions. */
@@ -186,13 +206,20 @@ final class Link implements AutoCloseable {
         return new FeedmuxException(Failure.of(Status.Code.CANCELLED, "the client was closed"));
     }
 
-    private <T> T unary(Supplier<T> call) {
+    private <S extends AbstractStub<S>, T> T unary(Function<Channel, S> stub, Function<S, T> call) {
         if (closed) {
             throw clientClosed();
         }
+        ManagedChannel used = channel();
+        long begun = nanoTime.getAsLong();
         try {
-            return call.get();
+            return call.apply(
+                    credentials.on(stub.apply(used)).withDeadlineAfter(timeout.toNanos(), TimeUnit.NANOSECONDS));
         } catch (StatusRuntimeException failed) {
+            boolean late = failed.getStatus().getCode() == Status.Code.DEADLINE_EXCEEDED;
+            if (late && nanoTime.getAsLong() - begun >= DEAD_AFTER.toNanos()) {
+                leave(used);
+            }
             throw Statuses.error(failed);
         }
     }
