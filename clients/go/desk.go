@@ -238,7 +238,7 @@ func (d *desk) deliver(arrived *delivery) error {
 	}
 	arrived.batch.desk = d
 	repeats := d.ledger.expectsRepeats()
-	fresh, err := d.ledger.arrive(arrived.sequence, arrived.batch)
+	fresh, err := d.ledger.arrive(arrived.sequence, arrived.batch, d.acked)
 	if err != nil {
 		return err
 	}

@@ -158,8 +158,8 @@ func (l *ledger) begin(at Place, acked int64) {
 	l.repeatsUntil, _ = tokenTime(last)
 }
 
-// arrive takes a batch that arrived: it, or what of it is new, comes back numbered.
-func (l *ledger) arrive(sequence int64, batch *Batch) ([]*Batch, error) {
+// arrive takes a batch that arrived: it, or what of it is new, comes back numbered. What is acked already need not be kept.
+func (l *ledger) arrive(sequence int64, batch *Batch, acked int64) ([]*Batch, error) {
 	if sequence != l.nextSequence {
 		return nil, protocolError("delivery %d came where %d was due", sequence, l.nextSequence)
 	}
@@ -170,7 +170,7 @@ func (l *ledger) arrive(sequence int64, batch *Batch) ([]*Batch, error) {
 	if !l.expectsRepeats() {
 		l.take(sequence, batch)
 		if l.durable {
-			l.keep(batch)
+			l.keep(batch, acked)
 		}
 		l.latest = batch.place
 		return []*Batch{batch}, nil
@@ -211,11 +211,14 @@ func (l *ledger) ackedSequence(acked int64) int64 {
 	return l.sequenceAcked
 }
 
-func (l *ledger) keep(batch *Batch) {
+func (l *ledger) keep(batch *Batch, acked int64) {
 	added := keep(batch)
 	l.kept = append(l.kept, added)
 	l.whole = append(l.whole, added)
 	l.wholeBytes += added.size
+	if l.wholeBytes > l.wholeBytesMax {
+		l.settle(acked)
+	}
 	for l.wholeBytes > l.wholeBytesMax {
 		l.reduce(l.whole[0])
 		l.whole[0] = nil

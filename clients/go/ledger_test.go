@@ -34,7 +34,7 @@ func keptWhole(seed uint64) int64 { return int64(seed%2) << 40 }
 
 func arrive(t *testing.T, l *ledger, sequence int64, numbers ...int) (fresh []int) {
 	t.Helper()
-	batches, err := l.arrive(sequence, events(t, numbers...))
+	batches, err := l.arrive(sequence, events(t, numbers...), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func same[T any](t *testing.T, got, wanted T) {
 func TestAGapIsAViolation(t *testing.T) {
 	l := begun(true)
 	arrive(t, l, 1, 1, 2)
-	if _, err := l.arrive(4, events(t, 4)); !errors.Is(err, ErrProtocol) {
+	if _, err := l.arrive(4, events(t, 4), 0); !errors.Is(err, ErrProtocol) {
 		t.Fatal(err)
 	}
 }
@@ -264,7 +264,7 @@ func TestWhereATokenIsMissingTheLastKnownPlaceCounts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err = l.arrive(3, batch.part(0, 1)); err != nil {
+	if _, err = l.arrive(3, batch.part(0, 1), 0); err != nil {
 		t.Fatal(err)
 	}
 	arrive(t, l, 4, 5)
@@ -289,7 +289,7 @@ func TestWhatIsUnackedTakesNoMoreMemoryThanItsTokensAndABound(t *testing.T) {
 	for number := 1; number <= 100; number++ {
 		batch, err := bsonBatch(documents(size, number), 1, at(number), batchTime)
 		same(t, err, nil)
-		_, err = l.arrive(int64(number), batch)
+		_, err = l.arrive(int64(number), batch, 0)
 		same(t, err, nil)
 	}
 	if held := heap() - before; held > 6*size {
@@ -323,7 +323,11 @@ func TestWhatWasAckedMakesRoomForWholeBatches(t *testing.T) {
 			t.Fatalf("%d are whole", len(l.whole))
 		}
 	}
-	arrive(t, l, 101, 101)
+	for number := int64(101); number <= 103; number++ {
+		_, err := l.arrive(number, events(t, int(number)), number-1)
+		same(t, err, nil)
+	}
+	same(t, l.wholeBytes, size)
 	l.forget()
 	same(t, l.wholeBytes, 0)
 }

@@ -277,7 +277,9 @@ def test_what_was_acked_makes_room_for_whole_batches() -> None:
         assert ledger.whole_bytes <= 2 * size
         assert ledger.whole_bytes == size * min(2, number % 5)
         assert len(ledger._whole) <= 2
-    ledger.arrive(101, events(101))
+    for number in range(101, 104):
+        ledger.arrive(number, events(number), number - 1)
+    assert ledger.whole_bytes == size
     ledger.forget()
     assert ledger.whole_bytes == 0
 

@@ -185,8 +185,11 @@ export class Ledger {
     this.#repeatsUntil = last && tokenTime(last);
   }
 
-  /** A batch arrived: it, or what of it is new, numbered. Throws ProtocolError at a gap in the sequence. */
-  arrive(firstSequence: bigint, batch: Batch): Batch[] {
+  /**
+   * A batch arrived: it, or what of it is new, numbered. Throws ProtocolError at a gap in the sequence. `acked` is the highest
+   * ordinal acked: what is, need not be kept.
+   */
+  arrive(firstSequence: bigint, batch: Batch, acked = 0): Batch[] {
     if (firstSequence !== BigInt(this.#nextSequence)) {
       throw new ProtocolError(`delivery ${String(firstSequence)} came where ${String(this.#nextSequence)} was due`);
     }
@@ -198,7 +201,7 @@ export class Ledger {
     if (!this.expectsRepeats()) {
       this.#take(sequence, batch);
       if (this.#durable) {
-        this.#keep(batch);
+        this.#keep(batch, acked);
       }
       this.#latest = batch.place;
       return [batch];
@@ -240,11 +243,14 @@ export class Ledger {
     return this.#ackedSequence;
   }
 
-  #keep(batch: Batch): void {
+  #keep(batch: Batch, acked: number): void {
     const kept = Kept.whole(batch);
     this.#kept.push(kept);
     this.#whole.push(kept);
     this.#wholeBytes += kept.sizeBytes;
+    if (this.#wholeBytes > this.#wholeBytesMax) {
+      this.#settle(acked);
+    }
     while (this.#wholeBytes > this.#wholeBytesMax) {
       this.#reduce(this.#whole.shift());
     }

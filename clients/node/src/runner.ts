@@ -370,7 +370,7 @@ export class Runner {
     this.#window.receive(batch.length, batch.sizeBytes, batch.rawEvent(batch.length - 1).length);
     const repeats = this.#ledger.expectsRepeats();
     let [oldEvents, oldBytes] = [batch.length, batch.sizeBytes];
-    for (const fresh of this.#ledger.arrive(firstSequence, batch)) {
+    for (const fresh of this.#ledger.arrive(firstSequence, batch, this.#acked)) {
       oldEvents -= fresh.length;
       oldBytes -= fresh.sizeBytes;
       this.inbox.put({ batch: fresh });

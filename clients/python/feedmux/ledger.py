@@ -155,8 +155,11 @@ class Ledger:
             settled = 0
         self._repeats_until = token_time(key) if key else None
 
-    def arrive(self, first_sequence: int, batch: Batch) -> list[Batch]:
-        """A batch arrived: it, or what of it is new, numbered. Raises ProtocolError at a gap in the sequence."""
+    def arrive(self, first_sequence: int, batch: Batch, acked: int = 0) -> list[Batch]:
+        """A batch arrived: it, or what of it is new, numbered. Raises ProtocolError at a gap in the sequence.
+
+        `acked` is the highest ordinal acked: what is, need not be kept.
+        """
         if first_sequence != self._next_sequence:
             raise ProtocolError(f"delivery {first_sequence} came where {self._next_sequence} was due")
         self._next_sequence += len(batch)
@@ -165,7 +168,7 @@ class Ledger:
         if not self._repeats:
             self._take(first_sequence, batch)
             if self._durable:
-                self._keep(batch)
+                self._keep(batch, acked)
             self._latest = batch.place
             return [batch]
         fresh = self._sift(first_sequence, batch)
@@ -197,11 +200,13 @@ class Ledger:
             self._ranges.popleft()
         return self._acked_sequence
 
-    def _keep(self, batch: Batch) -> None:
+    def _keep(self, batch: Batch, acked: int) -> None:
         kept = _Kept(batch)
         self._kept.append(kept)
         self._whole.append(kept)
         self._whole_bytes += kept.size_bytes
+        if self._whole_bytes > self._whole_bytes_max:
+            self._settle(acked)
         while self._whole_bytes > self._whole_bytes_max:
             self._reduce(self._whole.popleft())
 

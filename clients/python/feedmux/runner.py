@@ -335,7 +335,7 @@ class Runner:
         events, size_bytes = len(batch), batch.size_bytes
         self._window.receive(events, size_bytes, lambda: len(batch.raw_event(events - 1)))
         repeats = self._ledger.expects_repeats
-        for fresh in self._ledger.arrive(delivery.first_sequence, batch):
+        for fresh in self._ledger.arrive(delivery.first_sequence, batch, desk.acked):
             events -= len(fresh)
             size_bytes -= fresh.size_bytes
             desk.put(fresh)

@@ -12,17 +12,19 @@ final class Silence {
     private long intervalNanos;
     private long tickedAt;
     private long nanos;
+    private boolean heard;
 
     /** A stream begins, or the server has stated its interval. */
     void start(long intervalNanos, long now) {
         this.intervalNanos = intervalNanos;
         tickedAt = now;
         nanos = 0;
+        heard = false;
     }
 
-    /** A message arrived. */
+    /** A message arrived: silence counts from the next tick on. */
     void heard() {
-        nanos = 0;
+        heard = true;
     }
 
     /** The time between two ticks. */
@@ -37,8 +39,9 @@ final class Silence {
 
     /** A tick; true where the silence is too long. */
     boolean tick(long now) {
-        nanos += Math.min(now - tickedAt, 2 * tickNanos());
+        nanos = heard ? 0 : nanos + Math.min(now - tickedAt, 2 * tickNanos());
         tickedAt = now;
+        heard = false;
         return nanos >= mostNanos();
     }
 }

@@ -28,7 +28,7 @@ final class SilenceTest {
             assertFalse(after(100));
         }
         silence.heard();
-        assertEquals(30, ticksUntilCut());
+        assertEquals(31, ticksUntilCut());
     }
 
     @Test

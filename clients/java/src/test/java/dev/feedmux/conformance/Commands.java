@@ -64,6 +64,7 @@ final class Commands {
             case "state" -> Reports.state(session(command));
             case "close" -> close(command);
             case "cancel" -> abandon(seat(command));
+            case "close_client" -> closeClient();
             case "reset" -> reset();
             default -> throw new IllegalArgumentException("no command " + command.getString("do"));
         };
@@ -80,7 +81,13 @@ final class Commands {
         List<String> tokens = command.getList("tokens", String.class, List.of());
         if (!tokens.isEmpty()) {
             AtomicInteger asked = new AtomicInteger();
-            builder.token(() -> tokens.get(Math.min(asked.getAndIncrement(), tokens.size() - 1)));
+            builder.token(() -> {
+                String token = tokens.get(Math.min(asked.getAndIncrement(), tokens.size() - 1));
+                if (token == null) {
+                    throw new IllegalStateException("no token now");
+                }
+                return token;
+            });
         }
         if (command.get("tls") instanceof Document tls) {
             builder.tls(Arguments.tls(tls));
@@ -185,6 +192,17 @@ final class Commands {
             session(command).close();
         } else {
             session(command).close(Arguments.seconds(timeout));
+        }
+        return Map.of();
+    }
+
+    private Map<String, ?> closeClient() {
+        FeedmuxClient open;
+        synchronized (this) {
+            open = client;
+        }
+        if (open != null) {
+            open.close();
         }
         return Map.of();
     }

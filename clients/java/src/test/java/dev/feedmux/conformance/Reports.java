@@ -64,6 +64,8 @@ final class Reports {
             told.put("kind", "skipped");
             told.put("from", time(it.hadReached()));
             told.put("to", time(it.beginsAt()));
+            told.put("from_position", position(it.hadReachedPosition()));
+            told.put("to_position", position(it.beginsAtPosition()));
         } else if (notice instanceof Notice.HistoryAtRisk it) {
             told.put("kind", "history_at_risk");
             told.put("remaining_s", seconds(it.remaining()));
