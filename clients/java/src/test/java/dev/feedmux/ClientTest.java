@@ -34,7 +34,7 @@ import org.junit.jupiter.api.function.Executable;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.MethodSource;
 
-@Timeout(60)
+@Timeout(120)
 final class ClientTest {
     /** Against a real server: tests/clients/test_java.py starts one and says where it is. */
     @Test

@@ -26,7 +26,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /** What a session does as time passes, in virtual time. */
-@Timeout(60)
+@Timeout(120)
 final class RunnerTest {
     private static final SessionOptions OPTIONS = SessionOptions.defaults().toBuilder()
             .backoff(Duration.ZERO, Duration.ZERO)

@@ -38,7 +38,7 @@ import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.function.Executable;
 
 /** What the session's interface adds to the behaviour that the conformance scenarios show. */
-@Timeout(30)
+@Timeout(120)
 final class SessionTest {
     private static final SessionOptions QUICK = SessionOptions.defaults().toBuilder()
             .backoff(Duration.ofMillis(10), Duration.ofMillis(50))

@@ -67,7 +67,7 @@ public final class ScriptedServer implements AutoCloseable {
 
     /** The `authorization` of the next call, in order. */
     public String authorization() throws InterruptedException {
-        return authorizations.poll(10, TimeUnit.SECONDS);
+        return authorizations.poll(60, TimeUnit.SECONDS);
     }
 
     @Override
@@ -75,12 +75,12 @@ public final class ScriptedServer implements AutoCloseable {
         server.shutdownNow();
     }
 
-    /** Waits until something holds; fails after ten seconds. */
+    /** Waits until something holds; fails after a minute. */
     public static void until(java.util.function.BooleanSupplier holds) {
-        long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(10);
+        long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
         while (!holds.getAsBoolean()) {
             if (System.nanoTime() - end > 0) {
-                throw new AssertionError("did not come to hold within 10 s");
+                throw new AssertionError("did not come to hold within 60 s");
             }
             Thread.onSpinWait();
         }
