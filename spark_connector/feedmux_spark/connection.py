@@ -19,9 +19,9 @@ from typing import Any, Final, TypeVar
 import grpc
 
 from feedmux import requests
-from feedmux.errors import FeedmuxError, Fenced, SubscriptionBusy
+from feedmux.errors import FeedmuxError, Fenced, SubscriptionBusy, Unavailable
 from feedmux.feeds import Start
-from feedmux.link import Target, Token
+from feedmux.link import Metadata, Target, Token
 from feedmux.places import Place
 from feedmux.recovery import Backoff, Step, next_step
 from feedmux.status import error_from_call
@@ -97,7 +97,7 @@ class Connection:
         make: Any = self._channel().unary_unary(f"/feedmux.v1.{service}/{method}")
         timeout_s = CALL_TIMEOUT_S + wait_s
         return Call(
-            make.future(request.SerializeToString(), timeout=timeout_s, metadata=self._target.metadata()), response_type
+            make.future(request.SerializeToString(), timeout=timeout_s, metadata=self._metadata()), response_type
         )
 
     def unary(self, service: str, method: str, request: Any, response_type: Any, wait_s: float = 0.0) -> Any:
@@ -110,7 +110,7 @@ class Connection:
         Closing the iterator cancels the call.
         """
         make: Any = self._channel().unary_stream(f"/feedmux.v1.ChangeFeed/{method}")
-        call = make(request.SerializeToString(), metadata=self._target.metadata(route))
+        call = make(request.SerializeToString(), metadata=self._metadata(route))
         try:
             yield from call
         except grpc.RpcError as error:
@@ -158,6 +158,14 @@ class Connection:
             yield
         except FeedmuxError as error:
             raise explained(error, endpoint=self._target.address, consumer_name=self._consumer_name) from None
+
+    def _metadata(self, route: str = "") -> Metadata:
+        try:
+            return self._target.metadata(route)
+        except Unavailable as error:
+            if isinstance(error.__cause__, FeedmuxSparkError):
+                raise error.__cause__ from None  # A file that is not there is no network that is away.
+            raise
 
     def _channel(self) -> grpc.Channel:
         key = os.getpid(), self._target

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from feedmux.feeds import Feed
-from feedmux.link import Tls
+from feedmux.link import Tls, clean_token
 from feedmux_spark.errors import OptionError
 
 _TRUE_FALSE: Final = {"true": True, "false": False}
@@ -370,6 +370,11 @@ def parse_options(given: Mapping[str, str]) -> Options:
 def _check_together(options: Options) -> None:
     if options.token is not None and options.token_file is not None:
         raise OptionError("give option token or tokenFile, not both")
+    if options.token is not None:
+        try:
+            clean_token(options.token)
+        except ValueError as error:
+            raise OptionError(f"option token cannot be sent: {error}") from None
     if options.collection is not None and options.database is None:
         raise OptionError("option collection needs option database")
     if not options.tls:

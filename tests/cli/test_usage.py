@@ -125,3 +125,10 @@ def test_a_ca_file_that_is_not_there(tmp_path: object) -> None:
     done = run("watch", "shop", "--ca-file", f"{tmp_path}/nothing.pem")
     assert done.returncode == 1
     assert "nothing.pem cannot be read" in done.stderr
+
+
+def test_a_key_that_cannot_be_sent_is_refused_and_not_shown() -> None:
+    done = run("watch", "--endpoint", "127.0.0.1:1", "--api-key", "two words")
+    assert done.returncode == 2
+    assert done.stderr.startswith("feedmux: --api-key or FEEDMUX_API_KEY: ")
+    assert "two words" not in done.stderr

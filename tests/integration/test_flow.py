@@ -295,7 +295,7 @@ async def test_its_own_acks_and_progress_skip_nothing(api: Api, database: Docume
     await (await api.open(name, credit=MANY)).close()
     again = await api.session(name, credit=MANY, last_acked=last_acked)
     assert not (await again.opened()).at_last_acked
-    insert(database, [3])
+    insert(database, range(3, 4))
     assert await again.numbers(1) == [3]
     assert not again.notices
     await again.close()
@@ -313,7 +313,7 @@ async def test_a_seek_past_what_was_acked_is_said_to_skip(api: Api, database: Do
     to = session.position
     await session.close()
     await api.seek(name, at(position=to))
-    insert(database, [4])
+    insert(database, range(4, 5))
     again = await api.session(name, credit=MANY, last_acked=last_acked)
     assert await again.numbers(1) == [4]
     (notice,) = again.notices

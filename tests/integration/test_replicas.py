@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +163,7 @@ async def test_the_client_says_which_replica_reads_its_feed(
     told_routes: list[str] = []
     subscribe, on_opened = Link.subscribe, Runner._on_opened
 
-    def subscribing(link: Link, route: str) -> AbstractContextManager[Stream]:
+    def subscribing(link: Link, route: str) -> AbstractAsyncContextManager[Stream]:
         routes.append(route)
         return subscribe(link, route)
 

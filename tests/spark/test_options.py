@@ -39,6 +39,7 @@ def test_the_readme_has_the_table() -> None:
         ({"pipeline": "[{"}, "option pipeline is a JSON array of stages: Expecting"),
         ({"collation": "[]"}, "option collation is a JSON object"),
         ({"token": "a", "tokenFile": "b"}, "token or tokenFile, not both"),
+        ({"token": "two words"}, "option token cannot be sent: it has characters"),
         ({"collection": "c"}, "option collection needs option database"),
         ({"tlsRootFile": "x"}, "option tlsRootFile needs option tls=true"),
         ({"tls": "true", "tlsKeyFile": "x"}, "go together"),

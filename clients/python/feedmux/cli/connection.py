@@ -78,10 +78,13 @@ def connected(
     args: argparse.Namespace, wrap: Callable[[Exception], CliError | None] | None = None
 ) -> Iterator[feedmux.Client]:
     """A client by the options. FeedmuxErrors within come out as CliErrors that name the endpoint."""
+    tls = tls_of(args)
     try:
-        with feedmux.Client(
-            args.endpoint, api_key=args.api_key, source=args.source, tls=tls_of(args), timeout_s=TIMEOUT_S
-        ) as client:
+        made = feedmux.Client(args.endpoint, api_key=args.api_key, source=args.source, tls=tls, timeout_s=TIMEOUT_S)
+    except ValueError as error:
+        raise UsageError(f"--api-key or FEEDMUX_API_KEY: {error}") from None
+    try:
+        with made as client:
             yield client
     except feedmux.FeedmuxError as error:
         told = (wrap(error) if wrap else None) or as_cli_error(error, args.endpoint)
