@@ -11,7 +11,7 @@ import pytest
 from bson.codec_options import CodecOptions
 from bson.timestamp import Timestamp
 from pymongo.collation import Collation
-from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError
+from pymongo.errors import AutoReconnect, InvalidOperation, OperationFailure, PyMongoError
 
 import feedmux
 from feedmux.errors import make_error
@@ -98,6 +98,21 @@ async def test_try_next_and_codec_options() -> None:
             assert stream.try_next() is None
             assert living(stream)
         assert not living(stream)
+
+    async with ScriptedServer(play(opened(), batch(1, [1]))) as server:
+        await using(server, work)
+
+
+async def test_closing_the_client_is_pymongo_s_invalid_operation() -> None:
+    def work(client: feedmux.Client) -> None:
+        stream = client.shop.orders.watch()
+        assert stream.next()["n"] == 1
+        client.close()
+        with pytest.raises(InvalidOperation, match="after close"):
+            stream.next()
+        assert not stream.alive
+        with pytest.raises(StopIteration):
+            stream.next()
 
     async with ScriptedServer(play(opened(), batch(1, [1]))) as server:
         await using(server, work)

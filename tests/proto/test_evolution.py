@@ -43,7 +43,7 @@ ALLOWED = {
     "a new kind of notice": (
         "change_feed",
         r"(Degraded degraded = 5;)",
-        r"\1\n    // New.\n    HistoryAtRisk again = 6;",
+        r"\1\n    // New.\n    HistoryAtRisk again = 99;",
     ),
     "a new reason": ("errors", r"(ERROR_REASON_INTERNAL = 90;)", r"\1\n  // ABORTED. New.\n  ERROR_REASON_NEW = 91;"),
     "a new call": (
