@@ -45,7 +45,8 @@ def main() -> int:
     spark = session(args)
     schema = DataType.fromDDL(args.schema)
     assert isinstance(schema, StructType)
-    mirror = (DeltaMirror if args.format == "delta" else ParquetMirror)(spark, f"{args.path}/table")
+    kind = DeltaMirror if args.format == "delta" else ParquetMirror
+    mirror: Mirror = kind(spark, f"{args.path}/table", f"{args.database}.{args.collection}")
     options = {
         "endpoint": args.endpoint,
         "database": args.database,

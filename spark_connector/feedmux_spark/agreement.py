@@ -48,6 +48,7 @@ class Agreement:
         self._planner = planner
         self._fingerprint = b""
         self._planned = False
+        self._warned = False
 
     def fingerprint(self, position: bytes) -> bytes:
         """The fingerprint of the options' feed, asked for once; `position` is one of its scope."""
@@ -61,6 +62,12 @@ class Agreement:
         An offset without a fingerprint is of a connector that wrote none, and is accepted: the next one has it.
         """
         fingerprint = self.fingerprint(offsets[0].position)
+        if b"" in (offset.feed for offset in offsets) and not self._warned:
+            self._warned = True
+            log.warning(
+                "the checkpoint does not say of which feed it is: an older connector wrote it. Whether pipeline and"
+                " options are still those of then was not compared; from the next batch on it is"
+            )
         if all(offset.feed in (b"", fingerprint) for offset in offsets):
             return fingerprint
         if self._options.on_feed_change == "fail":

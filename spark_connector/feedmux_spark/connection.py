@@ -9,10 +9,12 @@ tasks (`local[2]`).
 import logging
 import os
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -24,6 +26,7 @@ from feedmux.feeds import Start
 from feedmux.link import Metadata, Target, Token
 from feedmux.places import Place
 from feedmux.recovery import Backoff, Step, next_step
+from feedmux.silence import Silence
 from feedmux.status import error_from_call
 from feedmux.v1 import change_feed_pb2
 from feedmux_spark.errors import FeedmuxSparkError, explained
@@ -33,6 +36,8 @@ log = logging.getLogger("feedmux_spark")
 T = TypeVar("T")
 
 CALL_TIMEOUT_S: Final = 30.0
+HEARTBEAT_S: Final = 10.0
+"""How often a server says something while it reads a range. Three in silence are the end of the connection."""
 FIRST_CONTACT_S: Final = 15.0
 """A mistyped endpoint is told after this long, however long a running query would wait."""
 BUSY_S: Final = 60.0
@@ -63,12 +68,16 @@ class Call:
 
     future: Any
     response_type: Any
+    leave: Callable[[], None]
+    """Has the next call take another connection."""
 
     def result(self) -> Any:
         """Raises FeedmuxError."""
         try:
             return self.response_type.FromString(self.future.result())
         except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                self.leave()
             raise error_from_call(error) from None
 
     def cancel(self) -> None:
@@ -94,11 +103,11 @@ class Connection:
 
     def start(self, service: str, method: str, request: Any, response_type: Any, wait_s: float = 0.0) -> Call:
         """Sends one unary call; `wait_s` is what the server may wait by request."""
-        make: Any = self._channel().unary_unary(f"/feedmux.v1.{service}/{method}")
+        channel = self._channel()
+        make: Any = channel.unary_unary(f"/feedmux.v1.{service}/{method}")
         timeout_s = CALL_TIMEOUT_S + wait_s
-        return Call(
-            make.future(request.SerializeToString(), timeout=timeout_s, metadata=self._metadata()), response_type
-        )
+        future = make.future(request.SerializeToString(), timeout=timeout_s, metadata=self._metadata())
+        return Call(future, response_type, partial(self._leave, channel))
 
     def unary(self, service: str, method: str, request: Any, response_type: Any, wait_s: float = 0.0) -> Any:
         """One unary call. Raises FeedmuxError."""
@@ -107,15 +116,26 @@ class Connection:
     def stream(self, method: str, request: Any, route: str) -> Iterator[bytes]:
         """The messages of a ReadRange, asked for one by one, so that HTTP/2 holds the server back. Raises FeedmuxError.
 
-        Closing the iterator cancels the call.
+        Closing the iterator cancels the call, and so do three heartbeats in silence, which leave the connection too.
         """
-        make: Any = self._channel().unary_stream(f"/feedmux.v1.ChangeFeed/{method}")
+        channel = self._channel()
+        make: Any = channel.unary_stream(f"/feedmux.v1.ChangeFeed/{method}")
         call = make(request.SerializeToString(), metadata=self._metadata(route))
+        listening = Listening(call.cancel)
         try:
-            yield from call
+            while True:
+                with listening:
+                    message = next(call, None)
+                if message is None:
+                    return
+                yield message
         except grpc.RpcError as error:
+            if listening.gave_up:
+                self._leave(channel)
+                raise Unavailable(f"nothing heard for {listening.most_s:g} s", status="UNAVAILABLE") from None
             raise error_from_call(error) from None
         finally:
+            listening.stop()
             call.cancel()
 
     def resolve(self, options: Options, start: Start) -> Place:
@@ -167,6 +187,12 @@ class Connection:
                 raise error.__cause__ from None  # A file that is not there is no network that is away.
             raise
 
+    def _leave(self, channel: grpc.Channel) -> None:
+        """Otherwise gRPC uses the connection until its keepalive gives it up. Other calls on it stay."""
+        key = os.getpid(), self._target
+        if _channels.get(key) is channel:
+            del _channels[key]
+
     def _channel(self) -> grpc.Channel:
         key = os.getpid(), self._target
         channel = _channels.get(key)
@@ -176,6 +202,41 @@ class Connection:
             except OSError as error:
                 raise FeedmuxSparkError(f"a TLS file cannot be read on this host: {error}") from None
         return channel
+
+
+class Listening:
+    """Calls `give_up` when a wait for a message, `with` this, takes three heartbeats. Between waits nothing counts."""
+
+    def __init__(self, give_up: Callable[[], object]) -> None:
+        self.gave_up = False
+        self._give_up = give_up
+        self._silence = Silence(HEARTBEAT_S, time.monotonic())
+        self._waiting = False
+        self._stopped = threading.Event()
+        threading.Thread(target=self._watch, name="feedmux-listening", daemon=True).start()
+
+    @property
+    def most_s(self) -> float:
+        return self._silence.most_s
+
+    def __enter__(self) -> None:
+        self._silence.heard()
+        self._waiting = True
+
+    def __exit__(self, *_: object) -> None:
+        self._waiting = False
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(self._silence.tick_s):
+            if not self._waiting:
+                self._silence.heard()
+            if self._silence.tick(time.monotonic()):
+                self.gave_up = True
+                self._give_up()
+                return
 
 
 class Patience:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from google.protobuf import duration_pb2, field_mask_pb2
 
 from feedmux import requests
+from feedmux.errors import Unavailable
 from feedmux.feeds import Start
 from feedmux.places import Place
 from feedmux.v1 import change_feed_pb2, feed_pb2, subscriptions_pb2
@@ -109,8 +110,8 @@ class Planner:
 
     def plan(self, wanted: Wanted, processed: bytes = b"") -> Plan:
         """The plan; tried again while the server is away. Raises FeedmuxError."""
-        return as_plan(
-            self._connection.retrying(lambda: self.start(wanted, processed).result(), "planning the next range")
+        return self._connection.retrying(
+            lambda: as_plan(self.start(wanted, processed).result()), "planning the next range"
         )
 
     def through(self, after: Place, feed: bytes, until: bytes, most_bytes: int) -> list[Slice]:
@@ -146,7 +147,13 @@ def _place(found: subscriptions_pb2.Subscription) -> Place:
 
 
 def as_plan(answer: change_feed_pb2.PlanRangeResponse) -> Plan:
-    """The answer as a value."""
+    """The answer as a value. Raises Unavailable, to be asked again, where a server has compared nothing."""
+    if not answer.feed_fingerprint:
+        raise Unavailable(
+            "a server that is older than this connector planned the range: it does not compare the feed with the"
+            " checkpoint's, so that changes of another feed might be read. Update all replicas of feedmux",
+            status="UNAVAILABLE",
+        )
     return Plan(
         Place(answer.end, time=(answer.cluster_time.seconds, answer.cluster_time.increment)),
         answer.event_count,

@@ -7,9 +7,13 @@ import pytest
 from pymongo.database import Database
 
 from feedmux.v1 import change_feed_pb2 as wire
+from feedmux_server.core.subscriber import Delivery
 from feedmux_server.embedded import RedisServer, ReplicaSet
 from feedmux_server.fanout.outbox import Outbox
+from feedmux_server.fanout.range_reader import RangeReader
+from feedmux_server.fanout.ranges import Ranges
 from feedmux_server.fanout.turns import Turns
+from feedmux_server.rpc import read_range
 from tests.conformance.faults import profiled
 from tests.integration.servers import Here, serving, settings, until
 from tests.integration.wire import FIXED_WINDOW, LATEST, PATIENCE_S, Api, Event, feed, refused
@@ -307,3 +311,24 @@ async def test_a_reader_that_waits_for_room_before_each_message(
     # All of it has been sent once, though not in one go.
     kept = here.server.service.ranges._kept
     assert database.name not in {each.key.spec.scope.database for each in kept}
+
+
+async def test_a_read_that_waits_says_that_it_is_there(
+    api: Api, database: Documents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty message, so that a reader can tell a long search from a dead connection."""
+    monkeypatch.setattr(read_range, "HEARTBEAT_S", 0.0)
+    wanted, after = feed(database.name, "c"), await start(api, database)
+    insert(database, range(3))
+    plan = await api.plan(feed=wanted, after=after)
+    waits = [True, True, False]
+    find = RangeReader.next
+
+    async def finding(reader: RangeReader, *args: Any, **fields: Any) -> Delivery | None:
+        return None if waits and waits.pop(0) else await find(reader, *args, **fields)
+
+    monkeypatch.setattr(RangeReader, "next", finding)
+    monkeypatch.setattr(Ranges, "read", lambda *_: None)
+    request = wire.ReadRangeRequest(feed=wanted, after=plan.after, until=plan.end)
+    kinds = [message.WhichOneof("message") async for message in api.feeds.ReadRange(request, metadata=api.metadata)]
+    assert kinds == [None, None, "batch"]

@@ -7,10 +7,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import DataType, DateType, FloatType, LongType, StringType, StructField, StructType
 
 from feedmux_spark.apply import CannotApply, ParquetMirror, latest_changes, mirror_schema
-from feedmux_spark.rows import row_maker
+from feedmux_spark.rows import SchemaRefused, row_maker
 from tests.spark.events import event, stream, token
 
 KEY = StructType([StructField("_id", LongType())])
@@ -126,6 +126,70 @@ def test_a_drop_empties_the_table_up_to_it(spark: SparkSession, mirror: ParquetM
     assert content(mirror) == {1: "after"}
 
 
+ELSEWHERE = {"db": "shop", "coll": "baskets"}
+
+
+def named(spark: SparkSession, mirror: ParquetMirror) -> ParquetMirror:
+    return ParquetMirror(spark, mirror.path, "shop.orders")
+
+
+@pytest.mark.parametrize("dropped", [ELSEWHERE, {"db": "shop2"}], ids=["another collection", "another database"])
+def test_a_drop_elsewhere_empties_nothing(spark: SparkSession, mirror: ParquetMirror, dropped: dict[str, str]) -> None:
+    operation = "drop" if "coll" in dropped else "dropDatabase"
+    named(spark, mirror).apply(frame(spark, [change(1, operation, None, ns=dropped)]), 0)
+    assert content(mirror) == {1: "copied", 2: "copied", 3: "copied"}
+    changes = [change(2, "insert", 4, "new"), change(3, operation, None, ns=dropped)]
+    mirror.apply(frame(spark, changes), 1)
+    assert content(mirror) == {1: "copied", 2: "copied", 3: "copied", 4: "new"}
+    # Of which collection it is was kept with the table.
+    ParquetMirror(spark, mirror.path).apply(frame(spark, [change(4, operation, None, ns=dropped)]), 2)
+    assert len(content(mirror)) == 4
+
+
+def test_a_drop_of_the_database_empties_the_table(spark: SparkSession, mirror: ParquetMirror) -> None:
+    named(spark, mirror).apply(frame(spark, [change(1, "dropDatabase", None, ns={"db": "shop"})]), 0)
+    assert content(mirror) == {}
+
+
+def test_a_named_mirror_leaves_other_collections_out(spark: SparkSession, mirror: ParquetMirror) -> None:
+    changes = [change(1, "insert", 1, "another's", ns=ELSEWHERE), change(2, "update", 2, ns=ELSEWHERE)]
+    named(spark, mirror).apply(frame(spark, [*changes, change(3, "update", 2, "updated")]), 0)
+    assert content(mirror) == {1: "copied", 2: "updated", 3: "copied"}
+
+
+def test_changes_of_another_collection_are_an_error_in_a_later_batch_too(
+    spark: SparkSession, mirror: ParquetMirror
+) -> None:
+    mirror.apply(frame(spark, [change(1, "update", 1, "updated")]), 0)
+    again = ParquetMirror(spark, mirror.path)
+    with pytest.raises(CannotApply, match=r"shop\.baskets, shop\.orders"):
+        again.apply(frame(spark, [change(2, "update", 2, "another's", ns=ELSEWHERE)]), 1)
+    assert content(mirror) == {1: "updated", 2: "copied", 3: "copied"}
+
+
+@pytest.mark.parametrize("namespace", ["orders", "shop.", ".orders", ""])
+def test_a_namespace_has_two_parts(spark: SparkSession, namespace: str) -> None:
+    with pytest.raises(ValueError, match=r"database\.collection"):
+        ParquetMirror(spark, "/nowhere", namespace)
+
+
+def test_a_document_that_moved_to_another_shard_is_there(spark: SparkSession, mirror: ParquetMirror) -> None:
+    gone, come = change(1, "delete", 1), change(1, "insert", 1, "moved")
+    for batch_id, order in enumerate(([gone, come], [come, gone])):
+        mirror.apply(frame(spark, order), batch_id)
+        assert content(mirror) == {1: "moved", 2: "copied", 3: "copied"}
+    apart = [change(2, "insert", 2, "moved"), change(2, "delete", 2)]
+    for batch_id, one in enumerate([*apart, *apart[::-1]], 2):
+        mirror.apply(frame(spark, [one]), batch_id)
+    assert content(mirror) == {1: "moved", 2: "moved", 3: "copied"}
+
+
+@pytest.mark.parametrize("kind", [FloatType(), DateType()])
+def test_a_key_that_would_make_one_of_several_is_refused(kind: DataType) -> None:
+    with pytest.raises(SchemaRefused, match="make one document of several"):
+        mirror_schema(StructType([StructField("_id", kind)]))
+
+
 def test_a_document_that_was_gone_when_looked_up_is_gone(spark: SparkSession, mirror: ParquetMirror) -> None:
     found_none = change(1, "update", 1) | {"fullDocument": None}
     mirror.apply(frame(spark, [found_none]), 0)
@@ -138,6 +202,8 @@ def test_a_document_that_was_gone_when_looked_up_is_gone(spark: SparkSession, mi
         ([change(1, "update", 1)], "updateLookup"),
         ([change(1, "rename", None)], "copy it anew"),
         ([change(1, "insert", 1, "a", operationType=None)], "operationType"),
+        ([change(1, "insert", None, "a")], "documentKey"),
+        ([change(1, "drop", None)], "name it"),
         (
             [change(1, "insert", 1, "a"), change(2, "insert", 1, "a", ns={"db": "shop", "coll": "x"})],
             "shop.orders, shop.x",

@@ -17,6 +17,7 @@ from pyspark.sql.types import (
     BinaryType,
     BooleanType,
     DataType,
+    FloatType,
     IntegerType,
     LongType,
     MapType,
@@ -27,7 +28,15 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from feedmux_spark.rows import InvalidEvents, SchemaRefused, TypeMismatch, default_schema, row_maker, typed_schema
+from feedmux_spark.rows import (
+    InvalidEvents,
+    SchemaRefused,
+    TypeMismatch,
+    default_schema,
+    documents_batch,
+    row_maker,
+    typed_schema,
+)
 from tests.spark.events import WALL, event, stream, token
 
 UNUSUAL = {
@@ -298,3 +307,74 @@ def test_an_unknown_mismatch_rule_is_refused() -> None:
 def test_bytes_that_are_no_events_are_an_error(events: bytes) -> None:
     with pytest.raises(InvalidEvents):
         rows("envelope", events)
+
+
+def old_binary(payload: bytes) -> bytes:
+    """An event whose document has a binary of the old subtype with exactly these bytes."""
+    raw = bson.encode(event(1, fullDocument={"b": Binary(b"MARK", 128)}))
+    size = len(b"MARK").to_bytes(4, "little")
+    before, after = raw.split(size + b"\x80MARK")
+    # The lengths of the event and of its document grow or shrink with it.
+    changed = before + len(payload).to_bytes(4, "little") + b"\x02" + payload + after
+    more = len(payload) - 4
+    at = changed.index(b"\x03fullDocument\0") + len(b"\x03fullDocument\0")
+    inner = int.from_bytes(changed[at : at + 4], "little") + more
+    changed = changed[:at] + inner.to_bytes(4, "little") + changed[at + 4 :]
+    return len(changed).to_bytes(4, "little") + changed[4:]
+
+
+@pytest.mark.parametrize(
+    ("payload", "value"),
+    [
+        (b"", b""),
+        ((0).to_bytes(4, "little"), b""),
+        ((2).to_bytes(4, "little") + b"ab", b"ab"),
+        ((9).to_bytes(4, "little") + b"ab", None),
+        ((-1).to_bytes(4, "little", signed=True) + b"ab", None),
+        (b"ab", None),
+    ],
+)
+def test_the_old_binary_is_without_its_inner_length(payload: bytes, value: bytes | None) -> None:
+    schema = typed_schema(struct(b=BinaryType()))
+    both = old_binary(payload) + bson.encode(event(2, fullDocument={"b": b"next"}))
+    one, two = rows("typed", both, schema, "null")
+    assert (one["document"], two["document"]) == ({"b": value}, {"b": b"next"})
+    if value is None:
+        with pytest.raises(TypeMismatch, match=r"document\.b: a BSON binary .* resume token"):
+            rows("typed", both, schema)
+
+
+@pytest.mark.parametrize(
+    ("value", "held"),
+    [
+        (1e300, None),
+        (-1e300, None),
+        (3.5e38, None),
+        (3.4028234663852886e38, 3.4028234663852886e38),
+        (float("inf"), float("inf")),
+        (float("-inf"), float("-inf")),
+        (0.1, 0.10000000149011612),
+        (1e-300, 0.0),
+    ],
+)
+def test_a_float_that_is_out_of_range_is_a_mismatch(value: float, held: float | None) -> None:
+    schema = typed_schema(struct(x=FloatType()))
+    (row,) = rows("typed", stream(event(1, fullDocument={"x": value})), schema, "null")
+    assert row["document"] == {"x": held}
+    if held is None:
+        with pytest.raises(TypeMismatch, match="FLOAT cannot hold"):
+            rows("typed", stream(event(1, fullDocument={"x": value})), schema)
+
+
+def test_a_key_is_never_null_because_it_does_not_fit() -> None:
+    document = struct(_id=LongType())
+    schema = typed_schema(document, document_key=document)
+    unfit = stream(event(1), event(2, fullDocument={"_id": "two"}, documentKey={"_id": "two"}))
+    with pytest.raises(
+        TypeMismatch, match=r"document_key\._id: a BSON string .* BIGINT .* Change the type\. The event"
+    ):
+        rows("typed", unfit, schema, "null")
+    with pytest.raises(TypeMismatch, match=r"document_key\._id"):
+        documents_batch(bson.encode({"_id": "two"}), document, "null")
+    (row,) = rows("typed", stream(event(1, documentKey={"_id": None})), schema, "null")
+    assert row["document_key"] == {"_id": None}

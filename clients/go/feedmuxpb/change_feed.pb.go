@@ -2211,7 +2211,7 @@ func (*ReadRangeRequest_Feed) isReadRangeRequest_Target() {}
 // Events of the range as BSON. The stream ends with OK when all have been sent.
 type ReadRangeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Exactly one.
+	// One, or none: after 10 s without a message the server sends an empty one, the heartbeat.
 	//
 	// Types that are valid to be assigned to Message:
 	//

@@ -29,7 +29,8 @@ from feedmux_server.tenants.model import Identity
 
 CHECK_EVERY_S = 5.0
 """A long range ends with the credential or the grant that it was asked under."""
-_LOOK_EVERY_S = 60.0
+HEARTBEAT_S = 10.0
+"""After so long without a message an empty one is sent, so that silence means a dead connection."""
 _BESIDE_BYTES = 2 * PIECE_BYTES_MAX
 """What a call holds beside its message: the piece of the range that it is from, and the piece's part in the range."""
 
@@ -79,6 +80,7 @@ class ReadRange:
             call.outbox.wait()
             await call.signal.wait(CHECK_EVERY_S)
             self._check_holds(call)
+            await call.beat()
 
     def _check_holds(self, call: "_Call") -> None:
         """Raises what has become of its credential or its grant, if it is time to look."""
@@ -92,7 +94,11 @@ class ReadRange:
         room there has to be before it is read again: no call waits for room with events in its hands."""
         service, outbox, tenant = self._service, call.outbox, call.identity.tenant
         async with aclosing(self._deliveries(call.key, tenant, after, call.until, call.payload_max)) as deliveries:
-            while (delivery := await anext(deliveries, None)) is not None:
+            async for delivery in deliveries:
+                if delivery is None:
+                    self._check_holds(call)
+                    await call.beat()
+                    continue
                 size = max(delivery.wire_size, _BESIDE_BYTES) + outbox.cost(delivery.wire_size)
                 if size > held and not call.holds_instead(size):
                     return size
@@ -122,8 +128,9 @@ class ReadRange:
 
     async def _deliveries(
         self, key: StreamKey, tenant: str, after: JoinPoint, until: ResumeToken, payload_max: int
-    ) -> AsyncGenerator[Delivery, None]:
-        """What is kept, and the rest from MongoDB. Their numbers are for the caller to give."""
+    ) -> AsyncGenerator[Delivery | None, None]:
+        """What is kept, and the rest from MongoDB; None where nothing has come for a while. Their numbers are for the
+        caller to give."""
         kept = self._service.ranges.read(key, tenant, after.place, until, payload_max)
         if kept is not None:
             try:
@@ -138,11 +145,11 @@ class ReadRange:
         try:
             reader.grant(WINDOW_EVENTS, WINDOW_BYTES)
             while until.is_after(reader.place) and not reader.passed:
-                found = await reader.next(time.monotonic() + _LOOK_EVERY_S, until=until)
-                if found is not None:
-                    count, size = found.count, found.size
-                    yield found
-                    del found
+                found = await reader.next(time.monotonic() + CHECK_EVERY_S, until=until)
+                count, size = (found.count, found.size) if found is not None else (0, 0)
+                yield found
+                del found
+                if count:
                     reader.grant(count, size)
         finally:
             reader.close()
@@ -162,6 +169,7 @@ class _Call:
     framer: Framer
     context: Context
     checked_s: float = field(default_factory=time.monotonic)
+    written_s: float = field(default_factory=time.monotonic)
     after: JoinPoint | None = None
     """The place after what was sent last."""
     sent: int = 0
@@ -184,11 +192,18 @@ class _Call:
         self.outbox.hold(size)
         return True
 
+    async def beat(self) -> None:
+        """Writes an empty message where there has been none for long."""
+        if time.monotonic() >= self.written_s + HEARTBEAT_S:
+            await self.context.write(b"")
+            self.written_s = time.monotonic()
+
     async def send(self, turns: Turns, delivery: Delivery) -> None:
         """Writes a delivery when its tenant's quotas and turn allow."""
         allowance, began_s = self.allowance, time.monotonic()
         while (held_s := allowance.wait_s(time.monotonic())) > 0:
-            await self.signal.wait(held_s)
+            await self.signal.wait(min(held_s, CHECK_EVERY_S))
+            await self.beat()
         allowance.held_back(time.monotonic() - began_s)
         if turns.crowded:
             await turns.wait(self.identity.tenant)
@@ -196,5 +211,6 @@ class _Call:
         allowance.sent(delivery, time.monotonic())
         for frame in self.framer.frames(replace(delivery, first_sequence=self.sent + 1)):
             await self.context.write(frame)
+        self.written_s = time.monotonic()
         self.sent += delivery.count
         self.after = JoinPoint(delivery.end, exact=True)

@@ -1,6 +1,6 @@
 """Tables that mirror a collection: changes applied by `foreachBatch`, the latest of each document, once.
 
-    mirror = ParquetMirror(spark, "/data/orders")
+    mirror = ParquetMirror(spark, "/data/orders", "shop.orders")
     mirror.create(documents)                                    # the copy, taken behind the position of the stream
     changes.writeStream.foreachBatch(mirror.apply).option("checkpointLocation", "/data/orders.checkpoint").start()
     mirror.read().select("document.*")

@@ -4,7 +4,7 @@ The session needs Delta's jars and its extension. A MERGE of a batch that is in 
 none of its changes is later than the row it meets; the batch ids in the table's history only save the work.
 """
 
-from typing import Final
+from typing import Any, Final
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
@@ -13,6 +13,7 @@ from pyspark.sql import functions as f
 from feedmux_spark.apply.mirror import Mirror, as_copy
 
 _MARK: Final = "spark.databricks.delta.commitInfo.userMetadata"
+_NAMESPACE: Final = "feedmux.namespace"
 _LOOK_BACK: Final = 100
 """Commits in which the mark of a query's last batch is looked for; others, such as OPTIMIZE, may lie behind it."""
 
@@ -42,8 +43,18 @@ class DeltaMirror(Mirror):
         )
         return any(int(row.userMetadata.rpartition(" ")[2]) >= batch_id for row in marks.collect())
 
-    def _merge(self, latest: DataFrame, emptied_at: bytes | None, query_id: str, batch_id: int) -> None:
+    def _stored_namespace(self) -> str | None:
+        detail: Any = self._spark.sql(f"DESCRIBE DETAIL {self._table}").first()
+        found: str | None = (detail.properties or {}).get(_NAMESPACE)
+        return found
+
+    def _merge(
+        self, latest: DataFrame, emptied_at: bytes | None, query_id: str, batch_id: int, namespace: str | None
+    ) -> None:
         session = latest.sparkSession
+        if namespace is not None and self._stored_namespace() != namespace:
+            text = namespace.replace("\\", "\\\\").replace("'", "\\'")
+            session.sql(f"ALTER TABLE {self._table} SET TBLPROPERTIES ('{_NAMESPACE}' = '{text}')")
         if emptied_at is not None:
             session.sql(f"DELETE FROM {self._table} WHERE sort_key <= X'{emptied_at.hex()}'")
         latest.createOrReplaceTempView("feedmux_latest")

@@ -5,10 +5,10 @@ from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import BooleanType, StructType
+from pyspark.sql.types import BooleanType, DateType, FloatType, StructType
 
 from feedmux_spark.errors import FeedmuxSparkError
-from feedmux_spark.rows import typed_schema
+from feedmux_spark.rows import SchemaRefused, typed_schema
 
 COLUMNS: Final = ("document_key", "sort_key", "document")
 """Of a mirrored table."""
@@ -23,28 +23,43 @@ class CannotApply(FeedmuxSparkError):
 
 
 def mirror_schema(document: StructType) -> StructType:
-    """The schema of a stream whose changes a mirror takes. `document` holds `_id`, which the rows are known by."""
+    """The schema of a stream whose changes a mirror takes. `document` holds `_id`, which the rows are known by.
+
+    Raises SchemaRefused for an `_id` of a type that makes one value of several.
+    """
     key = StructType([document["_id"]])
+    if isinstance(document["_id"].dataType, FloatType | DateType):
+        kind = document["_id"].dataType.simpleString().upper()
+        raise SchemaRefused(f"an _id of type {kind} would make one document of several: take DOUBLE or TIMESTAMP")
     return typed_schema(document, document_key=key).add("has_document", BooleanType(), nullable=False)
 
 
 def latest_changes(changes: DataFrame, key: str = "document_key") -> DataFrame:
     """The last change of each document, with all columns; events that are about no document are left out.
 
-    Needs the columns `key` and `sort_key`. The stream's order is not the order of a DataFrame's rows: this goes by
-    `sort_key`, which tells apart also the changes of one transaction.
+    Needs the columns `key`, `sort_key` and `operation`. The stream's order is not the order of a DataFrame's rows: this
+    goes by `sort_key`, which tells apart also the changes of one transaction on one shard. A change of the shard key
+    that moves a document is a delete on one shard and an insert on another at the same place: the insert is the later.
     """
     rows = changes.where(f.col(key).isNotNull())
-    last = f.max_by(f.struct("*"), "sort_key").alias("_last")
+    last = f.max_by(f.struct("*"), f.struct("sort_key", ~f.col("operation").eqNullSafe("delete"))).alias("_last")
     return rows.groupBy(f.col(key).alias("_key")).agg(last).select("_last.*")
 
 
 class Mirror(ABC):
-    """A table with one row for each document of a collection: its key, the place of its last change, and itself."""
+    """A table with one row for each document of a collection: its key, the place of its last change, and itself.
 
-    def __init__(self, spark: SparkSession, path: str) -> None:
+    `namespace` (`database.collection`) is the collection. It is needed where the stream brings changes of others too,
+    which are then left out. Without it, it is that of the first change applied, and kept with the table.
+    """
+
+    def __init__(self, spark: SparkSession, path: str, namespace: str | None = None) -> None:
+        """Raises ValueError for a namespace that is none."""
+        if namespace is not None and not all(namespace.partition(".")):
+            raise ValueError(f"a namespace is database.collection, not {namespace!r}")
         self._spark = spark
         self.path = path
+        self.namespace = namespace
 
     @abstractmethod
     def create(self, documents: DataFrame) -> None:
@@ -63,7 +78,13 @@ class Mirror(ABC):
         """Whether this batch, or a later one of its query, is in the table."""
 
     @abstractmethod
-    def _merge(self, latest: DataFrame, emptied_at: bytes | None, query_id: str, batch_id: int) -> None:
+    def _stored_namespace(self) -> str | None:
+        """What `_merge` was given; None before the first time."""
+
+    @abstractmethod
+    def _merge(
+        self, latest: DataFrame, emptied_at: bytes | None, query_id: str, batch_id: int, namespace: str | None
+    ) -> None:
         """Brings `latest` (COLUMNS and `gone`) into the table, without the rows up to `emptied_at`."""
 
     def apply(self, changes: DataFrame, batch_id: int) -> None:
@@ -71,15 +92,18 @@ class Mirror(ABC):
         query_id = changes.sparkSession.sparkContext.getLocalProperty(_QUERY_ID) or ""
         if self._applied(query_id, batch_id):
             return
+        if self.namespace is not None:
+            changes = changes.where(_about(self.namespace) | f.col("operation").isNull())
         changes = changes.persist()
         try:
-            emptied_at = _check(changes)
+            namespace = _check(changes, self.namespace or self._stored_namespace())
+            emptied_at = _emptied_at(changes, namespace)
             if emptied_at is not None:
                 changes = changes.where(f.col("sort_key") > f.lit(emptied_at))
             latest = latest_changes(changes.where(f.col("operation").isin(*_CHANGES)))
             # An update whose document updateLookup no longer found is followed by its delete.
             gone = (f.col("operation") == "delete") | f.col("document").isNull()
-            self._merge(latest.select(*COLUMNS, gone.alias("gone")), emptied_at, query_id, batch_id)
+            self._merge(latest.select(*COLUMNS, gone.alias("gone")), emptied_at, query_id, batch_id, namespace)
         finally:
             changes.unpersist()
 
@@ -89,29 +113,61 @@ def as_copy(documents: DataFrame) -> DataFrame:
     return documents.select("document_key", f.lit(bytearray()).alias("sort_key"), "document")
 
 
-def _check(changes: DataFrame) -> bytes | None:
-    """Where the collection was dropped last, if it was. Raises CannotApply for what a mirror cannot follow."""
+def _about(namespace: str) -> Column:
+    """Changes of the collection, and what else concerns it. Any rename may: its target is in no column."""
+    database, _, collection = namespace.partition(".")
+    operation = f.col("operation")
+    whole_database = operation.isin("dropDatabase") & (f.col("database") == database)
+    return (
+        ((f.col("database") == database) & (f.col("collection") == collection))
+        | whole_database
+        | operation.isin("rename")
+    )
+
+
+def _check(changes: DataFrame, known: str | None) -> str | None:
+    """The collection that the changes are of, if they say. Raises CannotApply for what a mirror cannot follow."""
 
     def any_(condition: Column) -> Column:
         return f.coalesce(f.max(condition), f.lit(False))
 
     operation = f.col("operation")
+    is_change = operation.isin(*_CHANGES)
+    namespace = f.concat_ws(".", "database", "collection")
     found: Any = changes.agg(
-        f.max(f.when(operation.isin(*_EMPTYING), f.col("sort_key"))).alias("emptied_at"),
-        any_((operation != "delete") & operation.isin(*_CHANGES) & ~f.col("has_document")).alias("without_document"),
+        any_((operation != "delete") & is_change & ~f.col("has_document")).alias("without_document"),
+        any_(is_change & f.col("document_key").isNull()).alias("without_key"),
         any_(operation == "rename").alias("renamed"),
+        any_(operation.isin(*_EMPTYING)).alias("emptied"),
         any_(operation.isNull()).alias("unnamed"),
-        f.array_sort(f.collect_set(f.when(operation.isin(*_CHANGES), f.struct("database", "collection")))).alias(
-            "names"
-        ),
+        f.collect_set(f.when(is_change, namespace)).alias("names"),
     ).first()
     if found.without_document:
         raise CannotApply("updates came without their document: set the option fullDocument to updateLookup")
+    if found.without_key:
+        raise CannotApply("changes came without documentKey: leave it in what the pipeline gives")
     if found.renamed:
         raise CannotApply("the collection was renamed, or another one to its name: copy it anew, into a new table")
     if found.unnamed:
         raise CannotApply("events came without operationType: leave it in what the pipeline gives")
-    if len(found.names) > 1:
-        names = ", ".join(f"{name.database}.{name.collection}" for name in found.names)
-        raise CannotApply(f"changes of several collections ({names}): a mirror is of one; filter the stream")
-    return None if found.emptied_at is None else bytes(found.emptied_at)
+    names = sorted({*found.names, *([known] if known else [])})
+    if len(names) > 1:
+        raise CannotApply(
+            f"changes of several collections ({', '.join(names)}): a mirror is of one. Filter the stream, or name the"
+            f" collection to take only its changes, as in ParquetMirror(spark, path, {names[0]!r})"
+        )
+    if found.emptied and not names:
+        raise CannotApply(
+            "a collection was dropped before any change said which one the table mirrors: name it, as in"
+            " ParquetMirror(spark, path, 'database.collection')"
+        )
+    return names[0] if names else None
+
+
+def _emptied_at(changes: DataFrame, namespace: str | None) -> bytes | None:
+    """Where the collection was dropped last, alone or with its database, if it was."""
+    if namespace is None:
+        return None
+    dropped = changes.where(f.col("operation").isin(*_EMPTYING) & _about(namespace))
+    found: Any = dropped.agg(f.max("sort_key").alias("at")).first()
+    return None if found.at is None else bytes(found.at)

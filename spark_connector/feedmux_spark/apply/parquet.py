@@ -15,6 +15,8 @@ from feedmux_spark.apply.mirror import CannotApply, Mirror, as_copy
 
 _KEPT: Final = 2
 _COPY: Final = "copy"
+_NAMESPACE: Final = "feedmux.namespace"
+"""Metadata of the column sort_key, in the Parquet files: so it is written with a state, or not at all."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -57,12 +59,21 @@ class ParquetMirror(Mirror):
     def _applied(self, query_id: str, batch_id: int) -> bool:
         return any(state.query_id == query_id and state.batch_id >= batch_id for state in self._states())
 
-    def _merge(self, latest: DataFrame, emptied_at: bytes | None, query_id: str, batch_id: int) -> None:
+    def _stored_namespace(self) -> str | None:
+        found: str | None = self.read().schema["sort_key"].metadata.get(_NAMESPACE)
+        return found
+
+    def _merge(
+        self, latest: DataFrame, emptied_at: bytes | None, query_id: str, batch_id: int, namespace: str | None
+    ) -> None:
         before = self.read()
         if emptied_at is not None:
             before = before.where(f.col("sort_key") > f.lit(emptied_at))
         number = self._states()[-1].number + 1
-        self._write(_merged(before, latest), _State(number, query_id, batch_id))
+        rows = _merged(before, latest)
+        if namespace is not None:
+            rows = rows.withMetadata("sort_key", {_NAMESPACE: namespace})
+        self._write(rows, _State(number, query_id, batch_id))
         for state in self._states()[:-_KEPT]:
             self._files.delete(self._hadoop_path(state.folder), True)
 

@@ -1,6 +1,6 @@
 """BSON values as Arrow columns: what each column type takes, whole columns at a time.
 
-A value is taken only where the column can hold it exactly (FLOAT apart, which rounds); everything else is a mismatch,
+A value is taken only where the column can hold it exactly (FLOAT rounds what it can hold); all else is a mismatch,
 and never becomes another value. `docs/rows.md` has the table. Neighbours: `bson_walk` finds the values, `maker` asks
 for columns.
 """
@@ -33,11 +33,12 @@ _HEX: Final = np.frombuffer(bytes(range(256)).hex().encode(), "<u2")
 
 TAKES: Final[Mapping[str, str]] = MappingProxyType({
     "STRING": "string, symbol, javascript; objectId as 24 hexadecimal digits; binary of subtype 4 as a UUID's text",
-    "BINARY": "binary of every subtype; objectId as 12 bytes; document and array as their BSON",
+    "BINARY": "binary of every subtype, of the old one (2) without its inner length; objectId as 12 bytes; document and"
+    " array as their BSON",
     "BOOLEAN": "bool",
     "TINYINT, SMALLINT, INT, BIGINT": "int, long and double that are whole and in range",
     "DOUBLE": "double; int; long within ±2^53",
-    "FLOAT": "the same, rounded to the nearest",
+    "FLOAT": "the same within ±3.4028235e38, rounded to the nearest; infinities",
     "DECIMAL(p, s)": "decimal, int and long that need no more than p digits, s of them behind the point",
     "TIMESTAMP, TIMESTAMP_NTZ": "date within ±292,277 years of 1970; timestamp, by its seconds",
     "DATE": "date and timestamp: the day in UTC",
@@ -161,8 +162,10 @@ def _doubles(values: Values, arrow_type: Any, _path: str, _policy: Policy) -> Bu
         longs = values.buffer.at(places, "<i8")
         numbers[rows] = longs
         taken[rows] = (longs <= _EXACT_IN_DOUBLE) & (longs >= -_EXACT_IN_DOUBLE)
+    finite = np.isfinite(numbers)
     with np.errstate(over="ignore"):
         numbers = numbers.astype(arrow_type.to_pandas_dtype())
+    taken &= ~(finite & np.isinf(numbers))
     return pa.array(numbers, arrow_type, mask=_mask(taken), from_pandas=False), taken
 
 
@@ -250,8 +253,13 @@ def _binaries(values: Values, arrow_type: Any, _path: str, _policy: Policy) -> B
     rows, places = _of_kind(values, bson.BINARY)
     if rows.size:
         start[rows] += 5
-        # Of the old subtype, a second length stands in front of the bytes.
-        start[rows[values.buffer.bytes[places + 4] == _OLD_BINARY_SUBTYPE]] += 4
+        old = values.buffer.bytes[places + 4] == _OLD_BINARY_SUBTYPE
+        rows, places = rows[old], places[old]
+        # A second length stands in front of the bytes; MongoDB also keeps an empty value without one.
+        size, inner = values.buffer.at(places, "<i4"), values.buffer.at(places + 5, "<i4")
+        measured = inner == size - 4
+        start[rows[measured]] += 4
+        taken[rows] = measured | (size == 0)
     return spans(values.buffer, start, values.end, taken, arrow_type), taken
 
 

@@ -5,6 +5,7 @@ from typing import Any, Final
 import bson
 import numpy as np
 import pyarrow as pa
+from bson.raw_bson import RawBSONDocument
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
@@ -18,6 +19,9 @@ FAIL: Final = "fail"
 NULL: Final = "null"
 
 _LENIENT: Final = Policy(fail=False)
+_STRICT: Final = Policy(fail=True)
+_KEY: Final = "document_key"
+"""Never null because a value does not fit: all such documents would be taken for one."""
 _FRAGMENT: Final = ("splitEvent", "fragment")
 
 
@@ -67,6 +71,8 @@ class RowMaker:
                 return pa.array(found.values[_path(field.name)].kind != bson_walk.MISSING)
         path = self._paths[field.name]
         policy = self._policy if pa.types.is_struct(field.type) else _LENIENT
+        if policy is self._policy and field.name == _KEY:
+            policy = _STRICT
         return column(found.values[path], field, field.name, policy)
 
 
@@ -79,7 +85,7 @@ def documents_batch(documents: bytes, document: StructType, on_type_mismatch: st
     whole = Values(Buffer(documents), np.full(len(places) - 1, bson_walk.DOCUMENT, np.uint8), places[:-1], places[1:])
     policy = Policy(fail=on_type_mismatch == FAIL)
     arrow_schema = to_arrow_schema(schema, timezone="UTC")
-    arrays = [column(whole, field, field.name, policy) for field in arrow_schema]
+    arrays = [column(whole, field, field.name, _STRICT if field.name == _KEY else policy) for field in arrow_schema]
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema)
 
 
@@ -121,8 +127,15 @@ def _located(error: TypeMismatch, events: bytes, places: Ints) -> TypeMismatch:
     if error.place is None:
         return error
     row = int(np.searchsorted(places, error.place, side="right")) - 1
-    event: dict[str, Any] = bson.decode(events[places[row] : places[row + 1]], json_text.PLAIN)
+    # Not decoded as a whole: the value may be one that cannot be.
+    event = RawBSONDocument(events[places[row] : places[row + 1]])
+    namespace, token = _decoded(event.get("ns")), _decoded(event.get("_id"))
+    advice = "" if str(error).startswith(_KEY) else ", or set onTypeMismatch to null"
     return TypeMismatch(
-        f"{error}. Change the type, or set onTypeMismatch to null. The event: operationType"
-        f" {event.get('operationType')}, ns {event.get('ns')}, resume token {event.get('_id')}"
+        f"{error}. Change the type{advice}. The event: operationType {event.get('operationType')}, ns {namespace},"
+        f" resume token {token}"
     )
+
+
+def _decoded(value: Any) -> Any:
+    return bson.decode(value.raw, json_text.PLAIN) if isinstance(value, RawBSONDocument) else value

@@ -1389,7 +1389,7 @@ export const ReadRangeRequestSchema: GenMessage<ReadRangeRequest> = /*@__PURE__*
  */
 export type ReadRangeResponse = Message<"feedmux.v1.ReadRangeResponse"> & {
   /**
-   * Exactly one.
+   * One, or none: after 10 s without a message the server sends an empty one, the heartbeat.
    *
    * @generated from oneof feedmux.v1.ReadRangeResponse.message
    */

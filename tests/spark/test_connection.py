@@ -1,0 +1,101 @@
+"""A connection that carries nothing any more, against a server that takes calls and says nothing."""
+
+import threading
+from collections.abc import Iterator
+from concurrent import futures
+from typing import Any
+
+import grpc
+import pytest
+
+from feedmux.errors import Unavailable
+from feedmux.v1 import change_feed_pb2
+from feedmux_spark import connection
+from feedmux_spark.connection import Connection
+from feedmux_spark.options import parse_options
+
+REQUEST = change_feed_pb2.ReadRangeRequest()
+
+
+class Server:
+    """Sends `messages` to every ReadRange, and then nothing."""
+
+    def __init__(self, *messages: bytes) -> None:
+        self._messages = messages
+        self._over = threading.Event()
+        self._server = grpc.server(futures.ThreadPoolExecutor(4))
+        unary: Any = grpc.unary_unary_rpc_method_handler(self._silent)
+        stream: Any = grpc.unary_stream_rpc_method_handler(self._read)
+        handlers = {"ReadRange": stream, "ResolvePosition": unary}
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("feedmux.v1.ChangeFeed", handlers),)
+        )
+        self.port = self._server.add_insecure_port("127.0.0.1:0")
+        self._server.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        self._server.stop(None)
+
+    def _read(self, _request: bytes, _context: Any) -> Iterator[bytes]:
+        yield from self._messages
+        self._over.wait()
+
+    def _silent(self, _request: bytes, _context: Any) -> bytes:
+        self._over.wait()
+        return b""
+
+
+@pytest.fixture
+def silent() -> Iterator[Server]:
+    server = Server(b"first")
+    yield server
+    server.stop()
+
+
+def to(server: Server) -> Connection:
+    return Connection(parse_options({"endpoint": f"127.0.0.1:{server.port}"}))
+
+
+def test_a_read_that_hears_nothing_ends_and_leaves_its_connection(
+    silent: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "HEARTBEAT_S", 0.05)
+    made = to(silent)
+    messages = made.stream("ReadRange", REQUEST, "")
+    assert next(messages) == b"first"
+    before = made._channel()
+    with pytest.raises(Unavailable, match="nothing heard"):
+        next(messages)
+    assert made._channel() is not before
+
+
+def test_time_between_two_messages_of_a_slow_reader_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "HEARTBEAT_S", 0.01)
+    given_up = threading.Event()
+    listening = connection.Listening(given_up.set)
+    ticks = threading.Event()
+    tick = listening._silence.tick
+    seen: list[bool] = []
+
+    def counted(now_s: float) -> bool:
+        seen.append(tick(now_s))
+        if len(seen) == 100:
+            ticks.set()
+        return seen[-1]
+
+    monkeypatch.setattr(listening._silence, "tick", counted)
+    with listening:
+        pass
+    ticks.wait()
+    listening.stop()
+    assert not given_up.is_set()
+
+
+def test_a_call_that_had_no_answer_leaves_its_connection(silent: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "CALL_TIMEOUT_S", 0.1)
+    made = to(silent)
+    before = made._channel()
+    with pytest.raises(Unavailable):
+        made.unary("ChangeFeed", "ResolvePosition", REQUEST, change_feed_pb2.ResolvePositionResponse)
+    assert made._channel() is not before
