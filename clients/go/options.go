@@ -56,8 +56,8 @@ type SessionOptions struct {
 	// Heartbeat is how often an idle server says something: 1 s to 60 s, by default 10 s. After three silent intervals
 	// the client reconnects.
 	Heartbeat time.Duration
-	// AckInterval is how late acks are sent at most, by default 100 ms; negative: at once. Longer means fewer messages
-	// and more repeats after a crash.
+	// AckInterval is how late acks are sent at most, by default 100 ms; negative: immediately. Longer means fewer
+	// messages, and more repeats after a crash.
 	AckInterval time.Duration
 	// OpenTimeout is how long Open keeps trying until the server has opened the session, by default 30 s; negative: as
 	// long as its context lasts.

@@ -9,6 +9,7 @@ import grpc
 import pytest
 
 from feedmux.errors import Unavailable
+from feedmux.silence import Silence
 from feedmux.v1 import change_feed_pb2
 from feedmux_spark import connection
 from feedmux_spark.connection import Connection
@@ -60,11 +61,21 @@ def to(server: Server) -> Connection:
 def test_a_read_that_hears_nothing_ends_and_leaves_its_connection(
     silent: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "HEARTBEAT_S", 0.05)
+    heard = threading.Event()
+
+    class AfterTheFirst(Silence):
+        """Too long once a message has come."""
+
+        def tick(self, now_s: float) -> bool:
+            return heard.is_set()
+
+    monkeypatch.setattr(connection, "Silence", AfterTheFirst)
+    monkeypatch.setattr(connection, "HEARTBEAT_S", 0.01)
     made = to(silent)
     messages = made.stream("ReadRange", REQUEST, "")
     assert next(messages) == b"first"
     before = made._channel()
+    heard.set()
     with pytest.raises(Unavailable, match="nothing heard"):
         next(messages)
     assert made._channel() is not before
@@ -72,24 +83,23 @@ def test_a_read_that_hears_nothing_ends_and_leaves_its_connection(
 
 def test_time_between_two_messages_of_a_slow_reader_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "HEARTBEAT_S", 0.01)
-    given_up = threading.Event()
-    listening = connection.Listening(given_up.set)
-    ticks = threading.Event()
-    tick = listening._silence.tick
     seen: list[bool] = []
+    enough = threading.Event()
 
-    def counted(now_s: float) -> bool:
-        seen.append(tick(now_s))
-        if len(seen) == 100:
-            ticks.set()
-        return seen[-1]
+    class Counted(Silence):
+        def tick(self, now_s: float) -> bool:
+            seen.append(super().tick(now_s))
+            if len(seen) == 100 or seen[-1]:
+                enough.set()
+            return seen[-1]
 
-    monkeypatch.setattr(listening._silence, "tick", counted)
+    monkeypatch.setattr(connection, "Silence", Counted)
+    listening = connection.Listening(lambda: None)
     with listening:
         pass
-    ticks.wait()
+    enough.wait()
     listening.stop()
-    assert not given_up.is_set()
+    assert not listening.gave_up
 
 
 def test_a_call_that_had_no_answer_leaves_its_connection(silent: Server, monkeypatch: pytest.MonkeyPatch) -> None:

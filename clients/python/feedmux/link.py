@@ -5,6 +5,7 @@ before a fork and used from several `asyncio.run`. Nothing here knows what the m
 """
 
 import asyncio
+import contextvars
 import os
 import threading
 import time
@@ -178,7 +179,8 @@ async def _in_thread(function: Callable[[], str]) -> str:
         except RuntimeError:
             return  # The loop is closed: nobody waits.
 
-    threading.Thread(target=run, name="feedmux-token", daemon=True).start()
+    context = contextvars.copy_context()
+    threading.Thread(target=context.run, args=(run,), name="feedmux-token", daemon=True).start()
     return await done
 
 

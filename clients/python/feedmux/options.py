@@ -28,7 +28,7 @@ class SessionOptions:
     ack_interval_s: float = 0.1
     """Acks are sent at most this late; longer means fewer messages and more repeats after a crash."""
     open_timeout_s: float = 30.0
-    """How long `open()` keeps trying while the server cannot be reached."""
+    """How long `open()` keeps trying until the server has opened the session."""
     reconnect_timeout_s: float | None = None
     """How long a session that was open keeps trying to reconnect; None: as long as it takes."""
     close_timeout_s: float = 5.0
