@@ -53,19 +53,30 @@ class Kept {
 
   /** As `Batch.eventKey`. */
   eventKey(index: number): Buffer {
-    return this.#batch?.eventKey(index) ?? this.#tokens.subarray(this.#ends[index - 1] ?? 0, this.#ends[index]);
+    return this.#batch !== undefined
+      ? keyOf(this.#batch, index)
+      : this.#tokens.subarray(this.#ends[index - 1] ?? 0, this.#ends[index]);
   }
 
-  /** Lets go of everything but the tokens. */
+  /** Lets go of everything but the tokens and the place, copied into memory of their own: Buffer.from would share a pool with messages. */
   reduce(): void {
     const batch = this.#batch;
     if (batch === undefined) {
       return;
     }
-    const tokens = Array.from({ length: this.length }, (_, index) => batch.eventKey(index));
-    this.#tokens = Buffer.concat(tokens);
+    const tokens = Array.from({ length: this.length }, (_, index) => keyOf(batch, index));
+    const { position, token, clusterTime } = this.place;
+    const size = tokens.reduce((sum, each) => sum + each.length, position.length + token.length);
+    const own = Buffer.allocUnsafeSlow(size);
     let end = 0;
-    this.#ends = tokens.map((token) => (end += token.length));
+    const copy = (bytes: Buffer): Buffer => {
+      const start = end;
+      end += bytes.copy(own, start);
+      return own.subarray(start, end);
+    };
+    this.#ends = tokens.map((each) => (copy(each), end));
+    this.#tokens = own.subarray(0, end);
+    this.place = new Place(copy(position), copy(token), clusterTime);
     this.drop();
   }
 
@@ -146,7 +157,7 @@ export class Ledger {
     }
     const settled = this.#settle(done);
     const key = settled > 0 ? this.#kept[0]?.eventKey(settled - 1) : undefined;
-    return key !== undefined && key.length > 0 ? tokenPlace(Buffer.from(key)) : this.#ackedPlace;
+    return key !== undefined && key.length > 0 ? tokenPlace(key) : this.#ackedPlace;
   }
 
   /** The stored position was moved on purpose: what is unacked has lost its meaning, and may come again. */
@@ -289,7 +300,7 @@ export class Ledger {
       }
     };
     for (let index = 0; index < batch.length; index++) {
-      const name = nameOf(batch.eventKey(index));
+      const name = nameOf(keyOf(batch, index));
       const ordinal = this.#repeats.get(name);
       if (ordinal !== undefined) {
         this.#repeats.delete(name);
@@ -304,7 +315,7 @@ export class Ledger {
   }
 
   #stopAtNews(batch: Batch): void {
-    if (isEarlier(this.#repeatsUntil, tokenTime(batch.eventKey(0)))) {
+    if (isEarlier(this.#repeatsUntil, tokenTime(keyOf(batch, 0)))) {
       this.#repeats.clear();
     }
   }
@@ -374,10 +385,19 @@ export class Ledger {
       if (key === undefined) {
         this.#ackedPlace = batch.place;
       } else if (key.length > 0) {
-        this.#ackedPlace = tokenPlace(Buffer.from(key));
+        this.#ackedPlace = tokenPlace(key);
       }
     }
     return 0;
+  }
+}
+
+/** The resume token of an event. One that cannot be decoded has none here: whoever decodes it hears of it. */
+function keyOf(batch: Batch, index: number): Buffer {
+  try {
+    return batch.eventKey(index);
+  } catch {
+    return Buffer.alloc(0);
   }
 }
 

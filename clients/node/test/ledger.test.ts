@@ -5,7 +5,7 @@ import { test } from "node:test";
 
 import { serialize, Timestamp } from "bson";
 
-import { type Batch, BsonBatch } from "../src/batches.js";
+import { type Batch, BsonBatch, JsonBatch } from "../src/batches.js";
 import { ProtocolError } from "../src/errors.js";
 import { Ledger } from "../src/ledger.js";
 import { Place, tokenTime } from "../src/places.js";
@@ -314,6 +314,34 @@ test("the memory of a batch that is only recognised is given back", { timeout: 6
     await new Promise((resolve) => setImmediate(resolve));
   }
   assert.equal(ledger.received, 20);
+});
+
+test("a batch that is only recognised holds none of the memory that small buffers share", () => {
+  // A message below half of Buffer.poolSize lies in a slab with the copies of its place.
+  const ledger = begun(true, 0);
+  ledger.arrive(1n, events(1, 2));
+  ledger.arrive(3n, events(3));
+  const { position, token } = ledger.ackedPlace(2);
+  for (const bytes of [position, token]) {
+    assert.equal(bytes.buffer.byteLength, Buffer.byteLength("P2") + 3 * place(2).resumeToken.length);
+  }
+});
+
+test("an event that cannot be decoded is kept, repeated and acked as any other", () => {
+  const texts = (...tokens: string[]): Batch => new JsonBatch(tokens, at(3), undefined, {});
+  const [good, broken] = [`{"_id":{"_data":"${token(1)._data}"},"n":1}`, '{"_id":'];
+  for (const wholeBytesMax of [0, 2 ** 40]) {
+    const ledger = begun(true, wholeBytesMax);
+    ledger.arrive(1n, texts(broken, good));
+    ledger.begin(at(0), 0);
+    const again = ledger.arrive(1n, texts(broken, good));
+    assert.deepEqual(
+      again.map((batch) => batch.length),
+      [1],
+    );
+    assert.throws(() => again[0]?.decode(0), ProtocolError);
+    assert.equal(ledger.ackedSequence(3), 2);
+  }
 });
 
 test("what was acked makes room for whole batches", () => {
