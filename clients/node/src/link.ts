@@ -15,6 +15,7 @@ import {
 
 import { SessionClosedError, UnavailableError } from "./errors.js";
 import { ChangeFeed } from "./gen/feedmux/v1/change_feed_pb.js";
+import { LONGEST_TIMER_MS } from "./options.js";
 import { errorFromStatus } from "./status.js";
 import { type Call } from "./stream.js";
 import { freshToken, type Token } from "./token.js";
@@ -62,22 +63,26 @@ export interface CallOptions {
   readonly timeoutMs?: number | undefined;
 }
 
+interface Cancellable {
+  cancel(): void;
+}
+
 /** A gRPC channel, which has one connection, and the calls that are open on it. */
 class Connection {
   readonly client: GrpcClient;
-  #calls = 0;
+  readonly #calls = new Set<Cancellable>();
   #onUnused: (() => void) | undefined;
 
   constructor(client: GrpcClient) {
     this.client = client;
   }
 
-  begin(): void {
-    this.#calls++;
+  begin(call: Cancellable): void {
+    this.#calls.add(call);
   }
 
-  end(): void {
-    this.#calls--;
+  end(call: Cancellable): void {
+    this.#calls.delete(call);
     this.#closeIfUnused();
   }
 
@@ -87,8 +92,16 @@ class Connection {
     this.#closeIfUnused();
   }
 
+  /** Cancels the calls that it has: a channel that is closed lets them run. */
+  close(): void {
+    this.client.close();
+    for (const call of this.#calls) {
+      call.cancel();
+    }
+  }
+
   #closeIfUnused(): void {
-    if (this.#onUnused !== undefined && this.#calls === 0) {
+    if (this.#onUnused !== undefined && this.#calls.size === 0) {
       this.client.close();
       this.#onUnused();
     }
@@ -121,9 +134,9 @@ export class Link {
     const metadata = await this.#metadata(route);
     const connection = this.#connection();
     const call = connection.client.makeBidiStreamRequest(SUBSCRIBE, asBuffer, asItIs, metadata);
-    connection.begin();
+    connection.begin(call);
     call.once("status", () => {
-      connection.end();
+      connection.end(call);
     });
     this.#connectionOf.set(call, connection);
     return call;
@@ -148,9 +161,8 @@ export class Link {
   ): Promise<MessageShape<O>> {
     const deadline = Date.now() + timeoutMs;
     signal?.throwIfAborted();
-    const metadata = await within(timeoutMs, this.#metadata(""));
-    signal?.throwIfAborted();
-    const beganMs = performance.now();
+    const metadata = await within(this.#metadata(""), timeoutMs, signal);
+    const beganMs = Date.now();
     return await new Promise((resolve, reject) => {
       const connection = this.#connection();
       const call = connection.client.makeUnaryRequest(
@@ -161,13 +173,15 @@ export class Link {
         metadata,
         { deadline },
         (error, answer) => {
-          if (error?.code === Status.DEADLINE_EXCEEDED && performance.now() - beganMs >= DEAD_AFTER_MS) {
+          if (error?.code === Status.DEADLINE_EXCEEDED && Date.now() - beganMs >= DEAD_AFTER_MS) {
             this.#leave(connection);
           }
-          connection.end();
+          connection.end(call);
           signal?.removeEventListener("abort", cancel);
           if (signal?.aborted === true) {
             reject(signal.reason as Error);
+          } else if (this.#closed && error?.code === Status.CANCELLED) {
+            reject(clientClosed());
           } else if (error || answer === undefined) {
             reject(error ? errorFromStatus(error) : new UnavailableError("no answer"));
           } else {
@@ -175,7 +189,7 @@ export class Link {
           }
         },
       );
-      connection.begin();
+      connection.begin(call);
       const cancel = (): void => {
         call.cancel();
       };
@@ -183,11 +197,11 @@ export class Link {
     });
   }
 
-  /** Ends the connection; calls that still run lose it, later ones are refused. */
+  /** Ends the connections and the calls on them; later ones are refused. */
   close(): void {
     this.#closed = true;
     for (const connection of [this.#current, ...this.#left]) {
-      connection?.client.close();
+      connection?.close();
     }
   }
 
@@ -232,19 +246,27 @@ export function clientClosed(): SessionClosedError {
   return new SessionClosedError("the client was closed");
 }
 
-/** Rejects where a token takes longer than the call may. */
-async function within<T>(timeoutMs: number, work: Promise<T>): Promise<T> {
+/** Rejects where a token takes longer than the call may, and with the signal's reason. */
+async function within<T>(work: Promise<T>, timeoutMs: number, signal: AbortSignal | undefined): Promise<T> {
   let timer: NodeJS.Timeout | undefined;
-  const late = new Promise<never>((_, reject) => {
-    timer = setTimeout(() => {
-      const message = `the token function has not returned within ${String(timeoutMs / 1000)} s`;
-      reject(new UnavailableError(message, { status: "DEADLINE_EXCEEDED" }));
-    }, timeoutMs);
+  let abort = (): void => undefined;
+  const cut = new Promise<never>((_, reject) => {
+    if (timeoutMs <= LONGEST_TIMER_MS) {
+      timer = setTimeout(() => {
+        const message = `the token function has not returned within ${String(timeoutMs / 1000)} s`;
+        reject(new UnavailableError(message, { status: "DEADLINE_EXCEEDED" }));
+      }, timeoutMs);
+    }
+    abort = () => {
+      reject(signal?.reason as Error);
+    };
   });
+  signal?.addEventListener("abort", abort);
   try {
-    return await Promise.race([work, late]);
+    return await Promise.race([work, cut]);
   } finally {
     clearTimeout(timer);
+    signal?.removeEventListener("abort", abort);
   }
 }
 

@@ -24,6 +24,8 @@ import {
 } from "../src/gen/feedmux/v1/subscriptions_pb.js";
 import { ScriptedServer, token, type Unary } from "./scripted-server.js";
 
+const LIMIT = { timeout: 60_000 };
+
 async function answering(unary: Unary, work: (client: feedmux.Client) => Promise<void>): Promise<void> {
   await using server = await ScriptedServer.start([], unary);
   await using client = new feedmux.Client(server.address, { source: "west" });
@@ -34,7 +36,7 @@ function subscription(init: MessageInitShape<typeof SubscriptionSchema>): Uint8A
   return toBinary(SubscriptionSchema, create(SubscriptionSchema, init));
 }
 
-test("a subscription is created from a feed and read back", { timeout: 60_000 }, async () => {
+test("a subscription is created from a feed and read back", LIMIT, async () => {
   const create_ = (bytes: Buffer): Uint8Array => {
     const { subscription: asked, start } = fromBinary(CreateSubscriptionRequestSchema, bytes);
     assert.equal(start?.at.case, "startAtOperationTime");
@@ -63,7 +65,7 @@ test("a subscription is created from a feed and read back", { timeout: 60_000 },
   });
 });
 
-test("an update says what it changes; a seek and a delete say where and whether", { timeout: 60_000 }, async () => {
+test("an update says what it changes; a seek and a delete say where and whether", LIMIT, async () => {
   const asked: unknown[] = [];
   const unary: Unary = {
     "Subscriptions/UpdateSubscription": (bytes) => {
@@ -91,7 +93,7 @@ test("an update says what it changes; a seek and a delete say where and whether"
   assert.deepEqual(asked, [["feed", "on_history_lost"], "e", "time", "startAfter", true]);
 });
 
-test("all subscriptions are listed, page by page", { timeout: 60_000 }, async () => {
+test("all subscriptions are listed, page by page", LIMIT, async () => {
   const list = (bytes: Buffer): Uint8Array => {
     const { pageToken, pageSize } = fromBinary(ListSubscriptionsRequestSchema, bytes);
     assert.equal(pageSize, 1);
@@ -107,7 +109,7 @@ test("all subscriptions are listed, page by page", { timeout: 60_000 }, async ()
   });
 });
 
-test("a start is resolved, a feed explained", { timeout: 60_000 }, async () => {
+test("a start is resolved, a feed explained", LIMIT, async () => {
   const unary: Unary = {
     "ChangeFeed/ResolvePosition": (bytes) => {
       const request = fromBinary(ResolvePositionRequestSchema, bytes);
@@ -134,7 +136,7 @@ test("a start is resolved, a feed explained", { timeout: 60_000 }, async () => {
   });
 });
 
-test("a refusal is an error of its type; a call can be bounded and cancelled", { timeout: 60_000 }, async () => {
+test("a refusal is an error of its type; a call can be bounded and cancelled", LIMIT, async () => {
   const unary: Unary = {
     "Subscriptions/GetSubscription": () => ({ status: "NOT_FOUND", reason: "SUBSCRIPTION_NOT_FOUND" }),
   };
@@ -148,4 +150,81 @@ test("a refusal is an error of its type; a call can be bounded and cancelled", {
     stop.abort(new Error("stop"));
     await assert.rejects(running, { message: "stop" });
   });
+});
+
+/** Resolves with each request's peer when the server has it, and answers none of the first `deaf`. */
+function hearing(deaf: number): {
+  readonly peers: string[];
+  readonly unary: Unary;
+  heard: (count: number) => Promise<void>;
+} {
+  const peers: string[] = [];
+  let wake: () => void = () => undefined;
+  const unary: Unary = {
+    "Subscriptions/GetSubscription": (_, peer) => {
+      peers.push(peer);
+      wake();
+      return peers.length > deaf ? subscription({ name: "s" }) : undefined;
+    },
+  };
+  const heard = async (count: number): Promise<void> => {
+    while (peers.length < count) {
+      await new Promise<void>((resolve) => {
+        wake = resolve;
+      });
+    }
+  };
+  return { peers, unary, heard };
+}
+
+test(
+  "closing the client ends the calls that run, also on a connection that takes no new ones",
+  LIMIT,
+  async (context) => {
+    const { peers, unary, heard } = hearing(3);
+    await answering(unary, async (client) => {
+      context.mock.timers.enable({ apis: ["setTimeout", "Date"] });
+      const one = client.subscription("s");
+      const left = assert.rejects(one.get(), /the client was closed/);
+      const late = assert.rejects(one.get({ timeoutMs: 5_000 }), { status: "DEADLINE_EXCEEDED" });
+      await heard(2);
+      context.mock.timers.tick(5_000);
+      await late;
+      const current = assert.rejects(one.get(), /the client was closed/);
+      await heard(3);
+      assert.notEqual(peers[0], peers[2], "the first calls are on a connection that was left");
+      await client.close();
+      await Promise.all([left, current]);
+    });
+  },
+);
+
+test("a call that waited in vain for less than 5 s keeps its connection", LIMIT, async (context) => {
+  const { peers, unary, heard } = hearing(1);
+  await answering(unary, async (client) => {
+    context.mock.timers.enable({ apis: ["setTimeout", "Date"] });
+    const one = client.subscription("s");
+    const late = assert.rejects(one.get({ timeoutMs: 4_999 }), { status: "DEADLINE_EXCEEDED" });
+    await heard(1);
+    context.mock.timers.tick(4_999);
+    await late;
+    await one.get();
+    assert.equal(peers[0], peers[1]);
+  });
+});
+
+test("a call waits for a token as long as it may, and until it is cancelled", LIMIT, async () => {
+  const { unary } = hearing(0);
+  await using server = await ScriptedServer.start([], unary);
+  const slow = async (): Promise<string> => {
+    await new Promise((resolve) => setTimeout(resolve, 2));
+    return "token";
+  };
+  await using patient = new feedmux.Client(server.address, { token: slow, timeoutMs: Infinity });
+  assert.equal((await patient.subscription("s").get()).name, "s");
+  const stop = new AbortController();
+  await using stuck = new feedmux.Client(server.address, { token: () => new Promise<string>(() => undefined) });
+  const waiting = assert.rejects(stuck.subscription("s").get({ signal: stop.signal }), { message: "stop" });
+  stop.abort(new Error("stop"));
+  await waiting;
 });

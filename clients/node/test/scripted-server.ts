@@ -146,7 +146,8 @@ function statusObject({ status, reason, metadata = {}, retryAfterMs }: Ending): 
   return { code: Status[status], details: "scripted", metadata: trailers };
 }
 
-export type Unary = Record<string, (request: Buffer) => Uint8Array | Ending>;
+/** What is answered to a request and its peer; undefined is never. */
+export type Unary = Record<string, (request: Buffer, peer: string) => Uint8Array | Ending | undefined>;
 
 /** Serves on a port of its own until it is disposed of. */
 export class ScriptedServer implements AsyncDisposable {
@@ -170,10 +171,10 @@ export class ScriptedServer implements AsyncDisposable {
       const [service = "", name = ""] = path.split("/");
       server.#server.addService(method(service, name, false), {
         [name]: (call: ServerUnaryCall<Buffer, Uint8Array>, callback: sendUnaryData<Uint8Array>) => {
-          const given = answer(call.request);
+          const given = answer(call.request, call.getPeer());
           if (given instanceof Uint8Array) {
             callback(null, given);
-          } else {
+          } else if (given !== undefined) {
             callback(statusObject(given));
           }
         },
