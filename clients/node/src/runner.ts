@@ -176,7 +176,8 @@ export class Runner {
       const text = `the server has not opened the session within ${String(patienceMs / 1000)} s`;
       const late = new UnavailableError(text, { status: "DEADLINE_EXCEEDED" });
       const ended = await this.#stream(giveUpMs, late);
-      const error = ended === late && last !== undefined ? last : ended;
+      const isLate = ended === late;
+      const error = isLate && last !== undefined ? last : ended;
       last = error;
       if (this.isClosing()) {
         return;
@@ -195,7 +196,7 @@ export class Runner {
         this.#forget();
       }
       const delayMs = this.#backoff.nextMs(error.retryAfterMs);
-      if (step === "raise" || now() + delayMs >= giveUpMs) {
+      if (isLate || step === "raise" || now() + delayMs >= giveUpMs) {
         throw this.#located(error);
       }
       if (this.#everOpened) {
