@@ -6,7 +6,7 @@ import { type Batch, ChangeEvent } from "./batches.js";
 import { SessionClosedError } from "./errors.js";
 import type { Inbox, Item } from "./inbox.js";
 import type { Link } from "./link.js";
-import type { Notice } from "./notices.js";
+import type { Notice, Skipped } from "./notices.js";
 import type { SessionOptions } from "./options.js";
 import { NOWHERE, type Place } from "./places.js";
 import { type Opening, Runner } from "./runner.js";
@@ -332,6 +332,25 @@ export async function closeRunner(runner: Runner, timeoutMs: number, reason?: Er
 
 function warn(notice: Notice): void {
   const { kind, ...facts } = notice;
-  const detail = JSON.stringify(facts, (_, value: unknown) => (value instanceof Error ? value.message : value));
-  process.emitWarning(`feedmux session: ${kind}`, { type: "FeedmuxNotice", detail });
+  const text = notice.kind === "skipped" ? skippedText(notice) : kind;
+  const shown = Object.entries(facts).map(([name, value]: [string, unknown]) => [name, readable(value)]);
+  process.emitWarning(`feedmux session: ${text}`, {
+    type: "FeedmuxNotice",
+    detail: JSON.stringify(Object.fromEntries(shown)),
+  });
+}
+
+function skippedText({ hadReached, beginsAt }: Skipped): string {
+  return (
+    `another session or a seek moved the stored position from ${timeText(hadReached)} to ${timeText(beginsAt)}: ` +
+    "what lies between is not handed out here"
+  );
+}
+
+function timeText({ t, i }: Timestamp): string {
+  return `${String(t)}.${String(i)}`;
+}
+
+function readable(value: unknown): unknown {
+  return Buffer.isBuffer(value) ? value.toString("base64") : value instanceof Error ? value.message : value;
 }

@@ -228,3 +228,28 @@ test("a call waits for a token as long as it may, and until it is cancelled", LI
   stop.abort(new Error("stop"));
   await waiting;
 });
+
+test("a token function that fails, or gives no token, is an error with its cause", LIMIT, async () => {
+  const { peers, unary } = hearing(0);
+  await using server = await ScriptedServer.start([], unary);
+  const failing: (() => unknown)[] = [
+    () => {
+      throw new RangeError("secret store");
+    },
+    () => Promise.reject(new RangeError("secret store")),
+    () => undefined,
+    () => Promise.resolve(5),
+    () => "",
+  ];
+  for (const token of failing) {
+    await using client = new feedmux.Client(server.address, { token: token as () => string });
+    await assert.rejects(client.subscription("s").get(), (error) => {
+      assert.ok(error instanceof feedmux.UnavailableError);
+      assert.equal(error.status, "UNAVAILABLE");
+      assert.match(error.details, /^the token function failed: ./);
+      assert.ok(error.cause instanceof Error);
+      return true;
+    });
+  }
+  assert.deepEqual(peers, []);
+});

@@ -136,6 +136,20 @@ test("notices of every kind, and of none", () => {
     beginsAt: stamp,
     hadReached: stamp,
   });
+  const [from, to] = [Buffer.from("P1"), Buffer.from("P2")];
+  assert.deepEqual(
+    said({
+      case: "skipped",
+      value: { from: time, to: { seconds: 7, increment: 8 }, fromPosition: from, toPosition: to },
+    }),
+    {
+      kind: "skipped",
+      hadReached: stamp,
+      beginsAt: { $timestamp: "30064771080" },
+      hadReachedPosition: from.toJSON(),
+      beginsAtPosition: to.toJSON(),
+    },
+  );
   assert.deepEqual(said({ case: "gap", value: { from: time, reason: "r" } }), {
     kind: "gap",
     after: stamp,

@@ -669,6 +669,107 @@ test("a session is not closed before what came ahead of its end was handed out",
   });
 });
 
+test("a skipped notice is a warning without onNotice, and forgets nothing", LIMIT, async () => {
+  const value: Extract<Response, { case: "notice" }>["value"] = {
+    kind: {
+      case: "skipped",
+      value: {
+        from: { seconds: 1001, increment: 1 },
+        to: { seconds: 1005, increment: 2 },
+        fromPosition: Buffer.from("P1"),
+        toPosition: Buffer.from("P5"),
+      },
+    },
+  };
+  const warned = new Promise<Error & { readonly detail?: string }>((resolve) => {
+    const listen = (warning: Error): void => {
+      if (warning.name === "FeedmuxNotice") {
+        process.off("warning", listen);
+        resolve(warning);
+      }
+    };
+    process.on("warning", listen);
+  });
+  await serving([play(opened(), batch(1, [1]), { case: "notice", value }, batch(2, [2]))], async (client, server) => {
+    await using session = await open(client);
+    assert.deepEqual(await take(session, 2), [1, 2]);
+    const { message, detail } = await warned;
+    assert.equal(
+      message,
+      "feedmux session: another session or a seek moved the stored position from 1001.1 to 1005.2: what lies between is " +
+        "not handed out here",
+    );
+    assert.match(detail ?? "", /"hadReachedPosition":"UDE=","beginsAtPosition":"UDU="/);
+    session.ack();
+    await (await server.call(0)).untilAcked(2);
+  });
+});
+
+test("next within onNotice takes an event, and the outer call the one after it", LIMIT, async () => {
+  const value = { kind: { case: "degraded" as const, value: { dependency: "state", away: true } } };
+  const notice: Response = { case: "notice", value };
+  const messages = [opened(), batch(1, [1]), notice, batch(2, [2, 3]), notice, notice, batch(4, [4, 5, 6])];
+  await serving([play(...messages)], async (client, server) => {
+    const inner: Promise<feedmux.ChangeEvent<Numbered> | undefined>[] = [];
+    await using session = await open(client, {
+      onNotice: () => {
+        inner.push(session.next());
+      },
+    });
+    const outer = await take(session, 3);
+    const within: number[] = [];
+    while (within.length < inner.length) {
+      within.push((await inner[within.length])?.document.n ?? 0);
+    }
+    assert.equal(within.length, 3);
+    assert.deepEqual([...outer, ...within].sort(), [1, 2, 3, 4, 5, 6]);
+    session.ack();
+    await (await server.call(0)).untilAcked(6);
+  });
+});
+
+test("an earlier ack after a later one changes nothing", LIMIT, async () => {
+  await serving([play(opened(), batch(1, [1, 2, 3]))], async (client, server) => {
+    const session = await open(client);
+    const [first, , last] = [await session.next(), await session.next(), await session.next()];
+    session.ack(last);
+    session.ack(first);
+    await session.close();
+    assert.deepEqual((await server.call(0)).acks, [3]);
+  });
+});
+
+test("an event that cannot be decoded fails alone, and the session goes on", LIMIT, async () => {
+  const json = [1, 2, 3].map((n) => (n === 2 ? "{" : JSON.stringify({ _id: token(n), n })));
+  const texts: Response = { case: "batch", value: { firstDeliverySequence: 1n, eventCount: 3, json } };
+  const windowBytes = json.join("").length - 1; // The batch is more, and kept as tokens.
+  const first = playThenEnd({ status: "UNAVAILABLE" }, opened(), texts);
+  const second: Script = async (call) => {
+    call.send(opened({ epoch: 2n }), texts);
+    await call.untilClosed();
+    call.end();
+  };
+  await serving([first, second], async (client, server) => {
+    const options = { format: "extendedJsonRelaxed", windowBytes, onNotice: () => undefined } as const;
+    await using session = await open(client, options);
+    const seen: unknown[] = [];
+    for await (const event of session) {
+      try {
+        seen.push(event.document.n);
+      } catch (error) {
+        assert.ok(error instanceof feedmux.ProtocolError);
+        seen.push("broken");
+      }
+      if (seen.length === 4) {
+        break;
+      }
+    }
+    assert.deepEqual(seen, [1, "broken", 3, "broken"], "without a token it is no repeat");
+    session.ack();
+    await (await server.call(1)).untilAcked(3);
+  });
+});
+
 test("a session dropped without close ends its call", LIMIT, async () => {
   const { gc } = globalThis;
   assert.ok(gc, "run with --expose-gc");
