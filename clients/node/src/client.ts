@@ -42,8 +42,15 @@ import { cleanToken, type Token } from "./token.js";
 
 /** What a client is made with. */
 export interface ClientOptions {
+  /**
+   * Visible ASCII. White space around it is removed, as of a token: a key read from a file ends with a newline. No error
+   * shows it.
+   */
   readonly apiKey?: string | undefined;
-  /** A JWT, or a function that gives a fresh one and is asked again where it fails; instead of `apiKey`. */
+  /**
+   * A JWT, or a function that gives a fresh one; instead of `apiKey`. Where the function fails, or what it gives cannot be
+   * sent, a unary call rejects with UnavailableError and a session asks again after its backoff.
+   */
   readonly token?: Token | undefined;
   /** Name of the MongoDB deployment in the server's configuration. Default `main`. */
   readonly source?: string | undefined;
@@ -87,7 +94,10 @@ interface Shared {
 export class Client implements AsyncDisposable {
   readonly #shared: Shared;
 
-  /** `target` is `host:port`, or any gRPC target. Throws TypeError, RangeError. */
+  /**
+   * `target` is `host:port`, or any gRPC target. Throws TypeError for a key or token that cannot be sent and for a
+   * certificate without its key, RangeError for session options out of range.
+   */
   constructor(target: string, options: ClientOptions = {}) {
     const { apiKey, token, tls } = options;
     if (apiKey !== undefined && token !== undefined) {
@@ -137,8 +147,8 @@ export class Client implements AsyncDisposable {
   }
 
   /**
-   * Closes the open sessions, with their acks, then the connection. Whoever waits in one of these sessions, or asks it for
-   * more, gets SessionClosedError.
+   * Closes the open sessions, with their acks, each for at most its `closeTimeoutMs`, then the connections. Whoever waits in
+   * one of these sessions or in a unary call, or asks for more, gets SessionClosedError.
    */
   async close(): Promise<void> {
     const { runners, link } = this.#shared;

@@ -12,7 +12,7 @@ export interface SessionOptions {
    * quarter of it has been taken. Default 16,384.
    */
   readonly windowEvents: number;
-  /** Default 8 MiB. */
+  /** Also the bound of unacked events that are kept whole: of more only their resume tokens are. Default 8 MiB. */
   readonly windowBytes: number;
   /** Bytes of the largest message: 64 KiB to 64 MiB. Larger events come in fragments and are joined here. Default 1 MiB. */
   readonly messageBytesMax: number;
@@ -22,7 +22,7 @@ export interface SessionOptions {
   readonly ackIntervalMs: number;
   /** How long `open()` keeps trying until the server has opened the session. Default 30 s. */
   readonly openTimeoutMs: number;
-  /** How long a session that was open keeps trying to reconnect; by default as long as it takes. */
+  /** How long a session that was open keeps trying to reconnect, from the loss of the stream; by default as long as it takes. */
   readonly reconnectTimeoutMs: number;
   /** How long `close()` waits until the acks are confirmed. Default 5 s. */
   readonly closeTimeoutMs: number;
