@@ -41,3 +41,11 @@ func TestTimeInWhichNothingCouldBeHeardCountsAsTwoTicks(t *testing.T) {
 		same(t, s.tick(s.ticked.Add(time.Second)), true)
 	}
 }
+
+func TestAWatchdogThatWasStoppedTicksNoMore(t *testing.T) {
+	watch := newWatchdog(time.Hour, func(error) { t.Error("cut") })
+	watch.stop()
+	watch.silence.silent = watch.silence.most()
+	watch.tick() // It had begun before.
+	same(t, watch.timer.Stop(), false)
+}

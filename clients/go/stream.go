@@ -129,17 +129,25 @@ func asError(err error) *Error {
 type watchdog struct {
 	mu      sync.Mutex
 	silence silence
+	stopped bool
 	timer   *time.Timer
 	cut     context.CancelCauseFunc
 }
 
 func newWatchdog(interval time.Duration, cut context.CancelCauseFunc) *watchdog {
 	w := &watchdog{silence: silence{interval: interval, ticked: time.Now()}, cut: cut}
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.timer = time.AfterFunc(w.silence.ticking(), w.tick)
 	return w
 }
 
-func (w *watchdog) stop() { w.timer.Stop() }
+func (w *watchdog) stop() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stopped = true
+	w.timer.Stop()
+}
 
 func (w *watchdog) hear() {
 	w.mu.Lock()
@@ -158,6 +166,9 @@ func (w *watchdog) allow(interval time.Duration) {
 func (w *watchdog) tick() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.stopped {
+		return
+	}
 	if w.silence.tick(time.Now()) {
 		w.cut(unavailable(nil, "nothing heard for %v", w.silence.most()))
 		return
