@@ -142,6 +142,8 @@ type unaries struct {
 	updated *pb.UpdateSubscriptionRequest
 	sought  *pb.SeekSubscriptionRequest
 	deleted *pb.DeleteSubscriptionRequest
+	// mute leaves GetSubscription without an answer.
+	mute bool
 }
 
 func stored() *pb.Subscription {
@@ -157,7 +159,10 @@ func (u *unaries) CreateSubscription(_ context.Context, request *pb.CreateSubscr
 	return stored(), nil
 }
 
-func (u *unaries) GetSubscription(context.Context, *pb.GetSubscriptionRequest) (*pb.Subscription, error) {
+func (u *unaries) GetSubscription(ctx context.Context, _ *pb.GetSubscriptionRequest) (*pb.Subscription, error) {
+	if u.mute {
+		<-ctx.Done()
+	}
 	return nil, failure(codes.NotFound, "SUBSCRIPTION_NOT_FOUND", nil, -1)
 }
 

@@ -1,6 +1,7 @@
 package feedmux
 
 import (
+	"fmt"
 	"math"
 	"reflect"
 	"testing"
@@ -67,6 +68,28 @@ func TestADocumentThatNestsTooDeeplyIsTheDrivers(t *testing.T) {
 	wanted, _ := inDriver(raw)
 	if !reflect.DeepEqual(got, wanted) {
 		t.Error("not the same")
+	}
+}
+
+// A date is any number of milliseconds: no format fails for one, or makes another of it.
+func TestAFarDateIsTheSameInEveryFormat(t *testing.T) {
+	for _, milliseconds := range []int64{-1, 253402300800000, -62135596800001, 1 << 60, math.MaxInt64, math.MinInt64} {
+		wanted := bson.D{{Key: "at", Value: bson.DateTime(milliseconds)}}
+		raw := marshal(wanted)
+		binary, err := bsonBatch(raw, 1, Place{}, batchTime)
+		same(t, err, nil)
+		text := fmt.Sprintf(`{"at":{"$date":{"$numberLong":"%d"}}}`, milliseconds)
+		for _, batch := range []*Batch{
+			binary,
+			jsonBatch([]string{text}, FormatExtendedJSONCanonical, Place{}, batchTime),
+			jsonBatch([]string{text}, FormatExtendedJSONRelaxed, Place{}, batchTime),
+		} {
+			got, err := batch.Event(0).Document()
+			same(t, err, nil)
+			if !reflect.DeepEqual(got, wanted) {
+				t.Errorf("%#v, not %#v", got, wanted)
+			}
+		}
 	}
 }
 

@@ -88,7 +88,7 @@ func (k *kept) reduce() {
 		k.tokens = append(k.tokens, k.batch.token(index)...)
 		k.ends[index] = uint32(len(k.tokens))
 	}
-	k.tokens = slices.Clip(k.tokens)
+	k.tokens = slices.Clone(k.tokens)
 	k.drop()
 }
 

@@ -55,6 +55,11 @@ func serve(t *testing.T, options []grpc.ServerOption, scripts ...script) *script
 	if err != nil {
 		t.Fatal(err)
 	}
+	return serveOn(t, listener, options, scripts...)
+}
+
+func serveOn(t *testing.T, listener net.Listener, options []grpc.ServerOption, scripts ...script) *scripted {
+	t.Helper()
 	server := grpc.NewServer(append(options, grpc.ForceServerCodecV2(anyCodec{}), grpc.MaxSendMsgSize(wireBytesMax))...)
 	made := &scripted{address: listener.Addr().String(), scripts: scripts, control: &unaries{}}
 	pb.RegisterChangeFeedServer(server, made)

@@ -540,6 +540,45 @@ func TestGoroutinesShareTheEvents(t *testing.T) {
 	same(t, seen, span(1, 1000))
 }
 
+func TestAcksInAnyOrderNeverMoveBack(t *testing.T) {
+	server := serve(t, nil, play(openedAt(0, nil), batchOf(1, span(1, 100)...)))
+	session := subscribe(t, server, &SessionOptions{AckInterval: time.Hour})
+	var acking sync.WaitGroup
+	for range 100 {
+		event, err := session.Next(limited(t))
+		same(t, err, nil)
+		acking.Go(func() { session.Ack(event) })
+	}
+	acking.Wait()
+	for index := range 99 {
+		session.Ack(Event{session.desk.batch, index})
+	}
+	same(t, session.desk.acked, 100)
+	same(t, session.Close(), nil)
+	same(t, server.calls[0].acked(), 100)
+}
+
+func TestAnEventThatCannotBeDecodedFailsAlone(t *testing.T) {
+	broken := documentOf(2, 0)
+	for index := 5 + len(idFirst) + len(token(2)); index < len(broken)-1; index++ {
+		broken[index] = 0xff
+	}
+	message := batchOf(1, 1, 2, 3)
+	message.GetBatch().Bson = slices.Concat(documents(0, 1), broken, documents(0, 3))
+	session := subscribe(t, serve(t, nil, play(openedAt(0, nil), message)), nil)
+	same(t, take(t, session, 1), []int{1})
+	event, err := session.Next(limited(t))
+	same(t, err, nil)
+	if _, err := event.Document(); err == nil {
+		t.Fatal("decoded")
+	}
+	if err := event.Decode(&bson.D{}); err == nil {
+		t.Fatal("decoded")
+	}
+	same(t, event.Raw(), broken)
+	same(t, take(t, session, 1), []int{3})
+}
+
 func TestATextComesAsExtendedJSON(t *testing.T) {
 	text := `{"_id":{"_data":"8200000001"},"n":{"$numberInt":"7"}}`
 	message := batchOf(1, 7)
