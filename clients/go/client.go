@@ -78,9 +78,10 @@ func NewClient(target string, options *Options) (*Client, error) {
 	}, nil
 }
 
-// Close closes the open sessions, with their acks, then the connection. Whoever waits in one of these sessions, or asks it
-// for more, gets ErrClientClosed. Where acks could not be confirmed Close gives ErrAcksUnconfirmed, as that of the session
-// would.
+// Close closes the open sessions, with their acks, all at the same time and each within its CloseTimeout, then the
+// connections. Whoever waits in one of these sessions, or asks it for more, gets ErrClientClosed, and so does every later
+// call. Where acks could not be confirmed Close gives ErrAcksUnconfirmed, as that of the session would. Closing again
+// gives the same result.
 func (c *Client) Close() error { return c.link.close() }
 
 // Subscription is a durable subscription by name. Nothing is sent.

@@ -50,6 +50,9 @@ type link struct {
 	closed bool
 	// running are the sessions.
 	running map[*runner]bool
+	ending  sync.Once
+	// ended is the result of closing.
+	ended error
 }
 
 // connection is a gRPC connection and the number of calls on it.
@@ -161,8 +164,13 @@ func (l *link) quit(r *runner) {
 	delete(l.running, r)
 }
 
-// close closes the sessions, each within its CloseTimeout, then the connections.
+// close closes the sessions, each within its CloseTimeout, then the connections. Closing again gives the same result.
 func (l *link) close() error {
+	l.ending.Do(func() { l.ended = l.closeAll() })
+	return l.ended
+}
+
+func (l *link) closeAll() error {
 	l.mu.Lock()
 	l.closed = true
 	running := slices.Collect(maps.Keys(l.running))

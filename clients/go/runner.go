@@ -143,7 +143,7 @@ func (r *runner) keepOpen(ctx context.Context) *Error {
 		step := nextStep(r.lastErr, wasLive && r.link.token != nil)
 		delay := r.backoff.next(r.lastErr.RetryAfter)
 		tooLate := !giveUpAt.IsZero() && !time.Now().Add(delay).Before(giveUpAt)
-		if step == giveUp || tooLate || r.link.isClosed() {
+		if step == giveUp || tooLate {
 			return r.located(r.lastErr)
 		}
 		r.desk.mu.Lock()

@@ -27,8 +27,8 @@ type Session struct {
 //		session.Ack(event)
 //	}
 //
-// It ends without an error after Close of the session, and otherwise with the first error of Next. A loop that was left can be entered
-// again and goes on where it was.
+// It ends without an error after Close of the session, and otherwise with the first error of Next. A loop that was left
+// can be entered again and goes on where it was.
 func (s *Session) Events(ctx context.Context) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		for {

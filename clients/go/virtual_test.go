@@ -107,3 +107,58 @@ func TestABusyFeedResetsTheBackoffToo(t *testing.T) {
 		same(t, session.Close(), nil)
 	})
 }
+
+func TestClosingAClientClosesAllItsSessionsAtTheSameTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		deaf := func(c *scriptedCall) error {
+			_ = c.send(openedAt(0, nil), batchOf(1, 1))
+			<-c.stream.Context().Done()
+			return nil
+		}
+		server, options, dialled := inMemory(t, deaf)
+		client := connect(t, server, options)
+		for range 3 {
+			session, err := client.Subscription("s").Open(t.Context(), &SessionOptions{CloseTimeout: 7 * time.Second})
+			same(t, err, nil)
+			take(t, session, 1)
+			session.AckAll()
+			client.link.leave(client.link.current)
+		}
+		same(t, dialled.Load(), 3)
+		begun := time.Now()
+		err := client.Close()
+		if !errors.Is(err, ErrAcksUnconfirmed) {
+			t.Fatal(err)
+		}
+		same(t, time.Since(begun), 7*time.Second)
+		same(t, client.Close(), err)
+		for number := range 3 {
+			same(t, server.call(t, number).acked(), 1)
+			same(t, server.call(t, number).closed(), true)
+		}
+	})
+}
+
+// The client is closing, and has not come to this session yet.
+func TestAnAttemptThatFailsWhileTheClientIsClosedIsNotWhyOpenFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var client *Client
+		server, options, _ := inMemory(t, func(*scriptedCall) error {
+			client.link.mu.Lock()
+			defer client.link.mu.Unlock()
+			client.link.closed = true
+			return away
+		}, mute)
+		client = connect(t, server, options)
+		opened := make(chan error)
+		go func() {
+			_, err := client.Subscription("s").Open(t.Context(), nil)
+			opened <- err
+		}()
+		server.call(t, 1)
+		same(t, client.Close(), nil)
+		if err := <-opened; !errors.Is(err, ErrClientClosed) {
+			t.Fatal(err)
+		}
+	})
+}
