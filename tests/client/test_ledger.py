@@ -5,9 +5,10 @@ import tracemalloc
 
 import bson
 import pytest
+from bson import json_util
 from bson.codec_options import CodecOptions
 
-from feedmux.batches import Batch, BsonBatch
+from feedmux.batches import Batch, BsonBatch, JsonBatch
 from feedmux.errors import ProtocolError
 from feedmux.ledger import Ledger
 from feedmux.places import Place, token_time
@@ -311,3 +312,22 @@ def test_random_reconnects_under_a_growing_filter_lose_nothing(seed: int) -> Non
         begin = int(where.position[1:]) if where.position else where.time[0] - 1000
         assert all(number > begin for number in received[acked:]), "what is not acked comes again"
         ledger.begin(at(begin), acked)
+
+
+def test_an_event_that_cannot_be_read_ends_nothing() -> None:
+    """Its `_id` is not the first field, so that a look for it meets the broken text before."""
+    inner = bson.encode({"event": {"text": "abc", "_id": token(2)}})[4 + len(b"\x03event\0") : -1]
+    broken = inner.replace(b"abc", b"\xff\xfe\xfd")
+    texts = ('{"_id": ' + json_util.dumps(token(1)) + "}", "no JSON")
+    for batch in (
+        BsonBatch(memoryview(event(1) + broken), 2, at(2), 0, CodecOptions()),
+        JsonBatch(texts, at(2), 0, CodecOptions()),
+    ):
+        ledger = begun()
+        ledger.arrive(1, batch)
+        ledger.begin(at(0), 0)
+        again = batch.part(0, 2)
+        fresh = ledger.arrive(1, again)
+        # It cannot be recognised, and comes again.
+        assert [len(each) for each in fresh] == [1]
+        assert ledger.acked_place(1).resume_token == token(1)

@@ -15,9 +15,19 @@ from collections import deque
 from copy import copy
 from itertools import accumulate
 
+from bson.errors import BSONError
+
 from feedmux.batches import Batch
 from feedmux.errors import ProtocolError
 from feedmux.places import NOWHERE, Place, token_place, token_time
+
+
+def _token(batch: Batch, index: int) -> bytes:
+    """The event's resume token. Empty for an event that cannot be read: that fails where its user decodes it."""
+    try:
+        return batch.event_key(index)
+    except (BSONError, ProtocolError):
+        return b""
 
 
 class _Kept:
@@ -40,16 +50,16 @@ class _Kept:
         return self.first_sequence + self.count - 1
 
     def token(self, index: int) -> bytes:
-        """As `Batch.event_key`."""
+        """As `_token`."""
         if self._batch is not None:
-            return self._batch.event_key(index)
+            return _token(self._batch, index)
         return self._tokens[self._ends[index - 1] if index else 0 : self._ends[index]]
 
     def reduce(self) -> None:
         """Lets go of everything but the tokens."""
         if self._batch is None:
             return
-        tokens = [self._batch.event_key(index) for index in range(self.count)]
+        tokens = [_token(self._batch, index) for index in range(self.count)]
         self._tokens = b"".join(tokens)
         self._ends = array("Q", accumulate(map(len, tokens)))
         self.drop()
@@ -253,7 +263,7 @@ class Ledger:
         fresh: list[Batch] = []
         start = 0
         for index in range(len(batch)):
-            ordinal = self._repeats.pop(batch.event_key(index), None)
+            ordinal = self._repeats.pop(_token(batch, index), None)
             if ordinal is None:
                 continue
             if index > start:
@@ -272,7 +282,7 @@ class Ledger:
         return part
 
     def _stop_at_news(self, batch: Batch) -> None:
-        first_time = token_time(batch.event_key(0))
+        first_time = token_time(_token(batch, 0))
         if first_time and self._repeats_until and first_time > self._repeats_until:
             self._repeats.clear()
 

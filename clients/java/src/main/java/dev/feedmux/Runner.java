@@ -16,6 +16,7 @@ import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
+import java.util.function.DoubleSupplier;
 import java.util.function.LongSupplier;
 import org.jspecify.annotations.Nullable;
 
@@ -68,7 +69,14 @@ final class Runner implements Link.Dependent {
     private Notice.@Nullable Rewound rewound;
 
     Runner(Link link, Opening opening, SessionOptions options, Desk desk) {
-        this(link, opening, options, desk, TIMERS, System::nanoTime);
+        this(
+                link,
+                opening,
+                options,
+                desk,
+                TIMERS,
+                System::nanoTime,
+                () -> ThreadLocalRandom.current().nextDouble());
     }
 
     Runner(
@@ -77,7 +85,8 @@ final class Runner implements Link.Dependent {
             SessionOptions options,
             Desk desk,
             ScheduledExecutorService timers,
-            LongSupplier nanoTime) {
+            LongSupplier nanoTime,
+            DoubleSupplier random) {
         this.timers = timers;
         this.nanoTime = nanoTime;
         this.link = link;
@@ -87,10 +96,7 @@ final class Runner implements Link.Dependent {
         ledger = new Ledger(opening.durable(), desk, options.windowBytes(), desk::acked);
         window = new CreditWindow(options.windowEvents(), options.windowBytes());
         responses = new Responses(options.format() != Format.BSON);
-        backoff = new Backoff(
-                options.backoffFirst(),
-                options.backoffMost(),
-                () -> ThreadLocalRandom.current().nextDouble());
+        backoff = new Backoff(options.backoffFirst(), options.backoffMost(), random);
         watchdog = new Watchdog(context, timers, nanoTime, this::silent);
         uplink = new Uplink(opening.durable(), options.ackInterval(), desk, ledger, window, context, timers);
         limitBytes = options.messageBytesMax();
@@ -380,6 +386,7 @@ final class Runner implements Link.Dependent {
     }
 
     private void opened(Response.Opened it) {
+        openedAt = nanoTime.getAsLong();
         Place hadReached = ledger.ackedPlace(openAcked);
         if (everOpened && opening.durable() && !it.atLastAcked() && it.place().isBefore(hadReached)) {
             forget();
@@ -403,7 +410,6 @@ final class Runner implements Link.Dependent {
         desk.publish(ledger.received(), ledger.latest());
         live = true;
         everOpened = true;
-        openedAt = nanoTime.getAsLong();
         lastError = null;
         giveUpNever();
         uplink.connect(stream, it.unackedEventsMax());

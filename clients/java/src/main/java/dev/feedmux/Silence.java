@@ -3,7 +3,8 @@ package dev.feedmux;
 /**
  * How long a server has said nothing, in time during which this process ran. It is measured in ticks, ten in a heartbeat
  * interval, and a tick counts twice its length at most: after the process was stopped, what arrived meanwhile is read
- * before the silence is too long. Pure; {@link Watchdog} has the timer.
+ * before the silence is too long. The tick after a message counts nothing, because a part of it was before the message.
+ * Pure; {@link Watchdog} has the timer.
  */
 final class Silence {
     private static final int INTERVALS_MAX = 3;
@@ -22,7 +23,7 @@ final class Silence {
         heard = false;
     }
 
-    /** A message arrived: silence counts from the next tick on. */
+    /** A message arrived. */
     void heard() {
         heard = true;
     }
@@ -40,8 +41,8 @@ final class Silence {
     /** A tick; true where the silence is too long. */
     boolean tick(long now) {
         nanos = heard ? 0 : nanos + Math.min(now - tickedAt, 2 * tickNanos());
-        tickedAt = now;
         heard = false;
+        tickedAt = now;
         return nanos >= mostNanos();
     }
 }

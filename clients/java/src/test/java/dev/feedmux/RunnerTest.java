@@ -20,6 +20,7 @@ import java.util.Collections;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.Semaphore;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
@@ -37,6 +38,7 @@ final class RunnerTest {
             .build();
 
     private final VirtualTime time = new VirtualTime();
+    private SessionOptions options = OPTIONS;
     private final Desk desk = new Desk(notice -> {});
     private final List<AutoCloseable> open = new ArrayList<>();
     private ScriptedServer server;
@@ -141,9 +143,47 @@ final class RunnerTest {
         time.stopFor(Duration.ofHours(1));
         time.advance(Duration.ofSeconds(27));
         assertEquals(1, dialed.get());
-        time.advance(Duration.ofSeconds(4));
+        until(() -> {
+            time.advance(dialed.get() == 1 ? Duration.ofSeconds(1) : Duration.ZERO);
+            return server.call(1) != null;
+        });
         assertEquals(2, dialed.get());
-        untilCalled(1);
+    }
+
+    /** Without Progress, as a busy feed is. */
+    @Test
+    void aStreamThatHeldResetsTheBackoff() throws Exception {
+        options = OPTIONS.toBuilder()
+                .backoff(Duration.ofNanos(1), Duration.ofNanos(8))
+                .build();
+        Semaphore next = new Semaphore(0);
+        AtomicInteger streams = new AtomicInteger();
+        Script breaks = call -> {
+            next.acquire();
+            call.send(Wire.openedAt(0, streams.incrementAndGet()), Wire.batch(1, 1, 1));
+            next.acquire();
+            unavailable(call);
+        };
+        start(Credentials.none(), breaks);
+        List<Long> retries = new ArrayList<>();
+        for (long heldNanos : new long[] {0, 8, 8, 9}) {
+            int number = retries.size();
+            until(() -> {
+                time.advance(Duration.ofNanos(1));
+                return server.call(number) != null;
+            });
+            next.release();
+            if (number == 0) {
+                desk.next(-1, false);
+            }
+            until(() -> desk.epoch() == number + 1);
+            time.advance(Duration.ofNanos(heldNanos));
+            next.release();
+            retries.add(assertInstanceOf(Notice.Disconnected.class, desk.next(-1, true))
+                    .retryIn()
+                    .toNanos());
+        }
+        assertEquals(List.of(0L, 1L, 2L, 0L), retries, "half of 1, 2, 4, and of 1 again");
     }
 
     private static void unavailable(Call call) {
@@ -169,7 +209,7 @@ final class RunnerTest {
             return channel;
         });
         open.add(link);
-        runner = new Runner(link, new Opening("s", null, null, "i"), OPTIONS, desk, time, time::nanoTime);
+        runner = new Runner(link, new Opening("s", null, null, "i"), options, desk, time, time::nanoTime, () -> 0.5);
         open.add(runner::abandon);
         runner.start();
     }

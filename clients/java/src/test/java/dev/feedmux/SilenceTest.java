@@ -32,6 +32,18 @@ final class SilenceTest {
     }
 
     @Test
+    void aMessageBetweenTwoTicksIsNotCutEarly() {
+        assertFalse(after(100));
+        now += 99;
+        long heardAt = now;
+        silence.heard();
+        now += 1;
+        assertFalse(silence.tick(now));
+        ticksUntilCut();
+        assertTrue(now - heardAt >= 3 * INTERVAL, "cut after " + (now - heardAt));
+    }
+
+    @Test
     void aBlockOfAnyLengthAddsTwoTicks() {
         assertFalse(after(1_000_000 * INTERVAL));
         assertEquals(28, ticksUntilCut());
