@@ -31,7 +31,7 @@ class Transport:
             # TLS and HTTP/2 settings of a new connection must be there in this time.
             ("grpc.server_handshake_timeout_ms", 10_000),
             # Clients ping a connection that has been silent for 20 s; gRPC's own limit is 5 minutes.
-            ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+            ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
             # Else the windows grow to megabytes for whoever sends fast.
             ("grpc.http2.bdp_probe", 0),
             ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
