@@ -1,8 +1,9 @@
 """ChangeFeed.ReadRange: exactly the events of a range, from what PlanRange has kept or from MongoDB again."""
 
+import asyncio
 import time
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field, replace
 
 from feedmux.v1 import change_feed_pb2 as wire
@@ -28,7 +29,7 @@ from feedmux_server.rpc.watch import WINDOW_BYTES, WINDOW_EVENTS
 from feedmux_server.tenants.model import Identity
 
 CHECK_EVERY_S = 5.0
-"""A long range ends with the credential or the grant that it was asked under."""
+"""A range ends with the credential or the grant that it was asked under so long after it."""
 HEARTBEAT_S = 10.0
 """After so long without a message an empty one is sent, so that silence means a dead connection."""
 _BESIDE_BYTES = 2 * PIECE_BYTES_MAX
@@ -63,12 +64,13 @@ class ReadRange:
             async with service.hub.holding(tenant, key):
                 allowance = Allowance(account, signal.set, holds=False)
                 outbox = Outbox(service.hub.memory.unsent, tenant, framer.payload_max, signal.set)
-                call = _Call(identity, feed, key, until, allowance, outbox, signal, framer, context)
+                call = _Call(tenant, key, until, allowance, outbox, signal, framer, context)
                 try:
-                    needed: int | None = call.usual_bytes
-                    while needed is not None:
-                        await self._room(call, needed)
-                        needed = await self._pass(call, call.after or after, needed)
+                    with self._while_granted(identity, feed, key):
+                        needed: int | None = call.usual_bytes
+                        while needed is not None:
+                            await self._room(call, needed)
+                            needed = await self._pass(call, call.after or after, needed)
                 finally:
                     allowance.close()
                     outbox.close()
@@ -78,31 +80,51 @@ class ReadRange:
         """Waits until the call may hold so much, and holds it."""
         while not call.holds_instead(size):
             call.outbox.wait()
-            await call.signal.wait(CHECK_EVERY_S)
-            self._check_holds(call)
+            await call.signal.wait(call.quiet_s)
             await call.beat()
 
-    def _check_holds(self, call: "_Call") -> None:
-        """Raises what has become of its credential or its grant, if it is time to look."""
-        now_s = time.monotonic()
-        if now_s > call.checked_s + CHECK_EVERY_S:
-            self._service.check_holds(call.identity, call.feed, call.key)
-            call.checked_s = now_s
+    @contextmanager
+    def _while_granted(self, identity: Identity, feed: FeedSpec, key: StreamKey) -> Iterator[None]:
+        """Raises FeedmuxError when the credential or the grant is gone, wherever the task waits: for a client that does
+        not read, too."""
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        refusal: FeedmuxError | None = None
+        timer: asyncio.TimerHandle | None = None
+
+        def look() -> None:
+            nonlocal refusal, timer
+            timer = loop.call_later(CHECK_EVERY_S, look)
+            try:
+                self._service.check_holds(identity, feed, key)
+            except FeedmuxError as error:
+                refusal = error
+                timer.cancel()
+                if task is not None:
+                    task.cancel()
+
+        timer = loop.call_later(CHECK_EVERY_S, look)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if refusal is None or task is None or task.uncancel():
+                raise
+            raise refusal from None
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     async def _pass(self, call: "_Call", after: JoinPoint, held: int) -> int | None:
         """Sends what comes after `after`, with `held` bytes of room to begin with. None when that is all, else how much
         room there has to be before it is read again: no call waits for room with events in its hands."""
-        service, outbox, tenant = self._service, call.outbox, call.identity.tenant
-        async with aclosing(self._deliveries(call.key, tenant, after, call.until, call.payload_max)) as deliveries:
+        service, outbox = self._service, call.outbox
+        async with aclosing(self._deliveries(call, after)) as deliveries:
             async for delivery in deliveries:
                 if delivery is None:
-                    self._check_holds(call)
                     await call.beat()
                     continue
                 size = max(delivery.wire_size, _BESIDE_BYTES) + outbox.cost(delivery.wire_size)
                 if size > held and not call.holds_instead(size):
                     return size
-                self._check_holds(call)
                 await call.send(service.hub.turns, delivery)
                 end = delivery.end
                 del delivery
@@ -126,12 +148,11 @@ class ReadRange:
             ErrorReason.MESSAGE_INVALID, "a range needs a subscription name or a feed", {"field": "target"}
         )
 
-    async def _deliveries(
-        self, key: StreamKey, tenant: str, after: JoinPoint, until: ResumeToken, payload_max: int
-    ) -> AsyncGenerator[Delivery | None, None]:
+    async def _deliveries(self, call: "_Call", after: JoinPoint) -> AsyncGenerator[Delivery | None, None]:
         """What is kept, and the rest from MongoDB; None where nothing has come for a while. Their numbers are for the
         caller to give."""
-        kept = self._service.ranges.read(key, tenant, after.place, until, payload_max)
+        key, tenant, until = call.key, call.tenant, call.until
+        kept = self._service.ranges.read(key, tenant, after.place, until, call.payload_max)
         if kept is not None:
             try:
                 for delivery in kept:
@@ -141,11 +162,11 @@ class ReadRange:
                 return
             except GivenUp:
                 pass  # the rest from MongoDB
-        reader = RangeReader(self._service.hub, key, tenant, after, payload_max)
+        reader = RangeReader(self._service.hub, key, tenant, after, call.payload_max)
         try:
             reader.grant(WINDOW_EVENTS, WINDOW_BYTES)
             while until.is_after(reader.place) and not reader.passed:
-                found = await reader.next(time.monotonic() + CHECK_EVERY_S, until=until)
+                found = await reader.next(call.written_s + HEARTBEAT_S, until=until)
                 count, size = (found.count, found.size) if found is not None else (0, 0)
                 yield found
                 del found
@@ -159,8 +180,7 @@ class ReadRange:
 class _Call:
     """One call, and how far it has come."""
 
-    identity: Identity
-    feed: FeedSpec
+    tenant: str
     key: StreamKey
     until: ResumeToken
     allowance: Allowance
@@ -168,7 +188,6 @@ class _Call:
     signal: Signal
     framer: Framer
     context: Context
-    checked_s: float = field(default_factory=time.monotonic)
     written_s: float = field(default_factory=time.monotonic)
     after: JoinPoint | None = None
     """The place after what was sent last."""
@@ -192,9 +211,14 @@ class _Call:
         self.outbox.hold(size)
         return True
 
+    @property
+    def quiet_s(self) -> float:
+        """How long from now until there has been no message for long."""
+        return max(0.0, self.written_s + HEARTBEAT_S - time.monotonic())
+
     async def beat(self) -> None:
         """Writes an empty message where there has been none for long."""
-        if time.monotonic() >= self.written_s + HEARTBEAT_S:
+        if not self.quiet_s:
             await self.context.write(b"")
             self.written_s = time.monotonic()
 
@@ -202,11 +226,11 @@ class _Call:
         """Writes a delivery when its tenant's quotas and turn allow."""
         allowance, began_s = self.allowance, time.monotonic()
         while (held_s := allowance.wait_s(time.monotonic())) > 0:
-            await self.signal.wait(min(held_s, CHECK_EVERY_S))
+            await self.signal.wait(min(held_s, self.quiet_s))
             await self.beat()
         allowance.held_back(time.monotonic() - began_s)
         if turns.crowded:
-            await turns.wait(self.identity.tenant)
+            await turns.wait(self.tenant)
         turns.spend(delivery.size)
         allowance.sent(delivery, time.monotonic())
         for frame in self.framer.frames(replace(delivery, first_sequence=self.sent + 1)):
