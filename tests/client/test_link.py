@@ -1,6 +1,7 @@
 """The way to the server: what a stream's end says, and connections that have died."""
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 import feedmux
 from feedmux import link
+from feedmux.runner import Runner
 from tests.client.scripted_server import Call, ScriptedServer, batch, opened
 
 QUICK = feedmux.SessionOptions(backoff_first_s=0.01, backoff_most_s=0.05, ack_interval_s=0.0, close_timeout_s=60.0)
@@ -26,6 +28,76 @@ async def beside(server: ScriptedServer, work: Callable[[feedmux.AsyncClient], C
             await client.close()
 
     return await asyncio.to_thread(asyncio.run, run())
+
+
+class Answers:
+    """A token function that has to be let go of, and is slow to."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.may_end = threading.Event()
+
+    def __call__(self) -> str:
+        self.calls += 1
+        self.may_end.wait()
+        return f"token-{self.calls}"
+
+
+async def test_calls_that_wait_for_a_token_share_one_call_of_its_function() -> None:
+    function = Answers()
+    tokens = link.TokenThread(function)
+    waiting = [asyncio.create_task(tokens.token()) for _ in range(3)]
+    while not function.calls:
+        await asyncio.sleep(0)
+    waiting[0].cancel()
+    await asyncio.wait(waiting[:1])
+    function.may_end.set()
+    assert await asyncio.gather(*waiting[1:]) == ["token-1"] * 2
+    assert await tokens.token() == "token-2"
+
+
+async def test_a_token_function_that_does_not_return_holds_one_thread_and_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link, "_TOKEN_S", 0.01)
+    function = Answers()
+    tokens = link.TokenThread(function)
+    try:
+        for _ in range(3):
+            with pytest.raises(feedmux.Unavailable, match="has not returned within"):
+                await tokens.token()
+        assert function.calls == 1
+        # In a forked process that thread is not there.
+        monkeypatch.setattr(os, "getpid", lambda: 0)
+        with pytest.raises(feedmux.Unavailable, match="has not returned within"):
+            await tokens.token()
+        assert function.calls == 2
+    finally:
+        function.may_end.set()
+
+
+@pytest.mark.parametrize("error", [OSError("away"), TimeoutError("slow"), StopIteration(), SystemExit(1)])
+async def test_whatever_a_token_function_raises_is_one_failure(error: BaseException) -> None:
+    def fails() -> str:
+        raise error
+
+    with pytest.raises(feedmux.Unavailable, match=f"the token function failed: {type(error).__name__}"):
+        await link.TokenThread(fails).token()
+
+
+async def test_a_time_out_that_rings_a_moment_early_is_the_last_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts = 0
+
+    async def early(_runner: Runner) -> None:
+        nonlocal attempts
+        attempts += 1
+        raise TimeoutError
+
+    monkeypatch.setattr(Runner, "_one_stream", early)
+    async with feedmux.AsyncClient("127.0.0.1:1", session=QUICK) as client:
+        with pytest.raises(feedmux.Unavailable, match="has not opened the session within 60 s"):
+            await client.subscription("s").open(open_timeout_s=60.0)
+    assert attempts == 1
 
 
 async def test_a_write_at_the_end_of_a_stream_does_not_hide_why_it_ended() -> None:

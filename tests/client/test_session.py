@@ -529,6 +529,22 @@ def test_a_key_that_cannot_be_sent_is_refused_and_not_quoted(made: dict[str, Any
     assert "words" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"window_events": 0},
+        {"window_bytes": 2**41},
+        {"message_bytes_max": 1},
+        {"heartbeat_s": 0.9},
+        {"backoff_first_s": -1.0},
+        {"backoff_most_s": -1.0},
+    ],
+)
+def test_options_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"1 to|64 KiB to|negative"):
+        feedmux.SessionOptions(**wrong)
+
+
 async def test_a_key_from_a_file_is_sent_without_its_newline() -> None:
     def work() -> None:
         with feedmux.Client(server.address, api_key="key\r\n", session=QUICK) as client:

@@ -10,8 +10,10 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -41,6 +43,7 @@ _CHANNEL_OPTIONS: tuple[tuple[str, int | str], ...] = (
 _NOT_SENT: type[Exception] = getattr(cygrpc, "InternalError", grpc.RpcError)
 _SUBSCRIBE = "/feedmux.v1.ChangeFeed/Subscribe"
 _ROUTE_KEY = "x-feedmux-route"
+_TOKEN_S: Final = 30.0
 _DEAD_AFTER_S: Final = 5.0
 """A unary call that has waited for so long in vain takes its connection for dead."""
 
@@ -126,15 +129,12 @@ class Target:
 
     def fresh_token(self) -> str:
         """The token for one call. Raises Unavailable where the function that gives it fails: next time it may not."""
-        if self.token is None:
-            return ""
-        if isinstance(self.token, str):
-            return self.token
+        if not callable(self.token):
+            return self.token or ""
         try:
             return clean_token(self.token())
         except Exception as error:
-            message = f"the token function failed: {type(error).__name__}: {error}"
-            raise Unavailable(message, status="UNAVAILABLE") from error
+            raise _no_token(error) from error
 
     def metadata(self, route: str = "") -> Metadata:
         """The metadata of a call: credentials, the route where one is known, and the caller's trace.
@@ -142,10 +142,6 @@ class Target:
         Waits for the function that gives the token. Raises Unavailable as `fresh_token` does.
         """
         return _metadata(self.fresh_token(), route)
-
-    async def metadata_soon(self, route: str = "") -> Metadata:
-        """As `metadata`; the function that gives the token runs in a thread, so that the event loop does not wait."""
-        return _metadata(await _in_thread(self.fresh_token) if callable(self.token) else self.fresh_token(), route)
 
 
 def _metadata(token: str, route: str) -> Metadata:
@@ -155,33 +151,49 @@ def _metadata(token: str, route: str) -> Metadata:
     return (*pairs, *trace_context())
 
 
-async def _in_thread(function: Callable[[], str]) -> str:
-    # An executor's threads are waited for when the interpreter ends, however long the function takes.
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[str] = loop.create_future()
+def _no_token(error: BaseException) -> Unavailable:
+    return Unavailable(f"the token function failed: {type(error).__name__}: {error}", status="UNAVAILABLE")
 
-    def finish(result: str, error: BaseException | None) -> None:
-        if done.done():
-            return
-        if error is None:
-            done.set_result(result)
-        else:
-            done.set_exception(error)
 
-    def run() -> None:
-        result, failure = "", None
+class TokenThread:
+    """Calls a token function in a thread, so that no event loop waits for it, and one call at a time.
+
+    Whoever needs a token while the function runs waits for that call: one that hangs holds one thread.
+    """
+
+    def __init__(self, function: Callable[[], str]) -> None:
+        self._function = function
+        self._call: tuple[int, Future[str | BaseException]] = 0, Future()
+
+    async def token(self) -> str:
+        """Raises Unavailable where the function fails, or takes over 30 s: it may be asked for again."""
+        pid, answer = self._call
+        if pid != os.getpid() or answer.done():  # A forked process does not have the thread that would answer.
+            answer = Future()
+            answer.set_running_or_notify_cancel()  # Not cancelled together with one of those that wait for it.
+            self._call = os.getpid(), answer
+            # An executor's threads are waited for when the interpreter ends, however long the function takes.
+            run = partial(contextvars.copy_context().run, self._answer, answer)
+            threading.Thread(target=run, name="feedmux-token", daemon=True).start()
+        waiting = asyncio.wrap_future(answer)
         try:
-            result = function()
-        except BaseException as error:  # noqa: BLE001 - whoever awaits it has to know
-            failure = error
-        try:
-            loop.call_soon_threadsafe(finish, result, failure)
-        except RuntimeError:
-            return  # The loop is closed: nobody waits.
+            await asyncio.wait([waiting], timeout=_TOKEN_S)
+            if not waiting.done():
+                late = f"the token function has not returned within {_TOKEN_S:g} s"
+                raise Unavailable(late, status="UNAVAILABLE")
+            token = waiting.result()
+        finally:
+            waiting.cancel()
+        if isinstance(token, BaseException):
+            raise _no_token(token) from token
+        return token
 
-    context = contextvars.copy_context()
-    threading.Thread(target=context.run, args=(run,), name="feedmux-token", daemon=True).start()
-    return await done
+    def _answer(self, answer: "Future[str | BaseException]") -> None:
+        try:
+            token: str | BaseException = clean_token(self._function())
+        except BaseException as error:  # noqa: BLE001 - whoever waits has to know
+            token = error
+        answer.set_result(token)
 
 
 class _Connection:
@@ -266,6 +278,7 @@ class Link:
 
     def __init__(self, target: Target) -> None:
         self._target = target
+        self._token_thread = TokenThread(target.token) if callable(target.token) else None
         self.sessions: set[OpenSession] = set()
         """Those that run, on any event loop."""
         self.routes: dict[str, str] = {}
@@ -278,6 +291,11 @@ class Link:
         """Each call asks for the token anew, so that after one that has expired another may come."""
         return callable(self._target.token)
 
+    async def _metadata(self, route: str = "") -> Metadata:
+        """As `Target.metadata`, on an event loop."""
+        token = self._target.fresh_token() if self._token_thread is None else await self._token_thread.token()
+        return _metadata(token, route)
+
     def _connection(self) -> _Connection:
         loop = asyncio.get_running_loop()
         key = os.getpid(), id(loop)
@@ -289,7 +307,7 @@ class Link:
     @asynccontextmanager
     async def subscribe(self, route: str) -> AsyncIterator[Stream]:
         """A Subscribe call; it ends with the context. Raises Unavailable where there is no token."""
-        metadata = await self._target.metadata_soon(route)
+        metadata = await self._metadata(route)
         connection = self._connection()
         with connection.call() as channel:
             make: Any = channel.stream_stream(_SUBSCRIBE)
@@ -304,7 +322,7 @@ class Link:
         began_s = time.monotonic()
         try:
             async with asyncio.timeout(timeout_s):
-                metadata = await self._target.metadata_soon()
+                metadata = await self._metadata()
         except TimeoutError:
             message = f"the token function has not returned within {timeout_s:g} s"
             raise Unavailable(message, status="DEADLINE_EXCEEDED") from None

@@ -46,3 +46,5 @@ class SessionOptions:
             raise ValueError("message_bytes_max is 64 KiB to 64 MiB")
         if not 1 <= self.heartbeat_s <= 60:
             raise ValueError("heartbeat_s is 1 to 60")
+        if self.backoff_first_s < 0 or self.backoff_most_s < 0:
+            raise ValueError("backoff_first_s and backoff_most_s cannot be negative")

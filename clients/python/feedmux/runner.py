@@ -152,13 +152,14 @@ class Runner:
         give_up_s: float | None = self.loop.time() + self._options.open_timeout_s
         last: FeedmuxError | None = None
         while True:
+            is_late = False  # By the timer, which may ring a moment before the time.
             try:
                 async with asyncio.timeout_at(give_up_s) as self._patience:
                     await self._one_stream()
                 error: FeedmuxError = Unavailable("the server ended the stream", status="UNAVAILABLE")
             except TimeoutError:
                 late = f"the server has not opened the session within {wait_s or 0:g} s"
-                error = last or Unavailable(late, status="DEADLINE_EXCEEDED")
+                error, is_late = last or Unavailable(late, status="DEADLINE_EXCEEDED"), True
             except FeedmuxError as failure:
                 # Whoever keeps the error would keep its frames, in them the call, and so the connection.
                 error = failure.with_traceback(None)
@@ -178,7 +179,8 @@ class Runner:
             if step is Step.REOPEN_AT_STORED:
                 self._forget()
             delay_s = self._backoff.next_s(error.retry_after_s)
-            if step is Step.RAISE or (give_up_s is not None and self.loop.time() + delay_s >= give_up_s):
+            out_of_time = is_late or (give_up_s is not None and self.loop.time() + delay_s >= give_up_s)
+            if step is Step.RAISE or out_of_time:
                 raise self._located(error)
             _log.info("reconnecting in %.2f s: %s", delay_s, error)
             if self._ever_opened:
