@@ -65,7 +65,8 @@ type SessionOptions struct {
 	// ReconnectTimeout is how long a session that was open keeps trying to reconnect. By default, and where it is
 	// negative, as long as it takes.
 	ReconnectTimeout time.Duration
-	// CloseTimeout is how long Close waits until the acks are confirmed, by default 5 s; negative: not at all.
+	// CloseTimeout is how long Close waits until the acks are confirmed, by default 5 s; negative: not at all, and what
+	// has not been sent by then is not.
 	CloseTimeout time.Duration
 	// BackoffFirst and BackoffMost, by default 200 ms and 10 s: delays between attempts are random between 0 and a bound
 	// that doubles from the first to the second.
@@ -133,6 +134,8 @@ func (o SessionOptions) check() error {
 		return errors.New("feedmux: MessageBytesMax is 64 KiB to 64 MiB")
 	case o.Heartbeat < time.Second || o.Heartbeat > time.Minute:
 		return errors.New("feedmux: Heartbeat is 1 s to 60 s")
+	case o.BackoffFirst < 0 || o.BackoffMost < 0:
+		return errors.New("feedmux: BackoffFirst and BackoffMost cannot be negative")
 	case !known:
 		return errors.New("feedmux: Format is one of the Format… constants")
 	}

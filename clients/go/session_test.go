@@ -608,7 +608,7 @@ func TestAnEventOfAnotherSessionPanics(t *testing.T) {
 func TestWrongOptionsAreRefusedAtOnce(t *testing.T) {
 	for _, options := range []SessionOptions{
 		{WindowEvents: -1}, {WindowBytes: 1 << 41}, {MessageBytesMax: 1000}, {Heartbeat: time.Millisecond}, {Format: 9},
-		{Takeover: true},
+		{Takeover: true}, {BackoffFirst: -1}, {BackoffMost: -1},
 	} {
 		if _, err := NewClient("localhost:1", &Options{Session: options}); err == nil {
 			t.Errorf("%+v", options)

@@ -72,6 +72,8 @@ export function sessionOptions(...chosen: readonly (SomeSessionOptions | undefin
   check(options.heartbeatMs, 1000, 60_000, "heartbeatMs");
   check(options.ackIntervalMs, 0, LONGEST_TIMER_MS, "ackIntervalMs");
   check(options.closeTimeoutMs, 0, LONGEST_TIMER_MS, "closeTimeoutMs");
+  check(options.backoffFirstMs, 0, LONGEST_TIMER_MS, "backoffFirstMs");
+  check(options.backoffMostMs, 0, LONGEST_TIMER_MS, "backoffMostMs");
   return options;
 }
 

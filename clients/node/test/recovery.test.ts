@@ -117,7 +117,14 @@ test("one event may overdraw the bytes, and its debt is paid first", () => {
 test("options that cannot be are refused; what is left out is the client's or the default", () => {
   assert.equal(sessionOptions({ windowEvents: undefined }, { windowEvents: 5 }).windowEvents, 5);
   assert.equal(sessionOptions({ windowEvents: 7 }, { windowEvents: 5 }).windowEvents, 7);
-  for (const wrong of [{ windowEvents: 0 }, { windowBytes: 2 ** 41 }, { messageBytesMax: 1 }, { heartbeatMs: 999 }]) {
+  for (const wrong of [
+    { windowEvents: 0 },
+    { windowBytes: 2 ** 41 },
+    { messageBytesMax: 1 },
+    { heartbeatMs: 999 },
+    { backoffFirstMs: -1 },
+    { backoffMostMs: -1 },
+  ]) {
     assert.throws(() => sessionOptions(wrong), RangeError);
   }
   assert.throws(() => new feedmux.Client("x:1", { apiKey: "a", token: "b" }), TypeError);
