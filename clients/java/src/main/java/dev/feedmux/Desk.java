@@ -57,17 +57,17 @@ final class Desk {
     /**
      * The next event, or with {@code notices} the next notice or event; null at the timeout (negative: never).
      * Throws SessionClosedException after a close, and the error that ended the session; after a close of the client an
-     * error, until the session itself is closed too.
+     * error, until the session itself is closed too. What {@link #await} has {@code promised} comes after a close too.
      */
     @Nullable
-    Item next(long timeoutNanos, boolean notices) throws InterruptedException {
+    Item next(long timeoutNanos, boolean notices, boolean promised) throws InterruptedException {
         long deadline = timeoutNanos < 0 ? 0 : System.nanoTime() + timeoutNanos;
         while (true) {
             Entry entry;
             boolean ring = false;
             lock.lockInterruptibly();
             try {
-                if (!awaitSomething(timeoutNanos < 0, deadline)) {
+                if (!awaitSomething(timeoutNanos < 0, deadline, promised)) {
                     return null;
                 }
                 Event event = cursor.next();
@@ -100,7 +100,7 @@ final class Desk {
             Entry entry;
             lock.lockInterruptibly();
             try {
-                awaitSomething(true, 0);
+                awaitSomething(true, 0, false);
                 if (cursor.hasNext() || entries.getFirst() instanceof Entry.Events) {
                     return;
                 }
@@ -118,13 +118,13 @@ final class Desk {
     }
 
     /** The next batch, or what is left of one. Throws as {@link #next}. */
-    Batch nextBatch() throws InterruptedException {
+    Batch nextBatch(boolean promised) throws InterruptedException {
         while (true) {
             Entry entry;
             boolean ring = false;
             lock.lockInterruptibly();
             try {
-                awaitSomething(true, 0);
+                awaitSomething(true, 0, promised);
                 Batch rest = cursor.rest();
                 if (rest != null) {
                     return rest;
@@ -332,7 +332,7 @@ final class Desk {
     // --- Under the lock.
 
     /** Waits until there is something to hand out; false at the deadline. Throws where the session is closed. */
-    private boolean awaitSomething(boolean forever, long deadline) throws InterruptedException {
+    private boolean awaitSomething(boolean forever, long deadline, boolean promised) throws InterruptedException {
         long left = forever ? 0 : deadline - System.nanoTime();
         while (!closing && !cursor.hasNext() && entries.isEmpty()) {
             if (forever) {
@@ -342,6 +342,9 @@ final class Desk {
             } else {
                 left = arrived.awaitNanos(left);
             }
+        }
+        if (promised && closedByUser && (cursor.hasNext() || entries.peek() instanceof Entry.Events)) {
+            return true;
         }
         if (closedByUser) {
             throw new SessionClosedException("the session is closed");

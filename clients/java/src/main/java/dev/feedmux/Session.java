@@ -12,7 +12,7 @@ import java.util.Optional;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
-import java.util.function.Supplier;
+import java.util.function.Function;
 import org.bson.BsonDocument;
 import org.bson.BsonTimestamp;
 import org.jspecify.annotations.Nullable;
@@ -24,7 +24,7 @@ import org.jspecify.annotations.Nullable;
  * <p>Credits, heartbeats and reconnecting are the session's work: after a lost connection the loop goes on behind the
  * last event it has seen. What was not acked comes again only if the process itself was lost.
  *
- * <p>Safe to use from several threads; each event goes to one of them. {@link #close} from another thread ends the loop
+ * <p>Safe to use from several threads, with {@link #take} or {@link #poll}; each event goes to one of them. {@link #close} from another thread ends the loop
  * of one that waits. An interrupt ends only the waiting: {@link InterruptedCallException}, with the flag set again.
  */
 public final class Session implements Iterable<Event>, AutoCloseable {
@@ -71,7 +71,7 @@ public final class Session implements Iterable<Event>, AutoCloseable {
      *     every further call
      */
     public Event take() {
-        Event event = (Event) next(FOREVER, false);
+        Event event = (Event) next(FOREVER, false, false);
         if (event == null) {
             throw new IllegalStateException("waited without an end, and nothing came");
         }
@@ -84,7 +84,7 @@ public final class Session implements Iterable<Event>, AutoCloseable {
      * @throws FeedmuxException as {@link #take}
      */
     public Optional<Event> poll(Duration timeout) {
-        return Optional.ofNullable((Event) next(Math.max(0, timeout.toNanos()), false));
+        return Optional.ofNullable((Event) next(Math.max(0, timeout.toNanos()), false, false));
     }
 
     /**
@@ -93,18 +93,22 @@ public final class Session implements Iterable<Event>, AutoCloseable {
      * @throws FeedmuxException as {@link #take}
      */
     public Optional<Item> pollItem(Duration timeout) {
-        return Optional.ofNullable(next(Math.max(0, timeout.toNanos()), true));
+        return Optional.ofNullable(next(Math.max(0, timeout.toNanos()), true, false));
     }
 
-    /** Events until {@link #close}. The error that ended the session comes out of the loop. */
+    /**
+     * Events until {@link #close}. The error that ended the session comes out of the loop. For a session that one thread
+     * reads: threads that share one use {@link #take} or {@link #poll}, because where two loops have seen the same event
+     * arrive, one of them gets it and the other may meet the close with a NoSuchElementException.
+     */
     @Override
     public Iterator<Event> iterator() {
-        return new Waiting<>(this::take, false);
+        return new Waiting<>(promised -> (Event) next(FOREVER, false, promised), false);
     }
 
     /** Events and notices in order, until {@link #close}; notices handed out here are not told to the listener. */
     public Iterable<Item> items() {
-        return () -> new Waiting<>(() -> next(FOREVER, true), true);
+        return () -> new Waiting<>(promised -> next(FOREVER, true, promised), true);
     }
 
     /** Batches as they arrive, for bulk work, until {@link #close}. */
@@ -199,17 +203,17 @@ public final class Session implements Iterable<Event>, AutoCloseable {
         }
     }
 
-    private @Nullable Item next(long timeoutNanos, boolean notices) {
+    private @Nullable Item next(long timeoutNanos, boolean notices, boolean promised) {
         try {
-            return desk.next(timeoutNanos, notices);
+            return desk.next(timeoutNanos, notices, promised);
         } catch (InterruptedException interrupted) {
             throw interrupted("interrupted while waiting for an event");
         }
     }
 
-    private Batch takeBatch() {
+    private Batch takeBatch(boolean promised) {
         try {
-            return desk.nextBatch();
+            return desk.nextBatch(promised);
         } catch (InterruptedException interrupted) {
             throw interrupted("interrupted while waiting for a batch");
         }
@@ -226,12 +230,16 @@ public final class Session implements Iterable<Event>, AutoCloseable {
         return new InterruptedCallException(what);
     }
 
-    /** An iterator that waits; it ends where the session was closed. Only {@code next} takes anything. */
+    /**
+     * An iterator that waits; it ends where the session was closed. Only {@code next} takes anything, and it gives what
+     * {@code hasNext} has found also where the session was closed in between.
+     */
     private final class Waiting<T> implements Iterator<T> {
-        private final Supplier<@Nullable T> taking;
+        private final Function<Boolean, @Nullable T> taking;
         private final boolean notices;
+        private boolean promised;
 
-        private Waiting(Supplier<@Nullable T> taking, boolean notices) {
+        private Waiting(Function<Boolean, @Nullable T> taking, boolean notices) {
             this.taking = taking;
             this.notices = notices;
         }
@@ -240,6 +248,7 @@ public final class Session implements Iterable<Event>, AutoCloseable {
         public boolean hasNext() {
             try {
                 desk.await(notices);
+                promised = true;
                 return true;
             } catch (InterruptedException interrupted) {
                 throw interrupted("interrupted while waiting for an event");
@@ -251,9 +260,11 @@ public final class Session implements Iterable<Event>, AutoCloseable {
         @Override
         public T next() {
             try {
-                return Objects.requireNonNull(taking.get());
+                return Objects.requireNonNull(taking.apply(promised));
             } catch (SessionClosedException closed) {
                 throw new NoSuchElementException();
+            } finally {
+                promised = false;
             }
         }
     }

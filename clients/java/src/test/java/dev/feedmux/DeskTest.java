@@ -19,11 +19,11 @@ final class DeskTest {
         desk.put(events(1, 2));
         desk.put(new Entry.Ended(new FeedmuxException(Failure.of(Status.Code.INTERNAL, "said"))));
         assertFalse(desk.isClosed());
-        desk.next(-1, false);
+        desk.next(-1, false, false);
         assertFalse(desk.isClosed(), "one event is left");
-        desk.next(-1, false);
+        desk.next(-1, false, false);
         assertTrue(desk.isClosed());
-        assertThrows(FeedmuxException.class, () -> desk.next(-1, false));
+        assertThrows(FeedmuxException.class, () -> desk.next(-1, false, false));
     }
 
     @Test

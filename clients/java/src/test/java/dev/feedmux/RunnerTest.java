@@ -106,14 +106,15 @@ final class RunnerTest {
             call.awaitClose();
         });
         runner.opened().get();
-        desk.next(-1, false);
+        desk.next(-1, false, false);
         time.advance(Duration.ofSeconds(10));
         desk.ack(1);
         until(() -> {
             time.advance(Duration.ZERO);
             return server.call(0).acked() == 1;
         });
-        assertEquals(2, assertInstanceOf(Event.class, desk.next(-1, false)).sequence());
+        assertEquals(
+                2, assertInstanceOf(Event.class, desk.next(-1, false, false)).sequence());
     }
 
     @Test
@@ -127,7 +128,7 @@ final class RunnerTest {
                 Call::awaitClose);
         untilCalled(1);
         time.advance(Duration.ofSeconds(3));
-        FeedmuxException error = assertThrows(FeedmuxException.class, () -> desk.next(-1, false));
+        FeedmuxException error = assertThrows(FeedmuxException.class, () -> desk.next(-1, false, false));
         assertEquals("STATE_UNAVAILABLE", error.reason());
     }
 
@@ -139,7 +140,7 @@ final class RunnerTest {
             call.awaitClose();
         };
         start(dialed, Credentials.none(), silent);
-        desk.next(-1, false);
+        desk.next(-1, false, false);
         time.stopFor(Duration.ofHours(1));
         time.advance(Duration.ofSeconds(27));
         assertEquals(1, dialed.get());
@@ -174,12 +175,12 @@ final class RunnerTest {
             });
             next.release();
             if (number == 0) {
-                desk.next(-1, false);
+                desk.next(-1, false, false);
             }
             until(() -> desk.epoch() == number + 1);
             time.advance(Duration.ofNanos(heldNanos));
             next.release();
-            retries.add(assertInstanceOf(Notice.Disconnected.class, desk.next(-1, true))
+            retries.add(assertInstanceOf(Notice.Disconnected.class, desk.next(-1, true, false))
                     .retryIn()
                     .toNanos());
         }

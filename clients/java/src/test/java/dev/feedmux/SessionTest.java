@@ -29,6 +29,7 @@ import java.util.NoSuchElementException;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Consumer;
 import java.util.stream.IntStream;
 import java.util.stream.LongStream;
@@ -158,6 +159,21 @@ final class SessionTest {
     }
 
     @Test
+    void whatWasFoundIsHandedOutAlsoWhereTheSessionIsClosedInBetween() {
+        Session session = opened(play(Wire.opened(), Wire.batch(1, 1, 2), Wire.batch(3, 3, 2)));
+        Iterator<Event> events = session.iterator();
+        Iterator<Item> items = session.items().iterator();
+        Iterator<Batch> batches = session.batches().iterator();
+        assertTrue(events.hasNext() && items.hasNext() && batches.hasNext());
+        session.close();
+        assertEquals(1, events.next().sequence());
+        assertEquals(2, ((Event) items.next()).sequence());
+        assertFalse(events.hasNext());
+        assertThrows(NoSuchElementException.class, events::next);
+        assertThrows(SessionClosedException.class, session::take);
+    }
+
+    @Test
     void noticesComeInOrderAsItemsOrToTheListener() {
         List<Object> told = Collections.synchronizedList(new ArrayList<>());
         Script script = play(Wire.opened(), Wire.batch(1, 1, 1), Wire.draining(5), Wire.batch(2, 2, 1));
@@ -202,10 +218,15 @@ final class SessionTest {
             call.awaitClose();
         });
         List<Long> seen = Collections.synchronizedList(new ArrayList<>());
+        AtomicInteger ends = new AtomicInteger();
         List<Thread> threads = IntStream.range(0, 4)
                 .mapToObj(number -> new Thread(() -> {
-                    for (Event event : session) {
-                        seen.add(event.sequence());
+                    try {
+                        while (true) {
+                            seen.add(session.take().sequence());
+                        }
+                    } catch (SessionClosedException closed) {
+                        ends.incrementAndGet();
                     }
                 }))
                 .toList();
@@ -215,6 +236,7 @@ final class SessionTest {
         for (Thread thread : threads) {
             thread.join();
         }
+        assertEquals(4, ends.get());
         assertEquals(
                 LongStream.rangeClosed(1, 1000).boxed().toList(),
                 seen.stream().sorted().toList());
