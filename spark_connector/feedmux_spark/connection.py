@@ -35,7 +35,6 @@ from feedmux_spark.options import Options
 log = logging.getLogger("feedmux_spark")
 T = TypeVar("T")
 
-CALL_TIMEOUT_S: Final = 30.0
 HEARTBEAT_S: Final = 10.0
 """How often a server says something while it reads a range. Three in silence are the end of the connection."""
 FIRST_CONTACT_S: Final = 15.0
@@ -99,13 +98,14 @@ class Connection:
         token: Token | None = TokenFile(options.token_file) if options.token_file else options.token
         self._target = Target(options.endpoint, token, options.tls_settings)
         self._consumer_name = options.consumer_name or ""
+        self._call_s = options.call_timeout_ms / 1000
         self._retry_s = options.retry_timeout_ms / 1000
 
     def start(self, service: str, method: str, request: Any, response_type: Any, wait_s: float = 0.0) -> Call:
         """Sends one unary call; `wait_s` is what the server may wait by request."""
         channel = self._channel()
         make: Any = channel.unary_unary(f"/feedmux.v1.{service}/{method}")
-        timeout_s = CALL_TIMEOUT_S + wait_s
+        timeout_s = self._call_s + wait_s
         future = make.future(request.SerializeToString(), timeout=timeout_s, metadata=self._metadata())
         return Call(future, response_type, partial(self._leave, channel))
 

@@ -267,6 +267,16 @@ TABLE: Final = (
         "ms",
     ),
     Option(
+        "callTimeoutMs",
+        "call_timeout_ms",
+        _integer(1_000, 600_000),
+        30_000,
+        "30,000",
+        "How long the server may take to answer one call, for instance to plan a micro-batch; reading events has no"
+        " such bound.",
+        "ms",
+    ),
+    Option(
         "retryTimeoutMs",
         "retry_timeout_ms",
         _integer(0, 24 * 3600 * 1000),
@@ -314,6 +324,7 @@ class Options:
     schema_mode: str
     on_type_mismatch: str
     poll_timeout_ms: int
+    call_timeout_ms: int
     retry_timeout_ms: int
 
     @property

@@ -167,6 +167,14 @@ def test_changes_of_another_collection_are_an_error_in_a_later_batch_too(
     assert content(mirror) == {1: "updated", 2: "copied", 3: "copied"}
 
 
+def test_a_mirror_of_one_collection_takes_no_other_name(spark: SparkSession, mirror: ParquetMirror) -> None:
+    mirror.apply(frame(spark, [change(1, "update", 1, "updated")]), 0)
+    other = ParquetMirror(spark, mirror.path, "shop.baskets")
+    with pytest.raises(CannotApply, match=r"mirrors shop\.orders, not shop\.baskets"):
+        other.apply(frame(spark, [change(2, "update", 2, "another's", ns=ELSEWHERE)]), 1)
+    assert content(mirror) == {1: "updated", 2: "copied", 3: "copied"}
+
+
 @pytest.mark.parametrize("namespace", ["orders", "shop.", ".orders", ""])
 def test_a_namespace_has_two_parts(spark: SparkSession, namespace: str) -> None:
     with pytest.raises(ValueError, match=r"database\.collection"):
@@ -174,14 +182,14 @@ def test_a_namespace_has_two_parts(spark: SparkSession, namespace: str) -> None:
 
 
 def test_a_document_that_moved_to_another_shard_is_there(spark: SparkSession, mirror: ParquetMirror) -> None:
-    gone, come = change(1, "delete", 1), change(1, "insert", 1, "moved")
-    for batch_id, order in enumerate(([gone, come], [come, gone])):
-        mirror.apply(frame(spark, order), batch_id)
-        assert content(mirror) == {1: "moved", 2: "copied", 3: "copied"}
-    apart = [change(2, "insert", 2, "moved"), change(2, "delete", 2)]
-    for batch_id, one in enumerate([*apart, *apart[::-1]], 2):
-        mirror.apply(frame(spark, [one]), batch_id)
+    first = [change(1, "delete", 1), change(1, "insert", 1, "moved")]
+    second = [change(1, "insert", 2, "moved"), change(1, "delete", 2)]
+    mirror.apply(frame(spark, [*first, *second]), 0)
     assert content(mirror) == {1: "moved", 2: "moved", 3: "copied"}
+    apart = [change(2, "insert", 3, "moved"), change(2, "delete", 3)]
+    for batch_id, one in enumerate([*apart, *apart[::-1]], 1):
+        mirror.apply(frame(spark, [one]), batch_id)
+    assert content(mirror) == {1: "moved", 2: "moved", 3: "moved"}
 
 
 @pytest.mark.parametrize("kind", [FloatType(), DateType()])

@@ -54,8 +54,8 @@ def silent() -> Iterator[Server]:
     server.stop()
 
 
-def to(server: Server) -> Connection:
-    return Connection(parse_options({"endpoint": f"127.0.0.1:{server.port}"}))
+def to(server: Server, **options: str) -> Connection:
+    return Connection(parse_options({"endpoint": f"127.0.0.1:{server.port}", **options}))
 
 
 def test_a_read_that_hears_nothing_ends_and_leaves_its_connection(
@@ -102,9 +102,8 @@ def test_time_between_two_messages_of_a_slow_reader_is_no_silence(monkeypatch: p
     assert not listening.gave_up
 
 
-def test_a_call_that_had_no_answer_leaves_its_connection(silent: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "CALL_TIMEOUT_S", 0.1)
-    made = to(silent)
+def test_a_call_that_had_no_answer_leaves_its_connection(silent: Server) -> None:
+    made = to(silent, callTimeoutMs="1000")
     before = made._channel()
     with pytest.raises(Unavailable):
         made.unary("ChangeFeed", "ResolvePosition", REQUEST, change_feed_pb2.ResolvePositionResponse)

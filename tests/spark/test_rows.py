@@ -3,6 +3,7 @@
 import json
 import pickle
 from datetime import UTC, datetime
+from struct import pack
 from typing import Any
 
 import bson
@@ -11,6 +12,7 @@ import pytest
 from bson import Binary, Code, DBRef, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp, json_util
 from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.datetime_ms import DatetimeMS
+from bson.raw_bson import RawBSONDocument
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
@@ -378,3 +380,26 @@ def test_a_key_is_never_null_because_it_does_not_fit() -> None:
         documents_batch(bson.encode({"_id": "two"}), document, "null")
     (row,) = rows("typed", stream(event(1, documentKey={"_id": None})), schema, "null")
     assert row["document_key"] == {"_id": None}
+
+
+def test_an_old_binary_does_not_take_what_follows_for_its_length() -> None:
+    """Three bytes and a minKey behind them read as the length -1, which would fit three bytes."""
+    body = b"\x05b\0" + pack("<i", 3) + b"\x02\xff\xff\xff" + b"\xffk\0"
+    document = RawBSONDocument(pack("<i", len(body) + 5) + body + b"\0")
+    (row,) = rows("typed", stream(event(1, fullDocument=document)), typed_schema(struct(b=BinaryType())), "null")
+    assert row["document"] == {"b": None}
+
+
+@pytest.mark.parametrize("key", [{"region": 1}, {}])
+def test_a_key_without_its_id_is_an_error(key: dict[str, int]) -> None:
+    document = struct(_id=LongType())
+    with pytest.raises(TypeMismatch, match=r"document_key\._id is missing"):
+        rows(
+            "typed", stream(event(1), event(2, documentKey=key)), typed_schema(document, document_key=document), "null"
+        )
+    with pytest.raises(TypeMismatch, match=r"document_key\._id is missing"):
+        documents_batch(bson.encode({"_id": 1}) + bson.encode(key), document)
+    shard = struct(region=LongType())
+    changes = stream(event(1, documentKey={"region": 1}), event(2, "drop", documentKey=None, fullDocument=None))
+    found = rows("typed", changes, typed_schema(document, document_key=shard))
+    assert [row["document_key"] for row in found] == [{"region": 1}, None]

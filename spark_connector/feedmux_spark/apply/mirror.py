@@ -92,11 +92,14 @@ class Mirror(ABC):
         query_id = changes.sparkSession.sparkContext.getLocalProperty(_QUERY_ID) or ""
         if self._applied(query_id, batch_id):
             return
+        stored = self._stored_namespace()
         if self.namespace is not None:
+            if stored not in (None, self.namespace):
+                raise CannotApply(f"{self.path} mirrors {stored}, not {self.namespace}: take another path")
             changes = changes.where(_about(self.namespace) | f.col("operation").isNull())
         changes = changes.persist()
         try:
-            namespace = _check(changes, self.namespace or self._stored_namespace())
+            namespace = _check(changes, self.namespace or stored)
             emptied_at = _emptied_at(changes, namespace)
             if emptied_at is not None:
                 changes = changes.where(f.col("sort_key") > f.lit(emptied_at))

@@ -257,7 +257,7 @@ def _binaries(values: Values, arrow_type: Any, _path: str, _policy: Policy) -> B
         rows, places = rows[old], places[old]
         # A second length stands in front of the bytes; MongoDB also keeps an empty value without one.
         size, inner = values.buffer.at(places, "<i4"), values.buffer.at(places + 5, "<i4")
-        measured = inner == size - 4
+        measured = (size >= 4) & (inner == size - 4)
         start[rows[measured]] += 4
         taken[rows] = measured | (size == 0)
     return spans(values.buffer, start, values.end, taken, arrow_type), taken

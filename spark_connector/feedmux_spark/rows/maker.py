@@ -69,11 +69,8 @@ class RowMaker:
                 return pa.array(found.increments)
             case columns.HAS_DOCUMENT:
                 return pa.array(found.values[_path(field.name)].kind != bson_walk.MISSING)
-        path = self._paths[field.name]
-        policy = self._policy if pa.types.is_struct(field.type) else _LENIENT
-        if policy is self._policy and field.name == _KEY:
-            policy = _STRICT
-        return column(found.values[path], field, field.name, policy)
+        values = found.values[self._paths[field.name]]
+        return _struct(values, field, self._policy) if pa.types.is_struct(field.type) else _lenient(values, field)
 
 
 def documents_batch(documents: bytes, document: StructType, on_type_mismatch: str = FAIL) -> pa.RecordBatch:
@@ -85,8 +82,26 @@ def documents_batch(documents: bytes, document: StructType, on_type_mismatch: st
     whole = Values(Buffer(documents), np.full(len(places) - 1, bson_walk.DOCUMENT, np.uint8), places[:-1], places[1:])
     policy = Policy(fail=on_type_mismatch == FAIL)
     arrow_schema = to_arrow_schema(schema, timezone="UTC")
-    arrays = [column(whole, field, field.name, _STRICT if field.name == _KEY else policy) for field in arrow_schema]
+    arrays = [_struct(whole, field, policy) for field in arrow_schema]
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema)
+
+
+def _lenient(values: Values, field: pa.Field) -> pa.Array:
+    return column(values, field, field.name, _LENIENT)
+
+
+def _struct(values: Values, field: pa.Field, policy: Policy) -> pa.Array:
+    if field.name != _KEY:
+        return column(values, field, field.name, policy)
+    if field.type.get_field_index("_id") >= 0:
+        kind = bson_walk.find(values, ["_id"])["_id"].kind
+        absent = (kind == bson_walk.MISSING) | (kind == bson_walk.UNDEFINED)
+        if (absent & (values.kind == bson_walk.DOCUMENT)).any():
+            raise TypeMismatch(
+                f"{_KEY}._id is missing or undefined: a pipeline must leave documentKey as it is, and the documents of"
+                " a view must have _id"
+            )
+    return column(values, field, field.name, _STRICT)
 
 
 def _path(name: str) -> tuple[str, ...]:
