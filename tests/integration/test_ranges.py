@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import bson
 import pytest
 from pymongo.database import Database
 
@@ -14,6 +15,8 @@ from feedmux_server.fanout.range_reader import RangeReader
 from feedmux_server.fanout.ranges import Ranges
 from feedmux_server.fanout.turns import Turns
 from feedmux_server.rpc import read_range
+from feedmux_spark.options import parse_options
+from feedmux_spark.ranges import Slice, read_slice
 from tests.conformance.faults import profiled
 from tests.integration.servers import Here, serving, settings, until
 from tests.integration.wire import FIXED_WINDOW, LATEST, PATIENCE_S, Api, Event, feed, refused
@@ -332,3 +335,8 @@ async def test_a_read_that_waits_says_that_it_is_there(
     request = wire.ReadRangeRequest(feed=wanted, after=plan.after, until=plan.end)
     kinds = [message.WhichOneof("message") async for message in api.feeds.ReadRange(request, metadata=api.metadata)]
     assert kinds == [None, None, "batch"]
+    waits += [True, True]
+    place = {"endpoint": f"127.0.0.1:{api.data_port}", "database": database.name, "collection": "c"}
+    options = parse_options(place)
+    (batch,) = await asyncio.to_thread(lambda: list(read_slice(options, Slice(plan.after, plan.end))))
+    assert [each["fullDocument"]["n"] for each in bson.decode_all(batch)] == [0, 1, 2]
