@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable
@@ -22,6 +23,7 @@ from feedmux_server.embedded import (
     RedisServer,
     ReplicaSet,
     mongod_binary,
+    ports,
     workdir,
 )
 from feedmux_server.embedded.ports import free_ports
@@ -228,3 +230,16 @@ async def test_another_version_brings_its_libraries(newer_mongo: ReplicaSet) -> 
 def test_a_port_is_given_once() -> None:
     given = [port for _ in range(200) for port in free_ports(3)]
     assert len(set(given)) == 600
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere processes do not know of each other")
+def test_a_process_keeps_its_ports_also_while_nobody_listens_on_them() -> None:
+    code = "from feedmux_server.embedded.ports import free_ports; print(*free_ports(1), flush=True); input()"
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        port = int(other.stdout.readline())
+        blocks = [block for block in range(port - 99, port + 1) if block % 100 == 0]
+        assert [ports.keep(block) for block in blocks] == [False]
+        other.communicate("\n")
+    assert [ports.keep(block) for block in blocks] == [True]

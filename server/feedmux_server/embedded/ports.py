@@ -3,17 +3,19 @@
 They lie below the kernel's ephemeral range: while such a server is down, a reconnecting client would sooner
 or later be given its port as a source port, and the server could not bind it again.
 
-A port is taken only once its server listens. Until then nobody else should be given it, so a process goes through the
-ports in their order, from a random one on: it gives none twice, and hardly ever meets another process.
+A port is taken only once its server listens, and is not while it is down. So a process keeps blocks of ports for
+itself, as long as it lives, and gives none of them twice.
 """
 
 import itertools
 import random
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 _LOWEST = 20_000
+_BLOCK = 100
 
 
 def free_ports(count: int) -> list[int]:
@@ -23,8 +25,30 @@ def free_ports(count: int) -> list[int]:
 
 def _all_in_turn() -> Iterator[int]:
     ports = range(_LOWEST, _highest())
-    first = random.SystemRandom().randrange(len(ports))
-    return itertools.cycle((*ports[first:], *ports[:first]))
+    blocks = [ports[start : start + _BLOCK] for start in range(0, len(ports), _BLOCK)]
+    first = random.SystemRandom().randrange(len(blocks))
+    refused = 0
+    for block in itertools.cycle((*blocks[first:], *blocks[:first])):
+        refused = 0 if keep(block.start) else refused + 1
+        if not refused or refused > len(blocks):
+            yield from block
+
+
+def keep(block: int) -> bool:
+    """Has this process alone give the ports from `block` on; False where another one keeps them.
+
+    The system lets go of the block when the process ends, however it ends.
+    """
+    if block in _kept or sys.platform != "linux":
+        return True
+    keeper = socket.socket(socket.AF_UNIX)
+    try:
+        keeper.bind(f"\0feedmux-ports-{block}")
+    except OSError:
+        keeper.close()
+        return False
+    _kept[block] = keeper
+    return True
 
 
 def _highest() -> int:
@@ -45,4 +69,5 @@ def _is_free(port: int) -> bool:
         return True
 
 
+_kept: dict[int, socket.socket] = {}
 _in_turn = _all_in_turn()
