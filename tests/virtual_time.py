@@ -3,7 +3,8 @@
     @in_virtual_time
     async def test_a_heartbeat_comes_every_ten_seconds() -> None: ...
 
-The test must use no socket, thread or process. `asyncio.get_running_loop().time()` is the clock.
+The test must use no socket, thread or process. `asyncio.get_running_loop().time()` is the clock, and the server's code
+goes by it too.
 """
 
 import functools
@@ -11,7 +12,16 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
 
+from feedmux_server import clock
 from tests.sim.loop import SimLoop
+
+
+class VirtualClock:
+    """The server's clock by a loop's time."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self.monotonic = loop.time
+        self.time = loop.wall_s
 
 
 def in_virtual_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -21,8 +31,9 @@ def in_virtual_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[
     def run(*args: Any, **kwargs: Any) -> None:
         loop = SimLoop(Random(0))
         try:
-            loop.run_until_complete(test(*args, **kwargs))
-            loop.run_until_complete(loop.shutdown_asyncgens())
+            with clock.replaced(VirtualClock(loop)):
+                loop.run_until_complete(test(*args, **kwargs))
+                loop.run_until_complete(loop.shutdown_asyncgens())
         finally:
             loop.close()
         assert not loop.failures

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import signal
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from functools import partial
 
 import uvloop
 
+from feedmux_server.clock import monotonic_s
 from feedmux_server.config import Config, ConfigError, LimitsSection, WideSection
 from feedmux_server.core.credit import CreditLimits
 from feedmux_server.core.errors import FeedmuxError
@@ -131,7 +131,7 @@ async def running(
         batcher = CommitBatcher(store, interval_s=config.redis.commit_interval_s)
         refusal: CannotStart | None = None
         async with Tasks(observer) as tasks:
-            accounts = Accounts(credentials.quotas_of, time.monotonic)
+            accounts = Accounts(credentials.quotas_of, monotonic_s)
             hub = Hub(dependencies.sources, hub_limits(config.limits, config.wide), tasks, accounts, observer)
             ranges = Ranges(hub, RangeLimits(config.limits.kept_bytes))
             checks = RequestChecks()

@@ -156,7 +156,7 @@ def test_all_backlogs_together_are_bounded_and_the_largest_pay() -> None:
     assert sorted(woken) == ["most", "some"], "who waits for others' acks is woken by them"
     for tenant, size in (("most", 44), ("some", 39), ("least", 10)):
         accounts.of(tenant).retain(-size)
-    assert (accounts.backlog.bytes, accounts.backlog.accounts) == (0, set())
+    assert (accounts.backlog.bytes, accounts.backlog.accounts) == (0, {})
 
 
 def test_other_limits_apply_at_once_and_wake_who_waits() -> None:

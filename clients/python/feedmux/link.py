@@ -8,7 +8,6 @@ import asyncio
 import contextvars
 import os
 import threading
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
@@ -230,11 +229,11 @@ class _Connection:
             except RuntimeError:
                 return  # A coroutine thrown away after its loop: the channel went with that.
             task = loop.create_task(self.channel.close())
-            _closing.add(task)
-            task.add_done_callback(_closing.discard)
+            _closing[task] = None
+            task.add_done_callback(_closing.pop)
 
 
-_closing: set[asyncio.Task[None]] = set()
+_closing: dict[asyncio.Task[None], None] = {}
 """A task that nobody holds may be collected before its end."""
 
 
@@ -279,7 +278,7 @@ class Link:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._token_thread = TokenThread(target.token) if callable(target.token) else None
-        self.sessions: set[OpenSession] = set()
+        self.sessions: dict[OpenSession, None] = {}
         """Those that run, on any event loop."""
         self.routes: dict[str, str] = {}
         """By subscription, as far as the server has told."""
@@ -319,7 +318,8 @@ class Link:
 
     async def unary(self, service: str, method: str, request: Any, response_type: Any, timeout_s: float) -> Any:
         """One unary call within `timeout_s` seconds, in which the token is had too. Raises FeedmuxError."""
-        began_s = time.monotonic()
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
         try:
             async with asyncio.timeout(timeout_s):
                 metadata = await self._metadata()
@@ -333,7 +333,7 @@ class Link:
                 request_serializer=type(request).SerializeToString,
                 response_deserializer=response_type.FromString,
             )
-            left_s = max(0.0, began_s + timeout_s - time.monotonic())
+            left_s = max(0.0, began_s + timeout_s - loop.time())
             try:
                 return await call(request, timeout=left_s, metadata=metadata)
             except grpc.aio.AioRpcError as error:

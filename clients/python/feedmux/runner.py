@@ -88,7 +88,7 @@ class Runner:
         """Runs to the end; always hands over an Ended last."""
         ended = Ended(None)
         self._task = asyncio.current_task()
-        self._link.sessions.add(self)
+        self._link.sessions[self] = None
         try:
             await self._keep_open()
         except FeedmuxError as error:
@@ -99,7 +99,7 @@ class Runner:
             _log.exception("the session ended by a defect of the client")
             ended = Ended(FeedmuxError(f"a defect of the client: {error!r}", status="INTERNAL"))
         finally:
-            self._link.sessions.discard(self)
+            self._link.sessions.pop(self, None)
             self._desk.alarm = self._desk.refill_events_at = self._desk.refill_bytes_at = NEVER
             self._desk.put(ended)
             if not self.opened.done():

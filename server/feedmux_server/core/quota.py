@@ -88,7 +88,7 @@ class Backlog:
         self.bytes = 0
         self.bytes_max = UNLIMITED
         """Above it, tenants with more than an equal share of it are sent nothing more until they acknowledge."""
-        self.accounts: set[Account] = set()
+        self.accounts: dict[Account, None] = {}
         """Those with a part of it."""
 
     @property
@@ -113,7 +113,7 @@ class Account:
         self.bytes_sent = 0
         self.held_back_s = 0.0
         """How long sessions have waited for a rate or for acks, all together."""
-        self._waiting: set[Callable[[], None]] = set()
+        self._waiting: dict[Callable[[], None], None] = {}
         self._spares: dict[Hashable, Callable[[], None]] = {}
         """The oldest first: how to close each feed that is open only in case it is wanted again."""
         self.apply(quotas, now_s)
@@ -266,10 +266,10 @@ class Account:
         self.backlog_bytes += size
         backlog.bytes += size
         if size > 0:
-            backlog.accounts.add(self)
+            backlog.accounts[self] = None
             return
         if not self.backlog_bytes:
-            backlog.accounts.discard(self)
+            backlog.accounts.pop(self, None)
         if self.backlog_fits:
             self._backlog_noted = False
         for account in [self, *backlog.accounts] if was_full else (self,):
@@ -295,10 +295,10 @@ class Account:
 
     def when_room(self, wake: Callable[[], None]) -> None:
         """Calls `wake` once, as soon as there may be room."""
-        self._waiting.add(wake)
+        self._waiting[wake] = None
 
     def _wake(self) -> None:
-        waiting, self._waiting = self._waiting, set()
+        waiting, self._waiting = self._waiting, {}
         for wake in waiting:
             wake()
 

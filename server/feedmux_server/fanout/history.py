@@ -6,9 +6,9 @@ then only keeps asking whether MongoDB answers: there is no headroom to tell of.
 
 import asyncio
 import logging
-import time
 from functools import partial
 
+from feedmux_server.clock import monotonic_s
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.fanout.hub import Hub
 from feedmux_server.source.mongo import Source
@@ -41,7 +41,7 @@ class HistoryWatch:
         while True:
             try:
                 if readable:
-                    self._hub.forecasts[source.name].observe(await source.oplog(), time.monotonic())
+                    self._hub.forecasts[source.name].observe(await source.oplog(), monotonic_s())
                     await self._tell_sessions(source.name)
                 else:
                     await source.operation_time()

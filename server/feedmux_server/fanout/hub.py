@@ -7,13 +7,13 @@ of the hub's TaskGroup.
 import asyncio
 import contextvars
 import itertools
-import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from feedmux_server.clock import monotonic_s
 from feedmux_server.core.ack_tracker import AckTracker
 from feedmux_server.core.chunk import Chunk
 from feedmux_server.core.credit import CreditLimits, CreditWindow
@@ -177,7 +177,7 @@ class Hub:
     ) -> None:
         """Without `accounts` nobody has quotas."""
         self.observer = observer
-        self.sessions: set[OpenSession] = set()
+        self.sessions: dict[OpenSession, None] = {}
         """Those that have begun."""
         self.forecasts = {name: OplogForecast() for name in sources}
         """By source; `fanout.history` keeps them up to date."""
@@ -186,7 +186,7 @@ class Hub:
         """By source and tenant: the cluster times (seconds) of stored positions, the oldest first."""
         self.damaged: dict[str, int] = {}
         """Subscriptions that Redis has in part, by tenant."""
-        self.accounts = accounts or Accounts(lambda _: UNLIMITED_QUOTAS, time.monotonic)
+        self.accounts = accounts or Accounts(lambda _: UNLIMITED_QUOTAS, monotonic_s)
         self.accounts.backlog.bytes_max = limits.memory_bytes_max // UNACKED_SHARE
         self.memory = Memory(limits.memory_bytes_max)
         backlog = self.accounts.backlog
@@ -298,14 +298,14 @@ class Hub:
         """
         account = self.accounts.of(tenant)
         account.give_up_spares(feed)
-        deadline_s = time.monotonic() + _CLOSE_WAIT_S
+        deadline_s = monotonic_s() + _CLOSE_WAIT_S
         while left := self._to_close(account, feed):
             for stream, _ in left:
                 stream.close_early()
             # Not all of them: another tenant may join one meanwhile, and then it stays.
             await asyncio.wait([task for _, task in left], timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
             account.give_up_spares(feed)
-            if time.monotonic() > deadline_s:
+            if monotonic_s() > deadline_s:
                 raise exceeded("shared_streams", account.quotas.shared_streams)
 
     def _to_close(self, account: Account, feed: Hashable) -> list[tuple[SharedStream, asyncio.Task[None]]]:

@@ -3,8 +3,7 @@
 Used by `ranges` to plan, and by ReadRange for what is not kept any more. Shares its stream like any subscriber.
 """
 
-import time
-
+from feedmux_server.clock import monotonic_s
 from feedmux_server.core.pinned_range import trimmed
 from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.core.stream_key import StreamKey
@@ -72,7 +71,7 @@ class RangeReader:
             place = self.place
             if not self.can_receive or any(mark and not mark.is_after(place) for mark in (until, target)):
                 return None
-            left_s = deadline_s - time.monotonic()
+            left_s = deadline_s - monotonic_s()
             if left_s <= 0:
                 return None
             await self._signal.wait(min(left_s, _LOOK_EVERY_S))

@@ -8,11 +8,11 @@ bounded in time too. What was given up is read from MongoDB again.
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from feedmux_server.clock import monotonic_s
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.pinned_range import PinnedRange, held_bytes
 from feedmux_server.core.quota import Account
@@ -257,13 +257,13 @@ async def _read(
     reader: RangeReader, wanted: Wanted, charge: Callable[[int], bool]
 ) -> tuple[list[Delivery], FeedmuxError | None]:
     """What comes, up to the limits; with what ended the feed after it. `charge` says whether more may be read."""
-    began_s = time.monotonic()
+    began_s = monotonic_s()
     wait_until_s, last_s = began_s + wanted.wait_s, began_s + max(wanted.wait_s, READ_TIME_MAX_S)
     reader.grant(wanted.events_max, wanted.bytes_max)
     found: list[Delivery] = []
-    while reader.can_receive and not reader.passed and time.monotonic() < last_s:
+    while reader.can_receive and not reader.passed and monotonic_s() < last_s:
         reached = not wanted.target.is_after(reader.place)
-        deadline_s = last_s if not reached else time.monotonic() if found else wait_until_s
+        deadline_s = last_s if not reached else monotonic_s() if found else wait_until_s
         target = None if reached else wanted.target
         try:
             delivery = await reader.next(min(deadline_s, last_s), until=wanted.until, target=target)

@@ -6,11 +6,11 @@ commit listener's methods come from others on the same loop and only set state a
 """
 
 import asyncio
-import time
 from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
+from feedmux_server.clock import monotonic_s
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.history_alarm import HistoryAlarm
 from feedmux_server.core.position import PositionEncoder
@@ -140,7 +140,7 @@ class Session:
         self._close_asked = False
         self._drain_deadline: float | None = None
         self._drained_for = ""
-        self._heard_s = time.monotonic()
+        self._heard_s = monotonic_s()
         self._source_away = False
         self._history = HistoryAlarm(hub.limits.history_at_risk_s)
         self._observer: SessionObserver = NO_SESSION
@@ -189,12 +189,12 @@ class Session:
             batch_events_max=self._policy.batch_events_max,
         )
         self._observer = self._hub.observer.session(tenant)
-        self._hub.sessions.add(self)
+        self._hub.sessions[self] = None
 
     async def opened(self) -> None:
         """Waits until MongoDB has accepted the feed, for a heartbeat's time at most; raises what it refused."""
-        deadline_s = time.monotonic() + self._policy.heartbeat_s
-        while (left_s := deadline_s - time.monotonic()) > 0:
+        deadline_s = monotonic_s() + self._policy.heartbeat_s
+        while (left_s := deadline_s - monotonic_s()) > 0:
             stream = self.subscriber.stream
             if not isinstance(stream, SharedStream) or stream.opened:
                 return
@@ -213,7 +213,7 @@ class Session:
         """Leaves the feed."""
         self._withdraw()
         if self._subscriber is not None:
-            self._hub.sessions.discard(self)
+            self._hub.sessions.pop(self, None)
             self._hub.release(self._key, self._subscriber)
             self._subscriber = None
         if self._allowance is not None:
@@ -297,7 +297,7 @@ class Session:
         """What to send next; None when the client has closed. Raises FeedmuxError at the end of the stream."""
         while True:
             if self._marks:
-                self._heard_s = time.monotonic()
+                self._heard_s = monotonic_s()
                 return self._marks.popleft()
             if self._end is not None:
                 raise self._end
@@ -311,7 +311,7 @@ class Session:
             taken, held_s = await self._take() if self._drain_deadline is None else (None, _NOT_HELD_S)
             if isinstance(taken, Delivery):
                 self._withdraw()
-                self._heard_s = time.monotonic()
+                self._heard_s = monotonic_s()
                 return taken
             if isinstance(taken, NeedsRender):
                 error = taken.chunk.render_error(self.subscriber.format)
@@ -323,7 +323,7 @@ class Session:
                 self._withdraw()
                 await self._meet_end(taken.error)
                 continue
-            left_s = self._heard_s + self._policy.heartbeat_s - time.monotonic()
+            left_s = self._heard_s + self._policy.heartbeat_s - monotonic_s()
             if left_s <= 0:
                 return self._heartbeat()
             left_s = min(left_s, held_s)
@@ -332,10 +332,10 @@ class Session:
             await self._wait(left_s, held_back=held_s != _NOT_HELD_S)
 
     async def _wait(self, most_s: float, *, held_back: bool) -> None:
-        began_s = time.monotonic()
+        began_s = monotonic_s()
         await self._signal.wait(most_s)
         if held_back and self._allowance is not None:
-            self._allowance.held_back(time.monotonic() - began_s)
+            self._allowance.held_back(monotonic_s() - began_s)
 
     async def _take(self) -> tuple[Delivery | NeedsRender | Ended | None, float]:
         """What comes next, when it is this tenant's turn; with how long its quotas hold it back."""
@@ -343,7 +343,7 @@ class Session:
         assert allowance is not None
         assert outbox is not None
         if subscriber.has_next:
-            held_s = allowance.wait_s(time.monotonic())
+            held_s = allowance.wait_s(monotonic_s())
             if held_s > 0:
                 return None, held_s
             if turns.crowded:
@@ -356,7 +356,7 @@ class Session:
         if isinstance(taken, Delivery):
             outbox.hold(outbox.cost(taken.wire_size))
             turns.spend(taken.size)
-            allowance.sent(taken, time.monotonic())
+            allowance.sent(taken, monotonic_s())
         return taken, _NOT_HELD_S
 
     def _drained(self) -> bool:
@@ -367,7 +367,7 @@ class Session:
         return acks is None or not acks.outstanding or asyncio.get_running_loop().time() >= self._drain_deadline
 
     def _heartbeat(self) -> Output:
-        self._heard_s = time.monotonic()
+        self._heard_s = monotonic_s()
         subscriber = self.subscriber
         place = subscriber.progress()
         if subscriber.acks is not None and subscriber.acks.progress(place):

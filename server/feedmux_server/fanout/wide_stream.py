@@ -8,12 +8,12 @@ until it is detached.
 
 import asyncio
 import random
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from feedmux_server.clock import monotonic_s
 from feedmux_server.core.backoff import Backoff
 from feedmux_server.core.chunk import Chunk
 from feedmux_server.core.feed import Scope
@@ -93,7 +93,7 @@ class WideStream:
         self._trace: Trace = None
         self._ahead: dict[View, ResumeToken] = {}
         """Views whose place this stream has not reached yet: what comes before it is not for them."""
-        self._views: defaultdict[Scope, set[View]] = defaultdict(set)
+        self._views: defaultdict[Scope, dict[View, None]] = defaultdict(dict)
         self._backoff = Backoff(limits.retry_initial_s, limits.retry_max_s, 2.0, 0.5)
 
     @property
@@ -115,7 +115,7 @@ class WideStream:
     @property
     def away_for_long(self) -> Failed | None:
         """MongoDB has not answered for so long that views had better ask it themselves."""
-        if self.away_since_s is None or time.monotonic() - self.away_since_s < self._limits.away_s:
+        if self.away_since_s is None or monotonic_s() - self.away_since_s < self._limits.away_s:
             return None
         return self.failure
 
@@ -138,7 +138,7 @@ class WideStream:
             if (at.cluster_time >> 32) - (ring.newest.cluster_time >> 32) > _AHEAD_S:
                 return False
             self._ahead[view] = at
-            self._views[view.scope].add(view)
+            self._views[view.scope][view] = None
             return True
         seq, first = ring.locate(at)
         offers: list[tuple[bytes, float]] = []
@@ -150,7 +150,7 @@ class WideStream:
             if data:
                 offers.append((data, chunk.read_time_s))
             seq, first = seq + 1, 0
-        self._views[view.scope].add(view)
+        self._views[view.scope][view] = None
         for data, read_time_s in offers:
             view.offer(data, read_time_s)
             if view not in self._views.get(view.scope, ()):
@@ -176,7 +176,7 @@ class WideStream:
         self._ahead.pop(view, None)
         views = self._views.get(view.scope)
         if views is not None:
-            views.discard(view)
+            views.pop(view, None)
             if not views:
                 del self._views[view.scope]
 
@@ -192,7 +192,7 @@ class WideStream:
                     self.failure = failure
                     self._observer.resumed(self.scope.source, failure.kind)
                     if self.away_since_s is None:
-                        self.away_since_s = time.monotonic()
+                        self.away_since_s = monotonic_s()
                         if failure.at_once:
                             continue
                     if self.away_for_long is not None:
@@ -246,11 +246,11 @@ class WideStream:
         if not self._views:
             return
         chunk, index = self.ring[seq], self._index(seq)
-        turned: set[Scope] = set()
+        turned: dict[Scope, None] = {}
         for turn in index.turns:
             place = ResumeToken.high_water_mark(chunk.token(turn.index).cluster_time, chunk.end.version)
             for scope in [scope for scope in self._views if scope not in turned and turn.concerns(scope)]:
-                turned.add(scope)
+                turned[scope] = None
                 self._offer(scope, chunk, index, [each for each in index.events_of(scope) if each < turn.index])
                 for view in list(self._views.pop(scope, ())):
                     self._ahead.pop(view, None)

@@ -8,11 +8,11 @@ step over at their place.
 import asyncio
 import contextvars
 import logging
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from feedmux_server.clock import monotonic_s
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed import Scope
 from feedmux_server.core.memory import Memory
@@ -72,14 +72,14 @@ class WideStreams:
 
     def enter(self, key: StreamKey) -> None:
         """A feed that may be a view is open from now on."""
-        self.plan.enter(key, time.monotonic())
+        self.plan.enter(key, monotonic_s())
         self._follow(group_of(key))
         if self._watching is None:
             self._watching = self._tasks.keep_running("wide-plan", self._watch, context=contextvars.Context())
 
     def leave(self, key: StreamKey) -> None:
         """It is not any more."""
-        self.plan.leave(key, time.monotonic())
+        self.plan.leave(key, monotonic_s())
         self._follow(group_of(key))
 
     def of(self, name: StreamKey) -> WideStream | None:
@@ -106,7 +106,7 @@ class WideStreams:
 
     def _follow(self, name: StreamKey) -> None:
         """Does what the plan wants for a group."""
-        wanted = self.plan.wanted(name, time.monotonic())
+        wanted = self.plan.wanted(name, monotonic_s())
         group = self._groups.get(name)
         if group is None:
             if wanted is None:
@@ -116,7 +116,7 @@ class WideStreams:
         if run is not None and not run.task.done() and run.scope == wanted:
             return
         if run is not None and not run.task.done():
-            run.retired_s = time.monotonic()
+            run.retired_s = monotonic_s()
             group.retired.append(run)
         group.run = None
         if wanted is not None:
@@ -141,7 +141,7 @@ class WideStreams:
                 return
             reader = ChangeStreamReader(source, key, JoinPoint(start), self._read_limits)
             run.stream = WideStream(key, reader, start, self._stream_limits, source.observer, self._memory)
-            run.seen = (time.monotonic(), 0, 0, 0)
+            run.seen = (monotonic_s(), 0, 0, 0)
             await run.stream.run()
         except FeedmuxError as error:
             if error.reason is not ErrorReason.SOURCE_UNAVAILABLE:
@@ -155,7 +155,7 @@ class WideStreams:
             "a wide stream is given up; its feeds are read one by one",
             extra={"source": scope.source, "scope": scope.namespace, "reason": reason},
         )
-        self.plan.refused(name, time.monotonic())
+        self.plan.refused(name, monotonic_s())
 
     async def _watch(self) -> None:
         while True:
@@ -170,7 +170,7 @@ class WideStreams:
         run = group.run
         if run is None or run.stream is None:
             return
-        now_s, stream = time.monotonic(), run.stream
+        now_s, stream = monotonic_s(), run.stream
         since_s, events, taken, reads = run.seen
         if now_s - since_s < 10 * _LOOK_S:
             return
@@ -186,6 +186,6 @@ class WideStreams:
         elif (
             run.stream is None
             or not run.stream.view_count
-            or (run.retired_s is not None and time.monotonic() - run.retired_s > _RETIRE_S)
+            or (run.retired_s is not None and monotonic_s() - run.retired_s > _RETIRE_S)
         ):
             run.task.cancel()

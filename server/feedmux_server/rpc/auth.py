@@ -3,9 +3,9 @@
 Asks `tenants` and keeps nothing itself. Metadata wins over a certificate, and wrong metadata never falls back to one.
 """
 
-import time
 from collections.abc import Callable, Iterable
 
+from feedmux_server.clock import wall_s
 from feedmux_server.rpc.status import Context
 from feedmux_server.rpc.tls import peer_certificate
 from feedmux_server.tenants.jwt_verifier import JwtVerifier, looks_like_jwt
@@ -20,7 +20,7 @@ class Authenticator:
     """With `registry` None everybody is the one anonymous tenant."""
 
     def __init__(
-        self, registry: Registry | None, jwt: JwtVerifier | None = None, *, clock: Callable[[], float] = time.time
+        self, registry: Registry | None, jwt: JwtVerifier | None = None, *, clock: Callable[[], float] = wall_s
     ) -> None:
         self.registry = registry
         self._jwt = jwt

@@ -1,10 +1,10 @@
 """Operator.ListTenants, EndSubscriber and Drain. ListSharedStreams has a module of its own."""
 
 import asyncio
-import time
 from collections import Counter, defaultdict
 
 from feedmux.v1 import operator_pb2 as wire
+from feedmux_server.clock import wall_s
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.shared_stream import SharedStream
 from feedmux_server.core.usage import TenantUse
@@ -22,7 +22,7 @@ class Operator:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._since_s = time.time()
+        self._since_s = wall_s()
 
     async def list_tenants(self, data: bytes, context: Context) -> bytes:
         service = self._service

@@ -1,13 +1,13 @@
 """ChangeFeed.ReadRange: exactly the events of a range, from what PlanRange has kept or from MongoDB again."""
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field, replace
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import subscriptions_pb2
+from feedmux_server.clock import monotonic_s
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed import FeedSpec
 from feedmux_server.core.feed_fingerprint import check_fingerprint
@@ -188,7 +188,7 @@ class _Call:
     signal: Signal
     framer: Framer
     context: Context
-    written_s: float = field(default_factory=time.monotonic)
+    written_s: float = field(default_factory=monotonic_s)
     after: JoinPoint | None = None
     """The place after what was sent last."""
     sent: int = 0
@@ -214,27 +214,27 @@ class _Call:
     @property
     def quiet_s(self) -> float:
         """How long from now until there has been no message for long."""
-        return max(0.0, self.written_s + HEARTBEAT_S - time.monotonic())
+        return max(0.0, self.written_s + HEARTBEAT_S - monotonic_s())
 
     async def beat(self) -> None:
         """Writes an empty message where there has been none for long."""
         if not self.quiet_s:
             await self.context.write(b"")
-            self.written_s = time.monotonic()
+            self.written_s = monotonic_s()
 
     async def send(self, turns: Turns, delivery: Delivery) -> None:
         """Writes a delivery when its tenant's quotas and turn allow."""
-        allowance, began_s = self.allowance, time.monotonic()
-        while (held_s := allowance.wait_s(time.monotonic())) > 0:
+        allowance, began_s = self.allowance, monotonic_s()
+        while (held_s := allowance.wait_s(monotonic_s())) > 0:
             await self.signal.wait(min(held_s, self.quiet_s))
             await self.beat()
-        allowance.held_back(time.monotonic() - began_s)
+        allowance.held_back(monotonic_s() - began_s)
         if turns.crowded:
             await turns.wait(self.tenant)
         turns.spend(delivery.size)
-        allowance.sent(delivery, time.monotonic())
+        allowance.sent(delivery, monotonic_s())
         for frame in self.framer.frames(replace(delivery, first_sequence=self.sent + 1)):
             await self.context.write(frame)
-        self.written_s = time.monotonic()
+        self.written_s = monotonic_s()
         self.sent += delivery.count
         self.after = JoinPoint(delivery.end, exact=True)

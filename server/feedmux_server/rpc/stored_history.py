@@ -7,13 +7,13 @@ before stands.
 
 import asyncio
 import logging
-import time
 from array import array
 from collections import Counter
 
 from google.protobuf.message import DecodeError
 
 from feedmux.v1 import subscriptions_pb2
+from feedmux_server.clock import monotonic_s
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.history_alarm import HistoryAlarm
 from feedmux_server.fanout.hub import Hub
@@ -35,12 +35,12 @@ class StoredHistory:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            began_s = time.monotonic()
+            began_s = monotonic_s()
             try:
                 await self._look()
             except FeedmuxError as error:
                 log.debug("stored positions cannot be looked at now", extra={"reason": error.reason.value})
-            await asyncio.sleep(max(self._every_s - (time.monotonic() - began_s), self._every_s / 2))
+            await asyncio.sleep(max(self._every_s - (monotonic_s() - began_s), self._every_s / 2))
 
     async def _look(self) -> None:
         hub = self._service.hub

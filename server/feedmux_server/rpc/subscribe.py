@@ -1,12 +1,12 @@
 """ChangeFeed.Subscribe: a session with credits and acks, durable or inline."""
 
 import asyncio
-import time
 from dataclasses import dataclass
 from functools import partial
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2, subscriptions_pb2
+from feedmux_server.clock import monotonic_s
 from feedmux_server.core.credit import CreditLimits, CreditWindow
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed import FeedSpec
@@ -253,7 +253,7 @@ async def _listen(requests: Requests, session: Session, account: Account) -> Non
                 raise FeedmuxError(
                     ErrorReason.MESSAGE_INVALID, f"a message after open is larger than {LATER_BYTES_MAX} bytes"
                 )
-            wait_s = account.message(time.monotonic())
+            wait_s = account.message(monotonic_s())
             if wait_s > 0:
                 await asyncio.sleep(wait_s)
             request = convert.parse(wire.SubscribeRequest, data)

@@ -7,8 +7,8 @@ earlier look: also where all were down at the time for it.
 
 import asyncio
 import logging
-import time
 
+from feedmux_server.clock import wall_s
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.rpc.service import Service
 from feedmux_server.state.model import StoredSubscription
@@ -50,7 +50,7 @@ async def _sweep_tenant(service: Service, tenant: str, unused_s: float, announce
         at_ms, key = expires_ms(stored, service.unused_days), (tenant, stored.name)
         if at_ms is None:
             continue
-        left_s = at_ms / 1000 - time.time()
+        left_s = at_ms / 1000 - wall_s()
         if left_s > min(_NOTICE_MOST_S, unused_s / 10):
             continue
         if announced.get(key) != at_ms:

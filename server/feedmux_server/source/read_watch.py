@@ -15,12 +15,13 @@ lists the operations of the shards, with the cursor's session; its own merging h
 
 import asyncio
 import logging
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from pymongo.errors import PyMongoError
+
+from feedmux_server.clock import monotonic_s
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class Read:
         self.begin(_OPENS_MAY_TAKE_S)
 
     def begin(self, may_take_s: float) -> None:
-        self.began_s, self.may_take_s = time.monotonic(), may_take_s
+        self.began_s, self.may_take_s = monotonic_s(), may_take_s
         self._seen.clear()
 
     def end(self) -> None:
@@ -93,7 +94,7 @@ class Read:
 
     @property
     def is_long(self) -> bool:
-        return self.began_s > 0 and time.monotonic() - self.began_s > self.may_take_s
+        return self.began_s > 0 and monotonic_s() - self.began_s > self.may_take_s
 
     def stuck(self, operations: list[Operation], now_s: float) -> Operation | None:
         """The operation of this read that has not yielded for too long, after another look at them all."""
@@ -124,20 +125,20 @@ class ReadWatch:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._reads: set[Read] = set()
+        self._reads: dict[Read, None] = {}
 
     def add(self, read: Read) -> None:
-        self._reads.add(read)
+        self._reads[read] = None
 
     def remove(self, read: Read) -> None:
-        self._reads.discard(read)
+        self._reads.pop(read, None)
 
     async def run(self) -> None:
         """Until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
             long = [read for read in self._reads if read.is_long]
-            for address in {read.address for read in long}:
+            for address in dict.fromkeys(read.address for read in long):
                 try:
                     await self._look(address, [read for read in long if read.address == address])
                 except (PyMongoError, TimeoutError) as error:
@@ -147,7 +148,7 @@ class ReadWatch:
         began = {read: read.began_s for read in reads}
         async with asyncio.timeout(_ASK_S):
             operations = await self._server.operations(address, [read.session for read in reads])
-        now_s = time.monotonic()
+        now_s = monotonic_s()
         for read in reads:
             if read.began_s != began[read]:
                 continue  # It has come back meanwhile.

@@ -5,7 +5,6 @@ read to, and reopens there; when to try again is the pump's decision. Down the p
 """
 
 import asyncio
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 from pymongo.errors import ExecutionTimeout, PyMongoError
 
+from feedmux_server.clock import monotonic_s, wall_s
 from feedmux_server.core.chunk import Chunk, cut_batch, read_token
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.event_time import event_time_s
@@ -165,7 +165,7 @@ class ChangeStreamReader:
     def _in_history(self) -> bool:
         """Whether MongoDB scans its oplog for the next batch, also for the first one and where batches are small. A
         secondary that lags is at its end all the same."""
-        if self._at_end_s is not None and time.monotonic() - self._at_end_s < HISTORY_S:
+        if self._at_end_s is not None and monotonic_s() - self._at_end_s < HISTORY_S:
             return False
         return self._source.known_time - self._at.place.cluster_time > HISTORY_S << 32
 
@@ -227,7 +227,7 @@ class ChangeStreamReader:
             await self._fail(error, "getMore")
             return Batch([], None, False)
         self._behind = len(raw.data) >= _BACKLOG_BYTES and not raw.exhausted
-        self._at_end_s = None if raw.data else time.monotonic()
+        self._at_end_s = None if raw.data else monotonic_s()
         if self._behind and self._cursor is not None and (turn := self._source.history_reads.try_begin()) is not None:
             # MongoDB works on the next batch while this one is cut and sent.
             self._ahead = asyncio.ensure_future(self._getmore(cursor, self._history_wait_ms))
@@ -236,7 +236,7 @@ class ChangeStreamReader:
         post_batch = read_token(raw.post_batch) if raw.post_batch is not None else None
         if post_batch is not None and self._key.policy:
             post_batch = self._shown(post_batch, raw.data)
-        read_time_s = time.time()
+        read_time_s = wall_s()
         chunks = (
             cut_batch(
                 raw.data, place, post_batch, read_time_s, bytes_max=self._limits.chunk_bytes_max, split=self._split

@@ -10,12 +10,12 @@ Neighbours: sessions submit through their `CommitHandle`; `store` runs the scrip
 import asyncio
 import logging
 import random
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
+from feedmux_server.clock import monotonic_s
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.state.failure import RETRY_AFTER_S
 from feedmux_server.state.handle import CommitHandle, CommitListener, Waiting
@@ -32,7 +32,7 @@ BACKOFF_MAX_S: Final = 2.0
 
 class CommitBatcher:
     def __init__(
-        self, store: SubscriptionStore, *, interval_s: float, clock: Callable[[], float] = time.monotonic
+        self, store: SubscriptionStore, *, interval_s: float, clock: Callable[[], float] = monotonic_s
     ) -> None:
         """`interval_s`: acks wait up to this long; less is a sooner `Committed` and more work for Redis."""
         self._store = store
@@ -41,8 +41,8 @@ class CommitBatcher:
         self._clock = clock
         self._handles: dict[Lease, CommitHandle] = {}
         self._newest: dict[tuple[str, str], CommitHandle] = {}
-        self._due: set[CommitHandle] = set()
-        self._urgent: set[CommitHandle] = set()
+        self._due: dict[CommitHandle, None] = {}
+        self._urgent: dict[CommitHandle, None] = {}
         self._wake = asyncio.Event()
         self._pass_lock = asyncio.Lock()
         self._backoff_s = 0.0
@@ -82,7 +82,7 @@ class CommitBatcher:
         return handle.held(self._rules, self._clock())
 
     def wake(self, handle: CommitHandle) -> None:
-        self._due.add(handle)
+        self._due[handle] = None
         self._wake.set()
 
     async def run(self) -> None:
@@ -104,7 +104,7 @@ class CommitBatcher:
         if handle.waiting is None:
             return
         number = handle.waiting.number
-        self._urgent.add(handle)
+        self._urgent[handle] = None
         try:
             async with asyncio.timeout(timeout_s):
                 while handle.attached and handle.stored_number < number:
@@ -120,7 +120,7 @@ class CommitBatcher:
                 retry_after_s=RETRY_AFTER_S,
             ) from None
         finally:
-            self._urgent.discard(handle)
+            self._urgent.pop(handle, None)
         handle.raise_if_fenced()
 
     async def flush_all(self, timeout_s: float) -> int:
@@ -167,7 +167,7 @@ class CommitBatcher:
         if now_s - self._renewals_checked_s < self._rules.check_every_s / 2:
             return
         self._renewals_checked_s = now_s
-        self._due.update(h for h in self._handles.values() if self._rules.renew_due(h.confirmed_s, now_s))
+        self._due.update((h, None) for h in self._handles.values() if self._rules.renew_due(h.confirmed_s, now_s))
 
     async def _pass(self, handles: Sequence[CommitHandle]) -> bool:
         """Commits or renews each once; False when Redis as a whole did not take it. Holds `_pass_lock`."""
@@ -210,14 +210,14 @@ class CommitBatcher:
         return missing
 
     async def _commit_many(self, requests: Sequence[CommitRequest]) -> Sequence[CommitOutcome]:
-        observer, began_s = self._store.observer, time.perf_counter()
+        observer, began_s = self._store.observer, monotonic_s()
         try:
             with observer.span("feedmux commit", {"feedmux.commit.count": len(requests)}):
                 outcomes = await self._store.commit_many(requests)
         except FeedmuxError:
             observer.committed("unavailable", len(requests))
             raise
-        observer.commit_took(time.perf_counter() - began_s)
+        observer.commit_took(monotonic_s() - began_s)
         for status, count in Counter(outcome.status for outcome in outcomes).items():
             observer.committed(status.value.lower(), count)
         return outcomes
@@ -227,7 +227,7 @@ class CommitBatcher:
             case CommitStatus.OK:
                 handle.confirm(sent, outcome.position, sent_s)
                 if handle.waiting is None:
-                    self._due.discard(handle)
+                    self._due.pop(handle, None)
             case CommitStatus.FENCED:
                 self._fence(handle, outcome.cause)
             case CommitStatus.MISSING:
@@ -241,7 +241,7 @@ class CommitBatcher:
     def _put_off(self, handle: CommitHandle) -> None:
         """Redis refuses this key, or the cluster's node that has it is away: it waits, the others go on."""
         handle.not_before_s = self._clock() + BACKOFF_MAX_S
-        self._due.add(handle)
+        self._due[handle] = None
         handle.tell_available(False)
 
     def _fence(self, handle: CommitHandle, cause: FenceCause) -> None:
@@ -249,7 +249,7 @@ class CommitBatcher:
         handle.fence(cause)
 
     def _forget(self, handle: CommitHandle) -> None:
-        self._due.discard(handle)
+        self._due.pop(handle, None)
         self._handles.pop(handle.lease, None)
         key = (handle.lease.tenant, handle.lease.name)
         if self._newest.get(key) is handle:

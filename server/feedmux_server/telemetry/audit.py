@@ -8,7 +8,6 @@ is above is counted, and the count is written.
 import json
 import logging
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,6 +18,7 @@ from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from typing import Final
 
+from feedmux_server.clock import monotonic_s, wall_s
 from feedmux_server.core.names import NAME_BYTES_MAX
 
 log = logging.getLogger(__name__)
@@ -55,9 +55,7 @@ class _Allowance:
 class AuditLog:
     """`file` None is standard error. Raises OSError where it cannot be opened."""
 
-    def __init__(
-        self, file: Path | None, lines_per_minute: int, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, file: Path | None, lines_per_minute: int, *, clock: Callable[[], float] = monotonic_s) -> None:
         self._handler: logging.Handler = (
             _QuietFileHandler(file, encoding="utf-8") if file is not None else logging.StreamHandler(sys.stderr)
         )
@@ -141,7 +139,7 @@ class AuditLog:
 
     def _write(self, event: AuditEvent, suppressed: int, **facts: str) -> None:
         line: dict[str, object] = {
-            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "time": datetime.fromtimestamp(wall_s(), UTC).isoformat(timespec="milliseconds"),
             **self._common,
             "event": event.value,
             **{name: value[:NAME_BYTES_MAX] for name, value in facts.items() if value},

@@ -7,7 +7,6 @@ import json
 import logging
 import secrets
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from itertools import islice
 
 from opentelemetry import trace
 
+from feedmux_server.clock import monotonic_s
 from feedmux_server.core.errors import FeedmuxError
 
 FIELDS = (
@@ -82,7 +82,7 @@ def configure(level: str, style: str) -> None:
 class ComplaintFilter(logging.Filter):
     """Lets one line a minute through of each logger of those who export; the next one says how many there were."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = monotonic_s) -> None:
         super().__init__()
         self._clock = clock
         self._next_s: dict[str, float] = {}

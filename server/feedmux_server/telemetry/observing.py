@@ -6,7 +6,6 @@ turn. Spans are made where there is a tracer.
 """
 
 import asyncio
-import time
 from collections.abc import Iterable, Mapping
 from random import random
 from types import TracebackType
@@ -18,6 +17,7 @@ from opentelemetry.context import Context
 from opentelemetry.metrics import Histogram, Meter
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, Tracer
 
+from feedmux_server.clock import monotonic_s, wall_s
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.telemetry import metrics
 from feedmux_server.telemetry.labels import Labels
@@ -66,7 +66,7 @@ class Observing(Observer):
                 self._stages.record(max(0.0, read_time_s - happened_s), {metrics.STAGE: "read", metrics.SOURCE: source})
 
     def batch_in_ring(self, source: str, read_time_s: float) -> None:
-        self._stages.record(max(0.0, time.time() - read_time_s), {metrics.STAGE: "ring", metrics.SOURCE: source})
+        self._stages.record(max(0.0, wall_s() - read_time_s), {metrics.STAGE: "ring", metrics.SOURCE: source})
 
     def resumed(self, source: str, error: str) -> None:
         self.counted.add(metrics.RESUMES, 1, source, self._errors.of(error))
@@ -189,7 +189,7 @@ class _Call(Call):
         self._span = span
         self._status = "CANCELLED"
         self._reason = ""
-        self._began_s = time.perf_counter()
+        self._began_s = monotonic_s()
 
     @property
     def trace(self) -> Trace:
@@ -219,7 +219,7 @@ class _Call(Call):
         if self._status != "OK":
             status[metrics.ERROR] = self._reason or self._status
         common = {"rpc.system.name": "grpc", "rpc.method": self._method}
-        self._duration.record(time.perf_counter() - self._began_s, {**common, **status})
+        self._duration.record(monotonic_s() - self._began_s, {**common, **status})
         if self._span is not None:
             contexts.detach(self._token)
             self._span.set_attributes(status)
@@ -249,7 +249,7 @@ class _Session(SessionObserver):
             self._traced.sent(count, size, read_time_s, stream)
         if random() >= MEASURED_SHARE:
             return
-        now_s = time.time()
+        now_s = wall_s()
         self._duration.record(max(0.0, now_s - read_time_s), self._sent)
         if self._pending is None:
             self._pending = (last_sequence, now_s)
@@ -258,7 +258,7 @@ class _Session(SessionObserver):
         pending = self._pending
         if pending is not None and sequence >= pending[0]:
             self._pending = None
-            self._duration.record(max(0.0, time.time() - pending[1]), self._acked)
+            self._duration.record(max(0.0, wall_s() - pending[1]), self._acked)
 
 
 class _TracedSession:
