@@ -1,4 +1,4 @@
-"""The server process: reads the configuration, connects, serves, drains. Owns every long-lived task."""
+"""The server process: reads the configuration, connects, listens, drains. Owns every long-lived task."""
 
 import asyncio
 import logging
@@ -10,37 +10,19 @@ from functools import partial
 
 import uvloop
 
-from feedmux_server.clock import monotonic_s
-from feedmux_server.config import Config, ConfigError, LimitsSection, WideSection
-from feedmux_server.core.credit import CreditLimits
+from feedmux_server.assembly import assemble
+from feedmux_server.config import Config, ConfigError, LimitsSection
 from feedmux_server.core.errors import FeedmuxError
-from feedmux_server.core.feed_streams import StreamLimits
-from feedmux_server.core.grant_stages import compiled_bytes
-from feedmux_server.core.quota import Accounts
-from feedmux_server.core.replay_buffer import RingLimits
-from feedmux_server.core.wide_plan import WideLimits
 from feedmux_server.credentials import Credentials
 from feedmux_server.cycles import looking_for_cycles
 from feedmux_server.dependencies import Dependencies
-from feedmux_server.fanout.history import HistoryWatch
-from feedmux_server.fanout.hub import Hub, HubLimits
-from feedmux_server.fanout.pump import PumpLimits
-from feedmux_server.fanout.ranges import RangeLimits, Ranges
-from feedmux_server.fanout.request_checks import RequestChecks
 from feedmux_server.fanout.survey import Look
-from feedmux_server.fanout.wide_stream import WideStreamLimits
 from feedmux_server.rpc.health import Health
 from feedmux_server.rpc.readiness import Readiness
-from feedmux_server.rpc.receiving import RequestLimits
 from feedmux_server.rpc.server import Listeners, PortInUse, Ports, Servers
 from feedmux_server.rpc.service import Service
-from feedmux_server.rpc.stored_history import StoredHistory
 from feedmux_server.rpc.transport import Transport
-from feedmux_server.rpc.unused import sweep
-from feedmux_server.source.reader import ReadLimits
-from feedmux_server.state.batcher import CommitBatcher
 from feedmux_server.state.connection import StartupError
-from feedmux_server.state.store import SubscriptionStore
 from feedmux_server.supervision import Tasks
 from feedmux_server.telemetry.audit import AuditLog
 from feedmux_server.telemetry.exporters import TelemetryMisconfigured
@@ -122,72 +104,39 @@ async def running(
             dependencies = await Dependencies.connect(config, stack, observer, credentials.position_keys)
         except (FeedmuxError, StartupError, ConfigError) as error:
             raise CannotStart(str(error)) from None
-        store = SubscriptionStore(
-            dependencies.redis,
-            lease_s=config.redis.lease_s,
-            observer=observer,
-            control_replicas=None if config.redis.control_replicas == "auto" else config.redis.control_replicas,
-        )
-        batcher = CommitBatcher(store, interval_s=config.redis.commit_interval_s)
         refusal: CannotStart | None = None
         async with Tasks(observer) as tasks:
-            accounts = Accounts(credentials.quotas_of, monotonic_s)
-            hub = Hub(dependencies.sources, hub_limits(config.limits, config.wide), tasks, accounts, observer)
-            ranges = Ranges(hub, RangeLimits(config.limits.kept_bytes))
-            checks = RequestChecks()
-            hub.memory.include("checks", lambda: checks.held_bytes)
-            hub.memory.include("policies", compiled_bytes)
-            service = Service(
-                hub,
-                store,
-                batcher,
-                credentials.auth,
-                credentials.operator_auth,
-                config.limits.sessions,
-                ranges,
-                checks,
-                audit,
-                stop,
-                config.limits.drain_s,
-                credentials.position_keys,
-                credentials.grants(),
-                credentials.trusted(),
-                config.limits.connection_age_s,
-                config.limits.unused_subscription_days,
-                RequestLimits(config.limits.request_bytes, config.limits.first_message_s),
+            assembly = assemble(
+                config, dependencies.sources, dependencies.redis, credentials, tasks, observer, audit, stop
             )
+            service = assembly.service
             listen = config.listen
             listeners = Listeners(
                 listen.data, listen.operator, credentials.tls, listen.data_mtls, _transport(config.limits)
             )
             servers = Servers(service, health, listeners)
             readiness = dependencies.readiness(health)
-            committing = tasks.keep_running("commit-batcher", batcher.run)
+            keeping = assembly.start(tasks)
             try:
                 ports = await servers.start(health_port)
             except PortInUse as error:
                 # Raised after the tasks have ended, whose group would wrap it.
                 refusal = CannotStart(str(error))
                 await servers.stop(0)
-                committing.cancel()
+                _cancel(keeping)
+                await assembly.close()
             else:
                 log.info("serving", extra={"address": _address(config.listen.data, ports.data)})
                 if not insecure_no_auth:
                     _warn_of_plaintext(config)
                 unfit = _Unfit(stop)
-                stored = StoredHistory(service, config.limits.stored_look_s)
-                look = Look(hub, ranges, batcher, config.limits.sessions, lambda: health.ready)
-                keeping = [
+                look = Look(
+                    assembly.hub, assembly.ranges, assembly.batcher, config.limits.sessions, lambda: health.ready
+                )
+                keeping += [
                     *credentials.start(service, tasks),
-                    *HistoryWatch(hub, config.limits.history_look_s).start(tasks),
                     *telemetry.watch(look, tasks),
-                    *(
-                        tasks.keep_running("read-watch", each.read_watch.run, of=name)
-                        for name, each in hub.sources.items()
-                    ),
-                    tasks.keep_running("stored-history", stored.run),
                     tasks.keep_running("readiness", partial(unfit.watch, readiness)),
-                    tasks.keep_running("unused-subscriptions", partial(sweep, service)),
                 ]
                 try:
                     await health.show(readiness.there)
@@ -195,17 +144,17 @@ async def running(
                     yield Running(ports, service, telemetry.port)
                 finally:
                     await servers.drain(config.limits.drain_s, config.limits.drain_delay_s)
-                    await batcher.flush_all(2.0)
-                    for task in (committing, *keeping):
-                        task.cancel()
-                    ranges.close()
-                    hub.stop()
-                    await hub.renderer.close()
-                    await hub.large_renderer.close()
-                    await checks.close()
+                    await assembly.batcher.flush_all(2.0)
+                    _cancel(keeping)
+                    await assembly.close()
                 refusal = unfit.found
         if refusal is not None:
             raise refusal
+
+
+def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
 
 
 class _Unfit:
@@ -270,25 +219,3 @@ def _address(listen: str, port: int) -> str:
 
 def _transport(limits: LimitsSection) -> Transport:
     return Transport(limits.request_bytes, limits.connections, limits.streams_per_connection, limits.connection_age_s)
-
-
-def hub_limits(limits: LimitsSection, wide: WideSection) -> HubLimits:
-    return HubLimits(
-        streams=StreamLimits(
-            RingLimits(limits.ring_events, limits.ring_bytes),
-            min(limits.read_ahead_bytes, limits.ring_bytes // 2),
-            limits.join_distance_s,
-        ),
-        pump=PumpLimits(limits.gather_ms / 1000, limits.linger_s, limits.idle_close_s),
-        read=ReadLimits(
-            batch_events=limits.batch_events, max_await_ms=limits.max_await_ms, event_time_s=limits.event_time_s
-        ),
-        credit=CreditLimits(limits.credit_events, limits.credit_bytes),
-        memory_bytes_max=limits.memory_bytes,
-        trailing_max=limits.trailing_streams,
-        unacked_events_max=limits.unacked_events,
-        wide=WideLimits(wide.enabled, wide.feeds_min, wide.events_per_s_max),
-        wide_stream=WideStreamLimits(RingLimits(limits.ring_events, wide.ring_bytes)),
-        view_inbox_bytes=wide.inbox_bytes,
-        history_at_risk_s=limits.history_at_risk_s,
-    )

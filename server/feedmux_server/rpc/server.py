@@ -1,31 +1,17 @@
-"""The gRPC servers: data, operator and health. Bytes pass as they are; handlers parse and splice."""
+"""The gRPC servers: data, operator and health; how they begin to listen, and how they end."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
 
 import grpc
 import grpc.aio
 
-from feedmux_server.rpc.explain import Explain
+from feedmux_server.rpc.handlers import data_handlers, operator_handlers
 from feedmux_server.rpc.health import CHANGE_FEED, OPERATOR, SUBSCRIPTIONS, Health
-from feedmux_server.rpc.list_shared_streams import ListSharedStreams
-from feedmux_server.rpc.operator import Operator
-from feedmux_server.rpc.plan_range import PlanRange
-from feedmux_server.rpc.read_range import ReadRange
-from feedmux_server.rpc.receiving import receive_all, receive_one
-from feedmux_server.rpc.resolve_position import ResolvePosition
 from feedmux_server.rpc.service import Service
-from feedmux_server.rpc.status import Context, guarded
-from feedmux_server.rpc.subscribe import Subscribe
-from feedmux_server.rpc.subscriptions import Subscriptions
 from feedmux_server.rpc.tls import Tls
 from feedmux_server.rpc.transport import Transport
-from feedmux_server.rpc.watch import Watch
 
 log = logging.getLogger(__name__)
 
@@ -52,9 +38,6 @@ class Ports:
     data_mtls: int | None = None
 
 
-Unary = Callable[[bytes, Context], Awaitable[bytes]]
-
-
 class PortInUse(Exception):
     """An address cannot be listened on; the message says what to do."""
 
@@ -73,8 +56,8 @@ class Servers:
         self._listeners = listeners
         self._health = health
         self._servers: list[grpc.aio.Server] = []
-        self._data = self._server(_data_handlers(service), (CHANGE_FEED, SUBSCRIPTIONS))
-        self._operator = self._server(_operator_handlers(service), (OPERATOR,))
+        self._data = self._server(data_handlers(service), (CHANGE_FEED, SUBSCRIPTIONS))
+        self._operator = self._server(operator_handlers(service), (OPERATOR,))
 
     async def start(self, health_port: int) -> Ports:
         """Raises PortInUse."""
@@ -94,14 +77,10 @@ class Servers:
         """Not serving; after the delay notices, acks flushed, streams ended; stops within the deadline and a second."""
         await self._health.drain()
         await asyncio.sleep(delay_s)
-        self._service.draining = True
-        for live in self._service.sessions():
-            live.session.drain(deadline_s)
+        self._service.begin_drain(deadline_s)
         # Connections are told to go at once: who reconnects must not meet this server again. Streams go on.
         going = asyncio.gather(*(server.stop(deadline_s + 1.0) for server in self._servers))
-        with suppress(TimeoutError):
-            async with asyncio.timeout(deadline_s + 1.0):
-                await self._service.all_left()
+        await self._service.all_left(deadline_s + 1.0)
         await self.stop(0.5)
         await going
 
@@ -114,57 +93,6 @@ class Servers:
         self._health.add_to(server, names)
         self._servers.append(server)
         return server
-
-
-def _data_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
-    guard = partial(guarded, refused=service.refused, observer=service.hub.observer, service=CHANGE_FEED)
-    subscriptions = Subscriptions(service)
-    limits = service.request_limits
-    receive = partial(receive_one, identify=service.identify, limits=limits, received=service.charge_bytes)
-    one, streamed = partial(receive, counted=service.calling), partial(receive, counted=service.streaming)
-    subscribe = receive_all(Subscribe(service), service.identify, service.streaming)
-    feed: dict[str, Any] = {
-        "Subscribe": grpc.stream_stream_rpc_method_handler(guard("Subscribe", subscribe)),
-        "Watch": grpc.stream_stream_rpc_method_handler(guard("Watch", streamed(Watch(service)))),
-        "ResolvePosition": grpc.stream_unary_rpc_method_handler(
-            guard("ResolvePosition", one(ResolvePosition(service)))
-        ),
-        "PlanRange": grpc.stream_unary_rpc_method_handler(guard("PlanRange", one(PlanRange(service)))),
-        "ReadRange": grpc.stream_stream_rpc_method_handler(guard("ReadRange", streamed(ReadRange(service)))),
-        "Explain": grpc.stream_unary_rpc_method_handler(guard("Explain", one(Explain(service)))),
-    }
-    control = {
-        "CreateSubscription": subscriptions.create,
-        "GetSubscription": subscriptions.get,
-        "ListSubscriptions": subscriptions.list_,
-        "UpdateSubscription": subscriptions.update,
-        "DeleteSubscription": subscriptions.delete,
-        "SeekSubscription": subscriptions.seek,
-    }
-    unary: dict[str, Any] = {
-        name: grpc.stream_unary_rpc_method_handler(guard(name, one(method), service=SUBSCRIPTIONS))
-        for name, method in control.items()
-    }
-    return (
-        grpc.method_handlers_generic_handler(CHANGE_FEED, feed),
-        grpc.method_handlers_generic_handler(SUBSCRIPTIONS, unary),
-    )
-
-
-def _operator_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
-    guard = partial(guarded, refused=service.refused, observer=service.hub.observer, service=OPERATOR)
-    operator = Operator(service)
-    methods: dict[str, Unary] = {
-        "ListSharedStreams": ListSharedStreams(service),
-        "ListTenants": operator.list_tenants,
-        "EndSubscriber": operator.end_subscriber,
-        "Drain": operator.drain,
-    }
-    one = partial(receive_one, identify=service.check_operator, counted=nullcontext, limits=service.request_limits)
-    handlers: dict[str, Any] = {
-        name: grpc.stream_unary_rpc_method_handler(guard(name, one(method))) for name, method in methods.items()
-    }
-    return (grpc.method_handlers_generic_handler(OPERATOR, handlers),)
 
 
 def _listen(

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -343,11 +343,19 @@ class Service:
         del self.live[number]
         self._left.set()
 
-    async def all_left(self) -> None:
-        """Until no session is served any more."""
-        while self.live:
-            self._left.clear()
-            await self._left.wait()
+    def begin_drain(self, deadline_s: float) -> None:
+        """No session is taken any more, and those that are open have so long to acknowledge."""
+        self.draining = True
+        for live in self.sessions():
+            live.session.drain(deadline_s)
+
+    async def all_left(self, timeout_s: float) -> None:
+        """Waits until no session is served any more, or the time is over."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self.live:
+                    self._left.clear()
+                    await self._left.wait()
 
     def spawn(self, work: Callable[[], Work], kind: str) -> asyncio.Task[None]:
         """Finishes something for a session that is gone. Redis being away then is no reason for the process to end."""

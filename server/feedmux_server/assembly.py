@@ -1,0 +1,138 @@
+"""A server put together without its ports: from MongoDB and Redis up to the service that the handlers serve.
+
+`app` gives it connections, gRPC servers and signals. A simulation gives it models, and calls `rpc.handlers` itself.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from functools import partial
+
+from feedmux_server.clock import monotonic_s
+from feedmux_server.config import Config, LimitsSection, WideSection
+from feedmux_server.core.credit import CreditLimits
+from feedmux_server.core.feed_streams import StreamLimits
+from feedmux_server.core.grant_stages import compiled_bytes
+from feedmux_server.core.quota import Accounts
+from feedmux_server.core.replay_buffer import RingLimits
+from feedmux_server.core.wide_plan import WideLimits
+from feedmux_server.credentials import Credentials
+from feedmux_server.fanout.history import HistoryWatch
+from feedmux_server.fanout.hub import Hub, HubLimits
+from feedmux_server.fanout.pump import PumpLimits
+from feedmux_server.fanout.ranges import RangeLimits, Ranges
+from feedmux_server.fanout.request_checks import RequestChecks
+from feedmux_server.fanout.wide_stream import WideStreamLimits
+from feedmux_server.rpc.receiving import RequestLimits
+from feedmux_server.rpc.service import Service
+from feedmux_server.rpc.stored_history import StoredHistory
+from feedmux_server.rpc.unused import sweep
+from feedmux_server.source.mongo import Source
+from feedmux_server.source.reader import ReadLimits
+from feedmux_server.state.batcher import CommitBatcher
+from feedmux_server.state.connection import Client
+from feedmux_server.state.store import SubscriptionStore
+from feedmux_server.supervision import Tasks
+from feedmux_server.telemetry.audit import AuditLog
+from feedmux_server.telemetry.observer import Observer
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """The parts, and the work that keeps them going."""
+
+    config: Config
+    hub: Hub
+    ranges: Ranges
+    checks: RequestChecks
+    batcher: CommitBatcher
+    service: Service
+
+    def start(self, tasks: Tasks) -> list[asyncio.Task[None]]:
+        """Work for as long as the server serves, to be cancelled after the drain. It reads no stream."""
+        limits = self.config.limits
+        return [
+            tasks.keep_running("commit-batcher", self.batcher.run),
+            *HistoryWatch(self.hub, limits.history_look_s).start(tasks),
+            *(
+                tasks.keep_running("read-watch", each.read_watch.run, of=name)
+                for name, each in self.hub.sources.items()
+            ),
+            tasks.keep_running("stored-history", StoredHistory(self.service, limits.stored_look_s).run),
+            tasks.keep_running("unused-subscriptions", partial(sweep, self.service)),
+        ]
+
+    async def close(self) -> None:
+        """Ends what is read, and the processes beside this one. To be called where no session is open any more."""
+        self.ranges.close()
+        self.hub.stop()
+        await self.hub.renderer.close()
+        await self.hub.large_renderer.close()
+        await self.checks.close()
+
+
+def assemble(
+    config: Config,
+    sources: dict[str, Source],
+    redis: Client,
+    credentials: Credentials,
+    tasks: Tasks,
+    observer: Observer,
+    audit: AuditLog,
+    stop: asyncio.Event,
+) -> Assembly:
+    """Connects and starts nothing. `stop` is set when an operator asks for a drain."""
+    store = SubscriptionStore(
+        redis,
+        lease_s=config.redis.lease_s,
+        observer=observer,
+        control_replicas=None if config.redis.control_replicas == "auto" else config.redis.control_replicas,
+    )
+    batcher = CommitBatcher(store, interval_s=config.redis.commit_interval_s)
+    accounts = Accounts(credentials.quotas_of, monotonic_s)
+    hub = Hub(sources, hub_limits(config.limits, config.wide), tasks, accounts, observer)
+    ranges = Ranges(hub, RangeLimits(config.limits.kept_bytes))
+    checks = RequestChecks()
+    hub.memory.include("checks", lambda: checks.held_bytes)
+    hub.memory.include("policies", compiled_bytes)
+    service = Service(
+        hub,
+        store,
+        batcher,
+        credentials.auth,
+        credentials.operator_auth,
+        config.limits.sessions,
+        ranges,
+        checks,
+        audit,
+        stop,
+        config.limits.drain_s,
+        credentials.position_keys,
+        credentials.grants(),
+        credentials.trusted(),
+        config.limits.connection_age_s,
+        config.limits.unused_subscription_days,
+        RequestLimits(config.limits.request_bytes, config.limits.first_message_s),
+    )
+    return Assembly(config, hub, ranges, checks, batcher, service)
+
+
+def hub_limits(limits: LimitsSection, wide: WideSection) -> HubLimits:
+    return HubLimits(
+        streams=StreamLimits(
+            RingLimits(limits.ring_events, limits.ring_bytes),
+            min(limits.read_ahead_bytes, limits.ring_bytes // 2),
+            limits.join_distance_s,
+        ),
+        pump=PumpLimits(limits.gather_ms / 1000, limits.linger_s, limits.idle_close_s),
+        read=ReadLimits(
+            batch_events=limits.batch_events, max_await_ms=limits.max_await_ms, event_time_s=limits.event_time_s
+        ),
+        credit=CreditLimits(limits.credit_events, limits.credit_bytes),
+        memory_bytes_max=limits.memory_bytes,
+        trailing_max=limits.trailing_streams,
+        unacked_events_max=limits.unacked_events,
+        wide=WideLimits(wide.enabled, wide.feeds_min, wide.events_per_s_max),
+        wide_stream=WideStreamLimits(RingLimits(limits.ring_events, wide.ring_bytes)),
+        view_inbox_bytes=wide.inbox_bytes,
+        history_at_risk_s=limits.history_at_risk_s,
+    )

@@ -1,0 +1,80 @@
+"""Which methods there are, and through what each call passes: identity, quotas, a documented status at every end.
+
+Bytes pass as they are; the methods parse and splice.
+"""
+
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import grpc
+
+from feedmux_server.rpc.explain import Explain
+from feedmux_server.rpc.health import CHANGE_FEED, OPERATOR, SUBSCRIPTIONS
+from feedmux_server.rpc.list_shared_streams import ListSharedStreams
+from feedmux_server.rpc.operator import Operator
+from feedmux_server.rpc.plan_range import PlanRange
+from feedmux_server.rpc.read_range import ReadRange
+from feedmux_server.rpc.receiving import receive_all, receive_one
+from feedmux_server.rpc.resolve_position import ResolvePosition
+from feedmux_server.rpc.service import Service
+from feedmux_server.rpc.status import Context, guarded
+from feedmux_server.rpc.subscribe import Subscribe
+from feedmux_server.rpc.subscriptions import Subscriptions
+from feedmux_server.rpc.watch import Watch
+
+Unary = Callable[[bytes, Context], Awaitable[bytes]]
+
+
+def data_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
+    """ChangeFeed and Subscriptions."""
+    guard = partial(guarded, refused=service.refused, observer=service.hub.observer, service=CHANGE_FEED)
+    subscriptions = Subscriptions(service)
+    limits = service.request_limits
+    receive = partial(receive_one, identify=service.identify, limits=limits, received=service.charge_bytes)
+    one, streamed = partial(receive, counted=service.calling), partial(receive, counted=service.streaming)
+    subscribe = receive_all(Subscribe(service), service.identify, service.streaming)
+    feed: dict[str, Any] = {
+        "Subscribe": grpc.stream_stream_rpc_method_handler(guard("Subscribe", subscribe)),
+        "Watch": grpc.stream_stream_rpc_method_handler(guard("Watch", streamed(Watch(service)))),
+        "ResolvePosition": grpc.stream_unary_rpc_method_handler(
+            guard("ResolvePosition", one(ResolvePosition(service)))
+        ),
+        "PlanRange": grpc.stream_unary_rpc_method_handler(guard("PlanRange", one(PlanRange(service)))),
+        "ReadRange": grpc.stream_stream_rpc_method_handler(guard("ReadRange", streamed(ReadRange(service)))),
+        "Explain": grpc.stream_unary_rpc_method_handler(guard("Explain", one(Explain(service)))),
+    }
+    control = {
+        "CreateSubscription": subscriptions.create,
+        "GetSubscription": subscriptions.get,
+        "ListSubscriptions": subscriptions.list_,
+        "UpdateSubscription": subscriptions.update,
+        "DeleteSubscription": subscriptions.delete,
+        "SeekSubscription": subscriptions.seek,
+    }
+    unary: dict[str, Any] = {
+        name: grpc.stream_unary_rpc_method_handler(guard(name, one(method), service=SUBSCRIPTIONS))
+        for name, method in control.items()
+    }
+    return (
+        grpc.method_handlers_generic_handler(CHANGE_FEED, feed),
+        grpc.method_handlers_generic_handler(SUBSCRIPTIONS, unary),
+    )
+
+
+def operator_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
+    """Operator."""
+    guard = partial(guarded, refused=service.refused, observer=service.hub.observer, service=OPERATOR)
+    operator = Operator(service)
+    methods: dict[str, Unary] = {
+        "ListSharedStreams": ListSharedStreams(service),
+        "ListTenants": operator.list_tenants,
+        "EndSubscriber": operator.end_subscriber,
+        "Drain": operator.drain,
+    }
+    one = partial(receive_one, identify=service.check_operator, counted=nullcontext, limits=service.request_limits)
+    handlers: dict[str, Any] = {
+        name: grpc.stream_unary_rpc_method_handler(guard(name, one(method))) for name, method in methods.items()
+    }
+    return (grpc.method_handlers_generic_handler(OPERATOR, handlers),)
