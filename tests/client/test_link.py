@@ -76,6 +76,18 @@ async def test_a_token_function_that_does_not_return_holds_one_thread_and_nobody
         function.may_end.set()
 
 
+async def test_where_no_thread_can_be_started_the_next_call_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cannot(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    tokens = link.TokenThread(lambda: "token")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", cannot)
+        with pytest.raises(RuntimeError, match="new thread"):
+            await tokens.token()
+    assert await tokens.token() == "token"
+
+
 @pytest.mark.parametrize("error", [OSError("away"), TimeoutError("slow"), StopIteration(), SystemExit(1)])
 async def test_whatever_a_token_function_raises_is_one_failure(error: BaseException) -> None:
     def fails() -> str:

@@ -170,10 +170,10 @@ class TokenThread:
         if pid != os.getpid() or answer.done():  # A forked process does not have the thread that would answer.
             answer = Future()
             answer.set_running_or_notify_cancel()  # Not cancelled together with one of those that wait for it.
-            self._call = os.getpid(), answer
             # An executor's threads are waited for when the interpreter ends, however long the function takes.
             run = partial(contextvars.copy_context().run, self._answer, answer)
             threading.Thread(target=run, name="feedmux-token", daemon=True).start()
+            self._call = os.getpid(), answer
         waiting = asyncio.wrap_future(answer)
         try:
             await asyncio.wait([waiting], timeout=_TOKEN_S)

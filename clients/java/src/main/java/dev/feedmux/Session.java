@@ -24,8 +24,9 @@ import org.jspecify.annotations.Nullable;
  * <p>Credits, heartbeats and reconnecting are the session's work: after a lost connection the loop goes on behind the
  * last event it has seen. What was not acked comes again only if the process itself was lost.
  *
- * <p>Safe to use from several threads, with {@link #take} or {@link #poll}; each event goes to one of them. {@link #close} from another thread ends the loop
- * of one that waits. An interrupt ends only the waiting: {@link InterruptedCallException}, with the flag set again.
+ * <p>Safe to use from several threads, with {@link #take} or {@link #poll}; each event goes to one of them.
+ * {@link #close} from another thread ends the loop of one that waits. An interrupt ends only the waiting:
+ * {@link InterruptedCallException}, with the flag set again.
  */
 public final class Session implements Iterable<Event>, AutoCloseable {
     private static final Cleaner CLEANER = Cleaner.create();
