@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from struct import pack
 from typing import Any
@@ -390,8 +391,10 @@ def test_an_old_binary_does_not_take_what_follows_for_its_length() -> None:
     assert row["document"] == {"b": None}
 
 
-@pytest.mark.parametrize("key", [{"region": 1}, {}])
-def test_a_key_without_its_id_is_an_error(key: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "key", [{"region": 1}, {}, pytest.param(RawBSONDocument(pack("<i", 10) + b"\x06_id\0\0"), id="undefined")]
+)
+def test_a_key_without_its_id_is_an_error(key: Mapping[str, Any]) -> None:
     document = struct(_id=LongType())
     with pytest.raises(TypeMismatch, match=r"document_key\._id is missing"):
         rows(
