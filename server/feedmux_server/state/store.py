@@ -7,14 +7,16 @@ Neighbours: `rpc` calls it for `Subscriptions`, `batcher` for commits; `scripts`
 """
 
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.lease import LeaseRules
 from feedmux_server.state.commands import Argument
 from feedmux_server.state.connection import Client
+from feedmux_server.state.deadlines import Deadlines
 from feedmux_server.state.definition_sizes import DefinitionSizes
 from feedmux_server.state.failure import RETRY_AFTER_S, is_of_one_key, state_unavailable
 from feedmux_server.state.model import (
@@ -62,6 +64,7 @@ class SubscriptionStore:
         self.rules = LeaseRules(lease_s=lease_s, tombstone_s=tombstone_s)
         self._prefix = key_prefix
         self._scripts = ScriptRunner(redis, timeout_s=timeout_s, observer=observer)
+        self._deadlines = Deadlines(timeout_s)
         self.sizes = DefinitionSizes(self._scripts, key_prefix)
 
     def _key(self, tenant: str, name: str) -> str:
@@ -221,7 +224,8 @@ class SubscriptionStore:
         Raises SUBSCRIPTION_NOT_FOUND, and SUBSCRIPTION_BUSY (metadata `owner`) while another holds it.
         """
         nonce = secrets.token_hex(8)
-        answer = await self._run("open", tenant, name, instance_id, nonce, int(takeover), self.rules.lease_ms)
+        arguments = (instance_id, nonce, int(takeover), self.rules.lease_ms)
+        answer, _ = await self._in_time(self._unreplicated, "open", tenant, name, *arguments)
         if _status(answer) == "BUSY":
             raise FeedmuxError(
                 ErrorReason.SUBSCRIPTION_BUSY,
@@ -263,15 +267,36 @@ class SubscriptionStore:
 
     async def _control(self, script: str, tenant: str, name: str, *arguments: Argument) -> tuple[Answer, bool]:
         """The script's answer, and whether enough replicas have what it changed, now or in a try before."""
-        key = self._key(tenant, name)
-        call = ScriptCall(script, key, arguments)
-        mark = ("SET", f"{self._prefix}:mark:{{{tenant}/{name}}}", 1, "PX", 1)
         if self._control_replicas == 0:
-            return await self._scripts.run(call), True
-        answer, replicated = await self._scripts.run_replicated(call, mark, self._control_replicas)
+            return await self._in_time(self._unreplicated, script, tenant, name, *arguments)
+        mark = ("SET", f"{self._prefix}:mark:{{{tenant}/{name}}}", 1, "PX", 1)
+        send = partial(self._scripts.run_replicated, mark=mark, replicas=self._control_replicas)
+        answer, replicated = await self._in_time(send, script, tenant, name, *arguments)
         # Nothing to delete may mean that the try before has deleted it.
         rejected = _status(answer) == "ETAG_MISMATCH" or (_status(answer) == "NOT_FOUND" and script != "delete")
         return answer, replicated or rejected
+
+    async def _in_time(
+        self,
+        send: Callable[[ScriptCall], Awaitable[tuple[Answer, bool]]],
+        script: str,
+        tenant: str,
+        name: str,
+        *arguments: Argument,
+    ) -> tuple[Answer, bool]:
+        """What `send` returns for a script that Redis must not run when its caller has given up."""
+        for _ in range(2):
+            call = ScriptCall(script, self._key(tenant, name), (*arguments, self._deadlines.next_ms()))
+            answer, replicated = await send(call)
+            if _status(answer) != "LATE":
+                if len(answer) > 2:
+                    self._deadlines.saw(int(answer[1]))
+                return answer, replicated
+            self._deadlines.saw(int(answer[1]))
+        raise state_unavailable(TimeoutError())
+
+    async def _unreplicated(self, call: ScriptCall) -> tuple[Answer, bool]:
+        return await self._scripts.run(call), True
 
     async def _run(self, script: str, tenant: str, name: str, *arguments: Argument) -> Answer:
         return await self._scripts.run(ScriptCall(script, self._key(tenant, name), arguments))

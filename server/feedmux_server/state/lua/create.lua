@@ -1,4 +1,6 @@
--- ARGV: definition, etag, position, cluster_time, order
+-- ARGV: definition, etag, position, cluster_time, order, until_ms
+local too_late = late(ARGV[6])
+if too_late then return too_late end
 local stored = redis.call('HMGET', key, 'epoch', 'etag', 'deleted')
 local now = now_ms()
 if not absent(stored[1], stored[3]) then

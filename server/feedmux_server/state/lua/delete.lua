@@ -1,5 +1,7 @@
--- ARGV: expected_etag ('' for any), tombstone_ms
+-- ARGV: expected_etag ('' for any), tombstone_ms, until_ms
 -- The tombstone tells a live owner that this was a deletion, not a loss.
+local too_late = late(ARGV[3])
+if too_late then return too_late end
 local stored = redis.call('HMGET', key, 'epoch', 'deleted', 'etag')
 if absent(stored[1], stored[2]) then return {'NOT_FOUND'} end
 if ARGV[1] ~= '' and ARGV[1] ~= stored[3] then return {'ETAG_MISMATCH'} end

@@ -1,4 +1,6 @@
--- ARGV: instance_id, nonce, takeover ('1' or '0'), lease_ms
+-- ARGV: instance_id, nonce, takeover ('1' or '0'), lease_ms, until_ms
+local too_late = late(ARGV[5])
+if too_late then return too_late end
 local stored = redis.call('HMGET', key, 'epoch', 'deleted', 'nonce', 'owner', 'lease_until_ms')
 if absent(stored[1], stored[2]) then return {'NOT_FOUND'} end
 if damaged() then return {'DAMAGED'} end

@@ -12,6 +12,12 @@ local function int(number)
   return string.format('%.0f', number)
 end
 
+-- The answer to a caller that has given up by now: it said, by the clock of this Redis, until when it waits.
+local function late(until_ms)
+  local now = now_ms()
+  if now > tonumber(until_ms) then return {'LATE', int(now)} end
+end
+
 -- At least Redis TIME: a Redis that lost its last writes does not hand out an epoch twice.
 local function next_epoch(stored, now)
   return math.max((tonumber(stored) or 0) + 1, now)

@@ -1,4 +1,6 @@
--- ARGV: position, cluster_time, order
+-- ARGV: position, cluster_time, order, until_ms
+local too_late = late(ARGV[4])
+if too_late then return too_late end
 local stored = redis.call('HMGET', key, 'epoch', 'deleted')
 if absent(stored[1], stored[2]) then return {'NOT_FOUND'} end
 local now = now_ms()

@@ -1,4 +1,6 @@
--- ARGV: definition, etag, expected_etag ('' for any)
+-- ARGV: definition, etag, expected_etag ('' for any), until_ms
+local too_late = late(ARGV[4])
+if too_late then return too_late end
 local stored = redis.call('HMGET', key, 'epoch', 'deleted', 'etag')
 if absent(stored[1], stored[2]) then return {'NOT_FOUND'} end
 local now = now_ms()
