@@ -21,6 +21,7 @@ from feedmux_server.fanout.hub import Hub, HubLimits
 from feedmux_server.fanout.pump import PumpLimits
 from feedmux_server.fanout.ranges import RangeLimits, Ranges
 from feedmux_server.fanout.request_checks import RequestChecks
+from feedmux_server.fanout.side_process import SideProcess, SideProcesses
 from feedmux_server.fanout.wide_stream import WideStreamLimits
 from feedmux_server.rpc.receiving import RequestLimits
 from feedmux_server.rpc.service import Service
@@ -79,8 +80,12 @@ def assemble(
     observer: Observer,
     audit: AuditLog,
     stop: asyncio.Event,
+    *,
+    limits: HubLimits | None = None,
+    side_processes: SideProcesses = SideProcess,
 ) -> Assembly:
-    """Connects and starts nothing. `stop` is set when an operator asks for a drain."""
+    """Connects and starts nothing. `stop` is set when an operator asks for a drain. `limits` are by default those of
+    `config`, which has lower bounds for them."""
     store = SubscriptionStore(
         redis,
         lease_s=config.redis.lease_s,
@@ -89,9 +94,10 @@ def assemble(
     )
     batcher = CommitBatcher(store, interval_s=config.redis.commit_interval_s)
     accounts = Accounts(credentials.quotas_of, monotonic_s)
-    hub = Hub(sources, hub_limits(config.limits, config.wide), tasks, accounts, observer)
+    limits = limits or hub_limits(config.limits, config.wide)
+    hub = Hub(sources, limits, tasks, accounts, observer, side_processes)
     ranges = Ranges(hub, RangeLimits(config.limits.kept_bytes))
-    checks = RequestChecks()
+    checks = RequestChecks(side_processes)
     hub.memory.include("checks", lambda: checks.held_bytes)
     hub.memory.include("policies", compiled_bytes)
     service = Service(

@@ -87,7 +87,7 @@ def test_a_view_travels_between_the_processes() -> None:
     data = b"".join(bson.encode({"n": n, "s": "é" * n}) for n in range(300))
     view = json_view(data, canonical=True)
     numbers = [list(view.offsets), list(view.event_bytes)]
-    travelled = view_of(render_worker._answer(request_of(data, canonical=True)))
+    travelled = view_of(render_worker.answer(request_of(data, canonical=True)))
     assert travelled is not None
     assert (travelled.data, [list(travelled.offsets), list(travelled.event_bytes)]) == (view.data, numbers)
-    assert view_of(render_worker._answer(request_of(b"\x05\0\0\0\1", canonical=True))) is None
+    assert view_of(render_worker.answer(request_of(b"\x05\0\0\0\1", canonical=True))) is None

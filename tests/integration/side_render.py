@@ -21,7 +21,7 @@ def limit_s(size: int) -> float:
 def _answer(request: bytes) -> bytes:
     if FREEZE in request:
         os.kill(os.getpid(), signal.SIGSTOP)
-    return render_worker._answer(request)
+    return render_worker.answer(request)
 
 
 if __name__ == "__main__":

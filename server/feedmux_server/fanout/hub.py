@@ -30,6 +30,7 @@ from feedmux_server.core.usage import Ledger
 from feedmux_server.core.wide_plan import WideLimits, view_of
 from feedmux_server.fanout.pump import Pump, PumpLimits, Reader
 from feedmux_server.fanout.rendering import Renderer
+from feedmux_server.fanout.side_process import SideProcess, SideProcesses
 from feedmux_server.fanout.turns import Turns
 from feedmux_server.fanout.view_reader import ViewReader
 from feedmux_server.fanout.wide_stream import WideStreamLimits
@@ -174,6 +175,7 @@ class Hub:
         tasks: Tasks,
         accounts: Accounts | None = None,
         observer: Observer = NOBODY,
+        side_processes: SideProcesses = SideProcess,
     ) -> None:
         """Without `accounts` nobody has quotas."""
         self.observer = observer
@@ -205,8 +207,8 @@ class Hub:
         """The same by tenant."""
         self._keys: dict[StreamKey, KeyStreams] = {}
         self._ids = itertools.count(1)
-        self.renderer = Renderer(self.filled)
-        self.large_renderer = Renderer(self.filled)
+        self.renderer = Renderer(self.filled, side_processes)
+        self.large_renderer = Renderer(self.filled, side_processes)
         """Of single large events, which take up to a minute each: the chunks of others do not wait for them."""
         self.wide = WideStreams(sources, tasks, limits.wide, limits.wide_stream, limits.read, self.memory)
 

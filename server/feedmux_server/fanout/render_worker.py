@@ -70,7 +70,7 @@ def view_of(answer: bytes) -> View | None:
     return View(answer[end:], array("Q", answer[_COUNT.size : middle]), array("Q", answer[middle:end]))
 
 
-def _answer(request: bytes) -> bytes:
+def answer(request: bytes) -> bytes:
     try:
         view = json_view(request[1:], request[:1] == b"\x01")
     except (FeedmuxError, ValueError):
@@ -82,7 +82,7 @@ def _answer(request: bytes) -> bytes:
 def main() -> None:
     # Texts are made in bulk, and the event loop beside it has everybody's deliveries to make.
     os.nice(5)
-    serve_requests(_answer)
+    serve_requests(answer)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from feedmux_server.core.fair_queue import FairQueue
 from feedmux_server.core.replay_buffer import ReplayBuffer
 from feedmux_server.fanout import render_worker
 from feedmux_server.fanout.render_worker import request_of, view_of
-from feedmux_server.fanout.side_process import SideProcess, SideProcessFailed
+from feedmux_server.fanout.side_process import SideProcess, SideProcesses, SideProcessFailed
 from feedmux_server.telemetry.log import correlation_id
 
 log = logging.getLogger(__name__)
@@ -73,13 +73,13 @@ class Ticket:
 class Renderer:
     """Renders the chunks of a process. To be ended with `close`."""
 
-    def __init__(self, filled: Callable[[int], None]) -> None:
+    def __init__(self, filled: Callable[[int], None], side_processes: SideProcesses = SideProcess) -> None:
         """`filled` gets the bytes that a rendering adds to its chunk's ring."""
         self._filled = filled
         self._pending: dict[tuple[Chunk, str], _Rendering] = {}
         self._queue: FairQueue[Ticket] = FairQueue()
         self._working: asyncio.Task[None] | None = None
-        self._process = SideProcess(render_worker.__name__, render_timeout_s)
+        self._process = side_processes(render_worker.__name__, render_timeout_s)
         self._closed = False
 
     @property

@@ -17,7 +17,7 @@ from feedmux_server.core.extended_json import stages_as_json
 from feedmux_server.core.fair_queue import FairQueue
 from feedmux_server.core.feed_check import FeedParts, check_parts
 from feedmux_server.fanout import check_worker
-from feedmux_server.fanout.side_process import SideProcess, SideProcessFailed
+from feedmux_server.fanout.side_process import SideProcess, SideProcesses, SideProcessFailed
 
 INLINE_BYTES: Final = 512
 """Checked on the event loop, in half a millisecond at most."""
@@ -64,8 +64,8 @@ class _Job:
 class RequestChecks:
     """The checks of a server. To be ended with `close`."""
 
-    def __init__(self) -> None:
-        self._process = SideProcess(check_worker.__name__, ANSWER_TIMEOUT_S)
+    def __init__(self, side_processes: SideProcesses = SideProcess) -> None:
+        self._process = side_processes(check_worker.__name__, ANSWER_TIMEOUT_S)
         self._queue: FairQueue[_Job] = FairQueue()
         self._coming: dict[bytes, _Job] = {}
         self._waiting_bytes: Counter[str] = Counter()

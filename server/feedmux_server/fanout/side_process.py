@@ -192,6 +192,10 @@ class SideProcess:
             running.end()
 
 
+SideProcesses = Callable[[str, Callable[[int], float] | float], SideProcess]
+"""Makes one, with the arguments of `SideProcess`."""
+
+
 def _spawn(module: str, end: int) -> "subprocess.Popen[bytes]":
     # By subprocess, which uses vfork: asyncio's fork runs gRPC's fork handlers in a process full of its threads.
     return subprocess.Popen((sys.executable, "-m", module), stdin=end, stdout=end, process_group=0)

@@ -73,20 +73,17 @@ class Clock:
 class Source:
     """A connected MongoDB deployment."""
 
-    def __init__(self, config: SourceConfig, observer: Observer = NOBODY) -> None:
+    def __init__(
+        self,
+        config: SourceConfig,
+        observer: Observer = NOBODY,
+        client: AsyncMongoClient[Mapping[str, Any]] | None = None,
+    ) -> None:
+        """`client` is by default a new one for `config.uri`, which connects at the first command."""
         self.name = config.name
         self.observer = observer
         self._config = config
-        self._client: AsyncMongoClient[Mapping[str, Any]] = AsyncMongoClient(
-            config.uri,
-            appname="feedmux",
-            maxPoolSize=None,  # every open stream holds a connection while MongoDB waits for an event
-            serverSelectionTimeoutMS=config.server_selection_timeout_ms,
-            connectTimeoutMS=config.connect_timeout_ms,
-            # A server that said "shutting down" is looked at again after this long; 10 s would delay every stream.
-            heartbeatFrequencyMS=2_000,
-            connect=False,
-        )
+        self._client = _new_client(config) if client is None else client
         self._source_id = config.source_id
         self.connected = False
         """Whether it has once been found fit for change streams."""
@@ -341,6 +338,19 @@ class Source:
         if self.is_mongos:
             own_s += _SHARDS_DIFFER_S
         return Clock(operation_time, max(newest + 1, (own_s + 1 << 32) - 1))
+
+
+def _new_client(config: SourceConfig) -> AsyncMongoClient[Mapping[str, Any]]:
+    return AsyncMongoClient(
+        config.uri,
+        appname="feedmux",
+        maxPoolSize=None,  # every open stream holds a connection while MongoDB waits for an event
+        serverSelectionTimeoutMS=config.server_selection_timeout_ms,
+        connectTimeoutMS=config.connect_timeout_ms,
+        # A server that said "shutting down" is looked at again after this long; 10 s would delay every stream.
+        heartbeatFrequencyMS=2_000,
+        connect=False,
+    )
 
 
 def _as_int(time: Timestamp) -> int:
