@@ -12,6 +12,7 @@ UNIT = (
     "tests/model",
     "tests/proto",
     "tests/rpc",
+    "tests/sim",
     "tests/source",
     "tests/state",
     "tests/telemetry",

@@ -12,7 +12,8 @@ from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.core.shared_stream import SharedStream, StreamState
 from feedmux_server.core.subscriber import BSON, Delivery, JoinPoint, Subscriber
 from tests.model.simulator import number_of
-from tests.model.source import BEGIN, event, event_token
+from tests.model.source import BEGIN, event
+from tests.sim.tokens import event_token
 
 EVENT_BYTES = len(event(1, event_token(BEGIN + 1, key=1)).data)
 

@@ -18,7 +18,8 @@ from feedmux_server.core.chunk import (
 )
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.resume_token import ResumeToken
-from tests.model.source import BEGIN, Event, event, event_token, hex_of
+from tests.model.source import BEGIN, Event, event
+from tests.sim.tokens import event_token, hex_of
 
 START = ResumeToken.high_water_mark(BEGIN)
 

@@ -11,7 +11,8 @@ from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.core.shared_stream import StreamState
 from feedmux_server.core.subscriber import Ended, JoinPoint, SubscriberState
 from tests.core.fanout_support import Feed, behind, error, fill, mark, native, numbers, opened, stream_of, token
-from tests.model.source import BEGIN, event, event_token
+from tests.model.source import BEGIN, event
+from tests.sim.tokens import event_token
 
 
 def invalidate(n: int) -> JoinPoint:

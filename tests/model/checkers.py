@@ -346,10 +346,13 @@ def monotone_commit(history: History) -> Iterator[Violation]:
 def fenced(history: History) -> Iterator[Violation]:
     """At most one epoch can commit: the newest that was opened."""
     newest: dict[str, int] = {}
+    opened: set[tuple[str, int]] = set()
     for record in history.records:
         if isinstance(record, Opened) and record.epoch:
-            if record.epoch <= newest.get(record.subscription, 0):
+            # Clients may hear of their sessions in another order than that in which these were opened.
+            if (record.subscription, record.epoch) in opened:
                 yield Violation("Fenced", record.session, f"epoch {record.epoch} was handed out before")
+            opened.add((record.subscription, record.epoch))
             newest[record.subscription] = max(record.epoch, newest.get(record.subscription, 0))
         elif isinstance(record, Committed) and record.epoch and record.epoch < newest.get(record.subscription, 0):
             yield Violation("Fenced", record.subscription, f"a commit of epoch {record.epoch} was taken")

@@ -29,7 +29,8 @@ from tests.model.checkers import Violation, check
 from tests.model.checks import check_world, raw_bytes
 from tests.model.clients import FakeClient, FakeStore
 from tests.model.fake_pump import FakePump
-from tests.model.source import SECOND, FakeSource, event_token, hex_of
+from tests.model.source import SECOND, FakeSource
+from tests.sim.tokens import event_token, hex_of
 
 EVENT_BYTES_MIN: Final = 150
 EVENT_BYTES_MAX: Final = 1100

@@ -23,7 +23,8 @@ from tests.model.records import (
     save,
     to_line,
 )
-from tests.model.source import BEGIN, event_token, hex_of
+from tests.model.source import BEGIN
+from tests.sim.tokens import event_token, hex_of
 
 
 def place(n: int) -> str:

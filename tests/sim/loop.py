@@ -5,14 +5,18 @@ from the seed. Plain callbacks (`call_soon`, timers, callbacks of futures) stay 
 registered, as asyncio documents; so do the steps of one task. Between tasks nothing is promised, so the order is drawn.
 
 Every task and timer belongs to a process of the simulation (`process`, a context variable). A frozen process does not
-run; the others do. Sockets, threads and subprocesses raise `OutsideWorld`.
+run; the others do. One that was killed never runs again, not even its `finally`, as after SIGKILL. Sockets, threads and
+subprocesses raise `OutsideWorld`.
 """
 
 import asyncio
 import heapq
+import logging
+import warnings
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
 from math import inf
 from random import Random
@@ -95,6 +99,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self._numbers: list[int] = []
         """Keys of `_steps`, sorted."""
         self._frozen: dict[str, list[asyncio.Handle]] = {}
+        self._dead: dict[str, list[asyncio.Task[Any]]] = {}
+        """Killed processes, with the tasks that they had: a coroutine that is collected runs its `finally`."""
         self._pauses: dict[str, list[tuple[float, float]]] = {}
         """When each process was frozen; to the end of time while it still is."""
         self._created = 0
@@ -136,6 +142,37 @@ class SimLoop(asyncio.BaseEventLoop):
         pauses = ((max(since_s, first_s), min(end_s, last_s)) for first_s, last_s in self._pauses.get(name, ()))
         return end_s - since_s - sum(max(0.0, last_s - first_s) for first_s, last_s in pauses)
 
+    def kill(self, name: str) -> None:
+        """Ends a process as SIGKILL does. Its name is not to be used again."""
+        self._frozen.pop(name, None)
+        self._dead[name] = self.tasks_of(name)
+        self._plain = deque(handle for handle in self._plain if not self._is_dead(handle))
+        for number in list(self._steps):
+            left = deque(handle for handle in self._steps[number] if not self._is_dead(handle))
+            if left:
+                self._steps[number] = left
+            else:
+                del self._steps[number]
+                self._numbers.remove(number)
+
+    def bury(self) -> None:
+        """After the run: lets go of what killed processes had. What their coroutines do then is nobody's business."""
+        disabled = logging.root.manager.disable
+        logging.disable()
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                for tasks in self._dead.values():
+                    for task in tasks:
+                        task._log_destroy_pending = False  # type: ignore[attr-defined]
+                        with suppress(Exception):
+                            task.get_coro().close()
+                self._dead.clear()
+        finally:
+            logging.disable(disabled)
+
+    def _is_dead(self, handle: Any) -> bool:
+        return handle._context.get(process, "") in self._dead
+
     # What BaseEventLoop calls.
 
     def call_soon(  # type: ignore[override]
@@ -167,6 +204,8 @@ class SimLoop(asyncio.BaseEventLoop):
         if self._frozen and (parked := self._frozen.get(handle._context.get(process, ""))) is not None:
             parked.append(handle)
             return
+        if self._dead and self._is_dead(handle):
+            return
         owner = getattr(handle._callback, "__self__", None)
         number = owner.number if owner.__class__ is _Task else 0
         if not number:
@@ -180,23 +219,28 @@ class SimLoop(asyncio.BaseEventLoop):
             waiting.append(handle)
 
     def _make_task(self, loop: Any, coroutine: Coroutine[Any, Any, T], **options: Any) -> "asyncio.Task[T]":
+        context: Context | None = options.get("context")
+        if context is not None and process not in context:
+            context.run(process.set, process.get())  # the server gives tasks empty contexts that outlive their cause
         task = _Task(coroutine, loop=loop, **options)
         self._created += 1
         task.number = self._created
-        context: Context | None = options.get("context")
         task.process = process.get() if context is None else context.get(process, "")
         return task
 
     def tasks_of(self, name: str) -> "list[asyncio.Task[Any]]":
-        """The tasks of a process, in the order in which they were created."""
+        """The tasks of a process that was not killed, in the order in which they were created."""
+        if name in self._dead:
+            return []
         found = [task for task in asyncio.all_tasks(self) if isinstance(task, _Task) and task.process == name]
         found.sort(key=lambda task: task.number)
         return list(found)
 
     def _run_once(self) -> None:
         """Runs until `stop`: one call for all steps, because the caller's loop costs as much as a short step."""
-        timers, plain, numbers, steps, draw = self._timers, self._plain, self._numbers, self._steps, self._rng.random
+        timers, numbers, steps, draw = self._timers, self._numbers, self._steps, self._rng.random
         while not self._stopping:  # type: ignore[attr-defined]
+            plain = self._plain
             if not plain and not numbers:
                 self._jump()
             while timers and timers[0][0] <= self._now_s:

@@ -1,0 +1,154 @@
+"""`./run sim`: runs seeds of the simulation, or one of them again."""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import suppress
+from dataclasses import dataclass
+
+from tests.sim.world import SIZES, Outcome, simulate
+
+_BLOCK = 20
+"""Seeds that a process takes at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What is told of an outcome."""
+
+    seed: int
+    size: str
+    digest: str
+    steps: int
+    virtual_s: float
+    problems: tuple[str, ...]
+
+    @classmethod
+    def of(cls, outcome: Outcome) -> "Summary":
+        return cls(
+            outcome.seed, outcome.size, outcome.digest, outcome.steps, outcome.virtual_s, tuple(outcome.problems)
+        )
+
+
+def repeat_command(seed: int, size: str) -> str:
+    """What runs this seed again, with everything that happens."""
+    return f"./run sim {seed} --size {size} --trace"
+
+
+def run_block(first: int, count: int, size: str) -> list[Summary]:
+    """So many seeds, one after the other."""
+    return [Summary.of(simulate(seed, SIZES[size])) for seed in range(first, first + count)]
+
+
+def told(summary: Summary) -> str:
+    """A failure, with the command that repeats it."""
+    lines = [f"seed {summary.seed} ({summary.size}) failed:", *(f"  {problem}" for problem in summary.problems[:10])]
+    if len(summary.problems) > 10:
+        lines.append(f"  and {len(summary.problems) - 10} more")
+    return "\n".join([*lines, f"  run it again: {repeat_command(summary.seed, summary.size)}"])
+
+
+def digests_elsewhere(first: int, count: int, size: str) -> list[str]:
+    """The digests of these seeds from another process, whose strings hash differently."""
+    command = [sys.executable, "-m", "tests.sim", "--digests", "--start", str(first), "--seeds", str(count)]
+    other = {**os.environ, "PYTHONHASHSEED": "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"}
+    done = subprocess.run([*command, "--size", size], env=other, check=True, capture_output=True, text=True)
+    return done.stdout.split()
+
+
+def _blocks(first: int, count: int) -> Iterator[tuple[int, int]]:
+    for begin in range(first, first + count, _BLOCK):
+        yield begin, min(_BLOCK, first + count - begin)
+
+
+def _run_many(first: int, count: int, size: str, jobs: int) -> int:
+    """Returns how many failed."""
+    began_s = told_s = time.monotonic()
+    ran = failed = steps = 0
+    virtual_s = 0.0
+    with ProcessPoolExecutor(jobs) as pool:
+        running = [pool.submit(run_block, begin, each, size) for begin, each in _blocks(first, count)]
+        try:
+            for done in as_completed(running):
+                for summary in done.result():
+                    ran, steps, virtual_s = ran + 1, steps + summary.steps, virtual_s + summary.virtual_s
+                    if summary.problems:
+                        failed += 1
+                        print(told(summary), flush=True)
+                now_s = time.monotonic()
+                if now_s - told_s > 5:
+                    told_s = now_s
+                    print(f"{ran} of {count} seeds, {failed} failed", file=sys.stderr)
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            print("interrupted", file=sys.stderr)
+    took_s = time.monotonic() - began_s
+    print(
+        f"{ran} {size} seeds from {first} in {took_s:.1f} s ({ran / took_s / jobs:.1f} a second and process),"
+        f" {steps} callbacks, {virtual_s / 3600:.1f} virtual hours: {failed} failed"
+    )
+    return failed
+
+
+def _run_twice(first: int, count: int, size: str) -> int:
+    """Returns how many seeds differ between two processes."""
+    here = [summary.digest for summary in run_block(first, count, size)]
+    differing = [
+        seed
+        for seed, mine, theirs in zip(
+            range(first, first + count), here, digests_elsewhere(first, count, size), strict=True
+        )
+        if mine != theirs
+    ]
+    for seed in differing:
+        print(f"seed {seed} ({size}) differs between two processes")
+    print(f"{count} {size} seeds from {first}, each in two processes: {len(differing)} differ")
+    return len(differing)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="./run sim",
+        description="The server and the Python client under a seeded loop in virtual time, against models of MongoDB,"
+        " Redis and the network. See docs/testing.md.",
+    )
+    parser.add_argument("seed", nargs="?", type=int, help="run this seed alone")
+    parser.add_argument("--seeds", type=int, default=1000, help="how many to run (default: 1000)")
+    parser.add_argument("--start", type=int, default=0, help="the first of them (default: 0)")
+    parser.add_argument("--size", choices=sorted(SIZES), default="small", help="how much happens in a run")
+    parser.add_argument("--trace", action="store_true", help="with a seed: print everything that happens")
+    parser.add_argument("--twice", action="store_true", help="compare the runs of two processes")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one for each core)")
+    parser.add_argument("--digests", action="store_true", help=argparse.SUPPRESS)
+    return parser
+
+
+def main() -> int:
+    options = _parser().parse_args()
+    if options.digests:
+        for summary in run_block(options.start, options.seeds, options.size):
+            print(summary.digest)
+        return 0
+    if options.seed is None:
+        if options.twice:
+            return int(_run_twice(options.start, options.seeds, options.size) > 0)
+        return int(_run_many(options.start, options.seeds, options.size, options.jobs) > 0)
+    if options.twice:
+        return int(_run_twice(options.seed, 1, options.size) > 0)
+    outcome = simulate(options.seed, SIZES[options.size], print if options.trace else None)
+    summary = Summary.of(outcome)
+    faults = ", ".join(outcome.faults) or "none"
+    print(f"seed {options.seed} ({options.size}): {outcome.virtual_s:.1f} virtual s, {outcome.steps} callbacks")
+    print(f"faults: {faults}; digest {outcome.digest}")
+    if outcome.problems:
+        print(told(summary))
+    return int(bool(outcome.problems))
+
+
+if __name__ == "__main__":
+    with suppress(BrokenPipeError):
+        sys.exit(main())

@@ -1,0 +1,456 @@
+"""A MongoDB replica set in memory: an oplog with real resume tokens, and change streams that read it.
+
+`SimSource` is the server's own `Source`; only what pymongo would do is done here. Errors are pymongo's own, with the
+codes and labels that mongod 6.0 gives, so that the reader and its resume policy are the real ones.
+"""
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from random import Random
+from typing import Any, Final
+
+import bson
+from bson.timestamp import Timestamp
+from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError, ServerSelectionTimeoutError
+
+from feedmux_server.core.feed import FeedSpec
+from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.source.mongo import Source, SourceConfig
+from feedmux_server.source.raw_cursor import Interrupted, RawBatch
+from feedmux_server.source.read_watch import Address, Operation
+from feedmux_server.telemetry.observer import Observer
+from tests.sim.loop import SimLoop, process
+from tests.sim.tokens import event_token
+
+SOURCE_ID: Final = "sim"
+NOOP_S: Final = 10
+"""An idle replica set writes an entry of no meaning so often."""
+SELECTION_S: Final = 5.0
+"""The driver looks for a server for so long."""
+_RESUMABLE = "ResumableChangeStreamError"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A change, as one event."""
+
+    number: int
+    """Of all changes, from 0."""
+    database: str
+    collection: str
+    token: ResumeToken
+    event: dict[str, Any]
+    data: bytes
+    invalidates: bool = False
+    """The invalidate event that follows a drop, for change streams of that collection alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """An error that ends every read, by its name."""
+
+    name: str
+    make: Callable[[], PyMongoError]
+
+
+def _operation_failure(code: int, name: str, message: str, *labels: str) -> OperationFailure:
+    details = {"ok": 0.0, "errmsg": message, "code": code, "codeName": name, "errorLabels": list(labels)}
+    return OperationFailure(message, code, details)
+
+
+FAILINGS: Final = (
+    Failing("network", lambda: AutoReconnect("connection closed")),
+    Failing("election", lambda: _operation_failure(10107, "NotWritablePrimary", "not primary", _RESUMABLE)),
+    Failing("cursor-not-found", lambda: _operation_failure(43, "CursorNotFound", "cursor id not found")),
+    Failing("cursor-killed", lambda: _operation_failure(237, "CursorKilled", "cursor was killed")),
+    Failing("interrupted", lambda: _operation_failure(11601, "Interrupted", "operation was interrupted")),
+)
+
+
+class SimMongo:
+    """The replica set."""
+
+    def __init__(self, loop: SimLoop, rng: Random) -> None:
+        self.loop = loop
+        self._rng = rng
+        self.entries: list[Entry] = []
+        self._keys: list[Any] = []
+        self._last = (int(loop.wall_s()) << 32) + 1
+        self._oldest = self._last
+        self._cursors = 0
+        self.open: dict[SimCursor, None] = {}
+        self.away = False
+        """No server can be reached."""
+        self._waiting: list[asyncio.Future[None]] = []
+        self.reads = 0
+        """getMores."""
+
+    # Writing.
+
+    def insert(self, database: str, collection: str, padding: int, **fields: Any) -> list[Entry]:
+        """One document."""
+        return [self._insert(self._tick(), 0, database, collection, padding, fields)]
+
+    def transaction(self, database: str, collection: str, count: int, padding: int, **fields: Any) -> list[Entry]:
+        """So many documents, of one cluster time."""
+        time = self._tick()
+        return [self._insert(time, i, database, collection, padding, fields) for i in range(count)]
+
+    def drop(self, database: str, collection: str) -> list[Entry]:
+        """The collection; its change streams are invalidated."""
+        time = self._tick()
+        event = {"operationType": "drop", "ns": {"db": database, "coll": collection}}
+        return [
+            self._append(database, collection, event_token(time, key=len(self.entries)), time, event),
+            self._append(
+                database,
+                collection,
+                event_token(time, invalidate=True),
+                time,
+                {"operationType": "invalidate"},
+                ends=True,
+            ),
+        ]
+
+    def forget(self, before: int) -> None:
+        """The oplog reaches back to this cluster time at most."""
+        self._oldest = max(self._oldest, min(before, self._last))
+
+    def _tick(self) -> int:
+        self._last = max(self.latest + 1, (int(self.loop.wall_s()) << 32) + 1)
+        return self._last
+
+    def _insert(
+        self,
+        time: int,
+        index: int,
+        database: str,
+        collection: str,
+        padding: int,
+        fields: dict[str, Any],
+    ) -> Entry:
+        number = len(self.entries)
+        event = {
+            "operationType": "insert",
+            "fullDocument": {"_id": number, "n": number, "pad": b"x" * padding, **fields},
+            "ns": {"db": database, "coll": collection},
+            "documentKey": {"_id": number},
+        }
+        return self._append(database, collection, event_token(time, index, key=number), time, event)
+
+    def _append(
+        self,
+        database: str,
+        collection: str,
+        token: ResumeToken,
+        time: int,
+        event: dict[str, Any],
+        *,
+        ends: bool = False,
+    ) -> Entry:
+        number = len(self.entries)
+        head = {"_id": bson.decode(token.raw), "operationType": event.pop("operationType")}
+        times = {"clusterTime": Timestamp(time >> 32, time & 0xFFFF_FFFF), "wallTime": self.now(), "n": number}
+        document = {**head, **times, **event}
+        entry = Entry(number, database, collection, token, document, bson.encode(document), ends)
+        self.entries.append(entry)
+        self._keys.append(token.key)
+        self._wake()
+        return entry
+
+    # Reading.
+
+    @property
+    def latest(self) -> int:
+        """The newest cluster time; entries of no meaning count."""
+        return max(self._last, (int(self.loop.wall_s()) // NOOP_S * NOOP_S << 32) + 1)
+
+    @property
+    def oldest(self) -> int:
+        return self._oldest
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self.loop.wall_s(), UTC).replace(tzinfo=None)
+
+    def rank_after(self, token: ResumeToken) -> int:
+        """The number of the first entry after the place."""
+        return bisect_right(self._keys, token.key)
+
+    def has(self, token: ResumeToken) -> bool:
+        rank = self.rank_after(token) - 1
+        return rank >= 0 and self.entries[rank].token.raw == token.raw
+
+    async def way(self) -> None:
+        """To a server of the set, or back."""
+        await asyncio.sleep(self._rng.uniform(0.0002, 0.003))
+
+    async def check_reachable(self) -> None:
+        """Raises ServerSelectionTimeoutError."""
+        until_s = self.loop.time() + SELECTION_S
+        while self.away:
+            if self.loop.time() >= until_s:
+                raise ServerSelectionTimeoutError("no servers found yet")
+            await asyncio.sleep(0.5)
+
+    async def grown(self, until_s: float) -> None:
+        """Waits for an entry, until then at most."""
+        waiting = self.loop.create_future()
+        self._waiting.append(waiting)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(until_s - self.loop.time()):
+                await waiting
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            if not each.done():
+                each.set_result(None)
+
+    # Faults.
+
+    def fail_reads(self, failing: Failing) -> None:
+        """Every open cursor is gone, and its read fails."""
+        for cursor in list(self.open):
+            cursor.failing = failing
+        self._wake()
+
+    def killed(self, name: str) -> None:
+        """A client process is gone, and its cursors with its connections."""
+        for cursor in [cursor for cursor in self.open if cursor.process == name]:
+            del self.open[cursor]
+
+    def next_cursor(self) -> int:
+        self._cursors += 1
+        return self._cursors
+
+
+class SimCursor:
+    """Stands for `RawChangeStreamCursor`."""
+
+    address = None
+
+    def __init__(
+        self, mongo: SimMongo, spec: FeedSpec, stages: list[dict[str, Any]], events: int, await_ms: int
+    ) -> None:
+        """Raises OperationFailure as mongod does for an aggregate."""
+        self._mongo = mongo
+        self._scope = spec.scope
+        self._match = matcher(stages[1:])
+        self._events = events
+        self._await_s = await_ms / 1000
+        self.failing: Failing | None = None
+        self._interrupted = False
+        options = stages[0]["$changeStream"]
+        self._must_exist: ResumeToken | None = None
+        """MongoDB looks for it when it has an event after it."""
+        at = options.get("startAtOperationTime")
+        if at is not None:
+            self._place = ResumeToken.high_water_mark(at.time << 32 | at.inc)
+        elif given := options.get("resumeAfter") or options.get("startAfter"):
+            self._place = ResumeToken.decode(bson.encode(given))
+            if self._place.from_invalidate and "resumeAfter" in options:
+                raise _operation_failure(
+                    260,
+                    "InvalidResumeToken",
+                    "Attempting to resume a change stream using 'resumeAfter' is not allowed"
+                    " from an invalidate notification",
+                )
+            if not self._place.is_high_water_mark:
+                self._must_exist = self._place
+        else:
+            self._place = ResumeToken.high_water_mark(mongo.latest + 1)
+        if self._place.cluster_time < mongo.oldest:
+            raise _operation_failure(
+                286,
+                "ChangeStreamHistoryLost",
+                "Resume of change stream was not possible, as the resume point may no longer be in the oplog.",
+            )
+        self._rank = mongo.rank_after(self._place)
+        self.id = mongo.next_cursor()
+        self.process = process.get()
+        mongo.open[self] = None
+
+    def ask_for(self, events: int) -> None:
+        self._events = events
+
+    def await_up_to(self, max_await_ms: int) -> None:
+        self._await_s = max_await_ms / 1000
+
+    async def next_batch(self) -> RawBatch:
+        mongo = self._mongo
+        mongo.reads += 1
+        await mongo.way()
+        until_s = mongo.loop.time() + self._await_s
+        while True:
+            self._check()
+            found, exhausted = self._scan()
+            if found or exhausted or mongo.loop.time() >= until_s:
+                break
+            await mongo.grown(until_s)
+        # Of the same moment as the scan: the process that asks may have been frozen while it waited.
+        post_batch = self._post_batch(found)
+        await mongo.way()
+        if exhausted:
+            self._gone()
+        return RawBatch(b"".join(each.data for each in found), post_batch.raw, exhausted)
+
+    async def interrupt(self) -> None:
+        self._interrupted = True
+        self._mongo._wake()
+
+    async def close(self) -> None:
+        self._gone()
+
+    def _gone(self) -> None:
+        self._mongo.open.pop(self, None)
+
+    def _check(self) -> None:
+        if self._interrupted:
+            self._gone()
+            raise Interrupted
+        if self.failing is not None or self._mongo.away:
+            self._gone()
+            raise self.failing.make() if self.failing is not None else AutoReconnect("connection closed")
+
+    def _scan(self) -> tuple[list[Entry], bool]:
+        """Events of the next batch, and whether the last of them invalidates the stream. Raises OperationFailure."""
+        entries, scope = self._mongo.entries, self._scope
+        if self._place.cluster_time < self._mongo.oldest:
+            self._gone()
+            raise _operation_failure(
+                136, "CappedPositionLost", "CollectionScan died due to position in capped collection"
+            )
+        found: list[Entry] = []
+        while self._rank < len(entries) and len(found) < self._events:
+            entry = entries[self._rank]
+            self._rank += 1
+            if scope.database not in ("", entry.database) or scope.collection not in ("", entry.collection):
+                continue
+            if entry.invalidates and not scope.collection:
+                continue
+            if self._must_exist is not None:
+                if not self._mongo.has(self._must_exist):
+                    self._gone()
+                    raise _operation_failure(
+                        280, "ChangeStreamFatalError", "cannot resume stream; the resume token was not found."
+                    )
+                self._must_exist = None
+            if entry.invalidates or self._match(entry.event):
+                found.append(entry)
+            if entry.invalidates:
+                return found, True
+        return found, False
+
+    def _post_batch(self, found: list[Entry]) -> ResumeToken:
+        if found and (len(found) == self._events or found[-1].invalidates):
+            self._place = found[-1].token
+        else:
+            mark = ResumeToken.high_water_mark(self._mongo.latest)
+            if found and found[-1].token.is_after(self._place):
+                self._place = found[-1].token
+            if mark.is_after(self._place):
+                self._place = mark
+        return self._place
+
+
+class _Admin:
+    def __init__(self, mongo: SimMongo) -> None:
+        self._mongo = mongo
+
+    async def command(self, name: str) -> dict[str, Any]:
+        mongo = self._mongo
+        await mongo.check_reachable()
+        await mongo.way()
+        latest = Timestamp(mongo.latest >> 32, mongo.latest & 0xFFFF_FFFF)
+        replies: dict[str, dict[str, Any]] = {
+            "hello": {"setName": "rs0", "hosts": ["a:1", "b:1", "c:1"], "localTime": mongo.now()},
+            "buildInfo": {"version": "6.0.5", "versionArray": [6, 0, 5, 0]},
+            "ping": {},
+        }
+        await mongo.way()
+        return {"ok": 1.0, "operationTime": latest, "$clusterTime": {"clusterTime": latest}, **replies[name]}
+
+
+class _Oplog:
+    def __init__(self, mongo: SimMongo) -> None:
+        self._mongo = mongo
+
+    async def find_one(self, *_: Any, **__: Any) -> dict[str, Any]:
+        await self._mongo.check_reachable()
+        await self._mongo.way()
+        return {"ts": Timestamp(self._mongo.oldest >> 32, self._mongo.oldest & 0xFFFF_FFFF)}
+
+    async def aggregate(self, _: Any) -> Any:
+        raise _operation_failure(13, "Unauthorized", "not authorized on local to execute command")
+
+
+class _Client:
+    """Of pymongo's client, what `Source` uses for commands."""
+
+    def __init__(self, mongo: SimMongo) -> None:
+        self.admin = _Admin(mongo)
+        self.local = {"oplog.rs": _Oplog(mongo)}
+
+    async def close(self) -> None:
+        """Cursors are closed by their readers."""
+
+
+class SimSource(Source):
+    """The server's source, on the model."""
+
+    def __init__(self, mongo: SimMongo, observer: Observer) -> None:
+        config = SourceConfig("main", "", source_id=SOURCE_ID, server_selection_timeout_ms=int(SELECTION_S * 1000))
+        super().__init__(config, observer, _Client(mongo))  # type: ignore[arg-type]
+        self._mongo = mongo
+
+    async def open_cursor(  # type: ignore[override]
+        self,
+        spec: FeedSpec,
+        stages: list[Any],
+        batch_events: int,
+        max_await_ms: int,
+        opening: Callable[[bytes], None] | None = None,
+    ) -> SimCursor:
+        mongo = self._mongo
+        if opening is not None:
+            opening(bytes(16))
+        await mongo.check_reachable()
+        await mongo.way()
+        pipeline = bson.decode(bson.encode({"pipeline": stages}))["pipeline"]
+        cursor = SimCursor(mongo, spec, pipeline, batch_events, max_await_ms)
+        try:
+            await mongo.way()
+            if mongo.away:
+                raise AutoReconnect("connection closed")
+        except BaseException:
+            await cursor.close()
+            raise
+        return cursor
+
+    async def operations(self, address: Address | None, sessions: list[bytes]) -> list[Operation]:
+        return []
+
+
+def matcher(stages: list[dict[str, Any]]) -> Callable[[dict[str, Any]], bool]:
+    """For pipelines of `$match` stages that compare fields with values."""
+    wanted: list[tuple[list[str], Any]] = []
+    for stage in stages:
+        for path, value in stage["$match"].items():
+            assert not path.startswith("$")
+            assert not isinstance(value, dict)
+            wanted.append((path.split("."), value))
+
+    def matches(event: dict[str, Any]) -> bool:
+        for path, value in wanted:
+            found: Any = event
+            for name in path:
+                found = found.get(name) if isinstance(found, dict) else None
+            if found != value:
+                return False
+        return True
+
+    return matches

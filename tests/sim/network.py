@@ -1,0 +1,579 @@
+"""The network between clients and servers, and gRPC as the two sides see it.
+
+A client's channel has one connection, to one of the servers that listen under the name it dials. Messages arrive in
+order, after a latency. A connection can be cut (both sides learn of it), or its way can fall silent: what is sent then
+arrives when the way is open again, unless a side has given the connection up by then, as gRPC's keepalive does.
+
+Calls behave as grpc.aio's: messages come before the status, `write` waits for the window, a handler is cancelled when
+its client is gone.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextvars import Context, copy_context
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+from grpc._cython import cygrpc  # type: ignore[attr-defined]
+
+from tests.sim.loop import SimLoop
+
+CLIENT_KEEPALIVE_S: Final = 30.0
+"""A client gives up a silent connection: a ping after 20 s, 10 s for its answer."""
+SERVER_KEEPALIVE_S: Final = 40.0
+CONNECT_S: Final = 20.0
+WINDOW_BYTES: Final = 64 * 1024
+"""What a stream may have sent that the other side has not read."""
+
+Metadata = Sequence[tuple[str, str | bytes]]
+Status = tuple[grpc.StatusCode, str, Metadata]
+
+_OK: Final[Status] = (grpc.StatusCode.OK, "", ())
+
+
+@dataclass(frozen=True, slots=True)
+class _Details:
+    """What a generic handler looks a method up by."""
+
+    method: str
+    invocation_metadata: Metadata = ()
+
+
+class Node:
+    """A process on the network."""
+
+    def __init__(self, name: str, context: Context) -> None:
+        self.name = name
+        self.context = context
+        """In which what arrives there is handled."""
+        self.connections: dict[Connection, None] = {}
+        self.calls: dict[Call, None] = {}
+        """Those that it makes."""
+        self.silent: set[str] = set()
+        """Names of the nodes whose way to this one is silent."""
+        self.frozen = False
+        self.up = True
+
+
+class Server(Node):
+    """One that listens."""
+
+    def __init__(self, name: str, context: Context, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
+        super().__init__(name, context)
+        self.handlers = tuple(handlers)
+        self.draining = False
+        self.failures: list[BaseException] = []
+        """Exceptions that a handler let out."""
+
+    def end_calls(self) -> None:
+        """The end of a drain: handlers that still run are cancelled."""
+        for connection in list(self.connections):
+            for call in list(connection.calls):
+                call.lost(self)
+
+    def method(self, path: str) -> Any:
+        for handler in self.handlers:
+            found = handler.service(_Details(path))  # type: ignore[arg-type]
+            if found is not None:
+                return found
+        raise LookupError(path)
+
+
+class Watcher:
+    """Sees every message of a call at its client's end."""
+
+    def sent(self, message: bytes) -> None: ...
+
+    def received(self, message: bytes) -> None: ...
+
+    def ended(self, status: Status) -> None: ...
+
+
+class Network:
+    """All of it."""
+
+    def __init__(self, loop: SimLoop, rng: Random) -> None:
+        self.loop = loop
+        self.rng = rng
+        self.servers: dict[str, Server] = {}
+        """Those that listen, by name."""
+        self.clients: dict[str, Node] = {}
+        self.watch: Callable[[str, str], Watcher] = lambda client, method: Watcher()
+        """Gives each call its watcher."""
+
+    def listen(self, server: Server) -> None:
+        self.servers[server.name] = server
+
+    def client(self, name: str, context: Context) -> Node:
+        node = self.clients[name] = Node(name, context)
+        return node
+
+    # Faults.
+
+    def killed(self, node: Node) -> None:
+        """The process is gone: the other sides get a reset."""
+        node.up = False
+        self.servers.pop(node.name, None)
+        for call in list(node.calls):
+            call.end((grpc.StatusCode.CANCELLED, "the client was killed", ()))
+        for connection in list(node.connections):
+            connection.cut(by=node)
+
+    def cut(self, node: Node) -> None:
+        """All its connections break."""
+        for connection in list(node.connections):
+            connection.cut()
+
+    def silence(self, one: Node, other: Node) -> None:
+        one.silent.add(other.name)
+        other.silent.add(one.name)
+        for connection in list(one.connections):
+            if connection.between(one, other):
+                connection.fell_silent()
+
+    def heal(self, one: Node, other: Node) -> None:
+        one.silent.discard(other.name)
+        other.silent.discard(one.name)
+        for connection in list(one.connections):
+            if connection.between(one, other):
+                connection.healed()
+
+    def froze(self, node: Node) -> None:
+        """The process is stopped: its peers hear nothing of it."""
+        node.frozen = True
+        for connection in list(node.connections):
+            connection.fell_silent()
+
+    def thawed(self, node: Node) -> None:
+        node.frozen = False
+        for connection in list(node.connections):
+            connection.healed()
+
+    def goaway(self, server: Server) -> None:
+        """It takes no new calls; clients make them on other connections."""
+        server.draining = True
+        self.servers.pop(server.name, None)
+        for connection in list(server.connections):
+            connection.going_away = True
+
+    def pick(self) -> Server | None:
+        """What the service's name leads to."""
+        servers = [self.servers[name] for name in sorted(self.servers)]
+        return self.rng.choice(servers) if servers else None
+
+
+class Connection:
+    """Between a client and a server."""
+
+    def __init__(self, network: Network, client: Node, server: Server) -> None:
+        self.network = network
+        self.client = client
+        self.server = server
+        self.calls: dict[Call, None] = {}
+        self.going_away = False
+        self._up = {client: True, server: True}
+        """Whether each side takes it for alive."""
+        self._latency_s = network.rng.uniform(0.0001, 0.004)
+        self._arrives_s = {client: 0.0, server: 0.0}
+        """When the last message to each side arrives."""
+        self._held: list[tuple[Node, Callable[..., None], tuple[Any, ...]]] = []
+        """Sent into silence."""
+        self._keepalives: list[asyncio.TimerHandle] = []
+        client.connections[self] = None
+        server.connections[self] = None
+        if self.silent:
+            self.fell_silent()
+
+    @property
+    def usable(self) -> bool:
+        """For new calls of the client."""
+        return self._up[self.client] and not self.going_away
+
+    @property
+    def silent(self) -> bool:
+        client, server = self.client, self.server
+        return client.frozen or server.frozen or server.name in client.silent
+
+    def between(self, one: Node, other: Node) -> bool:
+        return {one, other} == {self.client, self.server}
+
+    def send(self, to: Node, arrive: Callable[..., None], *what: Any) -> None:
+        """Has `arrive` called on the side of `to`."""
+        if self.silent:
+            self._held.append((to, arrive, what))
+            return
+        loop = self.network.loop
+        at_s = max(loop.time() + self._latency_s, self._arrives_s[to])
+        self._arrives_s[to] = at_s
+        loop.call_at(at_s, self._arrive, to, arrive, what, context=to.context)
+
+    def _arrive(self, to: Node, arrive: Callable[..., None], what: tuple[Any, ...]) -> None:
+        if self.silent:
+            self._held.append((to, arrive, what))
+        elif self._up[to]:
+            arrive(*what)
+
+    def fell_silent(self) -> None:
+        if self._keepalives:
+            return
+        loop = self.network.loop
+        # A frozen process looks at its timers when it runs again, and finds them due.
+        self._keepalives = [
+            loop.call_later(CLIENT_KEEPALIVE_S, self._give_up, self.client, context=self.client.context),
+            loop.call_later(SERVER_KEEPALIVE_S, self._give_up, self.server, context=self.server.context),
+        ]
+
+    def healed(self) -> None:
+        if self.silent:
+            return
+        for timer in self._keepalives:
+            timer.cancel()
+        self._keepalives = []
+        for side, other in ((self.client, self.server), (self.server, self.client)):
+            if not self._up[other] and self._up[side]:
+                self._break_soon(side)  # what it sends is answered by a reset
+        held, self._held = self._held, []
+        for to, arrive, what in held:
+            self.send(to, arrive, *what)
+
+    def cut(self, by: Node | None = None) -> None:
+        """Both sides learn of it; `by` is a process that is gone."""
+        for side in (self.client, self.server):
+            if side is not by:
+                self._break_soon(side)
+            else:
+                self._up[side] = False
+
+    def _break_soon(self, side: Node) -> None:
+        self.send(side, self._give_up, side)
+
+    def _give_up(self, side: Node) -> None:
+        if not self._up[side]:
+            return
+        self._up[side] = False
+        side.connections.pop(self, None)
+        other = self.server if side is self.client else self.client
+        if self._up[other] and not self.silent:
+            self._break_soon(other)
+        for call in list(self.calls):
+            call.lost(side)
+
+
+class SimChannel:
+    """Stands for a client's `grpc.aio.Channel`."""
+
+    def __init__(self, network: Network, node: Node) -> None:
+        self._network = network
+        self._node = node
+        self._connection: Connection | None = None
+        self._waiting: list[Call] = []
+        """Calls that wait for a connection."""
+        self._calls: dict[Call, None] = {}
+
+    def stream_stream(self, method: str) -> Callable[..., "Call"]:
+        def make(*, metadata: Metadata = ()) -> Call:
+            return self._begin(method, metadata)
+
+        return make
+
+    def unary_unary(
+        self, method: str, request_serializer: Callable[[Any], bytes], response_deserializer: Callable[[bytes], Any]
+    ) -> Callable[..., Awaitable[Any]]:
+        async def make(request: Any, *, timeout: float, metadata: Metadata = ()) -> Any:
+            call = self._begin(method, metadata)
+            try:
+                async with asyncio.timeout(timeout):
+                    await call.write(request_serializer(request))
+                    call.half_close()
+                    answer = await call.read()
+                    if answer is grpc.aio.EOF:
+                        raise AssertionError(f"{method} was not answered")
+                    await call.read()
+                return response_deserializer(answer)
+            except TimeoutError:
+                call.cancel()
+                raise _error(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", ()) from None
+            except asyncio.CancelledError:
+                call.cancel()
+                raise
+
+        return make
+
+    async def close(self) -> None:
+        for call in list(self._calls):
+            call.cancel()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.cut()
+
+    def _begin(self, method: str, metadata: Metadata) -> "Call":
+        call = Call(self._network, self._node, method, metadata)
+        self._calls[call] = None
+        call.when_done(lambda: self._calls.pop(call, None))
+        if self._connection is not None and self._connection.usable:
+            call.begin(self._connection)
+        else:
+            self._waiting.append(call)
+            if len(self._waiting) == 1:
+                self._connect()
+        return call
+
+    def _connect(self) -> None:
+        loop, server = self._network.loop, self._network.pick()
+        if server is not None and not (server.frozen or server.name in self._node.silent):
+            loop.call_later(self._network.rng.uniform(0.0005, 0.01), self._connected, server)
+        elif server is None:
+            loop.call_later(0.001, self._refused, "connection refused")
+        else:
+            loop.call_later(CONNECT_S, self._refused, "connect timed out")
+
+    def _connected(self, server: Server) -> None:
+        if not server.up or server.draining:
+            self._refused("connection refused")
+            return
+        self._connection = Connection(self._network, self._node, server)
+        waiting, self._waiting = self._waiting, []
+        for call in waiting:
+            call.begin(self._connection)
+
+    def _refused(self, why: str) -> None:
+        waiting, self._waiting = self._waiting, []
+        for call in waiting:
+            call.end((grpc.StatusCode.UNAVAILABLE, f"failed to connect: {why}", ()))
+
+
+class Call:
+    """Both ends of a call; the public methods are the client's."""
+
+    def __init__(self, network: Network, node: Node, method: str, metadata: Metadata) -> None:
+        self._loop = network.loop
+        self._node = node
+        self._method = method
+        self._metadata = metadata
+        self._watcher = network.watch(node.name, method)
+        self._connection: Connection | None = None
+        self._begun = asyncio.Event()
+        self._inbox: deque[bytes] = deque()
+        self._status: Status | None = None
+        self._cancelled = False
+        self._changed: asyncio.Future[None] | None = None
+        self._done: Callable[[], None] = lambda: None
+        self._pending: list[bytes | None] = []
+        """Written before there was a connection; None is the end of the client's side."""
+        self._server: _ServerCall | None = None
+        node.calls[self] = None
+
+    # The client's end.
+
+    async def wait_for_connection(self) -> None:
+        await self._begun.wait()
+        if self._status is not None and not self._inbox:
+            self._raise_status()
+
+    async def read(self) -> Any:
+        """The next message; EOF after the last. Raises AioRpcError, and CancelledError after `cancel`."""
+        while not self._inbox and self._status is None:
+            self._changed = self._loop.create_future()
+            try:
+                await self._changed
+            except asyncio.CancelledError:
+                self.cancel()
+                raise
+        if self._cancelled:
+            raise asyncio.CancelledError
+        if self._inbox:
+            message = self._inbox.popleft()
+            self._to_server("client_read", len(message))
+            return message
+        self._raise_status()
+        return grpc.aio.EOF
+
+    async def write(self, message: bytes) -> None:
+        if self._status is not None:
+            raise cygrpc.InternalError("the call has ended")
+        self._watcher.sent(message)
+        if self._connection is None:
+            self._pending.append(message)
+        else:
+            self._to_server("request", message)
+
+    def half_close(self) -> None:
+        if self._connection is None:
+            self._pending.append(None)
+        else:
+            self._to_server("request", None)
+
+    def cancel(self) -> None:
+        if self._status is None:
+            self._cancelled = True
+            self._to_server("cancel")
+            self.end((grpc.StatusCode.CANCELLED, "Locally cancelled by application!", ()))
+
+    def _raise_status(self) -> None:
+        assert self._status is not None
+        code, details, trailing = self._status
+        if code is not grpc.StatusCode.OK:
+            raise _error(code, details, trailing)
+
+    # Between the ends.
+
+    def when_done(self, done: Callable[[], None]) -> None:
+        self._done = done
+
+    def begin(self, connection: Connection) -> None:
+        if self._status is not None:
+            return
+        self._connection = connection
+        connection.calls[self] = None
+        self._server = _ServerCall(self, connection.server, self._method, self._metadata, self._node.name)
+        self._begun.set()
+        self._to_server("start")
+        pending, self._pending = self._pending, []
+        for message in pending:
+            self._to_server("request", message)
+
+    def _to_server(self, what: str, *arguments: Any) -> None:
+        if self._connection is not None and self._server is not None:
+            self._connection.send(self._connection.server, getattr(self._server, what), *arguments)
+
+    def to_client(self, arrive: Callable[..., None], *what: Any) -> None:
+        if self._connection is not None:
+            self._connection.send(self._node, arrive, *what)
+
+    def arrived(self, message: bytes) -> None:
+        if self._status is None:
+            self._inbox.append(message)
+            self._watcher.received(message)
+            self._wake()
+
+    def end(self, status: Status) -> None:
+        """At the client's end: its status is known."""
+        if self._status is not None:
+            return
+        self._status = status
+        self._watcher.ended(status)
+        self._begun.set()
+        self._node.calls.pop(self, None)
+        self._done()
+        self._wake()
+
+    def lost(self, side: Node) -> None:
+        """This side's connection is gone."""
+        if side is self._node:
+            self.end((grpc.StatusCode.UNAVAILABLE, "connection lost", ()))
+        elif self._server is not None:
+            self._server.cancel()
+
+    def served(self) -> None:
+        """The server's end is done with it."""
+        if self._connection is not None:
+            self._connection.calls.pop(self, None)
+
+    def _wake(self) -> None:
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+
+
+class _ServerCall:
+    """The server's end: the handler's requests and its context."""
+
+    def __init__(self, call: Call, server: Server, method: str, metadata: Metadata, client: str) -> None:
+        self._call = call
+        self._node = server
+        self._method = method
+        self._metadata = metadata
+        self._client = client
+        self._requests: deque[bytes | None] = deque()
+        self._changed: asyncio.Future[None] | None = None
+        self._unread = 0
+        self._room: asyncio.Future[None] | None = None
+        self._status: Status | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    # What arrives.
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._node.draining:
+            self._end((grpc.StatusCode.UNAVAILABLE, "the server takes no new calls", ()))
+            return
+        self._task = loop.create_task(self._serve(), name=f"rpc-{self._method}", context=copy_context())
+
+    def request(self, message: bytes | None) -> None:
+        self._requests.append(message)
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+
+    def client_read(self, size: int) -> None:
+        self._unread -= size
+        if self._room is not None and not self._room.done() and self._unread < WINDOW_BYTES:
+            self._room.set_result(None)
+
+    def cancel(self) -> None:
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+
+    # What the handler sees.
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        while not self._requests:
+            self._changed = asyncio.get_running_loop().create_future()
+            await self._changed
+        message = self._requests[0]
+        if message is None:
+            raise StopAsyncIteration
+        self._requests.popleft()
+        return message
+
+    async def write(self, message: bytes) -> None:
+        while self._unread >= WINDOW_BYTES:
+            self._room = asyncio.get_running_loop().create_future()
+            await self._room
+        self._unread += len(message)
+        self._call.to_client(self._call.arrived, bytes(message))
+
+    async def abort(self, code: grpc.StatusCode, details: str = "", trailing: Metadata = ()) -> None:
+        self._end((code, details, trailing))
+        raise grpc.aio.AbortError("Locally aborted.")
+
+    def invocation_metadata(self) -> Metadata:
+        return self._metadata
+
+    def peer(self) -> str:
+        return f"ipv4:{self._client}:1"
+
+    def auth_context(self) -> dict[str, Iterable[bytes]]:
+        return {}
+
+    async def _serve(self) -> None:
+        handler: Any = self._node.method(self._method)
+        try:
+            if handler.response_streaming:
+                await handler.stream_stream(self, self)
+            else:
+                answer = await handler.stream_unary(self, self)
+                self._call.to_client(self._call.arrived, answer)
+            self._end(_OK)
+        except (grpc.aio.AbortError, asyncio.CancelledError):
+            pass
+        except BaseException as error:  # noqa: BLE001 - the run fails for it
+            self._node.failures.append(error)
+            self._end((grpc.StatusCode.UNKNOWN, repr(error), ()))
+        finally:
+            self._call.served()
+
+    def _end(self, status: Status) -> None:
+        if self._status is None:
+            self._status = status
+            self._call.to_client(self._call.end, status)
+
+
+def _error(code: grpc.StatusCode, details: str, trailing: Metadata) -> grpc.aio.AioRpcError:
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(*trailing), details=details)

@@ -1,0 +1,340 @@
+"""A Redis in memory: the server's real scripts, run by Lua, and the few plain commands beside them.
+
+It answers as redis-py does with RESP 2: bytes, whole numbers, lists, None. A command's failure is an exception among
+the answers of its pipeline.
+"""
+
+import asyncio
+import hashlib
+from bisect import bisect_left
+from collections.abc import Callable
+from contextvars import Context
+from copy import deepcopy
+from functools import cache
+from random import Random
+from types import TracebackType
+from typing import Any, Self
+
+import lupa.lua54 as lua
+from redis import exceptions
+
+Hash = dict[bytes, bytes]
+Sorted = dict[bytes, float]
+Value = bytes | Hash | Sorted
+
+SNAPSHOT_S = 0.5
+"""What a Redis that loses its last writes has kept is as old as this at least."""
+_WRITES = frozenset(b"SET HSET HDEL ZADD ZREM PEXPIRE".split())
+
+
+@cache
+def _runtime() -> Any:
+    """One Lua for all runs: a script keeps nothing between two calls."""
+    return lua.LuaRuntime(encoding=None, register_eval=False, unpack_returned_tuples=True)
+
+
+@cache
+def _compiled(source: bytes) -> Any:
+    return _runtime().execute(b"return function(KEYS, ARGV, redis) " + source + b"\nend")
+
+
+class Down(exceptions.ConnectionError):
+    """Nobody listens."""
+
+
+class SimRedis:
+    """The data, and what becomes of commands. Commands of one pipeline run one after the other, and at once."""
+
+    def __init__(self, loop: Any, rng: Random) -> None:
+        self.loop = loop
+        self._rng = rng
+        self.context = Context()
+        self._data: dict[bytes, Value] = {}
+        self._expires: dict[bytes, float] = {}
+        self._scripts: dict[bytes, bytes] = {}
+        self._snapshots: list[tuple[float, tuple[dict[bytes, Value], dict[bytes, float]]]] = []
+        self.commands = 0
+        self.wrote: Callable[[bytes], None] = lambda key: None
+        """Called with the key after a script has run."""
+        self.down = False
+        """Connections are refused."""
+        self.silent = False
+        """Nothing is answered, and nothing done."""
+        self.ahead_s = 0.0
+        """Of its clock, before that of everybody else."""
+        self.slow_s = 0.0
+        """A pipeline is so long on its way at most, each on its own: a later one may overtake it."""
+        self.loses_answers = 0.0
+        """This share of pipelines is done and not answered."""
+        self.full = False
+        """Out of memory: commands that write are refused."""
+        self._lua_redis = _runtime().table_from(
+            {b"call": self._call, b"replicate_commands": lambda: True, b"sha1hex": _sha1}
+        )
+
+    # Faults.
+
+    def restart(self) -> None:
+        """Scripts are forgotten, data is not."""
+        self._scripts.clear()
+
+    def lose_everything(self) -> None:
+        self._data.clear()
+        self._expires.clear()
+        self._snapshots.clear()
+        self.restart()
+
+    def lose_last_writes(self) -> None:
+        """Comes back with what was on its disk about a second ago."""
+        if self._snapshots:
+            self._data, self._expires = deepcopy(self._snapshots[0][1])
+        self._snapshots.clear()
+        self.restart()
+
+    # Commands.
+
+    def run(self, command: tuple[Any, ...]) -> Any:
+        """The answer, or the exception that redis-py would give for it."""
+        self.commands += 1
+        name, *arguments = [_bytes(part) for part in command]
+        try:
+            return self._run(name, arguments)
+        except exceptions.ResponseError as error:
+            return error
+
+    def hash_of(self, key: bytes) -> Hash:
+        """What is stored of a subscription; empty for none."""
+        found = self._get(key)
+        return found if isinstance(found, dict) else {}  # type: ignore[return-value]
+
+    def _run(self, name: bytes, arguments: list[bytes]) -> Any:
+        match name:
+            case b"EVALSHA":
+                source = self._scripts.get(arguments[0])
+                if source is None:
+                    raise exceptions.NoScriptError("NOSCRIPT No matching script.")
+                return self._eval(source, arguments[2:3], arguments[3:])
+            case b"EVAL":
+                self._scripts[_sha1(arguments[0])] = arguments[0]
+                return self._eval(arguments[0], arguments[2:3], arguments[3:])
+            case b"INFO":
+                return {"role": "master", "connected_slaves": 0}
+        if name in _WRITES:
+            self._before_write()
+        answer = self._plain(name, arguments)
+        return int(answer) if answer is True or answer is False else answer
+
+    def _eval(self, source: bytes, keys: list[bytes], arguments: list[bytes]) -> Any:
+        runtime = _runtime()
+        try:
+            answer = _compiled(source)(runtime.table_from(keys), runtime.table_from(arguments), self._lua_redis)
+        except lua.LuaError as error:
+            raise exceptions.ResponseError(str(error)) from None
+        self.wrote(keys[0])
+        return _from_lua(answer)
+
+    def _call(self, name: bytes, *arguments: Any) -> Any:
+        if name == b"TIME":
+            now_us = int((self.loop.wall_s() + self.ahead_s) * 1_000_000)
+            return _runtime().table_from([b"%d" % (now_us // 1_000_000), b"%d" % (now_us % 1_000_000)])
+        if name in _WRITES:
+            self._before_write()
+        answer = self._plain(name, [_bytes(each) for each in arguments])
+        if answer is None:
+            return False
+        if isinstance(answer, list):
+            return _runtime().table_from([False if each is None else each for each in answer])
+        return answer
+
+    def _before_write(self) -> None:
+        if self.full:
+            raise exceptions.OutOfMemoryError("OOM command not allowed when used memory > 'maxmemory'.")
+        now_s = self.loop.time()
+        kept = self._snapshots
+        if not kept or now_s - kept[-1][0] >= SNAPSHOT_S:
+            kept.append((now_s, deepcopy((self._data, self._expires))))
+            while len(kept) > 1 and now_s - kept[1][0] >= 2 * SNAPSHOT_S:
+                del kept[0]
+
+    def _plain(self, name: bytes, arguments: list[bytes]) -> Any:
+        key = arguments[0]
+        if name[:1] == b"H":
+            return self._hash_command(name, self._of(dict[bytes, bytes], key), key, arguments[1:])
+        if name[:1] == b"Z":
+            return self._sorted_command(name, self._of(dict[bytes, float], key), key, arguments[1:])
+        match name:
+            case b"GET":
+                return self._get(key)
+            case b"SET":
+                return self._set(key, arguments[1], [option.upper() for option in arguments[2:]])
+            case b"DEL":
+                self._expires.pop(key, None)
+                return int(self._data.pop(key, None) is not None)
+            case b"PEXPIRE":
+                if self._get(key) is None:
+                    return 0
+                self._expires[key] = self.loop.time() + int(arguments[1]) / 1000
+                return 1
+        raise NotImplementedError(name.decode())
+
+    def _hash_command(self, name: bytes, stored: Hash, key: bytes, arguments: list[bytes]) -> Any:
+        match name:
+            case b"HGET":
+                return stored.get(arguments[0])
+            case b"HMGET":
+                return [stored.get(field) for field in arguments]
+            case b"HGETALL":
+                return [part for pair in stored.items() for part in pair]
+            case b"HLEN":
+                return len(stored)
+            case b"HEXISTS":
+                return int(arguments[0] in stored)
+            case b"HSET":
+                self._data[key] = stored
+                fields = dict(zip(arguments[::2], arguments[1::2], strict=True))
+                new = len(fields.keys() - stored.keys())
+                stored.update(fields)
+                return new
+            case b"HDEL":
+                gone = sum(stored.pop(field, None) is not None for field in arguments)
+                if not stored:
+                    self._data.pop(key, None)
+                return gone
+        raise NotImplementedError(name.decode())
+
+    def _sorted_command(self, name: bytes, stored: Sorted, key: bytes, arguments: list[bytes]) -> Any:
+        match name:
+            case b"ZADD":
+                self._data[key] = stored
+                new = arguments[1] not in stored
+                stored[arguments[1]] = float(arguments[0])
+                return int(new)
+            case b"ZREM":
+                return sum(stored.pop(member, None) is not None for member in arguments)
+            case b"ZCARD":
+                return len(stored)
+            case b"ZSCORE":
+                score = stored.get(arguments[0])
+                return None if score is None else b"%d" % score
+            case b"ZRANGEBYLEX":
+                low, _, _, offset, count = arguments
+                members = sorted(stored)
+                begin = 0
+                if low != b"-":
+                    begin = bisect_left(members, low[1:])
+                    begin += low[:1] == b"(" and members[begin : begin + 1] == [low[1:]]
+                begin += int(offset)
+                return members[begin : begin + int(count)]
+        raise NotImplementedError(name.decode())
+
+    def _set(self, key: bytes, value: bytes, options: list[bytes]) -> bytes | None:
+        if b"NX" in options and self._get(key) is not None:
+            return None
+        self._data[key] = value
+        self._expires.pop(key, None)
+        if b"PX" in options:
+            self._expires[key] = self.loop.time() + int(options[options.index(b"PX") + 1]) / 1000
+        return b"OK"
+
+    def _get(self, key: bytes) -> Value | None:
+        if self._expires and self._expires.get(key, self.loop.time() + 1) <= self.loop.time():
+            del self._data[key], self._expires[key]
+        return self._data.get(key)
+
+    def _of(self, kind: Any, key: bytes) -> Any:
+        found = self._get(key)
+        if found is None:
+            return {}
+        if not isinstance(found, dict):
+            raise exceptions.ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value")
+        return found
+
+    # What a client sees.
+
+    async def answer(self, commands: list[tuple[Any, ...]], reach: Callable[[], bool]) -> list[Any]:
+        """The answers to a pipeline, after the way there and back. `reach` says whether the network lets it through."""
+        loop = self.loop
+        answers: asyncio.Future[list[Any]] = loop.create_future()
+
+        def arrive() -> None:
+            if self.down:
+                loop.call_later(self._way_s(), fail, context=self.context)
+            elif not self.silent and reach():
+                made = [self.run(command) for command in commands]
+                if self._rng.random() >= self.loses_answers:
+                    loop.call_later(self._way_s(), tell, made, context=self.context)
+
+        def tell(made: list[Any]) -> None:
+            if not answers.done() and reach():
+                answers.set_result(made)
+
+        def fail() -> None:
+            if not answers.done():
+                answers.set_exception(Down("refused"))
+
+        loop.call_later(self._way_s() + self._rng.uniform(0.0, self.slow_s), arrive, context=self.context)
+        return await answers
+
+    def _way_s(self) -> float:
+        return self._rng.uniform(0.0002, 0.002)
+
+
+class SimRedisClient:
+    """Stands for redis-py's client of one server."""
+
+    def __init__(self, redis: SimRedis, reach: Callable[[], bool] = lambda: True) -> None:
+        self._redis = redis
+        self._reach = reach
+
+    def pipeline(self, transaction: bool = True) -> "_Pipeline":
+        assert not transaction
+        return _Pipeline(self._redis, self._reach)
+
+
+class _Pipeline:
+    def __init__(self, redis: SimRedis, reach: Callable[[], bool]) -> None:
+        self._redis = redis
+        self._reach = reach
+        self._commands: list[tuple[Any, ...]] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        return None
+
+    def execute_command(self, *command: Any) -> None:
+        self._commands.append(command)
+
+    async def execute(self, *, raise_on_error: bool = True) -> list[Any]:
+        assert not raise_on_error
+        return await self._redis.answer(self._commands, self._reach)
+
+
+def _bytes(part: Any) -> bytes:
+    if isinstance(part, bytes):
+        return part
+    return str(part).encode()
+
+
+def _sha1(source: bytes) -> bytes:
+    return hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
+
+
+def _from_lua(value: Any) -> Any:
+    if value is None or value is False:
+        return None
+    if value is True:
+        return 1
+    if isinstance(value, float):
+        return int(value)
+    if lua.lua_type(value) == "table":
+        found = []
+        index = 1
+        while (each := value[index]) is not None:
+            found.append(_from_lua(each))
+            index += 1
+        return found
+    return value

@@ -1,0 +1,192 @@
+"""A feedmux server of the simulation: everything behind the ports is the real one."""
+
+import asyncio
+import base64
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Final
+
+from feedmux_server.assembly import Assembly, assemble
+from feedmux_server.config import Config
+from feedmux_server.core.position_keys import parse_keys
+from feedmux_server.credentials import Credentials
+from feedmux_server.fanout import check_worker, render_worker
+from feedmux_server.fanout.hub import HubLimits
+from feedmux_server.fanout.side_process import SideProcess, SideProcessFailed
+from feedmux_server.rpc.handlers import data_handlers
+from feedmux_server.supervision import Tasks
+from feedmux_server.telemetry.audit import AuditEvent, AuditLog
+from feedmux_server.telemetry.observer import NOBODY
+from tests.sim.loop import SimLoop, process
+from tests.sim.mongo import SimMongo, SimSource
+from tests.sim.network import Network, Server
+from tests.sim.redis import SimRedis, SimRedisClient
+
+KEYS: Final = parse_keys(base64.b64encode(bytes(range(32))).decode())
+"""Of positions, the same in every run."""
+_ANSWERS: Final = {check_worker.__name__: check_worker.answer, render_worker.__name__: render_worker.answer}
+_ANSWER_S: Final = 0.002
+
+
+class InlineSideProcess(SideProcess):
+    """Answers after a moment, in this process."""
+
+    async def ask(self, request: bytes) -> bytes:
+        await asyncio.sleep(_ANSWER_S)
+        if self._closed:
+            raise SideProcessFailed(f"{self._module} is closed")
+        return _ANSWERS[self._module](request)
+
+    async def close(self) -> None:
+        self._closed = True
+
+
+class SilentAudit(AuditLog):
+    """Counts what it would write."""
+
+    def _write(self, event: AuditEvent, suppressed: int, **facts: str) -> None:
+        """Nobody reads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """What a run draws for all its servers."""
+
+    config: Config
+    limits: HubLimits
+
+
+@cache
+def config_of(**sections: Any) -> Config:
+    """A configuration, made once: pydantic takes a millisecond for it. Values are tuples of pairs."""
+    given = {name: dict(pairs) for name, pairs in sections.items()}
+    return Config.model_validate({"sources": {"main": {"uri": "mongodb://sim"}}, **given})
+
+
+@dataclass(slots=True, eq=False)
+class SimServer:
+    """One replica; each start is a process of its own."""
+
+    loop: SimLoop
+    name: str
+    settings: ServerSettings
+    mongo: SimMongo
+    redis: SimRedis
+    network: Network
+    node: Server | None = None
+    assembly: Assembly | None = None
+    process: str = ""
+    failure: BaseException | None = None
+    """What a start ended with that it should not have."""
+    problems: list[str] = field(default_factory=list)
+    _starts: int = 0
+    _stop: asyncio.Event = field(default_factory=asyncio.Event)
+    _main: "asyncio.Task[None] | None" = None
+
+    @property
+    def running(self) -> bool:
+        return self._main is not None and not self._main.done()
+
+    @property
+    def serving(self) -> bool:
+        """It listens, and takes new calls."""
+        return self.running and self.node is not None and not self.node.draining
+
+    def start(self) -> None:
+        self._starts += 1
+        self.process = f"{self.name}.{self._starts}"
+        self._stop = asyncio.Event()
+        context = copy_context()
+        context.run(process.set, self.process)
+        self._main = self.loop.create_task(self._run(), name=self.process, context=context)
+
+    def kill(self) -> None:
+        """As SIGKILL."""
+        if self.node is not None:
+            self.network.killed(self.node)
+        self.loop.kill(self.process)
+        self.mongo.killed(self.process)
+        self._main = self.node = self.assembly = None
+
+    def freeze(self) -> None:
+        self.loop.freeze(self.process)
+        if self.node is not None:
+            self.network.froze(self.node)
+
+    def thaw(self) -> None:
+        self.loop.thaw(self.process)
+        if self.node is not None:
+            self.network.thawed(self.node)
+
+    async def drain(self) -> None:
+        """As SIGTERM; returns when the process has ended."""
+        self._stop.set()
+        if self._main is not None:
+            await asyncio.wait([self._main])
+
+    async def _run(self) -> None:
+        try:
+            await self._serve()
+        except Exception as error:  # noqa: BLE001 - the run fails for it
+            self.failure = error
+
+    async def _serve(self) -> None:
+        config, stop = self.settings.config, self._stop
+        source = SimSource(self.mongo, NOBODY)
+        # Its first look at MongoDB fails where that is away, and then a supervisor starts it again.
+        while not source.connected:
+            try:
+                await source.connect()
+            except Exception:  # noqa: BLE001
+                await asyncio.sleep(1.0)
+        credentials = Credentials(config, insecure_no_auth=True)
+        credentials.position_keys.replace(KEYS)
+        async with Tasks(NOBODY) as tasks:
+            audit = SilentAudit(None, config.audit.lines_per_minute)
+            self.assembly = assembly = assemble(
+                config,
+                {"main": source},
+                SimRedisClient(self.redis),  # type: ignore[arg-type]
+                credentials,
+                tasks,
+                NOBODY,
+                audit,
+                stop,
+                limits=self.settings.limits,
+                side_processes=InlineSideProcess,
+            )
+            keeping = assembly.start(tasks)
+            node = self.node = Server(self.process, copy_context(), data_handlers(assembly.service))
+            self.network.listen(node)
+            await stop.wait()
+            await self._drain(node, assembly)
+            for task in keeping:
+                task.cancel()
+            await assembly.close()
+            audit.close()
+        self._look_for_leftovers(node, assembly)
+        self.node = self.assembly = None
+
+    async def _drain(self, node: Server, assembly: Assembly) -> None:
+        """As `rpc.server` and `app` do it."""
+        service, deadline_s = assembly.service, self.settings.config.limits.drain_s
+        service.begin_drain(deadline_s)
+        self.network.goaway(node)
+        await service.all_left(deadline_s + 1.0)
+        await asyncio.sleep(0.5)
+        node.end_calls()
+        await assembly.batcher.flush_all(2.0)
+
+    def _look_for_leftovers(self, node: Server, assembly: Assembly) -> None:
+        service, hub = assembly.service, assembly.hub
+        counts = {
+            "sessions": len(service.live),
+            "streams counted": service.streams,
+            "sessions of the hub": len(hub.sessions),
+            "keys of the hub": sum(1 for each in hub.keyed() if each.streams.subscriber_count),
+            "commits": assembly.batcher.waiting,
+            "cursors": hub.cursors,
+        }
+        self.problems += [f"{self.process}: {count} {what} left" for what, count in counts.items() if count]
+        self.problems += [f"{self.process}: a handler let out {error!r}" for error in node.failures]

@@ -1,0 +1,17 @@
+"""Larger runs of the simulation. FEEDMUX_SIM_SEED moves the first seed."""
+
+import os
+
+import pytest
+
+from tests.sim.__main__ import run_block, told
+
+FIRST = int(os.environ.get("FEEDMUX_SIM_SEED", "0"))
+SEEDS = 100
+BLOCK = 10
+
+
+@pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, BLOCK))
+def test_larger_runs(first: int) -> None:
+    failed = [told(summary) for summary in run_block(first, BLOCK, "large") if summary.problems]
+    assert not failed, "\n".join(failed)

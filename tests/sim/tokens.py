@@ -1,0 +1,40 @@
+"""Resume tokens with the layout that mongod writes.
+
+Collected from 6.0.5 for version 1, from 6.0.27 for version 2: the code under test orders them by itself.
+"""
+
+import bson
+
+from feedmux_server.core.resume_token import ResumeToken
+
+_OPERATION = "463C6F7065726174696F6E54797065003C696E73657274000046646F63756D656E744B657900"
+_COLLECTION = "5A1004942584E96D514A63B59E7230E38388D7"
+
+
+def number(value: int) -> str:
+    """A whole number as MongoDB's KeyString has it."""
+    if not value:
+        return "29"
+    coded = value << 1
+    width = (coded.bit_length() + 7) // 8
+    return f"{0x2A + width:02X}{coded:0{2 * width}X}"
+
+
+def event_token(
+    cluster_time: int, txn: int = 0, *, key: int = 0, fragment: int | None = None, invalidate: bool = False
+) -> ResumeToken:
+    """The token of an event; version 2 when a `fragment` is named, as streams that split large events have it."""
+    version = 1 if fragment is None else 2
+    flag = "6F" if invalidate else "6E"
+    data = f"82{cluster_time:016X}{number(version)}{number(128)}{number(txn)}{flag}{_COLLECTION}"
+    if version == 2:
+        data += f"{_OPERATION}461E5F696400{number(key)}0000"
+        data += number(fragment or 0)
+    elif not invalidate:
+        data += f"461E5F696400{number(key)}00"
+    return ResumeToken.from_key_string(bytes.fromhex(data + "04"))
+
+
+def hex_of(place: ResumeToken) -> str:
+    data: str = bson.decode(place.raw)["_data"]
+    return data

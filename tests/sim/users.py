@@ -1,0 +1,265 @@
+"""Users of the simulation: programs with the real Python client that read a subscription or a feed."""
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final
+
+from feedmux import AsyncClient, AsyncSession, Batch, Feed, FeedmuxError, SessionOptions, Start
+from feedmux.link import Link, Target
+from feedmux.notices import Gap, Notice, Rewound, Skipped
+from feedmux_server.core.position import inspect_position
+from tests.model import records
+from tests.sim.loop import SimLoop, process
+from tests.sim.mongo import Entry, SimMongo, matcher
+from tests.sim.network import Network, Node, SimChannel
+from tests.sim.wire import Recorder, number_of
+
+_RESETS: Final = (Rewound, Skipped, Gap)
+
+
+@dataclass(frozen=True, slots=True)
+class SimTarget(Target):
+    """Where the simulated service is."""
+
+    network: Network | None = field(default=None, repr=False)
+    node: Node | None = field(default=None, repr=False)
+
+    def channel(self) -> Any:
+        assert self.network is not None
+        assert self.node is not None
+        return SimChannel(self.network, self.node)
+
+
+@dataclass(frozen=True, slots=True)
+class FeedShape:
+    """What a user watches."""
+
+    name: str
+    database: str
+    collection: str = ""
+    match: tuple[tuple[str, Any], ...] = ()
+
+    def feed(self) -> Feed:
+        pipeline = [{"$match": dict(self.match)}] if self.match else None
+        return Feed(self.database, self.collection or None, pipeline=pipeline)
+
+    def shows(self, entry: Entry) -> bool:
+        if self.database != entry.database or self.collection not in ("", entry.collection):
+            return False
+        if entry.invalidates:
+            return bool(self.collection)
+        return matcher([{"$match": dict(self.match)}])(entry.event)
+
+
+@dataclass(slots=True)
+class Habits:
+    """How a user reads; drawn from the seed."""
+
+    by_batch: bool
+    ack_share: float
+    """Of what is taken, so much is acked at once."""
+    think_s: float
+    """At most, after each event or batch."""
+    leave_share: float
+    """After so many of them it closes the session and opens another."""
+    options: SessionOptions
+    takeover: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class User:
+    """One program. `durable` ones read a subscription of their name, others keep their position themselves."""
+
+    loop: SimLoop
+    rng: Random
+    mongo: SimMongo
+    network: Network
+    recorder: Recorder
+    name: str
+    shape: FeedShape
+    durable: bool
+    habits: Habits
+    subscription: str = ""
+    calm: bool = field(default=False, init=False)
+    """Reads on and acks everything, without leaving."""
+    leaving: bool = field(default=False, init=False)
+    node: Node | None = field(default=None, init=False)
+    process: str = field(default="", init=False)
+    needs: int = field(default=1 << 63, init=False)
+    """The cluster time from which on it reads again, where its place is its own."""
+    newest: int = field(default=-1, init=False)
+    """The number of the newest event that it was handed."""
+    failure: BaseException | None = field(default=None, init=False)
+    met: set[str] = field(default_factory=set, init=False)
+    """Errors of its sessions, by their names."""
+    _starts: int = field(default=0, init=False)
+    _sessions: int = field(default=0, init=False)
+    _beginnings: int = field(default=0, init=False)
+    _main: "asyncio.Task[None] | None" = field(default=None, init=False)
+    _position: bytes = field(default=b"", init=False)
+    """Of a feed, as the program has stored it."""
+    _object: str = field(default="", init=False)
+    """The session object that hands out, in the records."""
+    _handed: list[int] = field(default_factory=list, init=False)
+
+    @property
+    def running(self) -> bool:
+        return self._main is not None and not self._main.done()
+
+    @property
+    def reading(self) -> bool:
+        """It has a session."""
+        return bool(self._object)
+
+    def start(self) -> None:
+        self._starts += 1
+        self.process = f"{self.name}.{self._starts}"
+        context: Context = copy_context()
+        context.run(process.set, self.process)
+        self.node = self.network.client(self.process, context)
+        self._main = self.loop.create_task(self._run(), name=self.process, context=context.copy())
+
+    def kill(self) -> None:
+        """As SIGKILL."""
+        assert self.node is not None
+        self._end_object()
+        self.network.killed(self.node)
+        self.loop.kill(self.process)
+        self._main = None
+
+    async def leave(self) -> None:
+        """Closes its session and ends."""
+        self.leaving = True
+        if self._main is not None:
+            await asyncio.wait([self._main])
+
+    async def _run(self) -> None:
+        try:
+            client = AsyncClient("sim", timeout_s=10.0, session=self.habits.options)
+            client._api.link = Link(SimTarget("sim", network=self.network, node=self.node))
+            try:
+                if self.durable:
+                    await self._create(client)
+                while not self.leaving:
+                    await self._read(client)
+            finally:
+                await client.close()
+        except Exception as error:  # noqa: BLE001 - the run fails for it
+            self.failure = error
+
+    async def _create(self, client: AsyncClient) -> None:
+        while not self.leaving:
+            try:
+                await client.create_subscription(self.subscription, self.shape.feed(), on_invalidate="continue")
+                return
+            except FeedmuxError as error:
+                self.recorder.note(f"{self.name} could not create: {error}")
+                await asyncio.sleep(self.rng.uniform(0.5, 2.0))
+
+    async def _read(self, client: AsyncClient) -> None:
+        """One session, to its end."""
+        try:
+            async with self._opened(client) as session:
+                self._begin_object(session)
+                await self._take(session)
+        except FeedmuxError as error:
+            self.recorder.note(f"{self.name} met {type(error).__name__}: {error}")
+            self.met.add(type(error).__name__)
+            await asyncio.sleep(self.rng.uniform(0.2, 1.0))
+        finally:
+            self._end_object()
+
+    @asynccontextmanager
+    async def _opened(self, client: AsyncClient) -> AsyncIterator[AsyncSession]:
+        if self.durable:
+            opening = client.subscription(self.subscription).open(takeover=self.habits.takeover, on_notice=self._notice)
+        else:
+            start = Start.position(self._position) if self._position else None
+            opening = client.feed(self.shape.feed()).open(start=start, on_notice=self._notice)
+        async with opening as session:
+            yield session
+
+    async def _take(self, session: AsyncSession) -> None:
+        rng, habits = self.rng, self.habits
+        while not self.leaving:
+            try:
+                if habits.by_batch:
+                    taken: Any = await self._batch(session)
+                else:
+                    taken = await session.next(timeout_s=1.0)
+            except TimeoutError:
+                if self.calm:
+                    self._ack(session)  # of what it had left, too: at the limit of unacknowledged events nothing comes
+                continue
+            if taken is None:
+                return
+            self._hand_out([number_of(event.raw) for event in (taken if isinstance(taken, Batch) else [taken])])
+            if not self.durable and session.position != self._position:
+                self._position = session.position
+                self.needs = cluster_time_of(self._position)
+                self._done(self.mongo.rank_after(inspect_position(self._position).token))
+            if self.calm or rng.random() < habits.ack_share:
+                self._ack(session, taken if rng.random() < 0.5 else None)
+            if self.calm:
+                continue
+            if habits.think_s and rng.random() < 0.3:
+                await asyncio.sleep(rng.uniform(0, habits.think_s))
+            if rng.random() < habits.leave_share:
+                return
+
+    async def _batch(self, session: AsyncSession) -> Batch | None:
+        async with asyncio.timeout(1.0):
+            async for batch in session.batches():
+                return batch
+        return None
+
+    # Records: a session object is judged as a session, beside the streams that it opens.
+
+    def _begin_object(self, session: AsyncSession) -> None:
+        token = session.resume_token
+        if not self.durable and not self._position:
+            self._beginnings += 1  # from now on: what was handed out before has no part in it
+            self.needs = cluster_time_of(session.position)
+        self._new_object("" if token is None else token["_data"])
+
+    def _new_object(self, place: str) -> None:
+        self._sessions += 1
+        self._object = f"{self.name} object {self._sessions}"
+        self._handed.clear()
+        name = self.subscription if self.durable else f"{self.name} beginning {self._beginnings}"
+        self.recorder.add(records.Opened(name, self._object, place, self.shape.name, stops_at_invalidate=False))
+
+    def _end_object(self) -> None:
+        if self._object:
+            self.recorder.add(records.Ended(self._object))
+            self._object = ""
+
+    def _hand_out(self, numbers: list[int]) -> None:
+        self.newest = max(self.newest, numbers[-1])
+        self.recorder.add(records.Delivered(self._object, len(self._handed) + 1, tuple(map(str, numbers))))
+        self._handed += numbers
+
+    def _ack(self, session: AsyncSession, what: Any = None) -> None:
+        if self.durable:
+            self._done(1 << 60)
+        session.ack(what)
+
+    def _done(self, number: int) -> None:
+        """What was handed out before this number is not to come again."""
+        self.recorder.add(records.Acked(self._object, bisect_left(self._handed, number)))
+
+    def _notice(self, notice: Notice) -> None:
+        self.recorder.note(f"{self.name} is told {type(notice).__name__}")
+        if isinstance(notice, _RESETS) and self._object:
+            self._end_object()
+            self._new_object("")
+
+
+def cluster_time_of(position: bytes) -> int:
+    """Of the place that a position names."""
+    return inspect_position(position).token.cluster_time
