@@ -6,7 +6,7 @@ used any more leaves what was read before in force, and is logged once. Streams 
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -132,7 +132,6 @@ class Credentials:
         return True
 
     async def _reload_tenants(self, service: Service) -> bool:
-        assert self._registry is not None
         assert self._tenants_file is not None
         try:
             tenants = await asyncio.to_thread(load_tenants, self._tenants_file)
@@ -140,20 +139,25 @@ class Credentials:
             log.error("the tenants file cannot be used; the tenants read before stay in force: %s", error)
             service.audit.record(AuditEvent.TENANTS_REFUSED, reason="the file cannot be used")
             return not isinstance(error, FileUnreadable)
-        changes = self._registry.replace(tenants.records())
+        await self.use_tenants(service, tenants.records())
+        return True
+
+    async def use_tenants(self, service: Service, records: Sequence[TenantRecord]) -> None:
+        """Has `service` go by these from now on, and ends the streams of those that are gone or see something else."""
+        assert self._registry is not None
+        changes = self._registry.replace(records)
         log.info(
             "the tenants file was read again: %d added, %d removed, %d changed",
             len(changes.added),
             len(changes.removed),
             len(changes.changed),
-            extra={"count": len(tenants.tenants)},
+            extra={"count": len(records)},
         )
         for what, names in (("added", changes.added), ("removed", changes.removed), ("changed", changes.changed)):
             for name in names:
                 service.audit.record(AuditEvent.TENANTS_CHANGED, tenant=name, reason=what)
         await service.change_grants(self.grants(), self.trusted())
         service.hub.accounts.refresh()
-        return True
 
 
 def read_position_keys(path: Path) -> tuple[bytes, ...]:
