@@ -9,7 +9,6 @@ UNIT = (
     "tests/client",
     "tests/core",
     "tests/fanout",
-    "tests/model",
     "tests/proto",
     "tests/rpc",
     "tests/sim",

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field, replace
 
+import bson
+
 from feedmux_server.core.ack_tracker import AckTracker
 from feedmux_server.core.chunk import cut_batch
 from feedmux_server.core.credit import CreditLimits, CreditWindow
@@ -11,9 +13,7 @@ from feedmux_server.core.replay_buffer import RingLimits
 from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.core.shared_stream import SharedStream, StreamState
 from feedmux_server.core.subscriber import BSON, Delivery, JoinPoint, Subscriber
-from tests.model.simulator import number_of
-from tests.model.source import BEGIN, event
-from tests.sim.tokens import event_token
+from tests.sim.events import BEGIN, event, event_token
 
 EVENT_BYTES = len(event(1, event_token(BEGIN + 1, key=1)).data)
 
@@ -137,11 +137,8 @@ def fill(stream: SharedStream, first: int, last: int, *, chunk_events: int = 100
 def numbers(delivery: object) -> list[int]:
     """The events of a delivery in BSON."""
     assert isinstance(delivery, Delivery), delivery
-    data, found, at = b"".join(delivery.parts), [], 0
-    while at < len(data):
-        size = int.from_bytes(data[at : at + 4], "little")
-        found.append(number_of(data[at : at + size]))
-        at += size
+    data = b"".join(delivery.parts)
+    found: list[int] = [document["n"] for document in bson.decode_all(data)]
     assert len(found) == delivery.count
     assert len(data) == delivery.size
     return found

@@ -8,8 +8,7 @@ from feedmux_server.core.ack_tracker import AckTracker
 from feedmux_server.core.chunk import Chunk, cut_batch
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.resume_token import ResumeToken
-from tests.model.source import BEGIN, event
-from tests.sim.tokens import event_token
+from tests.sim.events import BEGIN, event, event_token
 
 START = ResumeToken.high_water_mark(BEGIN)
 

@@ -18,8 +18,7 @@ from feedmux_server.core.chunk import (
 )
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.resume_token import ResumeToken
-from tests.model.source import BEGIN, Event, event
-from tests.sim.tokens import event_token, hex_of
+from tests.sim.events import BEGIN, Event, event, event_token, hex_of
 
 START = ResumeToken.high_water_mark(BEGIN)
 
@@ -151,7 +150,7 @@ def test_first_after_behind_the_last_event_and_before_the_end() -> None:
 
 
 def test_events_of_one_transaction_are_places_of_their_own() -> None:
-    run = [event(n, event_token(BEGIN, n, key=n), unit="t") for n in range(300)]
+    run = [event(n, event_token(BEGIN, n, key=n)) for n in range(300)]
     chunk = chunk_of(run)
     assert [chunk.first_after(run[n].token) for n in (0, 1, 127, 128, 298)] == [1, 2, 128, 129, 299]
 

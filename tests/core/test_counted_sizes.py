@@ -15,7 +15,7 @@ from feedmux_server.core.quota import UNLIMITED_QUOTAS, Account
 from feedmux_server.core.subscriber import Delivery
 from feedmux_server.fanout.allowance import Allowance
 from tests.core.fanout_support import mark, token
-from tests.model.source import event
+from tests.sim.events import event
 
 COUNT = 2_000
 

@@ -11,8 +11,7 @@ from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.core.shared_stream import StreamState
 from feedmux_server.core.subscriber import Ended, JoinPoint, SubscriberState
 from tests.core.fanout_support import Feed, behind, error, fill, mark, native, numbers, opened, stream_of, token
-from tests.model.source import BEGIN, event
-from tests.sim.tokens import event_token
+from tests.sim.events import BEGIN, event, event_token
 
 
 def invalidate(n: int) -> JoinPoint:
@@ -255,7 +254,7 @@ def test_one_who_met_an_invalidate_is_not_carried_past_it() -> None:
     feed = Feed()
     stays = feed.subscriber(behind(0))
     fill(stream_of(stays), 1, 2)
-    last = event(3, invalidate(2).place, invalidate=True)
+    last = event(3, invalidate(2).place)
     from_there = stream_of(stays)
     from_there.append(cut_batch(last.data, from_there.ring.newest, None, 0.0, bytes_max=10**6), None)
     assert numbers(stays.take())[-1] == 3

@@ -7,7 +7,7 @@ from feedmux_server.core.chunk import cut_batch
 from feedmux_server.core.pinned_range import PinnedRange, trimmed
 from feedmux_server.core.subscriber import Delivery
 from tests.core.fanout_support import mark, token
-from tests.model.source import event
+from tests.sim.events import event
 
 
 def delivery(first: int, count: int, *, past: bool = False) -> Delivery:

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from feedmux_server.core.chunk import View, cut_batch
 from feedmux_server.core.replay_buffer import ReplayBuffer, RingLimits
 from feedmux_server.core.resume_token import ResumeToken
-from tests.model.source import BEGIN, Event, event
-from tests.sim.tokens import event_token
+from tests.sim.events import BEGIN, Event, event, event_token
 
 START = ResumeToken.high_water_mark(BEGIN)
 

@@ -16,8 +16,7 @@ from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.core.subscriber import Delivery, JoinPoint, Subscriber
 from feedmux_server.fanout.session import order_bytes
 from tests.core.fanout_support import Feed, opened, stream_of
-from tests.model.source import BEGIN
-from tests.sim.tokens import number
+from tests.sim.events import BEGIN, number
 
 OPERATIONS = ("delete", "insert", "update")
 

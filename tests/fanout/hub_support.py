@@ -30,7 +30,7 @@ from feedmux_server.source.mongo import Source
 from feedmux_server.source.reader import Batch
 from feedmux_server.supervision import Tasks
 from tests.core.fanout_support import mark, token
-from tests.model.source import event
+from tests.sim.events import event
 
 MESSAGE_BYTES = 1024 * 1024
 

@@ -22,7 +22,7 @@ from feedmux_server.rpc.service import LiveSession, Service
 from tests.core.fanout_support import behind, mark, token
 from tests.fanout.hub_support import World, rings_of, world
 from tests.integration.wire import PATIENCE_S
-from tests.model.source import event
+from tests.sim.events import event
 
 FEW, MANY = 20, 400
 CHUNK_BYTES = 1000

@@ -1,4 +1,4 @@
-"""What passes between Python clients in this process and their servers, as records for `tests.model.checkers`."""
+"""What passes between Python clients in this process and their servers, as records for `tests.sim.checkers`."""
 
 from typing import Any
 
@@ -9,8 +9,8 @@ from pymongo.collection import Collection
 from feedmux import responses
 from feedmux.runner import Runner
 from feedmux_server.core.position import inspect_position
-from tests.model import records
-from tests.model.checkers import check
+from tests.sim import records
+from tests.sim.checkers import check
 
 GUARANTEES = (
     "Ordered", "Complete", "Unique", "At least once", "Resumable or loud", "Bookmarkable", "Monotone commit", "Fenced",

@@ -10,6 +10,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass
 
+from tests.sim.faults import SCENARIOS
+from tests.sim.mutants import MUTANTS, Mutant, built_with
 from tests.sim.world import SIZES, Outcome, simulate
 
 _BLOCK = 20
@@ -26,22 +28,30 @@ class Summary:
     steps: int
     virtual_s: float
     problems: tuple[str, ...]
+    scenario: str
 
     @classmethod
-    def of(cls, outcome: Outcome) -> "Summary":
+    def of(cls, outcome: Outcome, scenario: str) -> "Summary":
         return cls(
-            outcome.seed, outcome.size, outcome.digest, outcome.steps, outcome.virtual_s, tuple(outcome.problems)
+            outcome.seed,
+            outcome.size,
+            outcome.digest,
+            outcome.steps,
+            outcome.virtual_s,
+            tuple(outcome.problems),
+            scenario,
         )
 
 
-def repeat_command(seed: int, size: str) -> str:
+def repeat_command(seed: int, size: str, scenario: str) -> str:
     """What runs this seed again, with everything that happens."""
-    return f"./run sim {seed} --size {size} --trace"
+    return f"./run sim {seed} --size {size}{f' --scenario {scenario!r}' if scenario else ''} --trace"
 
 
-def run_block(first: int, count: int, size: str) -> list[Summary]:
+def run_block(first: int, count: int, size: str, scenario: str = "") -> list[Summary]:
     """So many seeds, one after the other."""
-    return [Summary.of(simulate(seed, SIZES[size])) for seed in range(first, first + count)]
+    seeds = range(first, first + count)
+    return [Summary.of(simulate(seed, SIZES[size], scenario=scenario), scenario) for seed in seeds]
 
 
 def told(summary: Summary) -> str:
@@ -49,7 +59,7 @@ def told(summary: Summary) -> str:
     lines = [f"seed {summary.seed} ({summary.size}) failed:", *(f"  {problem}" for problem in summary.problems[:10])]
     if len(summary.problems) > 10:
         lines.append(f"  and {len(summary.problems) - 10} more")
-    return "\n".join([*lines, f"  run it again: {repeat_command(summary.seed, summary.size)}"])
+    return "\n".join([*lines, f"  run it again: {repeat_command(summary.seed, summary.size, summary.scenario)}"])
 
 
 def digests_elsewhere(first: int, count: int, size: str) -> list[str]:
@@ -65,13 +75,13 @@ def _blocks(first: int, count: int) -> Iterator[tuple[int, int]]:
         yield begin, min(_BLOCK, first + count - begin)
 
 
-def _run_many(first: int, count: int, size: str, jobs: int) -> int:
+def _run_many(first: int, count: int, size: str, scenario: str, jobs: int) -> int:
     """Returns how many failed."""
     began_s = told_s = time.monotonic()
     ran = failed = steps = 0
     virtual_s = 0.0
     with ProcessPoolExecutor(jobs) as pool:
-        running = [pool.submit(run_block, begin, each, size) for begin, each in _blocks(first, count)]
+        running = [pool.submit(run_block, begin, each, size, scenario) for begin, each in _blocks(first, count)]
         try:
             for done in as_completed(running):
                 for summary in done.result():
@@ -110,6 +120,27 @@ def _run_twice(first: int, count: int, size: str) -> int:
     return len(differing)
 
 
+def seeds_to_find(mutant: Mutant) -> int | None:
+    """How many runs of the broken build it takes to see that; None when none of its seeds shows it."""
+    with built_with(mutant):
+        for seed in range(mutant.seeds):
+            problems = simulate(seed, SIZES[mutant.size], scenario=mutant.scenario).problems
+            if any(problem.startswith(f"{mutant.guarantee}:") for problem in problems):
+                return seed + 1
+    return None
+
+
+def _run_mutants(jobs: int) -> int:
+    """Returns how many are not found."""
+    missed = 0
+    with ProcessPoolExecutor(jobs) as pool:
+        for mutant, seeds in zip(MUTANTS, pool.map(seeds_to_find, MUTANTS), strict=True):
+            missed += seeds is None
+            print(f"{mutant.guarantee:20} {seeds or 'NOT FOUND':>9} of {mutant.seeds:3}  {mutant}", flush=True)
+    print(f"{len(MUTANTS)} broken builds, {missed} not found")
+    return missed
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="./run sim",
@@ -120,8 +151,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=1000, help="how many to run (default: 1000)")
     parser.add_argument("--start", type=int, default=0, help="the first of them (default: 0)")
     parser.add_argument("--size", choices=sorted(SIZES), default="small", help="how much happens in a run")
+    parser.add_argument("--scenario", choices=sorted(SCENARIOS), default="", help="with certain faults; see faults.py")
     parser.add_argument("--trace", action="store_true", help="with a seed: print everything that happens")
     parser.add_argument("--twice", action="store_true", help="compare the runs of two processes")
+    parser.add_argument("--mutants", action="store_true", help="how soon each broken build of the code is found")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one for each core)")
     parser.add_argument("--digests", action="store_true", help=argparse.SUPPRESS)
     return parser
@@ -133,14 +166,16 @@ def main() -> int:
         for summary in run_block(options.start, options.seeds, options.size):
             print(summary.digest)
         return 0
+    if options.mutants:
+        return int(_run_mutants(options.jobs) > 0)
     if options.seed is None:
         if options.twice:
             return int(_run_twice(options.start, options.seeds, options.size) > 0)
-        return int(_run_many(options.start, options.seeds, options.size, options.jobs) > 0)
+        return int(_run_many(options.start, options.seeds, options.size, options.scenario, options.jobs) > 0)
     if options.twice:
         return int(_run_twice(options.seed, 1, options.size) > 0)
-    outcome = simulate(options.seed, SIZES[options.size], print if options.trace else None)
-    summary = Summary.of(outcome)
+    outcome = simulate(options.seed, SIZES[options.size], print if options.trace else None, options.scenario)
+    summary = Summary.of(outcome, options.scenario)
     faults = ", ".join(outcome.faults) or "none"
     print(f"seed {options.seed} ({options.size}): {outcome.virtual_s:.1f} virtual s, {outcome.steps} callbacks")
     print(f"faults: {faults}; digest {outcome.digest}")

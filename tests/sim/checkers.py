@@ -1,6 +1,6 @@
 """One checker per guarantee that a recorded history can prove or refute; the names are those of the design.
 
-Each is a function from a `History` to the violations it found. Offline: `python -m tests.model.checkers FILE`.
+Each is a function from a `History` to the violations it found. Offline: `python -m tests.sim.checkers FILE`.
 What a history cannot show is not judged here: Authorised, Durable only, Isolated.
 """
 
@@ -13,13 +13,15 @@ from itertools import pairwise
 from pathlib import Path
 
 from feedmux_server.core.resume_token import ResumeToken
-from tests.model.records import (
+from tests.sim.records import (
+    GAP,
     Acked,
     Committed,
     Delivered,
     Ended,
     Granted,
     Held,
+    Lost,
     Opened,
     Progress,
     Record,
@@ -103,8 +105,8 @@ class History:
             raise ValueError("the written events' tokens are not in order")
         return keys
 
-    def rank_behind(self, place: str) -> int | None:
-        """Index of the first written event behind `place`; None when that cannot be told."""
+    def rank_after(self, place: str) -> int | None:
+        """Index of the first written event after `place`; None when that cannot be told."""
         if not place or self._keys is None:
             return None
         return bisect_right(self._keys, token(place).key)
@@ -120,7 +122,7 @@ class History:
 
     def expected(self, session: SessionHistory) -> list[int] | None:
         """All that the session was to see, from its place to the end of the history; None if its place is not known."""
-        first = self.rank_behind(session.opened.place)
+        first = self.rank_after(session.opened.place)
         if first is None:
             return None
         ranks = self.ranks(session.opened.feed)
@@ -188,37 +190,53 @@ def unique(history: History) -> Iterator[Violation]:
 
 
 def at_least_once(history: History) -> Iterator[Violation]:
-    """Across sessions, only events behind the stored place come again, none is left out; a rewind is announced."""
+    """Across sessions, only events after the stored place come again, none is left out; a rewind is announced."""
     stored: dict[str, str] = {}
     acked: dict[str, set[str]] = {}
     first_rank: dict[str, int] = {}
     subscription_of: dict[str, str] = {}
+    sought: dict[str, Sought] = {}
+    feed_of: dict[str, str] = {}
     sent: dict[str, list[str]] = {}
     for record in history.records:
         match record:
-            case Committed() | Sought():
+            case Committed() | Sought() | Lost():
                 stored[record.subscription] = record.place
+                sought.pop(record.subscription, None)
                 if isinstance(record, Sought):
                     first_rank.pop(record.subscription, None)
+                    sought[record.subscription] = record
             case Opened():
                 name = record.subscription
                 subscription_of[record.session], sent[record.session] = name, []
-                begin = history.rank_behind(record.place)
+                if feed_of.setdefault(name, record.feed) != record.feed:
+                    feed_of[name] = record.feed  # other grants: what was passed may be shown only now
+                    first_rank.pop(name, None)
+                wanted = sought.get(name)
+                if wanted is not None and 0 < record.epoch < wanted.epoch:
+                    continue  # opened before, and fenced by now
+                if wanted is not None and record.epoch > wanted.epoch > 0 and sought.pop(name).place != record.place:
+                    yield Violation(
+                        "At least once", record.session, f"began at {record.place}, not at {wanted} as sought"
+                    )
+                begin = history.rank_after(record.place)
                 if begin is None:
                     continue
                 start = first_rank.setdefault(name, begin)
-                durable = history.rank_behind(stored.get(name, ""))
+                durable = history.rank_after(stored.get(name, ""))
                 if durable is not None and begin < durable and not record.rewound:
                     yield Violation("At least once", record.session, "began before the stored place, unannounced")
                 done = acked.get(name, set())
                 for rank in history.ranks(record.feed):
                     if start <= rank < begin and history.written[rank].event not in done:
                         event = history.written[rank].event
-                        yield Violation("At least once", record.session, f"began behind {event}, which was never acked")
+                        yield Violation("At least once", record.session, f"began after {event}, which was never acked")
                         break
                 first_rank[name] = min(start, begin)
             case Delivered():
                 sent[record.session].extend(record.events)
+            case Ended() if record.reason == GAP:
+                first_rank.pop(subscription_of[record.session], None)
             case Acked():
                 done = acked.setdefault(subscription_of[record.session], set())
                 done.update(sent[record.session][: record.sequence])
@@ -227,7 +245,7 @@ def at_least_once(history: History) -> Iterator[Violation]:
 
 
 def resumable_or_loud(history: History) -> Iterator[Violation]:
-    """A session begins with the first event behind its place, or ends with an error; never a silent skip."""
+    """A session begins with the first event after its place, or ends with an error; never a silent skip."""
     for session in history.sessions.values():
         expected = history.expected(session)
         if expected is None:
@@ -238,7 +256,7 @@ def resumable_or_loud(history: History) -> Iterator[Violation]:
             if not places - {session.opened.place}:
                 if events or (session.settled and expected):
                     yield Violation(
-                        "Resumable or loud", session.name, "went on from a place that MongoDB does not know"
+                        "Resumable or loud", session.name, "continued from a place that MongoDB does not know"
                     )
                 continue
             # MongoDB's postBatchResumeToken has taken its place before an event came: nothing was there to be skipped.
@@ -248,7 +266,7 @@ def resumable_or_loud(history: History) -> Iterator[Violation]:
         invalidates = [event for event in events if history.written[history.order[event]].invalidate]
         if session.opened.stops_at_invalidate:
             if invalidates and events[-1] != invalidates[0]:
-                yield Violation("Resumable or loud", session.name, f"went on behind the invalidate {invalidates[0]}")
+                yield Violation("Resumable or loud", session.name, f"continued after the invalidate {invalidates[0]}")
             if session.settled and invalidates:
                 yield Violation("Resumable or loud", session.name, "was not told that its feed was invalidated")
             if session.end is not None and session.end.reason == "FEED_INVALIDATED" and not invalidates:
@@ -265,10 +283,10 @@ def bookmarkable(history: History) -> Iterator[Violation]:
             if isinstance(record, Delivered):
                 for event in record.events:
                     if history.order.get(event, passed) < passed:
-                        yield Violation("Bookmarkable", session.name, f"{event} came after a place behind it")
+                        yield Violation("Bookmarkable", session.name, f"{event} came after a place that follows it")
                 count += len(record.events)
             if isinstance(record, Delivered | Progress):
-                rank = history.rank_behind(record.place)
+                rank = history.rank_after(record.place)
                 if rank is None:
                     continue
                 if rank < passed:
@@ -276,7 +294,7 @@ def bookmarkable(history: History) -> Iterator[Violation]:
                 passed = max(passed, rank)
                 if expected is not None and count < len(expected) and expected[count] < rank:
                     event = history.written[expected[count]].event
-                    yield Violation("Bookmarkable", session.name, f"a place is behind {event}, which was not delivered")
+                    yield Violation("Bookmarkable", session.name, f"a place follows {event}, which was not delivered")
 
 
 def whole(history: History) -> Iterator[Violation]:
@@ -339,13 +357,14 @@ def monotone_commit(history: History) -> Iterator[Violation]:
             if before and record.place and token(before).is_after(token(record.place)):
                 yield Violation("Monotone commit", record.subscription, f"{record.place} after {before}")
             stored[record.subscription] = record.place
-        elif isinstance(record, Sought):
+        elif isinstance(record, Sought | Lost):
             stored[record.subscription] = record.place
 
 
 def fenced(history: History) -> Iterator[Violation]:
-    """At most one epoch can commit: the newest that was opened."""
+    """At most one epoch can commit: the newest that was opened, and none from before a seek."""
     newest: dict[str, int] = {}
+    ended: dict[str, int] = {}
     opened: set[tuple[str, int]] = set()
     for record in history.records:
         if isinstance(record, Opened) and record.epoch:
@@ -354,8 +373,16 @@ def fenced(history: History) -> Iterator[Violation]:
                 yield Violation("Fenced", record.session, f"epoch {record.epoch} was handed out before")
             opened.add((record.subscription, record.epoch))
             newest[record.subscription] = max(record.epoch, newest.get(record.subscription, 0))
-        elif isinstance(record, Committed) and record.epoch and record.epoch < newest.get(record.subscription, 0):
-            yield Violation("Fenced", record.subscription, f"a commit of epoch {record.epoch} was taken")
+        elif isinstance(record, Sought):
+            ended[record.subscription] = record.epoch
+        elif isinstance(record, Lost):
+            # What was not in time to be stored again is forgotten, newer owners too.
+            newest.pop(record.subscription, None)
+            ended.pop(record.subscription, None)
+        elif isinstance(record, Committed) and record.epoch:
+            name, epoch = record.subscription, record.epoch
+            if epoch < newest.get(name, 0) or epoch <= ended.get(name, 0):
+                yield Violation("Fenced", name, f"a commit of epoch {epoch} was taken")
 
 
 def convergent(history: History) -> Iterator[Violation]:
@@ -394,7 +421,7 @@ def check(records: Iterable[Record], guarantees: Iterable[str] = CHECKERS) -> li
 
 def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
-        print("usage: python -m tests.model.checkers FILE", file=sys.stderr)
+        print("usage: python -m tests.sim.checkers FILE", file=sys.stderr)
         return 2
     records = list(load(Path(arguments[0])))
     violations = check(records)

@@ -1,11 +1,17 @@
-"""Resume tokens with the layout that mongod writes.
+"""Events with resume tokens of the layout that mongod writes.
 
 Collected from 6.0.5 for version 1, from 6.0.27 for version 2: the code under test orders them by itself.
 """
 
+from dataclasses import dataclass
+from typing import Final
+
 import bson
 
 from feedmux_server.core.resume_token import ResumeToken
+
+BEGIN: Final = 1_800_000_000 << 32
+"""A cluster time."""
 
 _OPERATION = "463C6F7065726174696F6E54797065003C696E73657274000046646F63756D656E744B657900"
 _COLLECTION = "5A1004942584E96D514A63B59E7230E38388D7"
@@ -38,3 +44,20 @@ def event_token(
 def hex_of(place: ResumeToken) -> str:
     data: str = bson.decode(place.raw)["_data"]
     return data
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event, in BSON."""
+
+    number: int
+    token: ResumeToken
+    data: bytes
+
+
+def event(n: int, token: ResumeToken, padding: int = 0, *, part: tuple[int, int] | None = None) -> Event:
+    """`part` is the number of a fragment, from 1, and how many there are."""
+    document: dict[str, object] = {"_id": {"_data": hex_of(token)}, "n": n, "pad": b"x" * padding}
+    if part is not None:
+        document["splitEvent"] = {"fragment": part[0], "of": part[1]}
+    return Event(n, token, bson.encode(document))

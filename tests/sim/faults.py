@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from feedmux import Start
 from tests.sim.mongo import FAILINGS
+from tests.sim.tenants import CHOICES
 
 if TYPE_CHECKING:
     from tests.sim.servers import SimServer
@@ -20,6 +22,8 @@ class Fault:
 
     name: str
     happen: "Callable[[World], Awaitable[None]]"
+    meets: tuple[str, ...] = ()
+    """Errors of sessions that it may cause, beside those that any fault may."""
 
 
 def _server(world: "World") -> "SimServer | None":
@@ -104,6 +108,14 @@ async def _oplog_moves_on(world: "World") -> None:
     world.mongo.forget(world.needed_time())
 
 
+async def _history_lost(world: "World") -> None:
+    """The oplog passes places that somebody needs."""
+    for user in (*world.users, *world.rivals):
+        user.moved = True
+    world.mongo.forget(world.mongo.latest - (world.rng.randint(0, 3) << 32))
+    await asyncio.sleep(0)
+
+
 async def _mongo_away(world: "World") -> None:
     world.mongo.away = True
     world.mongo.fail_reads(FAILINGS[0])
@@ -135,13 +147,43 @@ async def _takeover(world: "World") -> None:
     user = _user(world)
     if user is None or not user.durable:
         return
-    rival = world.rival_of(user)
+    rival = world.rival_of(user, takeover=True)
     rival.start()
     await asyncio.sleep(world.rng.uniform(0.5, 10.0))
-    if world.rng.random() < 0.5:
+    if world.rng.random() < 0.5 and rival.node is not None:
+        world.network.cut(rival.node)
+        await asyncio.sleep(world.rng.uniform(0.5, 10.0))
+    if world.rng.random() < 0.5 and rival.running:
         rival.kill()
     else:
         await rival.leave()
+
+
+async def _competitor(world: "World") -> None:
+    """Another program opens a subscription that is in use, and asks for no takeover."""
+    user = _user(world)
+    if user is None or not user.durable:
+        return
+    rival = world.rival_of(user, takeover=False)
+    rival.start()
+    await asyncio.sleep(world.rng.uniform(1.0, 20.0))
+    await rival.leave()
+
+
+async def _recreated(world: "World") -> None:
+    """Redis has lost everything, and is slow; a program creates its subscription again, beside the session that has
+    it still."""
+    user = _user(world)
+    if user is None or not user.durable or user.first < 0:
+        return
+    world.redis.slow_s = 1.0
+    world.redis.lose_everything()
+    await asyncio.sleep(world.rng.uniform(0.0, 1.0))
+    rival = world.rival_of(user, takeover=False, creates=True)
+    rival.start()
+    await asyncio.sleep(world.rng.uniform(1.0, 10.0))
+    await rival.leave()
+    world.redis.slow_s = 0.0
 
 
 async def _redis_loses_answers(world: "World") -> None:
@@ -156,21 +198,118 @@ async def _redis_full(world: "World") -> None:
     world.redis.full = False
 
 
+async def _redis_loses_last_writes(world: "World") -> None:
+    world.redis.down = True
+    await asyncio.sleep(world.rng.uniform(0.1, 2.0))
+    world.redis.lose_last_writes()
+    world.redis.down = False
+
+
+async def _redis_loses_everything(world: "World") -> None:
+    world.redis.lose_everything()
+
+
+async def _redis_clock_steps(world: "World") -> None:
+    world.redis.ahead_s = world.rng.choice((-30.0, -1.0, 1.0, 30.0))
+    await asyncio.sleep(_while_s(world.rng))
+    world.redis.ahead_s = 0.0
+
+
+async def _clock_steps(world: "World") -> None:
+    server = _server(world)
+    if server is not None:
+        world.loop.ahead_s[server.process] = world.rng.choice((-3_600.0, 3_600.0))
+
+
+async def _seek(world: "World") -> None:
+    """Somebody moves the stored position."""
+    user = _user(world)
+    if user is None or not user.durable or user.first < 0:
+        return
+    to = world.rng.choice((Start.latest(), Start.earliest(), Start.position(user.stored)))
+    user.sought, user.moved = True, user.moved or to.kind == "latest"
+    await world.administer(user.tenant, lambda client: client.seek_subscription(user.subscription, to))
+
+
+async def _delete(world: "World") -> None:
+    """Somebody deletes a subscription; its user creates it again, where it has come to."""
+    user = _user(world)
+    if user is not None and user.durable:
+        await world.administer(
+            user.tenant, lambda client: client.delete_subscription(user.subscription, allow_missing=True)
+        )
+
+
+async def _grants_change(world: "World") -> None:
+    """A tenant is granted something else; no session is being opened at that moment, or it could be either's."""
+    if not world.tenants:
+        return
+    tenant = world.rng.choice(world.tenants)
+    for _ in range(1_000):
+        if not world.opening(tenant) and not any(server.frozen for server in world.servers):
+            break
+        await asyncio.sleep(0.01)
+    else:
+        return
+    await world.grant(tenant, world.rng.choice([name for name in CHOICES if name != tenant.granted]))
+
+
+_BUSY: Final = ("SubscriptionBusy",)
+"""A lease may be left, which a new session of the same program meets until it ends."""
+_FENCED: Final = (*_BUSY, "Fenced")
+_LOST: Final = (*_FENCED, "SubscriptionNotFound")
+
 FAULTS: Final = (
-    Fault("server killed", _kill_server),
-    Fault("server drained", _drain_server),
-    Fault("server frozen", _freeze_server),
+    Fault("server killed", _kill_server, _BUSY),
+    Fault("server drained", _drain_server, _BUSY),
+    Fault("server frozen", _freeze_server, _BUSY),
     Fault("user killed", _kill_user),
     Fault("user frozen", _freeze_user),
     Fault("connections cut", _cut_connections),
-    Fault("network silent", _silence),
+    Fault("network silent", _silence, _BUSY),
     Fault("reads fail", _fail_reads),
     Fault("MongoDB away", _mongo_away),
     Fault("oplog moves on", _oplog_moves_on),
-    Fault("Redis down", _redis_down),
-    Fault("Redis silent", _redis_silent),
-    Fault("Redis slow", _redis_slow),
-    Fault("takeover", _takeover),
-    Fault("Redis loses answers", _redis_loses_answers),
-    Fault("Redis full", _redis_full),
+    Fault("history lost", _history_lost, ("HistoryLost",)),
+    Fault("Redis down", _redis_down, _BUSY),
+    Fault("Redis silent", _redis_silent, _BUSY),
+    Fault("Redis slow", _redis_slow, _BUSY),
+    Fault("Redis loses answers", _redis_loses_answers, _BUSY),
+    Fault("Redis full", _redis_full, _BUSY),
+    Fault("Redis loses its last writes", _redis_loses_last_writes, _LOST),
+    Fault("Redis loses everything", _redis_loses_everything, _LOST),
+    Fault("lost subscription created again", _recreated, _LOST),
+    Fault("Redis's clock steps", _redis_clock_steps, _FENCED),
+    Fault("clock of a server steps", _clock_steps),
+    Fault("takeover", _takeover, _LOST),
+    Fault("another program opens", _competitor, ("SubscriptionBusy", "SubscriptionNotFound")),
+    Fault("seek", _seek),
+    Fault("grants change", _grants_change),
+    Fault("subscription deleted", _delete, ("SubscriptionNotFound",)),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Runs in which something is not drawn."""
+
+    faults: tuple[str, ...] = ()
+    """These happen, in this order."""
+    one_is_slowed: bool = False
+    """There are two tenants, of which one has rates, and many events at the end."""
+
+
+SCENARIOS: Final = {
+    "takeover": Scenario(("takeover", "connections cut", "takeover", "network silent")),
+    "another program": Scenario(("another program opens",) * 3),
+    "lost and created again": Scenario(("lost subscription created again",) * 2),
+    "late commands": Scenario(("Redis slow", "connections cut", "Redis slow", "server killed")),
+    "Redis's clock steps": Scenario(
+        ("Redis's clock steps", "takeover", "Redis's clock steps", "another program opens")
+    ),
+    "subscription deleted": Scenario(("subscription deleted", "Redis loses everything", "subscription deleted")),
+    "grants change": Scenario(("grants change",) * 3),
+    "seek": Scenario(("seek", "connections cut", "seek", "network silent", "seek")),
+    "history lost": Scenario(("history lost",) * 2),
+    "a slowed tenant": Scenario(one_is_slowed=True),
+}

@@ -110,6 +110,8 @@ class SimLoop(asyncio.BaseEventLoop):
         """Called when nothing is ready, before time jumps. It must schedule nothing."""
         self.failures: list[dict[str, Any]] = []
         """What would have been logged as "never retrieved", and exceptions of callbacks."""
+        self.ahead_s: dict[str, float] = {}
+        """Processes whose wall clock is wrong, and by how much."""
         self.set_task_factory(self._make_task)  # type: ignore[arg-type]
         self.set_exception_handler(lambda _, context: self.failures.append(context))
 
@@ -118,8 +120,12 @@ class SimLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self._now_s
 
-    def wall_s(self) -> float:
+    def true_wall_s(self) -> float:
         return EPOCH_S + self._now_s
+
+    def wall_s(self) -> float:
+        """As the process that runs has it."""
+        return self.true_wall_s() + self.ahead_s.get(process.get(), 0.0)
 
     # Freezing.
 

@@ -22,9 +22,10 @@ from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.source.mongo import Source, SourceConfig
 from feedmux_server.source.raw_cursor import Interrupted, RawBatch
 from feedmux_server.source.read_watch import Address, Operation
-from feedmux_server.telemetry.observer import Observer
+from feedmux_server.telemetry.observer import NOBODY, Observer
+from tests.sim.events import event_token
 from tests.sim.loop import SimLoop, process
-from tests.sim.tokens import event_token
+from tests.sim.tenants import allows, stages_by_choice
 
 SOURCE_ID: Final = "sim"
 NOOP_S: Final = 10
@@ -79,7 +80,7 @@ class SimMongo:
         self._rng = rng
         self.entries: list[Entry] = []
         self._keys: list[Any] = []
-        self._last = (int(loop.wall_s()) << 32) + 1
+        self._last = (int(loop.true_wall_s()) << 32) + 1
         self._oldest = self._last
         self._cursors = 0
         self.open: dict[SimCursor, None] = {}
@@ -121,7 +122,7 @@ class SimMongo:
         self._oldest = max(self._oldest, min(before, self._last))
 
     def _tick(self) -> int:
-        self._last = max(self.latest + 1, (int(self.loop.wall_s()) << 32) + 1)
+        self._last = max(self.latest + 1, (int(self.loop.true_wall_s()) << 32) + 1)
         return self._last
 
     def _insert(
@@ -167,14 +168,14 @@ class SimMongo:
     @property
     def latest(self) -> int:
         """The newest cluster time; entries of no meaning count."""
-        return max(self._last, (int(self.loop.wall_s()) // NOOP_S * NOOP_S << 32) + 1)
+        return max(self._last, (int(self.loop.true_wall_s()) // NOOP_S * NOOP_S << 32) + 1)
 
     @property
     def oldest(self) -> int:
         return self._oldest
 
     def now(self) -> datetime:
-        return datetime.fromtimestamp(self.loop.wall_s(), UTC).replace(tzinfo=None)
+        return datetime.fromtimestamp(self.loop.true_wall_s(), UTC).replace(tzinfo=None)
 
     def rank_after(self, token: ResumeToken) -> int:
         """The number of the first entry after the place."""
@@ -239,7 +240,9 @@ class SimCursor:
         """Raises OperationFailure as mongod does for an aggregate."""
         self._mongo = mongo
         self._scope = spec.scope
-        self._match = matcher(stages[1:])
+        granted, own = _without_policy(spec, stages[1:])
+        matches = matcher(own)
+        self._match: Callable[[Entry], bool] = lambda entry: allows(granted, entry) and matches(entry.event)
         self._events = events
         self._await_s = await_ms / 1000
         self.failing: Failing | None = None
@@ -339,7 +342,7 @@ class SimCursor:
                         280, "ChangeStreamFatalError", "cannot resume stream; the resume token was not found."
                     )
                 self._must_exist = None
-            if entry.invalidates or self._match(entry.event):
+            if entry.invalidates or self._match(entry):
                 found.append(entry)
             if entry.invalidates:
                 return found, True
@@ -402,7 +405,7 @@ class _Client:
 class SimSource(Source):
     """The server's source, on the model."""
 
-    def __init__(self, mongo: SimMongo, observer: Observer) -> None:
+    def __init__(self, mongo: SimMongo, observer: Observer = NOBODY) -> None:
         config = SourceConfig("main", "", source_id=SOURCE_ID, server_selection_timeout_ms=int(SELECTION_S * 1000))
         super().__init__(config, observer, _Client(mongo))  # type: ignore[arg-type]
         self._mongo = mongo
@@ -433,6 +436,14 @@ class SimSource(Source):
 
     async def operations(self, address: Address | None, sessions: list[bytes]) -> list[Operation]:
         return []
+
+
+def _without_policy(spec: FeedSpec, stages: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
+    """The name of the grant whose stages come first, if any, and the stages after them."""
+    for name, policy in stages_by_choice(spec):
+        if stages[: len(policy)] == policy:
+            return name, stages[len(policy) :]
+    return "", stages
 
 
 def matcher(stages: list[dict[str, Any]]) -> Callable[[dict[str, Any]], bool]:

@@ -90,6 +90,9 @@ class Watcher:
 
     def received(self, message: bytes) -> None: ...
 
+    def written(self, server: str, message: bytes) -> None:
+        """At the server's end."""
+
     def ended(self, status: Status) -> None: ...
 
 
@@ -181,7 +184,7 @@ class Connection:
         self._arrives_s = {client: 0.0, server: 0.0}
         """When the last message to each side arrives."""
         self._held: list[tuple[Node, Callable[..., None], tuple[Any, ...]]] = []
-        """Sent into silence."""
+        """What has arrived in silence, in order."""
         self._keepalives: list[asyncio.TimerHandle] = []
         client.connections[self] = None
         server.connections[self] = None
@@ -203,9 +206,6 @@ class Connection:
 
     def send(self, to: Node, arrive: Callable[..., None], *what: Any) -> None:
         """Has `arrive` called on the side of `to`."""
-        if self.silent:
-            self._held.append((to, arrive, what))
-            return
         loop = self.network.loop
         at_s = max(loop.time() + self._latency_s, self._arrives_s[to])
         self._arrives_s[to] = at_s
@@ -238,7 +238,8 @@ class Connection:
                 self._break_soon(side)  # what it sends is answered by a reset
         held, self._held = self._held, []
         for to, arrive, what in held:
-            self.send(to, arrive, *what)
+            # Before all that is still on its way.
+            self.network.loop.call_soon(self._arrive, to, arrive, what, context=to.context)
 
     def cut(self, by: Node | None = None) -> None:
         """Both sides learn of it; `by` is a process that is gone."""
@@ -444,6 +445,10 @@ class Call:
         if self._connection is not None:
             self._connection.send(self._node, arrive, *what)
 
+    def written(self, server: str, message: bytes) -> None:
+        self._watcher.written(server, message)
+        self.to_client(self.arrived, message)
+
     def arrived(self, message: bytes) -> None:
         if self._status is None:
             self._inbox.append(message)
@@ -537,7 +542,7 @@ class _ServerCall:
             self._room = asyncio.get_running_loop().create_future()
             await self._room
         self._unread += len(message)
-        self._call.to_client(self._call.arrived, bytes(message))
+        self._call.written(self._node.name, bytes(message))
 
     async def abort(self, code: grpc.StatusCode, details: str = "", trailing: Metadata = ()) -> None:
         self._end((code, details, trailing))

@@ -1,6 +1,6 @@
 """What was observed of a run, as JSON lines: one record per line, in the order in which it happened.
 
-Written by the simulator, the integration tests and the demo; judged by `checkers`, at once or offline. The record's
+Written by the simulation and the integration tests; judged by `checkers`, at once or offline. The record's
 kind is its class name in lower case. Places are the hex of a resume token's `_data`, or empty where it is not known
 (what needs it is not judged then). Events have any name that is unique in the run.
 """
@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A session began: it is to be sent every event of `feed` behind `place`."""
+    """A session began: it is to be sent every event of `feed` after `place`."""
 
     subscription: str
     """A session without a subscription has a name of its own here."""
@@ -64,7 +64,7 @@ class Delivered:
     sizes: tuple[int, ...] = ()
     """Bytes of each event, where credit in bytes is to be judged."""
     place: str = ""
-    """The position sent with them: the place behind the last event."""
+    """The position sent with them: the place after the last event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +98,25 @@ class Sought:
 
     subscription: str
     place: str
+    epoch: int = 0
+    """Only later ones may commit, where it is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The store has lost what was durable: it has an older place now, or none."""
+
+    subscription: str
+    place: str
+
+
+GAP: Final = "gap"
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A session is over; `reason` is an ErrorReason, or empty when the client closed or died."""
+    """A session is over; `reason` is an ErrorReason, or empty when the client closed or died. `GAP`: it was told that
+    events are lost, and its next record begins after them."""
 
     session: str
     reason: str = ""
@@ -123,12 +137,12 @@ class Settled:
 
 
 Record = (
-    Written | Opened | Granted | Delivered | Acked | Progress | Committed | Sought | Ended | Held | Settled
+    Written | Opened | Granted | Delivered | Acked | Progress | Committed | Sought | Lost | Ended | Held | Settled
 )  # fmt: skip
 
 _KINDS: dict[str, Callable[..., Record]] = {
     kind.__name__.lower(): kind
-    for kind in (Written, Opened, Granted, Delivered, Acked, Progress, Committed, Sought, Ended, Held, Settled)
+    for kind in (Written, Opened, Granted, Delivered, Acked, Progress, Committed, Sought, Lost, Ended, Held, Settled)
 }
 
 

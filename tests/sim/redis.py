@@ -56,6 +56,10 @@ class SimRedis:
         self.commands = 0
         self.wrote: Callable[[bytes], None] = lambda key: None
         """Called with the key after a script has run."""
+        self.has_lost = False
+        """Data, at some time."""
+        self.lost: Callable[[], None] = lambda: None
+        """Called after data were lost."""
         self.down = False
         """Connections are refused."""
         self.silent = False
@@ -83,6 +87,8 @@ class SimRedis:
         self._expires.clear()
         self._snapshots.clear()
         self.restart()
+        self.has_lost = True
+        self.lost()
 
     def lose_last_writes(self) -> None:
         """Comes back with what was on its disk about a second ago."""
@@ -90,6 +96,8 @@ class SimRedis:
             self._data, self._expires = deepcopy(self._snapshots[0][1])
         self._snapshots.clear()
         self.restart()
+        self.has_lost = True
+        self.lost()
 
     # Commands.
 
@@ -135,7 +143,7 @@ class SimRedis:
 
     def _call(self, name: bytes, *arguments: Any) -> Any:
         if name == b"TIME":
-            now_us = int((self.loop.wall_s() + self.ahead_s) * 1_000_000)
+            now_us = int((self.loop.true_wall_s() + self.ahead_s) * 1_000_000)
             return _runtime().table_from([b"%d" % (now_us // 1_000_000), b"%d" % (now_us % 1_000_000)])
         if name in _WRITES:
             self._before_write()

@@ -10,7 +10,6 @@ from typing import Any, Final
 from feedmux_server.assembly import Assembly, assemble
 from feedmux_server.config import Config
 from feedmux_server.core.position_keys import parse_keys
-from feedmux_server.credentials import Credentials
 from feedmux_server.fanout import check_worker, render_worker
 from feedmux_server.fanout.hub import HubLimits
 from feedmux_server.fanout.side_process import SideProcess, SideProcessFailed
@@ -22,6 +21,7 @@ from tests.sim.loop import SimLoop, process
 from tests.sim.mongo import SimMongo, SimSource
 from tests.sim.network import Network, Server
 from tests.sim.redis import SimRedis, SimRedisClient
+from tests.sim.tenants import SimCredentials, Tenant
 
 KEYS: Final = parse_keys(base64.b64encode(bytes(range(32))).decode())
 """Of positions, the same in every run."""
@@ -55,6 +55,8 @@ class ServerSettings:
 
     config: Config
     limits: HubLimits
+    tenants: list[Tenant]
+    """None: nobody needs credentials."""
 
 
 @cache
@@ -76,6 +78,7 @@ class SimServer:
     network: Network
     node: Server | None = None
     assembly: Assembly | None = None
+    credentials: SimCredentials | None = None
     process: str = ""
     failure: BaseException | None = None
     """What a start ended with that it should not have."""
@@ -107,7 +110,11 @@ class SimServer:
             self.network.killed(self.node)
         self.loop.kill(self.process)
         self.mongo.killed(self.process)
-        self._main = self.node = self.assembly = None
+        self._main = self.node = self.assembly = self.credentials = None
+
+    @property
+    def frozen(self) -> bool:
+        return self.node is not None and self.node.frozen
 
     def freeze(self) -> None:
         self.loop.freeze(self.process)
@@ -118,6 +125,12 @@ class SimServer:
         self.loop.thaw(self.process)
         if self.node is not None:
             self.network.thawed(self.node)
+
+    async def read_tenants_again(self) -> None:
+        """As when the tenants file has changed."""
+        if self.credentials is not None and self.assembly is not None:
+            records = [tenant.record() for tenant in self.settings.tenants]
+            await self.credentials.use_tenants(self.assembly.service, records)
 
     async def drain(self) -> None:
         """As SIGTERM; returns when the process has ended."""
@@ -140,8 +153,7 @@ class SimServer:
                 await source.connect()
             except Exception:  # noqa: BLE001
                 await asyncio.sleep(1.0)
-        credentials = Credentials(config, insecure_no_auth=True)
-        credentials.position_keys.replace(KEYS)
+        credentials = self.credentials = SimCredentials(self.settings.tenants, KEYS)
         async with Tasks(NOBODY) as tasks:
             audit = SilentAudit(None, config.audit.lines_per_minute)
             self.assembly = assembly = assemble(
@@ -166,7 +178,7 @@ class SimServer:
             await assembly.close()
             audit.close()
         self._look_for_leftovers(node, assembly)
-        self.node = self.assembly = None
+        self.node = self.assembly = self.credentials = None
 
     async def _drain(self, node: Server, assembly: Assembly) -> None:
         """As `rpc.server` and `app` do it."""
@@ -188,5 +200,5 @@ class SimServer:
             "commits": assembly.batcher.waiting,
             "cursors": hub.cursors,
         }
-        self.problems += [f"{self.process}: {count} {what} left" for what, count in counts.items() if count]
+        self.problems += [f"Nothing left: {self.process}: {count} {what}" for what, count in counts.items() if count]
         self.problems += [f"{self.process}: a handler let out {error!r}" for error in node.failures]

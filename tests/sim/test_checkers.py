@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.model.checkers import check, main
-from tests.model.records import (
+from tests.sim.checkers import check, main
+from tests.sim.events import BEGIN, event_token, hex_of
+from tests.sim.records import (
     Acked,
     Committed,
     Delivered,
@@ -23,8 +24,6 @@ from tests.model.records import (
     save,
     to_line,
 )
-from tests.model.source import BEGIN
-from tests.sim.tokens import event_token, hex_of
 
 
 def place(n: int) -> str:
@@ -100,11 +99,11 @@ def test_a_bad_history_is_noticed(guarantee: str, records: list[Record]) -> None
 
 def test_an_invalidate_ends_a_session_that_stops_there() -> None:
     written = [Written("e1", place(1)), Written("end", place(2), invalidate=True), Written("e3", place(3))]
-    behind: list[Record] = [*written, Opened("s", "s/1", place(0)), deliver("e1", "end", "e3")]
-    assert [violation.guarantee for violation in check(behind)] == ["Resumable or loud"]
-    goes_on: list[Record] = [*written, Opened("s", "s/1", place(0), stops_at_invalidate=False), behind[-1]]
-    assert check(goes_on) == []
-    untold: list[Record] = [*behind[:-1], deliver("e1", "end"), Settled()]
+    after: list[Record] = [*written, Opened("s", "s/1", place(0)), deliver("e1", "end", "e3")]
+    assert [violation.guarantee for violation in check(after)] == ["Resumable or loud"]
+    continues: list[Record] = [*written, Opened("s", "s/1", place(0), stops_at_invalidate=False), after[-1]]
+    assert check(continues) == []
+    untold: list[Record] = [*after[:-1], deliver("e1", "end"), Settled()]
     assert "Resumable or loud" in [violation.guarantee for violation in check(untold)]
 
 

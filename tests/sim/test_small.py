@@ -1,6 +1,7 @@
 """Small runs of the simulation. FEEDMUX_SIM_SEED moves the first seed."""
 
 import os
+from typing import Any
 
 import pytest
 
@@ -8,10 +9,15 @@ from tests.sim.__main__ import run_block, told
 
 FIRST = int(os.environ.get("FEEDMUX_SIM_SEED", "0"))
 SEEDS = 2_000
+ALL_SEEDS = 20_000
 BLOCK = 100
 
 
-@pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, BLOCK))
+def _block(first: int) -> Any:
+    return pytest.param(first, marks=[pytest.mark.full] if first >= FIRST + SEEDS else [])
+
+
+@pytest.mark.parametrize("first", [_block(first) for first in range(FIRST, FIRST + ALL_SEEDS, BLOCK)])
 def test_small_runs(first: int) -> None:
     failed = [told(summary) for summary in run_block(first, BLOCK, "small") if summary.problems]
     assert not failed, "\n".join(failed)

@@ -2,21 +2,35 @@
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
+from functools import cache
 from random import Random
 from typing import Any, Final
 
-from feedmux import AsyncClient, AsyncSession, Batch, Feed, FeedmuxError, SessionOptions, Start
+from feedmux import (
+    AsyncClient,
+    AsyncSession,
+    Batch,
+    Feed,
+    FeedmuxError,
+    Fenced,
+    HistoryLost,
+    SessionOptions,
+    Start,
+    SubscriptionNotFound,
+)
+from feedmux.feeds import OnHistoryLost
 from feedmux.link import Link, Target
-from feedmux.notices import Gap, Notice, Rewound, Skipped
+from feedmux.notices import Disconnected, Gap, Notice, Rewound, Skipped
 from feedmux_server.core.position import inspect_position
-from tests.model import records
+from tests.sim import records
 from tests.sim.loop import SimLoop, process
 from tests.sim.mongo import Entry, SimMongo, matcher
 from tests.sim.network import Network, Node, SimChannel
+from tests.sim.tenants import Tenant, allows
 from tests.sim.wire import Recorder, number_of
 
 _RESETS: Final = (Rewound, Skipped, Gap)
@@ -44,16 +58,30 @@ class FeedShape:
     collection: str = ""
     match: tuple[tuple[str, Any], ...] = ()
 
+    def name_for(self, granted: str) -> str:
+        """In the records, where a tenant is granted that."""
+        return f"{self.name} of {granted}" if granted else self.name
+
     def feed(self) -> Feed:
         pipeline = [{"$match": dict(self.match)}] if self.match else None
         return Feed(self.database, self.collection or None, pipeline=pipeline)
 
-    def shows(self, entry: Entry) -> bool:
-        if self.database != entry.database or self.collection not in ("", entry.collection):
+    def shows(self, entry: Entry, granted: str = "") -> bool:
+        """`granted` is a name of `tenants.CHOICES`."""
+        if (
+            not allows(granted, entry)
+            or self.database != entry.database
+            or self.collection not in ("", entry.collection)
+        ):
             return False
         if entry.invalidates:
             return bool(self.collection)
-        return matcher([{"$match": dict(self.match)}])(entry.event)
+        return not self.match or _matcher(self.match)(entry.event)
+
+
+@cache
+def _matcher(match: tuple[tuple[str, Any], ...]) -> Callable[[dict[str, Any]], bool]:
+    return matcher([{"$match": dict(match)}])
 
 
 @dataclass(slots=True)
@@ -67,8 +95,8 @@ class Habits:
     """At most, after each event or batch."""
     leave_share: float
     """After so many of them it closes the session and opens another."""
+    on_history_lost: OnHistoryLost
     options: SessionOptions
-    takeover: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -84,14 +112,26 @@ class User:
     shape: FeedShape
     durable: bool
     habits: Habits
+    tenant: Tenant
     subscription: str = ""
+    takeover: bool = False
+    once: bool = False
+    """It opens one session, and does not create what is not there."""
     calm: bool = field(default=False, init=False)
     """Reads on and acks everything, without leaving."""
     leaving: bool = field(default=False, init=False)
     node: Node | None = field(default=None, init=False)
     process: str = field(default="", init=False)
     needs: int = field(default=1 << 63, init=False)
-    """The cluster time from which on it reads again, where its place is its own."""
+    """The cluster time from which on it reads again, by its own knowledge."""
+    first: int = field(default=-1, init=False)
+    """The number of the first event that it is to get, once it has begun."""
+    got: set[int] = field(default_factory=set, init=False)
+    """The numbers of all events that it has been handed since."""
+    moved: bool = field(default=False, init=False)
+    """Somebody has moved its subscription past events."""
+    sought: bool = field(default=False, init=False)
+    """Somebody has moved it at all."""
     newest: int = field(default=-1, init=False)
     """The number of the newest event that it was handed."""
     failure: BaseException | None = field(default=None, init=False)
@@ -102,10 +142,14 @@ class User:
     _beginnings: int = field(default=0, init=False)
     _main: "asyncio.Task[None] | None" = field(default=None, init=False)
     _position: bytes = field(default=b"", init=False)
-    """Of a feed, as the program has stored it."""
+    """As the program has stored it: of what it was handed of a feed, or has acked of a subscription."""
     _object: str = field(default="", init=False)
     """The session object that hands out, in the records."""
     _handed: list[int] = field(default_factory=list, init=False)
+
+    def shows(self, entry: Entry) -> bool:
+        """Whether it is to be handed the event."""
+        return self.shape.shows(entry, self.tenant.granted)
 
     @property
     def running(self) -> bool:
@@ -115,6 +159,15 @@ class User:
     def reading(self) -> bool:
         """It has a session."""
         return bool(self._object)
+
+    @property
+    def stored(self) -> bytes:
+        """The position that the program has kept."""
+        return self._position
+
+    def begin_with(self, position: bytes) -> None:
+        """It knows of a position where its subscription is to begin."""
+        self._position = position
 
     def start(self) -> None:
         self._starts += 1
@@ -140,10 +193,9 @@ class User:
 
     async def _run(self) -> None:
         try:
-            client = AsyncClient("sim", timeout_s=10.0, session=self.habits.options)
-            client._api.link = Link(SimTarget("sim", network=self.network, node=self.node))
+            client = _client(self.network, self.node, self.tenant, self.habits.options)
             try:
-                if self.durable:
+                if self.durable and (self._position or not self.once):
                     await self._create(client)
                 while not self.leaving:
                     await self._read(client)
@@ -155,10 +207,20 @@ class User:
     async def _create(self, client: AsyncClient) -> None:
         while not self.leaving:
             try:
-                await client.create_subscription(self.subscription, self.shape.feed(), on_invalidate="continue")
+                info = await client.create_subscription(
+                    self.subscription,
+                    self.shape.feed(),
+                    start=Start.position(self._position) if self._position else None,
+                    on_invalidate="continue",
+                    on_history_lost=self.habits.on_history_lost,
+                )
+                if self.first < 0:
+                    self._begin_at(info.position)
                 return
             except FeedmuxError as error:
                 self.recorder.note(f"{self.name} could not create: {error}")
+                if isinstance(error, HistoryLost):
+                    self._position, self.first = b"", -1
                 await asyncio.sleep(self.rng.uniform(0.5, 2.0))
 
     async def _read(self, client: AsyncClient) -> None:
@@ -171,13 +233,38 @@ class User:
             self.recorder.note(f"{self.name} met {type(error).__name__}: {error}")
             self.met.add(type(error).__name__)
             await asyncio.sleep(self.rng.uniform(0.2, 1.0))
+            if isinstance(error, SubscriptionNotFound):
+                if not self.once:
+                    await self._create(client)
+            elif isinstance(error, HistoryLost):
+                await self._begin_again(client)
         finally:
             self._end_object()
+            self.leaving = self.leaving or self.once
+
+    async def _begin_again(self, client: AsyncClient) -> None:
+        """What it has not got is gone: it reads what there is."""
+        if not self.durable:
+            self._position = b""
+            return
+        with suppress(FeedmuxError):
+            await client.seek_subscription(self.subscription, Start.earliest())
+
+    def _begin_at(self, position: bytes) -> None:
+        self._keep(position)
+        self.first = self.mongo.rank_after(inspect_position(position).token)
+        self.got.clear()
+
+    def _keep(self, position: bytes) -> None:
+        """Stores how far the program has come."""
+        if position and position != self._position:
+            self._position = position
+            self.needs = cluster_time_of(position)
 
     @asynccontextmanager
     async def _opened(self, client: AsyncClient) -> AsyncIterator[AsyncSession]:
         if self.durable:
-            opening = client.subscription(self.subscription).open(takeover=self.habits.takeover, on_notice=self._notice)
+            opening = client.subscription(self.subscription).open(takeover=self.takeover, on_notice=self._notice)
         else:
             start = Start.position(self._position) if self._position else None
             opening = client.feed(self.shape.feed()).open(start=start, on_notice=self._notice)
@@ -200,8 +287,7 @@ class User:
                 return
             self._hand_out([number_of(event.raw) for event in (taken if isinstance(taken, Batch) else [taken])])
             if not self.durable and session.position != self._position:
-                self._position = session.position
-                self.needs = cluster_time_of(self._position)
+                self._keep(session.position)
                 self._done(self.mongo.rank_after(inspect_position(self._position).token))
             if self.calm or rng.random() < habits.ack_share:
                 self._ack(session, taken if rng.random() < 0.5 else None)
@@ -224,15 +310,18 @@ class User:
         token = session.resume_token
         if not self.durable and not self._position:
             self._beginnings += 1  # from now on: what was handed out before has no part in it
-            self.needs = cluster_time_of(session.position)
-        self._new_object("" if token is None else token["_data"])
+            self._begin_at(session.position)
+            self._position = b""
+        # A session that was opened right before a seek begins where nobody wants it.
+        self._new_object("" if token is None or self.sought else token["_data"])
 
-    def _new_object(self, place: str) -> None:
+    def _new_object(self, place: str, *, judged: bool = True) -> None:
         self._sessions += 1
         self._object = f"{self.name} object {self._sessions}"
         self._handed.clear()
         name = self.subscription if self.durable else f"{self.name} beginning {self._beginnings}"
-        self.recorder.add(records.Opened(name, self._object, place, self.shape.name, stops_at_invalidate=False))
+        feed = self.shape.name_for(self.tenant.granted) if judged else "of two grants"
+        self.recorder.add(records.Opened(name, self._object, place, feed, stops_at_invalidate=False))
 
     def _end_object(self) -> None:
         if self._object:
@@ -241,13 +330,15 @@ class User:
 
     def _hand_out(self, numbers: list[int]) -> None:
         self.newest = max(self.newest, numbers[-1])
+        self.got.update(numbers)
         self.recorder.add(records.Delivered(self._object, len(self._handed) + 1, tuple(map(str, numbers))))
         self._handed += numbers
 
     def _ack(self, session: AsyncSession, what: Any = None) -> None:
+        session.ack(what)
         if self.durable:
             self._done(1 << 60)
-        session.ack(what)
+            self._keep(session.position)  # no acked event is after it: what is taken is acked in order
 
     def _done(self, number: int) -> None:
         """What was handed out before this number is not to come again."""
@@ -255,11 +346,39 @@ class User:
 
     def _notice(self, notice: Notice) -> None:
         self.recorder.note(f"{self.name} is told {type(notice).__name__}")
-        if isinstance(notice, _RESETS) and self._object:
+        error = notice.error if isinstance(notice, Disconnected) else None
+        regranted = error is not None and error.reason == "GRANTS_CHANGED"
+        sought = isinstance(error, Fenced) and error.metadata.get("cause") == "SEEK"
+        if (regranted or sought or isinstance(notice, _RESETS)) and self._object:
             self._end_object()
-            self._new_object("")
+            # What the other grants show besides comes among events that are known and left out.
+            self._new_object("", judged=not regranted)
 
 
 def cluster_time_of(position: bytes) -> int:
     """Of the place that a position names."""
     return inspect_position(position).token.cluster_time
+
+
+async def administer(
+    loop: SimLoop, network: Network, name: str, tenant: Tenant, work: Callable[[AsyncClient], Awaitable[object]]
+) -> None:
+    """Does something by a tenant's client in a process of its own. Raises FeedmuxError."""
+    context = copy_context()
+    context.run(process.set, name)
+    node = network.client(name, context)
+
+    async def run() -> None:
+        client = _client(network, node, tenant)
+        try:
+            await work(client)
+        finally:
+            await client.close()
+
+    await loop.create_task(run(), name=name, context=context.copy())
+
+
+def _client(network: Network, node: Node | None, tenant: Tenant, options: SessionOptions | None = None) -> AsyncClient:
+    client = AsyncClient("sim", timeout_s=10.0, session=options)
+    client._api.link = Link(SimTarget("sim", tenant.key, network=network, node=node))
+    return client

@@ -7,9 +7,10 @@ from typing import Final
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.core.position import inspect_position
-from tests.model import records
-from tests.model.records import Record
+from feedmux_server.core.resume_token import ResumeToken
+from tests.sim import records
 from tests.sim.network import Status, Watcher
+from tests.sim.records import Record
 from tests.sim.redis import SimRedis
 
 SUBSCRIBE: Final = "/feedmux.v1.ChangeFeed/Subscribe"
@@ -64,8 +65,22 @@ class Session:
 class SessionWatcher(Watcher):
     """Of one call of Subscribe, at the client's end."""
 
-    def __init__(self, recorder: Recorder, name: str, feed: str) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        name: str,
+        feed: str,
+        asked: Callable[[wire.Open], None],
+        answered: Callable[[str, wire.SubscribeResponse], None],
+    ) -> None:
+        """`asked` gets what it opens with; `answered` what a server writes, and its name."""
         self._recorder = recorder
+        self._asked = asked
+        self._answered = answered
+        self._before = 0
+        """Events before the last gap: the record of a session ends there, and another begins."""
+        self._delivered = 0
+        self._credit = 0, 0
         self._session = Session(name, "", feed, wire.Credit())
         self._durable = False
         self._fragment: list[bytes] = []
@@ -75,15 +90,25 @@ class SessionWatcher(Watcher):
         request, session = wire.SubscribeRequest.FromString(message), self._session
         match request.WhichOneof("message"):
             case "open":
+                self._asked(request.open)
                 self._durable = bool(request.open.subscription)
                 session.subscription = request.open.subscription or session.name
                 session.credit = request.open.credit
             case "credit" if session.opened >= 0:
-                self._recorder.add(records.Granted(session.name, request.credit.events, request.credit.bytes))
+                self._grant(request.credit)
             case "ack":
-                self._recorder.add(records.Acked(session.name, request.ack.delivery_sequence))
+                sequence = max(0, request.ack.delivery_sequence - self._before)
+                self._recorder.add(records.Acked(session.name, sequence))
             case "close":
                 self._recorder.note(f"{session.name} closes")
+
+    @property
+    def opening(self) -> bool:
+        """Asked for, and not yet open."""
+        return bool(self._session.subscription) and self._session.opened < 0 and not self._ended
+
+    def written(self, server: str, message: bytes) -> None:
+        self._answered(server, wire.SubscribeResponse.FromString(message))
 
     def received(self, message: bytes) -> None:
         response, session, add = wire.SubscribeResponse.FromString(message), self._session, self._recorder.add
@@ -102,20 +127,18 @@ class SessionWatcher(Watcher):
                         stops_at_invalidate=False,
                     )
                 )
-                add(records.Granted(session.name, session.credit.events, session.credit.bytes))
+                self._grant(session.credit)
             case "batch":
-                numbers, sizes = _events(response.batch.bson)
+                numbers, sizes = events_of(response.batch.bson)
                 assert len(numbers) == response.batch.event_count
-                place = hex_of(response.batch.resume_token)
-                add(records.Delivered(session.name, response.batch.first_delivery_sequence, numbers, sizes, place))
+                self._deliver(response.batch.first_delivery_sequence, numbers, sizes, response.batch.resume_token)
             case "event_fragment":
                 part = response.event_fragment
                 self._fragment.append(part.data)
                 if part.index + 1 == part.count:
-                    numbers, sizes = _events(b"".join(self._fragment))
+                    numbers, sizes = events_of(b"".join(self._fragment))
                     self._fragment.clear()
-                    place = hex_of(part.resume_token)
-                    add(records.Delivered(session.name, part.delivery_sequence, numbers, sizes, place))
+                    self._deliver(part.delivery_sequence, numbers, sizes, part.resume_token)
             case "progress":
                 add(records.Progress(session.name, hex_of(response.progress.resume_token)))
             case "committed":
@@ -127,8 +150,34 @@ class SessionWatcher(Watcher):
                     opened_record = self._recorder.records[session.opened]
                     assert isinstance(opened_record, records.Opened)
                     self._recorder.change(session.opened, replace(opened_record, rewound=True))
+                elif kind == "gap":
+                    to = response.notice.gap.to
+                    self._skip_to(ResumeToken.high_water_mark(to.seconds << 32 | to.increment))
+
+    def _grant(self, credit: wire.Credit) -> None:
+        self._credit = self._credit[0] + credit.events, self._credit[1] + credit.bytes
+        self._recorder.add(records.Granted(self._session.name, credit.events, credit.bytes))
+
+    def _deliver(self, first: int, numbers: tuple[str, ...], sizes: tuple[int, ...], token: bytes) -> None:
+        self._delivered = first + len(numbers) - 1
+        self._credit = self._credit[0] - len(numbers), self._credit[1] - sum(sizes)
+        name, place = self._session.name, hex_of(token)
+        self._recorder.add(records.Delivered(name, first - self._before, numbers, sizes, place))
+
+    def _skip_to(self, place: ResumeToken) -> None:
+        """Announced: what lies between is lost."""
+        session, add = self._session, self._recorder.add
+        add(records.Ended(session.name, records.GAP))
+        self._before, session.name = self._delivered, f"{session.name}+"
+        session.opened = add(
+            records.Opened(
+                session.subscription, session.name, hex_of(place.raw), session.feed, stops_at_invalidate=False
+            )
+        )
+        add(records.Granted(session.name, *self._credit))
 
     def ended(self, status: Status) -> None:
+        self._ended = True
         if self._session.opened >= 0:
             self._recorder.add(records.Ended(self._session.name, f"{status[0].name} {status[1]}".strip()))
         else:
@@ -142,21 +191,43 @@ class StoreWatcher:
         self._recorder = recorder
         self._redis = redis
         self._positions: dict[bytes, bytes] = {}
+        self._sought: dict[bytes, bytes] = {}
+        """Epochs of the last seeks."""
         redis.wrote = self._wrote
+        redis.lost = self._lost
 
     def _wrote(self, key: bytes) -> None:
         stored = self._redis.hash_of(key)
         position = stored.get(b"position")
-        if position is None or self._positions.get(key) == position:
+        if position is None:
+            self._positions.pop(key, None)  # deleted
             return
-        new = key not in self._positions
-        self._positions[key] = position
-        name = key.rpartition(b"/")[2].rstrip(b"}").decode()
-        place = inspect_position(position).token.raw
-        if new or (epoch := int(stored.get(b"commit_epoch", b"0"))) < int(stored.get(b"seek_epoch", b"0")):
-            self._recorder.add(records.Sought(name, hex_of(place)))
+        before, self._positions[key] = self._positions.get(key), position
+        sought_before, self._sought[key] = self._sought.get(key, b"0"), stored.get(b"seek_epoch", b"0")
+        if position == before:
+            return
+        name, place = _name_of(key), hex_of(inspect_position(position).token.raw)
+        epoch, created = int(stored.get(b"commit_epoch", b"0")), before is None
+        sought = self._sought[key] != sought_before and epoch < int(self._sought[key])  # not what was restored
+        if (created and not epoch) or sought:
+            self._recorder.add(records.Sought(name, place, int(stored.get(b"epoch", b"0"))))
         else:
-            self._recorder.add(records.Committed(name, epoch, hex_of(place)))
+            self._recorder.add(records.Committed(name, epoch, place))
+
+    def _lost(self) -> None:
+        for key, before in list(self._positions.items()):
+            position = self._redis.hash_of(key).get(b"position")
+            if position is None:
+                del self._positions[key]
+                self._recorder.add(records.Lost(_name_of(key), ""))
+            elif position != before:
+                self._positions[key] = position
+                self._recorder.add(records.Lost(_name_of(key), hex_of(inspect_position(position).token.raw)))
+
+
+def _name_of(key: bytes) -> str:
+    """The subscription's name."""
+    return key.rpartition(b"/")[2].rstrip(b"}").decode()
 
 
 def hex_of(token: bytes) -> str:
@@ -170,7 +241,7 @@ def number_of(event: bytes, at: int = 0) -> int:
     return int.from_bytes(event[found : found + 4], "little")
 
 
-def _events(data: bytes) -> tuple[tuple[str, ...], tuple[int, ...]]:
+def events_of(data: bytes) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Numbers and sizes of events in BSON."""
     numbers: list[str] = []
     sizes: list[int] = []

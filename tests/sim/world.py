@@ -10,30 +10,35 @@ import gc
 import logging
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
 from typing import Final
 
-from feedmux import SessionOptions
+from feedmux import AsyncClient, FeedmuxError, SessionOptions
+from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server import clock
 from feedmux_server.assembly import hub_limits
 from feedmux_server.core.credit import CreditLimits
 from feedmux_server.core.feed_streams import StreamLimits
+from feedmux_server.core.position import inspect_position
 from feedmux_server.core.replay_buffer import RingLimits
 from feedmux_server.fanout.pump import PumpLimits
 from feedmux_server.source.reader import ReadLimits
-from tests.model import records
-from tests.model.checkers import Violation, check
-from tests.sim.faults import FAULTS, Fault
+from tests.sim import records
+from tests.sim.checkers import Violation, check
+from tests.sim.faults import FAULTS, SCENARIOS, Fault
+from tests.sim.inspector import discrepancies
 from tests.sim.loop import SimLoop, process
 from tests.sim.mongo import Entry, SimMongo
 from tests.sim.network import Network, Watcher
 from tests.sim.redis import SimRedis
 from tests.sim.servers import ServerSettings, SimServer, config_of
-from tests.sim.users import FeedShape, Habits, User
-from tests.sim.wire import SUBSCRIBE, Recorder, SessionWatcher, StoreWatcher, hex_of
+from tests.sim.tenants import CHOICES, EVERYBODY, Tenant, allows, draw_tenants, draw_unequal, is_slowed
+from tests.sim.users import FeedShape, Habits, User, administer
+from tests.sim.wire import SUBSCRIBE, Recorder, SessionWatcher, StoreWatcher, events_of, hex_of
 from tests.virtual_time import VirtualClock
 
 CATCH_UP_S: Final = 120.0
@@ -42,10 +47,18 @@ ARRIVES_S: Final = 0.7
 STORED_S: Final = 0.3
 """And its ack is stored so soon, beside the server's interval: the client's, and the latencies."""
 
+LOOK_EVERY: Final = 50
+"""Moments of a run between two looks into the servers."""
+
 RECENT_S: Final = 5.0
 """Who begins now may take so long until the place is where others see it."""
-MAY_MEET: Final = frozenset({"FeedInvalidated", "Fenced", "SubscriptionBusy", "Unavailable"})
-"""What the faults may end a session with. No other error has a cause here."""
+CROWD: Final = 30
+CROWD_S: Final = 1.5
+"""So soon who is not slowed down has what is written in a crowd: windows of three events take a round trip each."""
+KNOWN_S: Final = 0.5
+"""A server that knows of other grants has ended every session by then."""
+MAY_MEET: Final = frozenset({"FeedInvalidated", "Unavailable"})
+"""What may end a session in every run; the faults add to it. No other error has a cause here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +94,9 @@ class Outcome:
 class World:
     """One run."""
 
-    def __init__(self, seed: int, size: Size = SMALL, say: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, seed: int, size: Size = SMALL, say: Callable[[str], None] | None = None, scenario: str = ""
+    ) -> None:
         self.seed = seed
         self.size = size
         self.rng = rng = Random(f"feedmux {size.name} {seed}")
@@ -95,6 +110,10 @@ class World:
         self.redis = SimRedis(self.loop, Random(rng.random()))
         self._store_watcher = StoreWatcher(self.recorder, self.redis)
         self.unacked_max = rng.choice((5, 20, 1000))
+        self.crowds = seed % 3 == 0
+        self.tenants = draw_tenants(rng)
+        if scenario and SCENARIOS[scenario].one_is_slowed:
+            self.crowds, self.tenants = True, draw_unequal(rng)
         settings = self._draw_settings()
         self.servers = [
             SimServer(self.loop, f"server{number}", settings, self.mongo, self.redis, self.network)
@@ -103,9 +122,17 @@ class World:
         self.shapes = self._draw_shapes()
         self.users = [self._draw_user(number) for number in range(1, rng.randint(*size.users) + 1)]
         self.faults: list[Fault] = [rng.choice(FAULTS) for _ in range(rng.randint(*size.faults))]
+        if scenario:
+            by_name = {fault.name: fault for fault in FAULTS}
+            self.faults = [by_name[name] for name in SCENARIOS[scenario].faults]
         self.rivals: list[User] = []
         """Programs that take subscriptions of others over for a while."""
         self._calls = 0
+        self._watchers: dict[str, SessionWatcher] = {}
+        """The newest by process."""
+        self._administered = 0
+        self._jumps = 0
+        self.loop.before_jump = self._look_inside
 
     # Drawing.
 
@@ -120,12 +147,16 @@ class World:
             hub_limits(config.limits, config.wide),
             streams=StreamLimits(ring, max(1, ring.bytes_max // 2), rng.choice((0, 5, 10))),
             pump=PumpLimits(rng.choice((0.0, 0.005, 0.2)), rng.choice((0.5, 10.0)), rng.choice((2.0, 60.0))),
-            read=ReadLimits(batch_events=rng.choice((2, 10, 4_000)), max_await_ms=rng.choice((300, 1_000))),
+            read=ReadLimits(
+                batch_events=rng.choice((2, 10, 4_000)),
+                max_await_ms=rng.choice((300, 1_000)),
+                chunk_bytes_max=rng.choice((1_000, 1 << 20)),
+            ),
             credit=CreditLimits(rng.choice((10, 1_000_000)), rng.choice((2_000, 64 << 20))),
             trailing_max=rng.choice((1, 2, 32)),
             unacked_events_max=self.unacked_max,
         )
-        return ServerSettings(config, limits)
+        return ServerSettings(config, limits, self.tenants)
 
     def _draw_shapes(self) -> list[FeedShape]:
         everything = [
@@ -148,6 +179,7 @@ class World:
             ack_share=rng.choice((0.0, 0.3, 1.0)),
             think_s=rng.choice((0.0, 0.2, 3.0)),
             leave_share=rng.choice((0.0, 0.01, 0.1)),
+            on_history_lost=rng.choice(("fail", "earliest")),
             options=options,
         )
         return User(
@@ -160,16 +192,34 @@ class World:
             rng.choice(self.shapes),
             durable=rng.random() < 0.7,
             habits=habits,
+            tenant=rng.choice(self.tenants or [Tenant(EVERYBODY)]),
             subscription=f"user{number}",
         )
 
-    def rival_of(self, user: User) -> User:
-        """One that takes its subscription over."""
+    def rival_of(self, user: User, *, takeover: bool, creates: bool = False) -> User:
+        """A program that opens its subscription too, once."""
         number = len(self.rivals) + 1
-        habits = replace(user.habits, takeover=True)
-        rival = replace(user, rng=Random(self.rng.random()), name=f"rival{number}", habits=habits)
+        rival = replace(user, rng=Random(self.rng.random()), name=f"rival{number}", takeover=takeover, once=True)
+        if creates:
+            rival.begin_with(user.stored)
         self.rivals.append(rival)
         return rival
+
+    async def administer(self, tenant: Tenant, work: Callable[[AsyncClient], Awaitable[object]]) -> None:
+        """Somebody does something with a client; where another fault does not let it, nothing happens."""
+        self._administered += 1
+        try:
+            await administer(self.loop, self.network, f"admin.{self._administered}", tenant, work)
+        except FeedmuxError as error:
+            self.recorder.note(f"an administrator met {type(error).__name__}: {error}")
+
+    async def grant(self, tenant: Tenant, granted: str) -> None:
+        """All servers learn of it at this moment."""
+        for user in (*self.users, *self.rivals):
+            user.moved = user.moved or user.tenant is tenant
+        tenant.granted, tenant.changed_s = granted, self.loop.time()
+        self.recorder.note(f"{tenant.name} is granted {granted or 'everything'}")
+        await asyncio.gather(*(server.read_tenants_again() for server in self.servers))
 
     # Running.
 
@@ -202,6 +252,8 @@ class World:
         await self._calm_down()
         if await self._catch_up():
             await self._rest()
+            await self._crowd()
+            await self._until(self._late, CATCH_UP_S, 0.5)
         self.recorder.add(records.Settled())
         await self._close()
 
@@ -230,10 +282,22 @@ class World:
         else:
             self.wrote(mongo.insert("db", collection, padding, g=group))
 
+    async def _write_for_all(self) -> None:
+        """What every feed shows, in quick succession."""
+        for collection in "ab":
+            for group in (1, 2):
+                self.wrote(self.mongo.insert("db", collection, 0, g=group))
+                await asyncio.sleep(self.rng.uniform(0.0, 0.004))
+
     def wrote(self, entries: list[Entry], *, whole: bool = False) -> None:
         """Notes what was written for the checkers."""
         for entry in entries:
-            feeds = tuple(shape.name for shape in self.shapes if shape.shows(entry))
+            feeds = tuple(
+                shape.name_for(granted)
+                for shape in self.shapes
+                for granted in (CHOICES if self.tenants else ("",))
+                if shape.shows(entry, granted)
+            )
             self.recorder.add(
                 records.Written(
                     str(entry.number),
@@ -246,10 +310,11 @@ class World:
 
     def needed_time(self) -> int:
         """The earliest cluster time from which somebody reads, or is about to begin."""
-        needed = [(int(self.loop.wall_s() - RECENT_S) << 32)]
+        needed = [(int(self.loop.true_wall_s() - RECENT_S) << 32)]
         for user in self.users:
             stored = self._stored(user).get(b"cluster_time") if user.durable else None
-            needed.append(user.needs if stored is None else int(stored))
+            # A Redis that loses its last writes has an older place.
+            needed += [user.needs, user.needs if stored is None else int(stored) - (int(RECENT_S) << 32)]
         return min(needed)
 
     async def _break_things(self) -> None:
@@ -271,26 +336,32 @@ class World:
                 user.start()
         self.recorder.note("calm")
 
-    def _late(self) -> list[str]:
+    def _users(self, *, slowed: bool) -> list[User]:
+        """All of them, or those that no quota makes wait."""
+        return [user for user in self.users if slowed or not is_slowed(user.tenant)]
+
+    def _late(self, *, slowed: bool = True) -> list[str]:
         """Users that have not been handed the newest event of their feed."""
         late = []
-        for user in self.users:
-            wanted = max((entry.number for entry in self.mongo.entries if user.shape.shows(entry)), default=-1)
+        for user in self._users(slowed=slowed):
+            shown = (entry.number for entry in self.mongo.entries[max(0, user.first) :] if user.shows(entry))
+            wanted = max(shown, default=-1)
             if user.newest < wanted:
                 late.append(f"{user.name} has come to {user.newest} of {wanted}")
         return late
 
-    def _unstored(self) -> list[str]:
+    def _unstored(self, *, slowed: bool = True) -> list[str]:
         """Durable users whose stored position is before the newest event of their feed."""
         late = []
-        for user in self.users:
-            shown = [entry for entry in self.mongo.entries if user.shape.shows(entry)]
+        for user in self._users(slowed=slowed):
+            shown = [entry for entry in self.mongo.entries if user.shows(entry)]
             if user.durable and shown and not self._is_stored(user, shown[-1]):
                 late.append(user.name)
         return late
 
     def _is_stored(self, user: User, entry: Entry) -> bool:
-        return int(self._stored(user).get(b"cluster_time", b"0")) >= entry.token.cluster_time
+        position = self._stored(user).get(b"position")
+        return position is not None and inspect_position(position).token.reaches(entry.token)
 
     async def _until(self, late: Callable[[], list[str]], within_s: float, every_s: float) -> list[str]:
         """What is late still, after so long at most."""
@@ -305,26 +376,46 @@ class World:
         closed = await self._until(lambda: [user.name for user in self.users if not user.reading], CATCH_UP_S, 0.5)
         self.problems += [f"Convergent: {name} has no session after {CATCH_UP_S:g} s without faults" for name in closed]
         # Who begins only now needs an event to show that it reads.
-        for collection in "ab":
-            self.wrote(self.mongo.insert("db", collection, 0, g=1))
+        await self._write_for_all()
         late = await self._until(self._late, CATCH_UP_S, 0.5)
         self.problems += [f"Convergent: {each} after {CATCH_UP_S:g} s without faults" for each in late]
         unstored = await self._until(self._unstored, CATCH_UP_S, 0.5)
         self.problems += [f"Convergent: the acks of {name} are not stored" for name in unstored]
+        if not late:
+            self.problems += self._not_got()
         return not late and not unstored
+
+    def _not_got(self) -> Iterator[str]:
+        """Events that no program got, though somebody was to be handed each of them, sooner or later."""
+        for user in self.users:
+            if user.first < 0 or user.moved:
+                continue
+            got = user.got.union(*(rival.got for rival in self.rivals if rival.subscription == user.subscription))
+            wanted = (entry.number for entry in self.mongo.entries[user.first :] if user.shows(entry))
+            missing = [number for number in wanted if number not in got]
+            if missing:
+                yield f"At least once: {user.name} has never got {len(missing)} events, the first is {missing[0]}"
 
     async def _rest(self) -> None:
         """Nothing is under way: an event comes soon, and what is acked is stored soon."""
         await asyncio.sleep(self.rng.uniform(2.5, 3.5))
-        for collection in "ab":
-            self.wrote(self.mongo.insert("db", collection, 0, g=1))
-        late = await self._until(self._late, ARRIVES_S, 0.05)
+        await self._write_for_all()
+        late = await self._until(lambda: self._late(slowed=False), ARRIVES_S, 0.05)
         self.problems += [f"Latency at rest: {each} after {ARRIVES_S:g} s" for each in late]
         stored_s = STORED_S + self.servers[0].settings.config.redis.commit_interval_s
-        unstored = await self._until(self._unstored, stored_s, 0.05)
+        unstored = await self._until(lambda: self._unstored(slowed=False), stored_s, 0.05)
         self.problems += [
             f"Durability at rest: the ack of {each} is not stored after {stored_s:g} s" for each in unstored
         ]
+
+    async def _crowd(self) -> None:
+        """Many events at once: tenants with a rate are slowed down by it, and the others are not."""
+        if not self.crowds or not any(is_slowed(tenant) for tenant in self.tenants):
+            return
+        for _ in range(CROWD):
+            await self._write_for_all()
+        late = await self._until(lambda: self._late(slowed=False), CROWD_S, 0.05)
+        self.problems += [f"Isolated: {each} after {CROWD_S:g} s, beside a tenant with a rate" for each in late]
 
     async def _close(self) -> None:
         await asyncio.gather(*(user.leave() for user in self.users))
@@ -335,15 +426,18 @@ class World:
 
     def _stored(self, user: User) -> dict[bytes, bytes]:
         """What Redis has of its subscription."""
-        return self.redis.hash_of(f"feedmux:1:{{default/{user.subscription}}}".encode())
+        return self.redis.hash_of(f"feedmux:1:{{{user.tenant.name}/{user.subscription}}}".encode())
 
     def _look_at_loop(self) -> None:
         parts: list[SimServer | User] = [*self.servers, *self.users, *self.rivals]
         for part in parts:
             if part.failure is not None:
                 self.problems.append(f"{part.process} failed: {part.failure!r}")
+        may_meet = MAY_MEET.union(*(fault.meets for fault in self.faults))
         for user in (*self.users, *self.rivals):
-            self.problems += [f"Resumable or loud: {user.name} met {error}" for error in sorted(user.met - MAY_MEET)]
+            for error in sorted(user.met - may_meet):
+                guarantee = "Fenced" if error in ("Fenced", "SubscriptionBusy") else "Resumable or loud"
+                self.problems.append(f"{guarantee}: {user.name} met {error}")
         for server in self.servers:
             self.problems += server.problems
         for failure in self.loop.failures:
@@ -356,6 +450,19 @@ class World:
     def _judge(self) -> Iterator[Violation]:
         yield from check(self.recorder.records)
 
+    # Seen from inside.
+
+    def _look_inside(self) -> None:
+        """Not at every moment: a look costs more than what happens in one."""
+        self._jumps += 1
+        if self._jumps % LOOK_EVERY:
+            return
+        for server in self.servers:
+            if server.assembly is not None and len(self.problems) < 10:
+                self.problems += [
+                    f"Consistent: {server.process}: {each}" for each in discrepancies(server.assembly.hub)
+                ]
+
     # Seen from outside.
 
     def _watch(self, client: str, method: str) -> Watcher:
@@ -363,7 +470,37 @@ class World:
         if method != SUBSCRIBE:
             return Watcher()
         user = next(user for user in (*self.users, *self.rivals) if user.process == client)
-        return SessionWatcher(self.recorder, f"{client}/{self._calls}", user.shape.name)
+        feed = user.shape.name_for(user.tenant.granted)
+        asked, answered = partial(self._may_ask, user), partial(self._may_answer, user)
+        watcher = SessionWatcher(self.recorder, f"{client}/{self._calls}", feed, asked, answered)
+        self._watchers[user.process] = watcher
+        return watcher
+
+    def opening(self, tenant: Tenant) -> bool:
+        """Whether a session of the tenant is about to open."""
+        users = (user for user in (*self.users, *self.rivals) if user.tenant is tenant)
+        return any(watcher.opening for user in users if (watcher := self._watchers.get(user.process)) is not None)
+
+    def _may_ask(self, user: User, request: wire.Open) -> None:
+        if request.takeover and user.reading:
+            self.problems.append(f"Fenced: {user.name} takes over again by itself")
+
+    def _may_answer(self, user: User, server: str, response: wire.SubscribeResponse) -> None:
+        """A server writes this for a user."""
+        if response.HasField("batch"):
+            self._may_show(user.tenant, server, events_of(response.batch.bson)[0])
+        elif response.HasField("committed") and not self.redis.has_lost:
+            stored = self._stored(user).get(b"position")
+            told = inspect_position(response.committed.position).token
+            if stored is not None and not inspect_position(stored).token.reaches(told):
+                self.problems.append(f"Monotone commit: {server} says that more is stored for {user.name} than is")
+
+    def _may_show(self, tenant: Tenant, server: str, events: tuple[str, ...]) -> None:
+        if self.loop.awake_s(server, tenant.changed_s) < KNOWN_S:
+            return
+        hidden = [event for event in events if not allows(tenant.granted, self.mongo.entries[int(event)])]
+        if hidden:
+            self.problems.append(f"Authorised: {server} shows {tenant.name} the event {hidden[0]}")
 
     @contextmanager
     def _logged(self) -> Iterator[None]:
@@ -432,6 +569,6 @@ def _without_gc() -> Iterator[None]:
             gc.enable()
 
 
-def simulate(seed: int, size: Size = SMALL, say: Callable[[str], None] | None = None) -> Outcome:
-    """One run, judged."""
-    return World(seed, size, say).run()
+def simulate(seed: int, size: Size = SMALL, say: Callable[[str], None] | None = None, scenario: str = "") -> Outcome:
+    """One run, judged. `say` gets the lines of a trace."""
+    return World(seed, size, say, scenario).run()

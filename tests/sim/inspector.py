@@ -1,0 +1,101 @@
+"""Looks into a server between two moments of a run: what its parts keep of each other must agree."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from feedmux_server.core.ack_tracker import TRACKED_BYTES
+from feedmux_server.core.chunk import Chunk
+from feedmux_server.core.feed_streams import FeedStreams
+from feedmux_server.core.shared_stream import SharedStream
+from feedmux_server.core.subscriber import Subscriber
+from feedmux_server.fanout.hub import Hub
+
+
+def discrepancies(hub: Hub) -> Iterator[str]:
+    """What does not agree, in words."""
+    subscribers = [subscriber for each in hub.keyed() for subscriber in _subscribers(each.streams)]
+    holders = _holders(subscribers)
+    tracked = sum(len(each.acks._sent) for each in subscribers if each.acks is not None)
+    held = sum(chunk.held_bytes for chunk in holders)
+    if hub.accounts.backlog.bytes != held + TRACKED_BYTES * tracked:
+        yield "what is retained for acknowledgements is not what is paid for"
+    for chunk, count in holders.items():
+        if chunk.holders != count:
+            yield f"a chunk has {chunk.holders} holders and should have {count}"
+        if chunk.held_bytes != (chunk.size_bytes if chunk.evicted else 0):
+            yield "an evicted chunk is counted wrongly"
+    for each in hub.keyed():
+        for stream in each.streams.streams:
+            yield from _of_ring(stream, holders)
+        yield from _of_streams(each.streams)
+    rings = sum(stream.ring.bytes for each in hub.keyed() for stream in each.streams.streams)
+    if not any(hub.wide.streams()) and hub.memory.rings.bytes != rings:
+        yield f"the rings hold {rings} bytes and the process counts {hub.memory.rings.bytes}"
+    for subscriber in subscribers:
+        yield from _of_subscriber(subscriber)
+
+
+def _subscribers(streams: FeedStreams) -> Iterator[Subscriber]:
+    for stream in streams.streams:
+        yield from stream.subscribers.values()
+    yield from streams.detached.values()
+
+
+def _holders(subscribers: list[Subscriber]) -> Counter[Chunk]:
+    """By chunk, how many trackers hold it."""
+    holders: Counter[Chunk] = Counter()
+    for subscriber in subscribers:
+        if subscriber.acks is not None:
+            holders.update({chunk: 1 for _, chunk, _, _ in subscriber.acks._sent})
+    return holders
+
+
+def _of_ring(stream: SharedStream, holders: Counter[Chunk]) -> Iterator[str]:
+    ring = stream.ring
+    chunks = [ring[seq] for seq in range(ring.first_seq, ring.next_seq)]
+    if ring.events != sum(chunk.count for chunk in chunks):
+        yield "a ring's events are counted wrongly"
+    if ring.bytes < sum(chunk.size_bytes for chunk in chunks if not chunk.rendered):
+        yield "a ring's bytes are counted wrongly"
+    place = ring.oldest
+    for chunk in chunks:
+        if chunk.holders != holders[chunk]:
+            yield "a chunk in a ring has a holder that is gone"
+        if chunk.evicted or chunk.bson is None:
+            yield "a chunk in a ring has lost its bytes"
+            continue
+        if not chunk.token(0).is_after(place):
+            yield "chunks overlap"
+        place = chunk.end
+    if place.is_after(ring.newest):
+        yield "a ring holds events after its newest place"
+
+
+def _of_streams(streams: FeedStreams) -> Iterator[str]:
+    for stream in streams.streams:
+        for number, subscriber in stream.subscribers.items():
+            if subscriber.stream is not stream or number in streams.detached or number in streams._waiting:
+                yield "a subscriber is in two places"
+            ring = stream.ring
+            if ring.first_seq <= subscriber.seq < ring.next_seq:
+                chunk = ring[subscriber.seq]
+                if subscriber.index > chunk.count:
+                    yield "a subscriber's index is outside of its chunk"
+    for subscriber in streams.detached.values():
+        if subscriber.stream is not None:
+            yield "a detached subscriber has a stream"
+    if not streams._waiting.keys() <= streams.detached.keys():
+        yield "one that waits for a slot is attached"
+
+
+def _of_subscriber(subscriber: Subscriber) -> Iterator[str]:
+    """The acked place is after the last acked event, and before the next one."""
+    acks = subscriber.acks
+    if acks is None or not acks._sent:
+        return
+    if acks.sent != subscriber.events_sent:
+        yield "a tracker has not the events that were sent"
+    first_sequence, chunk, first, stop = acks._sent[0]
+    done = max(0, acks.acked + 1 - first_sequence)
+    if chunk.bson is not None and first + done < stop and not chunk.token(first + done).is_after(acks.place):
+        yield "an acked place is not before the next event, which is not acked"

@@ -1,0 +1,116 @@
+"""Tenants of a run: their keys, what they are granted, and quotas.
+
+What the stages of a grant show of an event is checked against a real MongoDB (`tests/integration/test_grants.py`).
+Here a cursor recognises them, and goes by what the grant says.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+import bson
+
+from feedmux_server.core.feed import FeedSpec, Scope
+from feedmux_server.core.grant import Grant, Grants, make_grant
+from feedmux_server.core.grant_stages import apply_grants
+from feedmux_server.core.position_keys import PositionKeys
+from feedmux_server.core.quota import UNLIMITED, Quotas
+from feedmux_server.credentials import Credentials
+from feedmux_server.rpc.auth import Authenticator
+from feedmux_server.tenants.model import ApiKey, TenantRecord
+from feedmux_server.tenants.registry import Registry, hash_key
+
+if TYPE_CHECKING:
+    from tests.sim.mongo import Entry
+
+EVERYBODY: Final = "default"
+"""The tenant where nobody needs credentials."""
+CHOICES: Final[dict[str, Grants]] = {
+    "": None,
+    "group 1": (make_grant("main", "db", "*", {"g": 1}),),
+    "group 2": (make_grant("main", "db", "*", {"g": 2}),),
+}
+"""What a tenant may be granted, by its name in the records."""
+
+
+def allows(granted: str, entry: "Entry") -> bool:
+    """Whether an event is shown: documents of a group to that alone, and what happens to a collection to all."""
+    document = entry.event.get("fullDocument")
+    return not granted or document is None or document["g"] == int(granted[-1])
+
+
+@dataclass(slots=True)
+class Tenant:
+    """One of them. `granted` is a name of `CHOICES`."""
+
+    name: str
+    quotas: Quotas = field(default_factory=Quotas)
+    granted: str = ""
+    changed_s: float = 0.0
+    """When it was last changed."""
+
+    @property
+    def key(self) -> str:
+        return f"key-of-{self.name}"
+
+    def record(self) -> TenantRecord:
+        keys = (ApiKey(hash_key(self.key)),)
+        return TenantRecord(self.name, keys, quotas=self.quotas, grants=CHOICES[self.granted], any_pipelines=True)
+
+
+def draw_tenants(rng: Random) -> list[Tenant]:
+    """None where a run has no credentials."""
+    if rng.random() < 0.5:
+        return []
+    return [Tenant(name, _draw_quotas(rng), rng.choice(("", "", "group 1"))) for name in ("red", "blue")]
+
+
+def draw_unequal(rng: Random) -> list[Tenant]:
+    """Two that see the same, and a rate for one of them."""
+    slow = rng.choice((Quotas(events_per_s=10), Quotas(bytes_per_s=5_000), Quotas(reads_per_s=5)))
+    return [Tenant("red", slow), Tenant("blue")]
+
+
+def _draw_quotas(rng: Random) -> Quotas:
+    """They slow a tenant down, and let it read all that a run reads."""
+    return Quotas(
+        events_per_s=rng.choice((UNLIMITED, UNLIMITED, 25)),
+        bytes_per_s=rng.choice((UNLIMITED, UNLIMITED, 20_000)),
+        outstanding_bytes=rng.choice((UNLIMITED, UNLIMITED, 20_000)),
+        reads_per_s=rng.choice((UNLIMITED, UNLIMITED, 5)),
+        messages_per_s=rng.choice((UNLIMITED, UNLIMITED, 20)),
+        trailing_streams=rng.choice((UNLIMITED, 1)),
+    )
+
+
+def is_slowed(tenant: Tenant) -> bool:
+    """Whether a quota makes it wait."""
+    quotas = tenant.quotas
+    rates = quotas.events_per_s, quotas.bytes_per_s, quotas.reads_per_s, quotas.messages_per_s
+    return any(rate != UNLIMITED for rate in (*rates, quotas.outstanding_bytes))
+
+
+class SimCredentials(Credentials):
+    """The server's, without files."""
+
+    def __init__(self, tenants: list[Tenant], keys: tuple[bytes, ...]) -> None:
+        self.tls = None
+        self.position_keys = PositionKeys()
+        self.position_keys.replace(keys)
+        self._registry = Registry([tenant.record() for tenant in tenants]) if tenants else None
+        self.auth = self.operator_auth = Authenticator(self._registry)
+
+
+def stages_by_choice(spec: FeedSpec) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """What a cursor is asked for under each grant, before the user's own stages."""
+    for name, grants in CHOICES.items():
+        if grants is not None:
+            yield name, _stages(grants, spec.scope)
+
+
+@cache
+def _stages(grants: tuple[Grant, ...], scope: Scope) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = bson.decode(apply_grants(grants, FeedSpec(scope)).policy)["pipeline"]
+    return found
