@@ -252,10 +252,13 @@ class Source:
                 ErrorReason.SOURCE_UNSUITABLE,
                 f"source {self.name!r} has no oplog to read the earliest time from (mongos); start at a time instead",
             )
-        return _as_int(entry["ts"])
+        oldest = _as_int(entry["ts"])
+        self.saw(oldest)
+        return oldest
 
     async def _look_at_oplog(self) -> OplogState:
         newest = _as_int((await self._client.admin.command("ping"))["operationTime"])
+        self.saw(newest)
         size, size_max = await self._oplog_sizes()
         return OplogState(await self._oldest() >> 32, newest >> 32, size, size_max)
 
