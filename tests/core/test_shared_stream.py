@@ -5,7 +5,7 @@ import pytest
 from feedmux_server.core.errors import ErrorReason
 from feedmux_server.core.replay_buffer import RingLimits
 from feedmux_server.core.shared_stream import TRANSITIONS, SharedStream, StreamState
-from tests.core.fanout_support import Feed, behind, error, fill, mark, native, stream_of
+from tests.core.fanout_support import Feed, behind, error, fill, mark, native, numbers, stream_of
 
 
 @pytest.mark.parametrize("state", StreamState)
@@ -112,3 +112,33 @@ def test_the_end_wakes_everyone() -> None:
     assert feed.woken == [taker.id, poor.id]
     assert stream.state is StreamState.ENDED
     assert stream.invalidated
+
+
+def test_a_batch_stays_while_somebody_is_yet_to_take_of_it() -> None:
+    """Or one whose events are being rendered would come back for them again and again."""
+    feed = Feed(events_max=5)
+    waits = feed.subscriber(behind(0))
+    fill(stream_of(waits), 1, 2)
+    fill(stream_of(waits), 3, 10)
+    assert numbers(waits.take()) == list(range(1, 11))
+
+
+def test_a_batch_does_not_stay_for_those_who_were_late_before() -> None:
+    feed = Feed(events_max=5)
+    late, reads = feed.subscriber(behind(0)), feed.subscriber(behind(0))
+    stream = stream_of(late)
+    for first in (1, 3, 11):
+        fill(stream, first, first + 7 if first > 1 else 2)
+        assert numbers(reads.take())
+    assert late.seq < stream.ring.first_seq
+
+
+def test_a_batch_does_not_stay_for_those_without_credit() -> None:
+    feed = Feed(events_max=5)
+    feed.subscriber(behind(0), events=0)
+    reads = feed.subscriber(behind(0))
+    stream = stream_of(reads)
+    fill(stream, 1, 2)
+    assert numbers(reads.take()) == [1, 2]
+    fill(stream, 3, 10)
+    assert stream.ring.first_seq == 1

@@ -85,14 +85,17 @@ class ReplayBuffer:
     def trim(self, keep_seq: int) -> None:
         """Drops the oldest chunks until the bounds hold, up to `keep_seq`.
 
-        The batch just read stays whole, however large: a ring that dropped what nobody could have taken yet would
-        make its subscribers read it again for ever. So a ring exceeds its bound by one batch of MongoDB (16 MiB)
-        at most.
+        The batch just read stays whole, however large, and the one before while nobody has had time to take it: a ring
+        that dropped what nobody could have taken yet would make its subscribers read it again for ever. So a ring
+        exceeds its bound by two batches of MongoDB (16 MiB each) at most.
         """
-        while self.first_seq < keep_seq and (
-            self.bytes > self._limits.bytes_max or self.events > self._limits.events_max
-        ):
+        while self.first_seq < keep_seq and self.is_full:
             self.drop_oldest()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it holds more than its bounds."""
+        return self.bytes > self._limits.bytes_max or self.events > self._limits.events_max
 
     def advance(self, place: ResumeToken) -> None:
         """Everything up to `place` is known to hold no further event."""

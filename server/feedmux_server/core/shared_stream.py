@@ -49,9 +49,9 @@ class SharedStream:
     """Reads one StreamKey from one place on."""
 
     __slots__ = (
-        "account", "at_present", "away", "batches_read", "demand_changed", "end_error", "events_read", "id", "left_by",
-        "opened", "origin", "read_ahead_bytes", "resumes", "ring", "state", "subscribers", "trace", "unwanted",
-        "watching",
+        "_batches", "account", "at_present", "away", "batches_read", "demand_changed", "end_error", "events_read",
+        "id", "left_by", "opened", "origin", "read_ahead_bytes", "resumes", "ring", "state", "subscribers", "trace",
+        "unwanted", "watching",
     )  # fmt: skip
 
     def __init__(
@@ -84,6 +84,8 @@ class SharedStream:
         self.account = StreamAccount(ledger or Ledger())
         self.events_read = 0
         self.batches_read = 0
+        self._batches = 0, 0
+        """The first chunks of the last two batches that had any."""
         self.resumes = 0
         self.left_by = ""
         """The tenant whose subscriber was the last to leave: until the stream closes, its cursor is that tenant's."""
@@ -167,12 +169,25 @@ class SharedStream:
         for chunk in chunks:
             self.ring.append(chunk)
             self.events_read += chunk.count
-        self.ring.trim(first_seq)
         self.at_present = self.ring.next_seq == first_seq
+        if not self.at_present:
+            self._batches = self._batches[1], first_seq
+        if self.ring.is_full:
+            self.ring.trim(self._untaken_from(first_seq))
         if post_batch is not None:
             self.ring.advance(post_batch)
         for subscriber in self.watching.values():
             subscriber.wake()
+
+    def _untaken_from(self, first_seq: int) -> int:
+        """What the ring keeps: the batch from `first_seq` on, and of the one before what somebody has yet to take.
+
+        A reader may bring both at once, and a session wait for a rendering or its tenant's turn. Without what it waits
+        for it would look for another stream, and meet the same there.
+        """
+        before = self._batches[0]
+        waiting = (each.seq for each in self.subscribers.values() if each.seq >= before and each.can_receive)
+        return min(waiting, default=first_seq)
 
     def wake_takers(self) -> int:
         """Wakes those who can take, and says how many they are; the others look when they get credit."""
