@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from tests.sim.faults import SCENARIOS
 from tests.sim.mutants import MUTANTS, Mutant, built_with
-from tests.sim.world import SIZES, Outcome, simulate
+from tests.sim.shrinking import repeat_command, shrink
+from tests.sim.world import EVERYTHING, SIZES, Keep, Outcome, simulate
 
 _BLOCK = 20
 """Seeds that a process takes at a time."""
@@ -43,11 +44,6 @@ class Summary:
         )
 
 
-def repeat_command(seed: int, size: str, scenario: str) -> str:
-    """What runs this seed again, with everything that happens."""
-    return f"./run sim {seed} --size {size}{f' --scenario {scenario!r}' if scenario else ''} --trace"
-
-
 def run_block(first: int, count: int, size: str, scenario: str = "") -> list[Summary]:
     """So many seeds, one after the other."""
     seeds = range(first, first + count)
@@ -59,7 +55,9 @@ def told(summary: Summary) -> str:
     lines = [f"seed {summary.seed} ({summary.size}) failed:", *(f"  {problem}" for problem in summary.problems[:10])]
     if len(summary.problems) > 10:
         lines.append(f"  and {len(summary.problems) - 10} more")
-    return "\n".join([*lines, f"  run it again: {repeat_command(summary.seed, summary.size, summary.scenario)}"])
+    again = repeat_command(summary.seed, summary.size, summary.scenario)
+    lines += [f"  run it again:    {again}", f"  make it smaller: {again.removesuffix('--trace')}--shrink"]
+    return "\n".join(lines)
 
 
 def digests_elsewhere(first: int, count: int, size: str) -> list[str]:
@@ -120,6 +118,15 @@ def _run_twice(first: int, count: int, size: str) -> int:
     return len(differing)
 
 
+def _shrink(seed: int, size: str, scenario: str, keep: Keep) -> int:
+    found = shrink(seed, size, scenario, keep)
+    if found is None:
+        print(f"seed {seed} does not fail")
+        return 0
+    print(f"run it again: {found.command}")
+    return 1
+
+
 def seeds_to_find(mutant: Mutant) -> int | None:
     """How many runs of the broken build it takes to see that; None when none of its seeds shows it."""
     with built_with(mutant):
@@ -153,6 +160,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--size", choices=sorted(SIZES), default="small", help="how much happens in a run")
     parser.add_argument("--scenario", choices=sorted(SCENARIOS), default="", help="with certain faults; see faults.py")
     parser.add_argument("--trace", action="store_true", help="with a seed: print everything that happens")
+    parser.add_argument("--shrink", action="store_true", help="with a seed that fails: find a smaller run that fails")
+    parser.add_argument(
+        "--keep",
+        type=Keep.of,
+        default=EVERYTHING,
+        metavar="PARTS",
+        help="with a seed: these parts alone, as --shrink says",
+    )
     parser.add_argument("--twice", action="store_true", help="compare the runs of two processes")
     parser.add_argument("--mutants", action="store_true", help="how soon each broken build of the code is found")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one for each core)")
@@ -174,7 +189,10 @@ def main() -> int:
         return int(_run_many(options.start, options.seeds, options.size, options.scenario, options.jobs) > 0)
     if options.twice:
         return int(_run_twice(options.seed, 1, options.size) > 0)
-    outcome = simulate(options.seed, SIZES[options.size], print if options.trace else None, options.scenario)
+    if options.shrink:
+        return _shrink(options.seed, options.size, options.scenario, options.keep)
+    say = print if options.trace else None
+    outcome = simulate(options.seed, SIZES[options.size], say, options.scenario, options.keep)
     summary = Summary.of(outcome, options.scenario)
     faults = ", ".join(outcome.faults) or "none"
     print(f"seed {options.seed} ({options.size}): {outcome.virtual_s:.1f} virtual s, {outcome.steps} callbacks")

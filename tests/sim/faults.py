@@ -104,6 +104,14 @@ async def _fail_reads(world: "World") -> None:
         await asyncio.sleep(world.rng.uniform(0.0, 2.0))
 
 
+async def _roll_back(world: "World") -> None:
+    """The primary writes what no other member gets, and is replaced."""
+    lag_s, world.mongo.lag_s = world.mongo.lag_s, 60.0
+    await asyncio.sleep(world.rng.uniform(0.0, 3.0))
+    world.mongo.roll_back()
+    world.mongo.lag_s = lag_s
+
+
 async def _oplog_moves_on(world: "World") -> None:
     world.mongo.forget(world.needed_time())
 
@@ -174,7 +182,7 @@ async def _recreated(world: "World") -> None:
     """Redis has lost everything, and is slow; a program creates its subscription again, beside the session that has
     it still."""
     user = _user(world)
-    if user is None or not user.durable or user.first < 0:
+    if user is None or not user.durable or user.begins is None:
         return
     world.redis.slow_s = 1.0
     world.redis.lose_everything()
@@ -224,7 +232,7 @@ async def _clock_steps(world: "World") -> None:
 async def _seek(world: "World") -> None:
     """Somebody moves the stored position."""
     user = _user(world)
-    if user is None or not user.durable or user.first < 0:
+    if user is None or not user.durable or user.begins is None:
         return
     to = world.rng.choice((Start.latest(), Start.earliest(), Start.position(user.stored)))
     user.sought, user.moved = True, user.moved or to.kind == "latest"
@@ -268,6 +276,7 @@ FAULTS: Final = (
     Fault("connections cut", _cut_connections),
     Fault("network silent", _silence, _BUSY),
     Fault("reads fail", _fail_reads),
+    Fault("writes rolled back", _roll_back),
     Fault("MongoDB away", _mongo_away),
     Fault("oplog moves on", _oplog_moves_on),
     Fault("history lost", _history_lost, ("HistoryLost",)),

@@ -6,6 +6,7 @@ codes and labels that mongod 6.0 gives, so that the reader and its resume policy
 
 import asyncio
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,6 +34,11 @@ NOOP_S: Final = 10
 SELECTION_S: Final = 5.0
 """The driver looks for a server for so long."""
 _RESUMABLE = "ResumableChangeStreamError"
+SPLIT: Final[dict[str, Any]] = {"$changeStreamSplitLargeEvent": {}}
+SPLIT_BYTES: Final = 1_500
+"""Events over it are split where that is asked for; mongod splits at 16 MiB."""
+PART: Final = 1 << 20
+"""The number of a fragment is that of its event, and so many more for each fragment up to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +49,40 @@ class Entry:
     """Of all changes, from 0."""
     database: str
     collection: str
+    tokens: Callable[[int], ResumeToken]
+    """By the number of the fragment; the first one's is that of the whole event."""
     token: ResumeToken
     event: dict[str, Any]
     data: bytes
     invalidates: bool = False
     """The invalidate event that follows a drop, for change streams of that collection alone."""
+
+    def shown(self, *, split: bool) -> "list[Shown]":
+        """As one event, or as its fragments."""
+        count = -(-len(self.data) // SPLIT_BYTES)
+        if not split or count == 1:
+            return [Shown(self, self.number, self.token, self.data)]
+        return [self._fragment(index, count) for index in range(count)]
+
+    def _fragment(self, index: int, count: int) -> "Shown":
+        """With a part of the padding."""
+        token, number = self.tokens(index), self.number + (index + 1) * PART
+        pad: bytes = self.event["fullDocument"]["pad"]
+        piece = -(-len(pad) // count)
+        document = self.event["fullDocument"] | {"pad": pad[index * piece : (index + 1) * piece]}
+        changed = {"_id": bson.decode(token.raw), "n": number, "fullDocument": document}
+        event = self.event | changed | {"splitEvent": {"fragment": index + 1, "of": count}}
+        return Shown(self, number, token, bson.encode(event))
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """An event as a change stream gives it."""
+
+    entry: Entry
+    number: int
+    token: ResumeToken
+    data: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +110,19 @@ FAILINGS: Final = (
 class SimMongo:
     """The replica set."""
 
-    def __init__(self, loop: SimLoop, rng: Random) -> None:
+    def __init__(self, loop: SimLoop, rng: Random, token_version: int = 1) -> None:
+        """MongoDB 7.0 gives tokens of version 2, and splits events."""
         self.loop = loop
         self._rng = rng
+        self.token_version = token_version
         self.entries: list[Entry] = []
+        """What a majority has."""
+        self.committed: Callable[[list[Entry], bool], None] = lambda entries, whole: None
+        """Called then; `whole` says that they are of one transaction."""
+        self.lag_s = 0.0
+        """Until a majority has what the primary has."""
+        self._pending: deque[tuple[list[Entry], bool]] = deque()
+        self._writing: list[Entry] = []
         self._keys: list[Any] = []
         self._last = (int(loop.true_wall_s()) << 32) + 1
         self._oldest = self._last
@@ -92,30 +136,51 @@ class SimMongo:
 
     # Writing.
 
-    def insert(self, database: str, collection: str, padding: int, **fields: Any) -> list[Entry]:
+    def insert(self, database: str, collection: str, padding: int, **fields: Any) -> None:
         """One document."""
-        return [self._insert(self._tick(), 0, database, collection, padding, fields)]
+        self._insert(self._tick(), 0, database, collection, padding, fields)
+        self._written(whole=False)
 
-    def transaction(self, database: str, collection: str, count: int, padding: int, **fields: Any) -> list[Entry]:
+    def transaction(self, database: str, collection: str, count: int, padding: int, **fields: Any) -> None:
         """So many documents, of one cluster time."""
         time = self._tick()
-        return [self._insert(time, i, database, collection, padding, fields) for i in range(count)]
+        for index in range(count):
+            self._insert(time, index, database, collection, padding, fields)
+        self._written(whole=True)
 
-    def drop(self, database: str, collection: str) -> list[Entry]:
+    def drop(self, database: str, collection: str) -> None:
         """The collection; its change streams are invalidated."""
         time = self._tick()
         event = {"operationType": "drop", "ns": {"db": database, "coll": collection}}
-        return [
-            self._append(database, collection, event_token(time, key=len(self.entries)), time, event),
-            self._append(
-                database,
-                collection,
-                event_token(time, invalidate=True),
-                time,
-                {"operationType": "invalidate"},
-                ends=True,
-            ),
-        ]
+        self._append(database, collection, time, event, key=self._next_number)
+        self._append(database, collection, time, {"operationType": "invalidate"}, invalidate=True)
+        self._written(whole=False)
+
+    def roll_back(self) -> None:
+        """Another primary is elected, which has nothing of what a majority has not."""
+        self._pending.clear()
+        self.fail_reads(FAILINGS[1])
+
+    def _written(self, *, whole: bool) -> None:
+        """A majority has it a moment later. No change stream shows it before."""
+        writing, self._writing = self._writing, []
+        self._pending.append((writing, whole))
+        if self.lag_s:
+            self.loop.call_later(self.lag_s, self._commit, writing)
+        else:
+            self._commit(writing)
+
+    def _commit(self, written: list[Entry]) -> None:
+        while any(each is written for each, _ in self._pending):
+            entries, whole = self._pending.popleft()
+            self.entries += entries
+            self._keys += [entry.token.key for entry in entries]
+            self.committed(entries, whole)
+            self._wake()
+
+    @property
+    def _next_number(self) -> int:
+        return len(self.entries) + sum(len(entries) for entries, _ in self._pending) + len(self._writing)
 
     def forget(self, before: int) -> None:
         """The oplog reaches back to this cluster time at most."""
@@ -133,35 +198,28 @@ class SimMongo:
         collection: str,
         padding: int,
         fields: dict[str, Any],
-    ) -> Entry:
-        number = len(self.entries)
+    ) -> None:
+        number = self._next_number
         event = {
             "operationType": "insert",
             "fullDocument": {"_id": number, "n": number, "pad": b"x" * padding, **fields},
             "ns": {"db": database, "coll": collection},
             "documentKey": {"_id": number},
         }
-        return self._append(database, collection, event_token(time, index, key=number), time, event)
+        self._append(database, collection, time, event, txn=index, key=number)
 
-    def _append(
-        self,
-        database: str,
-        collection: str,
-        token: ResumeToken,
-        time: int,
-        event: dict[str, Any],
-        *,
-        ends: bool = False,
-    ) -> Entry:
-        number = len(self.entries)
+    def _append(self, database: str, collection: str, time: int, event: dict[str, Any], **of_token: Any) -> None:
+        def tokens(fragment: int) -> ResumeToken:
+            return event_token(time, fragment=fragment if self.token_version == 2 else None, **of_token)
+
+        token = tokens(0)
+        number = self._next_number
         head = {"_id": bson.decode(token.raw), "operationType": event.pop("operationType")}
         times = {"clusterTime": Timestamp(time >> 32, time & 0xFFFF_FFFF), "wallTime": self.now(), "n": number}
         document = {**head, **times, **event}
-        entry = Entry(number, database, collection, token, document, bson.encode(document), ends)
-        self.entries.append(entry)
-        self._keys.append(token.key)
-        self._wake()
-        return entry
+        ends = bool(of_token.get("invalidate"))
+        entry = Entry(number, database, collection, tokens, token, document, bson.encode(document), ends)
+        self._writing.append(entry)
 
     # Reading.
 
@@ -169,6 +227,11 @@ class SimMongo:
     def latest(self) -> int:
         """The newest cluster time; entries of no meaning count."""
         return max(self._last, (int(self.loop.true_wall_s()) // NOOP_S * NOOP_S << 32) + 1)
+
+    @property
+    def visible(self) -> int:
+        """The newest cluster time up to which a majority has everything."""
+        return self._pending[0][0][0].token.cluster_time - 1 if self._pending else self.latest
 
     @property
     def oldest(self) -> int:
@@ -183,7 +246,14 @@ class SimMongo:
 
     def has(self, token: ResumeToken) -> bool:
         rank = self.rank_after(token) - 1
-        return rank >= 0 and self.entries[rank].token.raw == token.raw
+        if rank < 0:
+            return False
+        entry = self.entries[rank]
+        return any(each.token.raw == token.raw for split in (False, True) for each in entry.shown(split=split))
+
+    def mark(self, cluster_time: int) -> ResumeToken:
+        """A high-water mark."""
+        return ResumeToken.high_water_mark(cluster_time, self.token_version)
 
     async def way(self) -> None:
         """To a server of the set, or back."""
@@ -241,7 +311,8 @@ class SimCursor:
         self._mongo = mongo
         self._scope = spec.scope
         granted, own = _without_policy(spec, stages[1:])
-        matches = matcher(own)
+        self._split = own[-1:] == [SPLIT]
+        matches = matcher(own[:-1] if self._split else own)
         self._match: Callable[[Entry], bool] = lambda entry: allows(granted, entry) and matches(entry.event)
         self._events = events
         self._await_s = await_ms / 1000
@@ -252,7 +323,7 @@ class SimCursor:
         """MongoDB looks for it when it has an event after it."""
         at = options.get("startAtOperationTime")
         if at is not None:
-            self._place = ResumeToken.high_water_mark(at.time << 32 | at.inc)
+            self._place = mongo.mark(at.time << 32 | at.inc)
         elif given := options.get("resumeAfter") or options.get("startAfter"):
             self._place = ResumeToken.decode(bson.encode(given))
             if self._place.from_invalidate and "resumeAfter" in options:
@@ -265,14 +336,20 @@ class SimCursor:
             if not self._place.is_high_water_mark:
                 self._must_exist = self._place
         else:
-            self._place = ResumeToken.high_water_mark(mongo.latest + 1)
+            self._place = mongo.mark(mongo.latest + 1)
         if self._place.cluster_time < mongo.oldest:
             raise _operation_failure(
                 286,
                 "ChangeStreamHistoryLost",
                 "Resume of change stream was not possible, as the resume point may no longer be in the oplog.",
             )
+        self._start = self._place
         self._rank = mongo.rank_after(self._place)
+        self._ready: deque[Shown] = deque()
+        """Fragments for the next batch."""
+        if self._split and self._rank and not self._place.is_high_water_mark:
+            passed = mongo.entries[self._rank - 1].shown(split=True)
+            self._ready.extend(each for each in passed if each.token.is_after(self._place))
         self.id = mongo.next_cursor()
         self.process = process.get()
         mongo.open[self] = None
@@ -319,7 +396,7 @@ class SimCursor:
             self._gone()
             raise self.failing.make() if self.failing is not None else AutoReconnect("connection closed")
 
-    def _scan(self) -> tuple[list[Entry], bool]:
+    def _scan(self) -> tuple[list[Shown], bool]:
         """Events of the next batch, and whether the last of them invalidates the stream. Raises OperationFailure."""
         entries, scope = self._mongo.entries, self._scope
         if self._place.cluster_time < self._mongo.oldest:
@@ -327,10 +404,17 @@ class SimCursor:
             raise _operation_failure(
                 136, "CappedPositionLost", "CollectionScan died due to position in capped collection"
             )
-        found: list[Entry] = []
-        while self._rank < len(entries) and len(found) < self._events:
+        found: list[Shown] = []
+        while len(found) < self._events:
+            if self._ready:
+                found.append(self._ready.popleft())
+                continue
+            if self._rank >= len(entries):
+                break
             entry = entries[self._rank]
             self._rank += 1
+            if not entry.token.is_after(self._start):
+                continue  # from now on: a majority got it only since
             if scope.database not in ("", entry.database) or scope.collection not in ("", entry.collection):
                 continue
             if entry.invalidates and not scope.collection:
@@ -343,21 +427,27 @@ class SimCursor:
                     )
                 self._must_exist = None
             if entry.invalidates or self._match(entry):
-                found.append(entry)
+                self._ready.extend(entry.shown(split=self._split))
             if entry.invalidates:
-                return found, True
+                return [*found, *self._ready], True
         return found, False
 
-    def _post_batch(self, found: list[Entry]) -> ResumeToken:
-        if found and (len(found) == self._events or found[-1].invalidates):
+    def _post_batch(self, found: list[Shown]) -> ResumeToken:
+        if found and (len(found) >= self._events or self._ready or found[-1].entry.invalidates):
             self._place = found[-1].token
         else:
-            mark = ResumeToken.high_water_mark(self._mongo.latest)
+            mark = self._mongo.mark(self._mongo.visible)
             if found and found[-1].token.is_after(self._place):
                 self._place = found[-1].token
             if mark.is_after(self._place):
                 self._place = mark
         return self._place
+
+
+_VERSIONS: Final[dict[int, dict[str, Any]]] = {
+    1: {"version": "6.0.5", "versionArray": [6, 0, 5, 0]},
+    2: {"version": "7.0.5", "versionArray": [7, 0, 5, 0]},
+}
 
 
 class _Admin:
@@ -371,7 +461,7 @@ class _Admin:
         latest = Timestamp(mongo.latest >> 32, mongo.latest & 0xFFFF_FFFF)
         replies: dict[str, dict[str, Any]] = {
             "hello": {"setName": "rs0", "hosts": ["a:1", "b:1", "c:1"], "localTime": mongo.now()},
-            "buildInfo": {"version": "6.0.5", "versionArray": [6, 0, 5, 0]},
+            "buildInfo": _VERSIONS[mongo.token_version],
             "ping": {},
         }
         await mongo.way()

@@ -456,6 +456,14 @@ MUTANTS: Final = (
         "        self.events -= chunk.count\n",
         "",
     ),
+    Mutant(
+        "a ring drops what nobody has had time to take",
+        "Convergent",
+        "feedmux_server.core.shared_stream:SharedStream._untaken_from",
+        "return min(waiting, default=first_seq)",
+        "return first_seq",
+        size="large",
+    ),
 )
 
 

@@ -11,6 +11,7 @@ SEEDS = 100
 BLOCK = 10
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, BLOCK))
 def test_larger_runs(first: int) -> None:
     failed = [told(summary) for summary in run_block(first, BLOCK, "large") if summary.problems]

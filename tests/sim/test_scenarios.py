@@ -9,6 +9,7 @@ from tests.sim.test_small import FIRST
 SEEDS = 40
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_scenario(scenario: str) -> None:
     failed = [told(summary) for summary in run_block(FIRST, SEEDS, "small", scenario) if summary.problems]

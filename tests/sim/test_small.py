@@ -9,12 +9,16 @@ from tests.sim.__main__ import run_block, told
 
 FIRST = int(os.environ.get("FEEDMUX_SIM_SEED", "0"))
 SEEDS = 2_000
+FAST_SEEDS = 400
 ALL_SEEDS = 20_000
 BLOCK = 100
 
 
 def _block(first: int) -> Any:
-    return pytest.param(first, marks=[pytest.mark.full] if first >= FIRST + SEEDS else [])
+    number = first - FIRST
+    return pytest.param(
+        first, marks=[pytest.mark.full] if number >= SEEDS else [pytest.mark.long] if number >= FAST_SEEDS else []
+    )
 
 
 @pytest.mark.parametrize("first", [_block(first) for first in range(FIRST, FIRST + ALL_SEEDS, BLOCK)])

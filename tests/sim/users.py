@@ -10,6 +10,8 @@ from functools import cache
 from random import Random
 from typing import Any, Final
 
+import bson
+
 from feedmux import (
     AsyncClient,
     AsyncSession,
@@ -26,9 +28,10 @@ from feedmux.feeds import OnHistoryLost
 from feedmux.link import Link, Target
 from feedmux.notices import Disconnected, Gap, Notice, Rewound, Skipped
 from feedmux_server.core.position import inspect_position
+from feedmux_server.core.resume_token import ResumeToken
 from tests.sim import records
 from tests.sim.loop import SimLoop, process
-from tests.sim.mongo import Entry, SimMongo, matcher
+from tests.sim.mongo import PART, SPLIT, Entry, SimMongo, matcher
 from tests.sim.network import Network, Node, SimChannel
 from tests.sim.tenants import Tenant, allows
 from tests.sim.wire import Recorder, number_of
@@ -57,14 +60,18 @@ class FeedShape:
     database: str
     collection: str = ""
     match: tuple[tuple[str, Any], ...] = ()
+    split: bool = False
+    """Large events come in fragments."""
 
     def name_for(self, granted: str) -> str:
         """In the records, where a tenant is granted that."""
         return f"{self.name} of {granted}" if granted else self.name
 
     def feed(self) -> Feed:
-        pipeline = [{"$match": dict(self.match)}] if self.match else None
-        return Feed(self.database, self.collection or None, pipeline=pipeline)
+        pipeline = [{"$match": dict(self.match)}] if self.match else []
+        if self.split:
+            pipeline.append(SPLIT)
+        return Feed(self.database, self.collection or None, pipeline=pipeline or None)
 
     def shows(self, entry: Entry, granted: str = "") -> bool:
         """`granted` is a name of `tenants.CHOICES`."""
@@ -95,6 +102,8 @@ class Habits:
     """At most, after each event or batch."""
     leave_share: float
     """After so many of them it closes the session and opens another."""
+    keeps_tokens: bool
+    """Of a feed it stores MongoDB's resume tokens, not positions."""
     on_history_lost: OnHistoryLost
     options: SessionOptions
 
@@ -124,8 +133,8 @@ class User:
     process: str = field(default="", init=False)
     needs: int = field(default=1 << 63, init=False)
     """The cluster time from which on it reads again, by its own knowledge."""
-    first: int = field(default=-1, init=False)
-    """The number of the first event that it is to get, once it has begun."""
+    begins: ResumeToken | None = field(default=None, init=False)
+    """It is to get every event after this place, once it has begun."""
     got: set[int] = field(default_factory=set, init=False)
     """The numbers of all events that it has been handed since."""
     moved: bool = field(default=False, init=False)
@@ -143,12 +152,21 @@ class User:
     _main: "asyncio.Task[None] | None" = field(default=None, init=False)
     _position: bytes = field(default=b"", init=False)
     """As the program has stored it: of what it was handed of a feed, or has acked of a subscription."""
+    _token: dict[str, Any] | None = field(default=None, init=False)
+    """The same of a feed, where it stores tokens."""
     _object: str = field(default="", init=False)
     """The session object that hands out, in the records."""
+    _judged: bool = field(default=True, init=False)
+    """What it hands out can be foreseen."""
     _handed: list[int] = field(default_factory=list, init=False)
 
+    def wanted(self) -> list[int]:
+        """The numbers of all events that it is to be handed, as far as they are written."""
+        begins = self.begins
+        return [entry.number for entry in self.mongo.entries if self.shows(entry) and _is_from(entry, begins)]
+
     def shows(self, entry: Entry) -> bool:
-        """Whether it is to be handed the event."""
+        """Whether it is an event of its feed."""
         return self.shape.shows(entry, self.tenant.granted)
 
     @property
@@ -214,13 +232,13 @@ class User:
                     on_invalidate="continue",
                     on_history_lost=self.habits.on_history_lost,
                 )
-                if self.first < 0:
+                if self.begins is None:
                     self._begin_at(info.position)
                 return
             except FeedmuxError as error:
                 self.recorder.note(f"{self.name} could not create: {error}")
                 if isinstance(error, HistoryLost):
-                    self._position, self.first = b"", -1
+                    self._position, self.begins = b"", None
                 await asyncio.sleep(self.rng.uniform(0.5, 2.0))
 
     async def _read(self, client: AsyncClient) -> None:
@@ -245,15 +263,31 @@ class User:
     async def _begin_again(self, client: AsyncClient) -> None:
         """What it has not got is gone: it reads what there is."""
         if not self.durable:
-            self._position = b""
+            self._position, self._token = b"", None
             return
         with suppress(FeedmuxError):
             await client.seek_subscription(self.subscription, Start.earliest())
 
     def _begin_at(self, position: bytes) -> None:
         self._keep(position)
-        self.first = self.mongo.rank_after(inspect_position(position).token)
+        self.begins = inspect_position(position).token
         self.got.clear()
+
+    def _start_at(self, token: dict[str, Any]) -> Start:
+        from_invalidate = ResumeToken.decode(bson.encode(token)).from_invalidate
+        return Start.start_after(token) if from_invalidate or self.rng.random() < 0.5 else Start.resume_after(token)
+
+    def _keep_place(self, session: AsyncSession) -> None:
+        """Of a feed: how far it has been handed out."""
+        if not self.habits.keeps_tokens:
+            if session.position != self._position:
+                self._keep(session.position)
+                self._done(self.mongo.rank_after(inspect_position(self._position).token))
+        elif (token := session.resume_token) is not None and token != self._token:
+            self._token = token
+            place = ResumeToken.decode(bson.encode(token))
+            self.needs = place.cluster_time
+            self._done(self.mongo.rank_after(place))
 
     def _keep(self, position: bytes) -> None:
         """Stores how far the program has come."""
@@ -267,6 +301,8 @@ class User:
             opening = client.subscription(self.subscription).open(takeover=self.takeover, on_notice=self._notice)
         else:
             start = Start.position(self._position) if self._position else None
+            if self._token is not None:
+                start = self._start_at(self._token)
             opening = client.feed(self.shape.feed()).open(start=start, on_notice=self._notice)
         async with opening as session:
             yield session
@@ -286,9 +322,8 @@ class User:
             if taken is None:
                 return
             self._hand_out([number_of(event.raw) for event in (taken if isinstance(taken, Batch) else [taken])])
-            if not self.durable and session.position != self._position:
-                self._keep(session.position)
-                self._done(self.mongo.rank_after(inspect_position(self._position).token))
+            if not self.durable:
+                self._keep_place(session)
             if self.calm or rng.random() < habits.ack_share:
                 self._ack(session, taken if rng.random() < 0.5 else None)
             if self.calm:
@@ -308,7 +343,7 @@ class User:
 
     def _begin_object(self, session: AsyncSession) -> None:
         token = session.resume_token
-        if not self.durable and not self._position:
+        if not self.durable and not self._position and self._token is None:
             self._beginnings += 1  # from now on: what was handed out before has no part in it
             self._begin_at(session.position)
             self._position = b""
@@ -320,7 +355,8 @@ class User:
         self._object = f"{self.name} object {self._sessions}"
         self._handed.clear()
         name = self.subscription if self.durable else f"{self.name} beginning {self._beginnings}"
-        feed = self.shape.name_for(self.tenant.granted) if judged else "of two grants"
+        self._judged = judged
+        feed = self.shape.name_for(self.tenant.granted)
         self.recorder.add(records.Opened(name, self._object, place, feed, stops_at_invalidate=False))
 
     def _end_object(self) -> None:
@@ -329,10 +365,15 @@ class User:
             self._object = ""
 
     def _hand_out(self, numbers: list[int]) -> None:
-        self.newest = max(self.newest, numbers[-1])
-        self.got.update(numbers)
-        self.recorder.add(records.Delivered(self._object, len(self._handed) + 1, tuple(map(str, numbers))))
-        self._handed += numbers
+        entries = [number % PART for number in numbers]
+        self.newest = max(self.newest, entries[-1])
+        self.got.update(entries)
+        what = records.Delivered(self._object, len(self._handed) + 1, tuple(map(str, numbers)))
+        if self._judged:
+            self.recorder.add(what)
+        else:
+            self.recorder.note(repr(what))
+        self._handed += entries
 
     def _ack(self, session: AsyncSession, what: Any = None) -> None:
         session.ack(what)
@@ -342,17 +383,27 @@ class User:
 
     def _done(self, number: int) -> None:
         """What was handed out before this number is not to come again."""
-        self.recorder.add(records.Acked(self._object, bisect_left(self._handed, number)))
+        if self._judged:
+            self.recorder.add(records.Acked(self._object, bisect_left(self._handed, number)))
 
     def _notice(self, notice: Notice) -> None:
         self.recorder.note(f"{self.name} is told {type(notice).__name__}")
         error = notice.error if isinstance(notice, Disconnected) else None
-        regranted = error is not None and error.reason == "GRANTS_CHANGED"
         sought = isinstance(error, Fenced) and error.metadata.get("cause") == "SEEK"
-        if (regranted or sought or isinstance(notice, _RESETS)) and self._object:
+        if (sought or isinstance(notice, _RESETS)) and self._object:
             self._end_object()
-            # What the other grants show besides comes among events that are known and left out.
-            self._new_object("", judged=not regranted)
+            self._new_object("")
+
+    def regranted(self) -> None:
+        """Its tenant is granted something else. What that shows besides comes among events that are left out."""
+        self.moved = True
+        if self._object:
+            self._end_object()
+            self._new_object("", judged=False)
+
+
+def _is_from(entry: Entry, begins: ResumeToken | None) -> bool:
+    return begins is None or entry.token.is_after(begins)
 
 
 def cluster_time_of(position: bytes) -> int:

@@ -1,6 +1,7 @@
 """Turns what passes between clients, servers and Redis into the records that the checkers read."""
 
 import hashlib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
@@ -16,6 +17,7 @@ from tests.sim.redis import SimRedis
 SUBSCRIBE: Final = "/feedmux.v1.ChangeFeed/Subscribe"
 _NUMBER: Final = b"\x10n\x00"
 _AFTER: Final = b"\x09wallTime\x00"
+_JSON_NUMBER: Final = re.compile(rb'"wallTime".*?"n": ?(?:\{"\$numberInt": ?"(\d+)"\}|(\d+))')
 
 
 class Recorder:
@@ -129,7 +131,7 @@ class SessionWatcher(Watcher):
                 )
                 self._grant(session.credit)
             case "batch":
-                numbers, sizes = events_of(response.batch.bson)
+                numbers, sizes = events_in(response.batch)
                 assert len(numbers) == response.batch.event_count
                 self._deliver(response.batch.first_delivery_sequence, numbers, sizes, response.batch.resume_token)
             case "event_fragment":
@@ -236,9 +238,21 @@ def hex_of(token: bytes) -> str:
 
 
 def number_of(event: bytes, at: int = 0) -> int:
-    """The number of the event that begins there."""
-    found = event.index(_NUMBER, event.index(_AFTER, at)) + len(_NUMBER)
-    return int.from_bytes(event[found : found + 4], "little")
+    """The number of the event that begins there, in BSON or extended JSON."""
+    if event[at : at + 1] == b"{":
+        found = _JSON_NUMBER.search(event, at)
+        assert found is not None
+        return int(found[1] or found[2])
+    begin = event.index(_NUMBER, event.index(_AFTER, at)) + len(_NUMBER)
+    return int.from_bytes(event[begin : begin + 4], "little")
+
+
+def events_in(batch: wire.Batch) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Numbers and sizes of a message's events."""
+    if batch.bson:
+        return events_of(batch.bson)
+    texts = [text.encode() for text in batch.json]
+    return tuple(str(number_of(text)) for text in texts), tuple(map(len, texts))
 
 
 def events_of(data: bytes) -> tuple[tuple[str, ...], tuple[int, ...]]:
@@ -246,6 +260,8 @@ def events_of(data: bytes) -> tuple[tuple[str, ...], tuple[int, ...]]:
     numbers: list[str] = []
     sizes: list[int] = []
     at = 0
+    if data[:1] == b"{":  # fragments of one text
+        return (str(number_of(data)),), (len(data),)
     while at < len(data):
         size = int.from_bytes(data[at : at + 4], "little")
         numbers.append(str(number_of(data, at)))

@@ -15,9 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from feedmux import AsyncClient, FeedmuxError, SessionOptions
+from feedmux.feeds import Format
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server import clock
 from feedmux_server.assembly import hub_limits
@@ -25,6 +26,7 @@ from feedmux_server.core.credit import CreditLimits
 from feedmux_server.core.feed_streams import StreamLimits
 from feedmux_server.core.position import inspect_position
 from feedmux_server.core.replay_buffer import RingLimits
+from feedmux_server.core.wide_plan import WideLimits
 from feedmux_server.fanout.pump import PumpLimits
 from feedmux_server.source.reader import ReadLimits
 from tests.sim import records
@@ -32,13 +34,13 @@ from tests.sim.checkers import Violation, check
 from tests.sim.faults import FAULTS, SCENARIOS, Fault
 from tests.sim.inspector import discrepancies
 from tests.sim.loop import SimLoop, process
-from tests.sim.mongo import Entry, SimMongo
+from tests.sim.mongo import PART, Entry, Shown, SimMongo
 from tests.sim.network import Network, Watcher
 from tests.sim.redis import SimRedis
 from tests.sim.servers import ServerSettings, SimServer, config_of
 from tests.sim.tenants import CHOICES, EVERYBODY, Tenant, allows, draw_tenants, draw_unequal, is_slowed
 from tests.sim.users import FeedShape, Habits, User, administer
-from tests.sim.wire import SUBSCRIBE, Recorder, SessionWatcher, StoreWatcher, events_of, hex_of
+from tests.sim.wire import SUBSCRIBE, Recorder, SessionWatcher, StoreWatcher, events_in, hex_of
 from tests.virtual_time import VirtualClock
 
 CATCH_UP_S: Final = 120.0
@@ -55,6 +57,7 @@ RECENT_S: Final = 5.0
 CROWD: Final = 30
 CROWD_S: Final = 1.5
 """So soon who is not slowed down has what is written in a crowd: windows of three events take a round trip each."""
+FORMATS: Final[tuple[Format, ...]] = ("bson", "bson", "bson", "extended_json_canonical", "extended_json_relaxed")
 KNOWN_S: Final = 0.5
 """A server that knows of other grants has ended every session by then."""
 MAY_MEET: Final = frozenset({"FeedInvalidated", "Unavailable"})
@@ -77,6 +80,39 @@ LARGE: Final = Size("large", (1, 3), (4, 8), (80, 200), (2, 7))
 SIZES: Final = {size.name: size for size in (SMALL, LARGE)}
 
 
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """What of a drawn run takes place: by number, or how many; None for all. Nothing else is drawn for it."""
+
+    faults: tuple[int, ...] | None = None
+    users: tuple[int, ...] | None = None
+    servers: int | None = None
+    writes: int | None = None
+
+    def __str__(self) -> str:
+        parts = [("faults", self.faults), ("users", self.users)]
+        texts = [f"{name}={'+'.join(map(str, which))}" for name, which in parts if which is not None]
+        counts = [("servers", self.servers), ("writes", self.writes)]
+        return ",".join([*texts, *(f"{name}={count}" for name, count in counts if count is not None)])
+
+    @classmethod
+    def of(cls, text: str) -> "Keep":
+        """From what `str` gives. Raises ValueError."""
+        made: dict[str, Any] = {}
+        for part in filter(None, text.split(",")):
+            name, _, value = part.partition("=")
+            if name in ("faults", "users"):
+                made[name] = tuple(int(each) for each in value.split("+") if each)
+            elif name in ("servers", "writes"):
+                made[name] = int(value)
+            else:
+                raise ValueError(f"{name!r} is none of faults, users, servers and writes")
+        return cls(**made)
+
+
+EVERYTHING: Final = Keep()
+
+
 @dataclass(slots=True)
 class Outcome:
     """What a run came to."""
@@ -95,7 +131,12 @@ class World:
     """One run."""
 
     def __init__(
-        self, seed: int, size: Size = SMALL, say: Callable[[str], None] | None = None, scenario: str = ""
+        self,
+        seed: int,
+        size: Size = SMALL,
+        say: Callable[[str], None] | None = None,
+        scenario: str = "",
+        keep: Keep = EVERYTHING,
     ) -> None:
         self.seed = seed
         self.size = size
@@ -106,7 +147,9 @@ class World:
         self.problems: list[str] = []
         self.network = Network(self.loop, Random(rng.random()))
         self.network.watch = self._watch
-        self.mongo = SimMongo(self.loop, Random(rng.random()))
+        self.mongo = SimMongo(self.loop, Random(rng.random()), rng.choice((1, 2)))
+        self.mongo.committed = self._committed
+        self.mongo.lag_s = rng.choice((0.0, 0.01, 0.05))
         self.redis = SimRedis(self.loop, Random(rng.random()))
         self._store_watcher = StoreWatcher(self.recorder, self.redis)
         self.unacked_max = rng.choice((5, 20, 1000))
@@ -125,6 +168,8 @@ class World:
         if scenario:
             by_name = {fault.name: fault for fault in FAULTS}
             self.faults = [by_name[name] for name in SCENARIOS[scenario].faults]
+        self.writes = rng.randint(*size.writes)
+        self._keep_only(keep)
         self.rivals: list[User] = []
         """Programs that take subscriptions of others over for a while."""
         self._calls = 0
@@ -134,13 +179,22 @@ class World:
         self._jumps = 0
         self.loop.before_jump = self._look_inside
 
+    def _keep_only(self, keep: Keep) -> None:
+        if keep.faults is not None:
+            self.faults = [self.faults[number] for number in keep.faults]
+        if keep.users is not None:
+            self.users = [self.users[number] for number in keep.users]
+        if keep.servers is not None:
+            del self.servers[keep.servers :]
+        if keep.writes is not None:
+            self.writes = keep.writes
+
     # Drawing.
 
     def _draw_settings(self) -> ServerSettings:
         rng = self.rng
         config = config_of(
             redis=(("lease_s", rng.choice((6.0, 15.0))), ("commit_interval_s", rng.choice((0.05, 0.5)))),
-            wide=(("enabled", False),),
         )
         ring = RingLimits(rng.choice((5, 50, 500_000)), rng.choice((2_000, 20_000, 4 << 20)))
         limits = replace(
@@ -153,6 +207,7 @@ class World:
                 chunk_bytes_max=rng.choice((1_000, 1 << 20)),
             ),
             credit=CreditLimits(rng.choice((10, 1_000_000)), rng.choice((2_000, 64 << 20))),
+            wide=WideLimits(rng.random() < 0.5, feeds_min=2, retry_s=rng.choice((1.0, 60.0))),
             trailing_max=rng.choice((1, 2, 32)),
             unacked_events_max=self.unacked_max,
         )
@@ -165,6 +220,8 @@ class World:
             FeedShape("db", "db"),
             FeedShape("db.a of 1", "db", "a", (("fullDocument.g", 1),)),
         ]
+        if self.mongo.token_version == 2:
+            everything += [FeedShape("db.a, split", "db", "a", split=True), FeedShape("db, split", "db", split=True)]
         return self.rng.sample(everything, self.rng.randint(1, 3))
 
     def _draw_user(self, number: int) -> User:
@@ -173,12 +230,14 @@ class World:
             window_events=rng.choice((3, 30, 16_384)),
             window_bytes=rng.choice((2_000, 8 << 20)),
             heartbeat_s=rng.choice((1.0, 10.0)),
+            format=rng.choice(FORMATS),
         )
         habits = Habits(
             by_batch=rng.random() < 0.5,
             ack_share=rng.choice((0.0, 0.3, 1.0)),
             think_s=rng.choice((0.0, 0.2, 3.0)),
             leave_share=rng.choice((0.0, 0.01, 0.1)),
+            keeps_tokens=rng.random() < 0.3,
             on_history_lost=rng.choice(("fail", "earliest")),
             options=options,
         )
@@ -215,9 +274,10 @@ class World:
 
     async def grant(self, tenant: Tenant, granted: str) -> None:
         """All servers learn of it at this moment."""
-        for user in (*self.users, *self.rivals):
-            user.moved = user.moved or user.tenant is tenant
         tenant.granted, tenant.changed_s = granted, self.loop.time()
+        for user in (*self.users, *self.rivals):
+            if user.tenant is tenant:
+                user.regranted()
         self.recorder.note(f"{tenant.name} is granted {granted or 'everything'}")
         await asyncio.gather(*(server.read_tenants_again() for server in self.servers))
 
@@ -266,7 +326,7 @@ class World:
         rng = self.rng
         await asyncio.sleep(rng.uniform(0, 3.0))
         pause_s = rng.choice((0.01, 0.3, 2.0))
-        for _ in range(rng.randint(*self.size.writes)):
+        for _ in range(self.writes):
             self.write()
             if rng.random() < 0.5:
                 await asyncio.sleep(rng.uniform(0, pause_s))
@@ -276,37 +336,39 @@ class World:
         collection, padding, group = rng.choice("ab"), rng.choice((0, 50, 400, 3_000)), rng.randint(1, 2)
         kind = rng.random()
         if kind < 0.15:
-            self.wrote(mongo.transaction("db", collection, rng.randint(2, 6), padding, g=group), whole=True)
+            mongo.transaction("db", collection, rng.randint(2, 6), padding, g=group)
         elif kind < 0.17:
-            self.wrote(mongo.drop("db", collection))
+            mongo.drop("db", collection)
         else:
-            self.wrote(mongo.insert("db", collection, padding, g=group))
+            mongo.insert("db", collection, padding, g=group)
 
     async def _write_for_all(self) -> None:
         """What every feed shows, in quick succession."""
         for collection in "ab":
             for group in (1, 2):
-                self.wrote(self.mongo.insert("db", collection, 0, g=group))
+                self.mongo.insert("db", collection, 0, g=group)
                 await asyncio.sleep(self.rng.uniform(0.0, 0.004))
+        await asyncio.sleep(self.mongo.lag_s)
 
-    def wrote(self, entries: list[Entry], *, whole: bool = False) -> None:
+    def _committed(self, entries: list[Entry], whole: bool) -> None:
         """Notes what was written for the checkers."""
         for entry in entries:
-            feeds = tuple(
-                shape.name_for(granted)
-                for shape in self.shapes
-                for granted in (CHOICES if self.tenants else ("",))
-                if shape.shows(entry, granted)
-            )
-            self.recorder.add(
-                records.Written(
-                    str(entry.number),
-                    hex_of(entry.token.raw),
-                    feeds or ("none",),
-                    f"t{entries[0].number}" if whole else "",
-                    invalidate=entry.invalidates,
-                )
-            )
+            fragments = entry.shown(split=True)
+            unit = f"t{entries[0].number}" if whole else f"s{entry.number}"
+            if len(fragments) == 1:
+                self._wrote(entry, entry.shown(split=False), self.shapes, unit if whole else "")
+            else:
+                for split in (False, True):
+                    shapes = [shape for shape in self.shapes if shape.split is split]
+                    self._wrote(entry, entry.shown(split=split), shapes, unit)
+
+    def _wrote(self, entry: Entry, shown: list[Shown], shapes: list[FeedShape], unit: str) -> None:
+        choices = CHOICES if self.tenants else ("",)
+        names = [shape.name_for(granted) for shape in shapes for granted in choices if shape.shows(entry, granted)]
+        for each in shown if names else ():
+            place = hex_of(each.token.raw)
+            written = records.Written(str(each.number), place, tuple(names), unit, invalidate=entry.invalidates)
+            self.recorder.add(written)
 
     def needed_time(self) -> int:
         """The earliest cluster time from which somebody reads, or is about to begin."""
@@ -344,8 +406,7 @@ class World:
         """Users that have not been handed the newest event of their feed."""
         late = []
         for user in self._users(slowed=slowed):
-            shown = (entry.number for entry in self.mongo.entries[max(0, user.first) :] if user.shows(entry))
-            wanted = max(shown, default=-1)
+            wanted = max(user.wanted(), default=-1)
             if user.newest < wanted:
                 late.append(f"{user.name} has come to {user.newest} of {wanted}")
         return late
@@ -388,11 +449,10 @@ class World:
     def _not_got(self) -> Iterator[str]:
         """Events that no program got, though somebody was to be handed each of them, sooner or later."""
         for user in self.users:
-            if user.first < 0 or user.moved:
+            if user.begins is None or user.moved:
                 continue
             got = user.got.union(*(rival.got for rival in self.rivals if rival.subscription == user.subscription))
-            wanted = (entry.number for entry in self.mongo.entries[user.first :] if user.shows(entry))
-            missing = [number for number in wanted if number not in got]
+            missing = [number for number in user.wanted() if number not in got]
             if missing:
                 yield f"At least once: {user.name} has never got {len(missing)} events, the first is {missing[0]}"
 
@@ -433,7 +493,10 @@ class World:
         for part in parts:
             if part.failure is not None:
                 self.problems.append(f"{part.process} failed: {part.failure!r}")
+        names = {fault.name for fault in self.faults}
         may_meet = MAY_MEET.union(*(fault.meets for fault in self.faults))
+        if "another program opens" in names and len(names) > 1:
+            may_meet |= {"Fenced"}  # where others cost a session its lease
         for user in (*self.users, *self.rivals):
             for error in sorted(user.met - may_meet):
                 guarantee = "Fenced" if error in ("Fenced", "SubscriptionBusy") else "Resumable or loud"
@@ -488,7 +551,7 @@ class World:
     def _may_answer(self, user: User, server: str, response: wire.SubscribeResponse) -> None:
         """A server writes this for a user."""
         if response.HasField("batch"):
-            self._may_show(user.tenant, server, events_of(response.batch.bson)[0])
+            self._may_show(user.tenant, server, events_in(response.batch)[0])
         elif response.HasField("committed") and not self.redis.has_lost:
             stored = self._stored(user).get(b"position")
             told = inspect_position(response.committed.position).token
@@ -498,7 +561,7 @@ class World:
     def _may_show(self, tenant: Tenant, server: str, events: tuple[str, ...]) -> None:
         if self.loop.awake_s(server, tenant.changed_s) < KNOWN_S:
             return
-        hidden = [event for event in events if not allows(tenant.granted, self.mongo.entries[int(event)])]
+        hidden = [event for event in events if not allows(tenant.granted, self.mongo.entries[int(event) % PART])]
         if hidden:
             self.problems.append(f"Authorised: {server} shows {tenant.name} the event {hidden[0]}")
 
@@ -569,6 +632,12 @@ def _without_gc() -> Iterator[None]:
             gc.enable()
 
 
-def simulate(seed: int, size: Size = SMALL, say: Callable[[str], None] | None = None, scenario: str = "") -> Outcome:
+def simulate(
+    seed: int,
+    size: Size = SMALL,
+    say: Callable[[str], None] | None = None,
+    scenario: str = "",
+    keep: Keep = EVERYTHING,
+) -> Outcome:
     """One run, judged. `say` gets the lines of a trace."""
-    return World(seed, size, say, scenario).run()
+    return World(seed, size, say, scenario, keep).run()

@@ -1,0 +1,88 @@
+"""Makes a failing run smaller: fewer faults, users, servers and writes that still break the same guarantee."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from tests.sim.world import EVERYTHING, SIZES, Keep, World
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """A run that fails."""
+
+    seed: int
+    size: str
+    scenario: str
+    keep: Keep
+    broken: str
+    """The guarantee, or how the first problem begins."""
+
+    @property
+    def command(self) -> str:
+        """What runs it again, with everything that happens."""
+        return repeat_command(self.seed, self.size, self.scenario, self.keep)
+
+
+def repeat_command(seed: int, size: str, scenario: str = "", keep: Keep = EVERYTHING) -> str:
+    """What runs a seed again, with everything that happens."""
+    parts = [f"./run sim {seed} --size {size}"]
+    if scenario:
+        parts.append(f"--scenario {scenario!r}")
+    if keep != EVERYTHING:
+        parts.append(f"--keep {keep}")
+    return " ".join([*parts, "--trace"])
+
+
+def shrink(
+    seed: int, size: str, scenario: str = "", keep: Keep = EVERYTHING, say: Callable[[str], None] = print
+) -> Failing | None:
+    """The smallest run that was found to fail as this one does; None where it does not fail."""
+    world = World(seed, SIZES[size], scenario=scenario, keep=keep)
+    outcome = world.run()
+    if not outcome.problems:
+        return None
+    keep = replace(
+        keep,
+        faults=keep.faults if keep.faults is not None else tuple(range(len(world.faults))),
+        users=keep.users if keep.users is not None else tuple(range(len(world.users))),
+        servers=len(world.servers),
+        writes=world.writes,
+    )
+    found = Failing(seed, size, scenario, keep, _kind(outcome.problems[0]))
+    say(f"{_size_of(found)}: {outcome.problems[0]}")
+    while smaller := next((each for each in _smaller(found.keep) if _fails(found, each)), None):
+        found = replace(found, keep=smaller)
+        say(_size_of(found))
+    return found
+
+
+def _fails(failing: Failing, keep: Keep) -> bool:
+    world = World(failing.seed, SIZES[failing.size], scenario=failing.scenario, keep=keep)
+    return any(_kind(problem) == failing.broken for problem in world.run().problems)
+
+
+def _smaller(keep: Keep) -> Iterator[Keep]:
+    """What to try next, the largest steps first."""
+    faults, users, writes = keep.faults or (), keep.users or (), keep.writes or 0
+    if faults:
+        yield replace(keep, faults=())
+    for index in range(len(faults)):
+        yield replace(keep, faults=faults[:index] + faults[index + 1 :])
+    for index in range(len(users) if len(users) > 1 else 0):
+        yield replace(keep, users=users[:index] + users[index + 1 :])
+    if (keep.servers or 1) > 1:
+        yield replace(keep, servers=1)
+    for fewer in (writes // 2, writes * 3 // 4, writes - 1):
+        if 0 <= fewer < writes:
+            yield replace(keep, writes=fewer)
+
+
+def _kind(problem: str) -> str:
+    return problem.partition(":")[0]
+
+
+def _size_of(failing: Failing) -> str:
+    keep = failing.keep
+    return (
+        f"{len(keep.faults or ())} faults, {len(keep.users or ())} users, {keep.servers} servers, {keep.writes} writes"
+    )
