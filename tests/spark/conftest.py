@@ -16,6 +16,7 @@ import pytest_asyncio
 from pymongo import MongoClient
 from pymongo.database import Database
 from pyspark import SparkContext
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 import feedmux_spark
@@ -42,15 +43,15 @@ def java() -> None:
 def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session of `local[2]`."""
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    session = (
+    builder = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-        .getOrCreate()
     )
+    session = started(builder)
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
@@ -60,6 +61,17 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
     gateway.proc.stdin.close()
     gateway.proc.wait(60)
     SparkContext._gateway = SparkContext._jvm = None
+
+
+def started(builder: SparkSession.Builder) -> SparkSession:
+    """pyspark forks this process to start Java. gRPC, which other tests use here, may end the fork before that."""
+    for tries_left in (2, 1, 0):
+        try:
+            return builder.getOrCreate()
+        except PySparkRuntimeError as error:
+            if error.getCondition() != "JAVA_GATEWAY_EXITED" or not tries_left:
+                raise
+    raise AssertionError("unreachable")
 
 
 @pytest_asyncio.fixture(scope="session")
