@@ -10,6 +10,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass
 
+from tests.sim.executed import GROUPS, executed_by, of_group, ranges
 from tests.sim.faults import SCENARIOS
 from tests.sim.mutants import MUTANTS, Mutant, built_with
 from tests.sim.shrinking import repeat_command, shrink
@@ -148,6 +149,25 @@ def _run_mutants(jobs: int) -> int:
     return missed
 
 
+def _run_covered(first: int, count: int) -> int:
+    """Returns how many groups are executed less than they must be."""
+
+    def work() -> None:
+        run_block(first, count, "small")
+        run_block(first, count // 5, "large")
+        for scenario in SCENARIOS:
+            run_block(first, count // 20, "small", scenario)
+
+    found = executed_by(work)
+    for each in sorted(found.values(), key=lambda each: -each.missing_count):
+        if each.missing:
+            print(f"{each}: without {ranges(each.missing)}")
+    groups = [(group, of_group(group, found)) for group in GROUPS]
+    for group, executed in groups:
+        print(f"{executed}, {group.least:.0%} asked for")
+    return sum(executed.share < group.least for group, executed in groups)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="./run sim",
@@ -170,6 +190,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--twice", action="store_true", help="compare the runs of two processes")
     parser.add_argument("--mutants", action="store_true", help="how soon each broken build of the code is found")
+    parser.add_argument("--coverage", action="store_true", help="which lines of the code the runs execute")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one for each core)")
     parser.add_argument("--digests", action="store_true", help=argparse.SUPPRESS)
     return parser
@@ -181,6 +202,8 @@ def main() -> int:
         for summary in run_block(options.start, options.seeds, options.size):
             print(summary.digest)
         return 0
+    if options.coverage:
+        return int(_run_covered(options.start, options.seeds) > 0)
     if options.mutants:
         return int(_run_mutants(options.jobs) > 0)
     if options.seed is None:

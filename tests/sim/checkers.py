@@ -112,6 +112,13 @@ class History:
             return None
         return bisect_right(self._keys, token(place).key)
 
+    def described(self, place: str) -> str:
+        """Where the place lies among the written events."""
+        rank = self.rank_after(place)
+        if rank is None:
+            return "at an unknown place"
+        return f"after {self.written[rank - 1].event}" if rank else "before every event"
+
     def ranks(self, feed: str) -> list[int]:
         """Indices of the written events that `feed` shows."""
         found = self._ranks_of_feed.get(feed)
@@ -129,11 +136,9 @@ class History:
         ranks = self.ranks(session.opened.feed)
         return ranks[bisect_right(ranks, first - 1) :]
 
-    def by_subscription(self) -> dict[str, list[SessionHistory]]:
-        found: dict[str, list[SessionHistory]] = {}
-        for session in self.sessions.values():
-            found.setdefault(session.opened.subscription, []).append(session)
-        return found
+    def judged(self) -> "list[SessionHistory]":
+        """The sessions of which it can be said what they are to be sent."""
+        return [session for session in self.sessions.values() if session.opened.judged]
 
 
 @lru_cache(maxsize=65536)
@@ -146,7 +151,7 @@ Checker = Callable[[History], Iterator[Violation]]
 
 def ordered(history: History) -> Iterator[Violation]:
     """A subscription sees events in the source's order, never backwards within a session."""
-    for session in history.sessions.values():
+    for session in history.judged():
         before = -1
         for event in session.delivered():
             rank = history.order.get(event)
@@ -160,7 +165,7 @@ def ordered(history: History) -> Iterator[Violation]:
 
 def complete(history: History) -> Iterator[Violation]:
     """If a session delivers a and later c, every matching b between them was delivered."""
-    for session in history.sessions.values():
+    for session in history.judged():
         ranks = {history.order[event] for event in session.delivered() if event in history.order}
         if not ranks:
             continue
@@ -176,7 +181,7 @@ def complete(history: History) -> Iterator[Violation]:
 
 def unique(history: History) -> Iterator[Violation]:
     """No event twice within a session; deliveries are counted from 1 without gaps."""
-    for session in history.sessions.values():
+    for session in history.judged():
         seen: set[str] = set()
         for event in session.delivered():
             if event in seen:
@@ -206,7 +211,8 @@ def at_least_once(history: History) -> Iterator[Violation]:
                 sought.pop(record.subscription, None)
                 if isinstance(record, Sought):
                     first_rank.pop(record.subscription, None)
-                    sought[record.subscription] = record
+                    if not record.created:
+                        sought[record.subscription] = record
             case Opened():
                 name = record.subscription
                 subscription_of[record.session], sent[record.session] = name, []
@@ -218,7 +224,9 @@ def at_least_once(history: History) -> Iterator[Violation]:
                     continue  # opened before, and fenced by now
                 if wanted is not None and record.epoch > wanted.epoch > 0 and sought.pop(name).place != record.place:
                     yield Violation(
-                        "At least once", record.session, f"began at {record.place}, not at {wanted} as sought"
+                        "At least once",
+                        record.session,
+                        f"began {history.described(record.place)}, not {history.described(wanted.place)} as sought",
                     )
                 begin = history.rank_after(record.place)
                 if begin is None:
@@ -247,7 +255,7 @@ def at_least_once(history: History) -> Iterator[Violation]:
 
 def resumable_or_loud(history: History) -> Iterator[Violation]:
     """A session begins with the first event after its place, or ends with an error; never a silent skip."""
-    for session in history.sessions.values():
+    for session in history.judged():
         expected = history.expected(session)
         if expected is None:
             continue
@@ -276,7 +284,7 @@ def resumable_or_loud(history: History) -> Iterator[Violation]:
 
 def bookmarkable(history: History) -> Iterator[Violation]:
     """After Progress, or a batch's position, at P, nothing at or before P comes later, and nothing is missing there."""
-    for session in history.sessions.values():
+    for session in history.judged():
         expected = history.expected(session)
         passed = 0
         count = 0
@@ -291,7 +299,11 @@ def bookmarkable(history: History) -> Iterator[Violation]:
                 if rank is None:
                     continue
                 if rank < passed:
-                    yield Violation("Bookmarkable", session.name, f"place {record.place} lies before an earlier one")
+                    yield Violation(
+                        "Bookmarkable",
+                        session.name,
+                        f"place {history.described(record.place)} lies before an earlier one",
+                    )
                 passed = max(passed, rank)
                 if expected is not None and count < len(expected) and expected[count] < rank:
                     event = history.written[expected[count]].event
@@ -300,7 +312,7 @@ def bookmarkable(history: History) -> Iterator[Violation]:
 
 def whole(history: History) -> Iterator[Violation]:
     """Fragments of one event, and the events of one transaction, keep their order and are never interleaved."""
-    for session in history.sessions.values():
+    for session in history.judged():
         closed: set[str] = set()
         unit, before = "", -1
         for event in session.delivered():
@@ -320,7 +332,7 @@ def whole(history: History) -> Iterator[Violation]:
 
 def bounded(history: History) -> Iterator[Violation]:
     """Events and bytes never exceed the credit granted, unacked events their cap, memory its configuration."""
-    for session in history.sessions.values():
+    for session in history.judged():
         events = size = sent = acked = 0
         granted = False
         for record in session.records:
@@ -356,7 +368,11 @@ def monotone_commit(history: History) -> Iterator[Violation]:
         if isinstance(record, Committed):
             before = stored.get(record.subscription)
             if before and record.place and token(before).is_after(token(record.place)):
-                yield Violation("Monotone commit", record.subscription, f"{record.place} after {before}")
+                yield Violation(
+                    "Monotone commit",
+                    record.subscription,
+                    f"{history.described(record.place)}, and {history.described(before)} before",
+                )
             stored[record.subscription] = record.place
         elif isinstance(record, Sought | Lost):
             stored[record.subscription] = record.place
@@ -388,7 +404,7 @@ def fenced(history: History) -> Iterator[Violation]:
 
 def convergent(history: History) -> Iterator[Violation]:
     """When faults stop, everyone catches up."""
-    for session in history.sessions.values():
+    for session in history.judged():
         expected = history.expected(session)
         if not session.settled or expected is None or session.opened.unknown_place:
             continue

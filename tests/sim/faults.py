@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from feedmux import Start
+from feedmux import AsyncClient, Start
 from tests.sim.mongo import FAILINGS
 from tests.sim.tenants import CHOICES
 
@@ -262,6 +262,26 @@ async def _grants_change(world: "World") -> None:
     await world.grant(tenant, world.rng.choice([name for name in CHOICES if name != tenant.granted]))
 
 
+async def _administer(world: "World") -> None:
+    """An operator of a tenant looks at what there is, and sets up a subscription that nobody uses."""
+    user = _user(world)
+    if user is None:
+        return
+    feed = user.shape.feed()
+
+    async def work(client: AsyncClient) -> None:
+        name = "unused"
+        await client.feed(feed).explain(Start.latest())
+        await client.resolve(Start.earliest(), feed)
+        await client.create_subscription(name, feed, start=Start.latest())
+        await client.update_subscription(name, on_history_lost="earliest")
+        assert name in [info.name async for info in client.list_subscriptions(2)]
+        assert (await client.get_subscription(name)).on_history_lost == "earliest"
+        await client.delete_subscription(name)
+
+    await world.administer(user.tenant, work)
+
+
 _BUSY: Final = ("SubscriptionBusy",)
 """A lease may be left, which a new session of the same program meets until it ends."""
 _FENCED: Final = (*_BUSY, "Fenced")
@@ -292,6 +312,7 @@ FAULTS: Final = (
     Fault("clock of a server steps", _clock_steps),
     Fault("takeover", _takeover, _LOST),
     Fault("another program opens", _competitor, ("SubscriptionBusy", "SubscriptionNotFound")),
+    Fault("an operator at work", _administer),
     Fault("seek", _seek),
     Fault("grants change", _grants_change),
     Fault("subscription deleted", _delete, ("SubscriptionNotFound",)),

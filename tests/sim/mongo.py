@@ -7,7 +7,7 @@ codes and labels that mongod 6.0 gives, so that the reader and its resume policy
 import asyncio
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -481,12 +481,26 @@ class _Oplog:
         raise _operation_failure(13, "Unauthorized", "not authorized on local to execute command")
 
 
+class _Collections:
+    """Of a database."""
+
+    async def list_collections(self, **_: Any) -> AsyncIterator[dict[str, Any]]:
+        async def each() -> AsyncIterator[dict[str, Any]]:
+            for name in "ab":
+                yield {"name": name, "type": "collection"}
+
+        return each()
+
+
 class _Client:
     """Of pymongo's client, what `Source` uses for commands."""
 
     def __init__(self, mongo: SimMongo) -> None:
         self.admin = _Admin(mongo)
         self.local = {"oplog.rs": _Oplog(mongo)}
+
+    def __getitem__(self, database: str) -> _Collections:
+        return _Collections()
 
     async def close(self) -> None:
         """Cursors are closed by their readers."""

@@ -464,6 +464,20 @@ MUTANTS: Final = (
         "return first_seq",
         size="large",
     ),
+    Mutant(
+        "a slice ends before its last event",
+        "Complete",
+        "feedmux_server.core.pinned_range:PinnedRange._cut",
+        "start = chunk.place_behind(stop - 1)",
+        "start = chunk.place_behind(max(0, stop - 2))",
+    ),
+    Mutant(
+        "a slice leaves its first event out",
+        "Complete",
+        "feedmux_server.core.pinned_range:PinnedRange.read",
+        "chunk.first_after(after), chunk.count",
+        "min(chunk.count, chunk.first_after(after) + 1), chunk.count",
+    ),
 )
 
 

@@ -43,6 +43,8 @@ class Opened:
     """MongoDB has no such token: the session is to end with an error, without any event."""
     rewound: bool = False
     """A notice announced that the session begins before a place that was stored."""
+    judged: bool = True
+    """What it is to be sent can be foreseen; else only its acks count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,8 @@ class Sought:
     place: str
     epoch: int = 0
     """Only later ones may commit, where it is known."""
+    created: bool = False
+    """The subscription is new: its user may know better where it has come to."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,11 +91,6 @@ class SimServer:
     def running(self) -> bool:
         return self._main is not None and not self._main.done()
 
-    @property
-    def serving(self) -> bool:
-        """It listens, and takes new calls."""
-        return self.running and self.node is not None and not self.node.draining
-
     def start(self) -> None:
         self._starts += 1
         self.process = f"{self.name}.{self._starts}"

@@ -4,10 +4,8 @@ import asyncio
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from contextvars import Context, copy_context
+from contextvars import copy_context
 from dataclasses import dataclass, field
-from functools import cache
-from random import Random
 from typing import Any, Final
 
 import bson
@@ -16,7 +14,6 @@ from feedmux import (
     AsyncClient,
     AsyncSession,
     Batch,
-    Feed,
     FeedmuxError,
     Fenced,
     HistoryLost,
@@ -31,10 +28,11 @@ from feedmux_server.core.position import inspect_position
 from feedmux_server.core.resume_token import ResumeToken
 from tests.sim import records
 from tests.sim.loop import SimLoop, process
-from tests.sim.mongo import PART, SPLIT, Entry, SimMongo, matcher
+from tests.sim.mongo import PART, Entry
 from tests.sim.network import Network, Node, SimChannel
-from tests.sim.tenants import Tenant, allows
-from tests.sim.wire import Recorder, number_of
+from tests.sim.readers import Reader
+from tests.sim.tenants import Tenant
+from tests.sim.wire import number_of
 
 _RESETS: Final = (Rewound, Skipped, Gap)
 
@@ -50,45 +48,6 @@ class SimTarget(Target):
         assert self.network is not None
         assert self.node is not None
         return SimChannel(self.network, self.node)
-
-
-@dataclass(frozen=True, slots=True)
-class FeedShape:
-    """What a user watches."""
-
-    name: str
-    database: str
-    collection: str = ""
-    match: tuple[tuple[str, Any], ...] = ()
-    split: bool = False
-    """Large events come in fragments."""
-
-    def name_for(self, granted: str) -> str:
-        """In the records, where a tenant is granted that."""
-        return f"{self.name} of {granted}" if granted else self.name
-
-    def feed(self) -> Feed:
-        pipeline = [{"$match": dict(self.match)}] if self.match else []
-        if self.split:
-            pipeline.append(SPLIT)
-        return Feed(self.database, self.collection or None, pipeline=pipeline or None)
-
-    def shows(self, entry: Entry, granted: str = "") -> bool:
-        """`granted` is a name of `tenants.CHOICES`."""
-        if (
-            not allows(granted, entry)
-            or self.database != entry.database
-            or self.collection not in ("", entry.collection)
-        ):
-            return False
-        if entry.invalidates:
-            return bool(self.collection)
-        return not self.match or _matcher(self.match)(entry.event)
-
-
-@cache
-def _matcher(match: tuple[tuple[str, Any], ...]) -> Callable[[dict[str, Any]], bool]:
-    return matcher([{"$match": dict(match)}])
 
 
 @dataclass(slots=True)
@@ -109,69 +68,34 @@ class Habits:
 
 
 @dataclass(slots=True, eq=False)
-class User:
-    """One program. `durable` ones read a subscription of their name, others keep their position themselves."""
+class User(Reader):
+    """`durable` ones read a subscription of their name, others keep their position themselves."""
 
-    loop: SimLoop
-    rng: Random
-    mongo: SimMongo
-    network: Network
-    recorder: Recorder
-    name: str
-    shape: FeedShape
     durable: bool
     habits: Habits
-    tenant: Tenant
     subscription: str = ""
     takeover: bool = False
     once: bool = False
     """It opens one session, and does not create what is not there."""
     calm: bool = field(default=False, init=False)
     """Reads on and acks everything, without leaving."""
-    leaving: bool = field(default=False, init=False)
-    node: Node | None = field(default=None, init=False)
-    process: str = field(default="", init=False)
     needs: int = field(default=1 << 63, init=False)
     """The cluster time from which on it reads again, by its own knowledge."""
-    begins: ResumeToken | None = field(default=None, init=False)
-    """It is to get every event after this place, once it has begun."""
     got: set[int] = field(default_factory=set, init=False)
     """The numbers of all events that it has been handed since."""
     moved: bool = field(default=False, init=False)
     """Somebody has moved its subscription past events."""
     sought: bool = field(default=False, init=False)
     """Somebody has moved it at all."""
-    newest: int = field(default=-1, init=False)
-    """The number of the newest event that it was handed."""
-    failure: BaseException | None = field(default=None, init=False)
-    met: set[str] = field(default_factory=set, init=False)
-    """Errors of its sessions, by their names."""
-    _starts: int = field(default=0, init=False)
-    _sessions: int = field(default=0, init=False)
     _beginnings: int = field(default=0, init=False)
-    _main: "asyncio.Task[None] | None" = field(default=None, init=False)
-    _position: bytes = field(default=b"", init=False)
-    """As the program has stored it: of what it was handed of a feed, or has acked of a subscription."""
     _token: dict[str, Any] | None = field(default=None, init=False)
-    """The same of a feed, where it stores tokens."""
+    """Of a feed, where it stores tokens: what it was handed."""
     _object: str = field(default="", init=False)
     """The session object that hands out, in the records."""
-    _judged: bool = field(default=True, init=False)
-    """What it hands out can be foreseen."""
     _handed: list[int] = field(default_factory=list, init=False)
 
-    def wanted(self) -> list[int]:
-        """The numbers of all events that it is to be handed, as far as they are written."""
-        begins = self.begins
-        return [entry.number for entry in self.mongo.entries if self.shows(entry) and _is_from(entry, begins)]
-
-    def shows(self, entry: Entry) -> bool:
-        """Whether it is an event of its feed."""
-        return self.shape.shows(entry, self.tenant.granted)
-
-    @property
-    def running(self) -> bool:
-        return self._main is not None and not self._main.done()
+    def _wants(self, entry: Entry) -> bool:
+        return _is_from(entry, self.begins)
 
     @property
     def reading(self) -> bool:
@@ -180,20 +104,12 @@ class User:
 
     @property
     def stored(self) -> bytes:
-        """The position that the program has kept."""
+        """The position that the program has kept: of what it was handed of a feed, or has acked of a subscription."""
         return self._position
 
     def begin_with(self, position: bytes) -> None:
         """It knows of a position where its subscription is to begin."""
         self._position = position
-
-    def start(self) -> None:
-        self._starts += 1
-        self.process = f"{self.name}.{self._starts}"
-        context: Context = copy_context()
-        context.run(process.set, self.process)
-        self.node = self.network.client(self.process, context)
-        self._main = self.loop.create_task(self._run(), name=self.process, context=context.copy())
 
     def kill(self) -> None:
         """As SIGKILL."""
@@ -203,24 +119,15 @@ class User:
         self.loop.kill(self.process)
         self._main = None
 
-    async def leave(self) -> None:
-        """Closes its session and ends."""
-        self.leaving = True
-        if self._main is not None:
-            await asyncio.wait([self._main])
-
     async def _run(self) -> None:
+        client = _client(self.network, self.node, self.tenant, self.habits.options)
         try:
-            client = _client(self.network, self.node, self.tenant, self.habits.options)
-            try:
-                if self.durable and (self._position or not self.once):
-                    await self._create(client)
-                while not self.leaving:
-                    await self._read(client)
-            finally:
-                await client.close()
-        except Exception as error:  # noqa: BLE001 - the run fails for it
-            self.failure = error
+            if self.durable and (self._position or not self.once):
+                await self._create(client)
+            while not self.leaving:
+                await self._read(client)
+        finally:
+            await client.close()
 
     async def _create(self, client: AsyncClient) -> None:
         while not self.leaving:
@@ -355,9 +262,9 @@ class User:
         self._object = f"{self.name} object {self._sessions}"
         self._handed.clear()
         name = self.subscription if self.durable else f"{self.name} beginning {self._beginnings}"
-        self._judged = judged
         feed = self.shape.name_for(self.tenant.granted)
-        self.recorder.add(records.Opened(name, self._object, place, feed, stops_at_invalidate=False))
+        opened = records.Opened(name, self._object, place, feed, stops_at_invalidate=False, judged=judged)
+        self.recorder.add(opened)
 
     def _end_object(self) -> None:
         if self._object:
@@ -368,11 +275,7 @@ class User:
         entries = [number % PART for number in numbers]
         self.newest = max(self.newest, entries[-1])
         self.got.update(entries)
-        what = records.Delivered(self._object, len(self._handed) + 1, tuple(map(str, numbers)))
-        if self._judged:
-            self.recorder.add(what)
-        else:
-            self.recorder.note(repr(what))
+        self.recorder.add(records.Delivered(self._object, len(self._handed) + 1, tuple(map(str, numbers))))
         self._handed += entries
 
     def _ack(self, session: AsyncSession, what: Any = None) -> None:
@@ -383,8 +286,7 @@ class User:
 
     def _done(self, number: int) -> None:
         """What was handed out before this number is not to come again."""
-        if self._judged:
-            self.recorder.add(records.Acked(self._object, bisect_left(self._handed, number)))
+        self.recorder.add(records.Acked(self._object, bisect_left(self._handed, number)))
 
     def _notice(self, notice: Notice) -> None:
         self.recorder.note(f"{self.name} is told {type(notice).__name__}")

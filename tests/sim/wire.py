@@ -212,7 +212,7 @@ class StoreWatcher:
         epoch, created = int(stored.get(b"commit_epoch", b"0")), before is None
         sought = self._sought[key] != sought_before and epoch < int(self._sought[key])  # not what was restored
         if (created and not epoch) or sought:
-            self._recorder.add(records.Sought(name, place, int(stored.get(b"epoch", b"0"))))
+            self._recorder.add(records.Sought(name, place, int(stored.get(b"epoch", b"0")), created))
         else:
             self._recorder.add(records.Committed(name, epoch, place))
 

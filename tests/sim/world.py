@@ -36,14 +36,18 @@ from tests.sim.inspector import discrepancies
 from tests.sim.loop import SimLoop, process
 from tests.sim.mongo import PART, Entry, Shown, SimMongo
 from tests.sim.network import Network, Watcher
+from tests.sim.programs import Program, Ranging, Watching
+from tests.sim.readers import FeedShape, Reader
 from tests.sim.redis import SimRedis
 from tests.sim.servers import ServerSettings, SimServer, config_of
 from tests.sim.tenants import CHOICES, EVERYBODY, Tenant, allows, draw_tenants, draw_unequal, is_slowed
-from tests.sim.users import FeedShape, Habits, User, administer
+from tests.sim.users import Habits, User, administer
 from tests.sim.wire import SUBSCRIBE, Recorder, SessionWatcher, StoreWatcher, events_in, hex_of
 from tests.virtual_time import VirtualClock
 
 CATCH_UP_S: Final = 120.0
+SLOWED: Final = 4
+"""So many times as long where a tenant's quotas let its users read one after another."""
 ARRIVES_S: Final = 0.7
 """An event is handed out so soon where everybody waits for it: less than a heartbeat, more than all latencies."""
 STORED_S: Final = 0.3
@@ -57,6 +61,8 @@ RECENT_S: Final = 5.0
 CROWD: Final = 30
 CROWD_S: Final = 1.5
 """So soon who is not slowed down has what is written in a crowd: windows of three events take a round trip each."""
+PROGRAMS_MEET: Final = frozenset({"FAILED_PRECONDITION", "OUT_OF_RANGE"})
+"""Feeds that are invalidated or changed, and history that is lost."""
 FORMATS: Final[tuple[Format, ...]] = ("bson", "bson", "bson", "extended_json_canonical", "extended_json_relaxed")
 KNOWN_S: Final = 0.5
 """A server that knows of other grants has ended every session by then."""
@@ -164,6 +170,7 @@ class World:
         ]
         self.shapes = self._draw_shapes()
         self.users = [self._draw_user(number) for number in range(1, rng.randint(*size.users) + 1)]
+        self.programs = self._draw_programs()
         self.faults: list[Fault] = [rng.choice(FAULTS) for _ in range(rng.randint(*size.faults))]
         if scenario:
             by_name = {fault.name: fault for fault in FAULTS}
@@ -255,6 +262,23 @@ class World:
             subscription=f"user{number}",
         )
 
+    def _draw_programs(self) -> list[Program]:
+        rng = self.rng
+        kinds = [kind for kind in (Watching, Ranging) if rng.random() < 0.15]
+        return [
+            kind(
+                self.loop,
+                Random(rng.random()),
+                self.mongo,
+                self.network,
+                self.recorder,
+                kind.__name__.lower(),
+                rng.choice(self.shapes),
+                rng.choice(self.tenants or [Tenant(EVERYBODY)]),
+            )
+            for kind in kinds
+        ]
+
     def rival_of(self, user: User, *, takeover: bool, creates: bool = False) -> User:
         """A program that opens its subscription too, once."""
         number = len(self.rivals) + 1
@@ -321,6 +345,8 @@ class World:
         for user in self.users:
             await asyncio.sleep(self.rng.uniform(0.0, 1.0))
             user.start()
+        for program in self.programs:
+            program.start()
 
     async def _write(self) -> None:
         rng = self.rng
@@ -377,7 +403,7 @@ class World:
             stored = self._stored(user).get(b"cluster_time") if user.durable else None
             # A Redis that loses its last writes has an older place.
             needed += [user.needs, user.needs if stored is None else int(stored) - (int(RECENT_S) << 32)]
-        return min(needed)
+        return min([*needed, *(program.needs for program in self.programs)])
 
     async def _break_things(self) -> None:
         for fault in self.faults:
@@ -398,14 +424,17 @@ class World:
                 user.start()
         self.recorder.note("calm")
 
-    def _users(self, *, slowed: bool) -> list[User]:
-        """All of them, or those that no quota makes wait."""
-        return [user for user in self.users if slowed or not is_slowed(user.tenant)]
+    def _readers(self, *, slowed: bool) -> list[Reader]:
+        """All of them, or those that no quota makes wait and that do not plan before they read."""
+        readers: list[Reader] = [*self.users, *self.programs]
+        if slowed:
+            return readers
+        return [each for each in readers if not is_slowed(each.tenant) and not isinstance(each, Ranging)]
 
     def _late(self, *, slowed: bool = True) -> list[str]:
         """Users that have not been handed the newest event of their feed."""
         late = []
-        for user in self._users(slowed=slowed):
+        for user in self._readers(slowed=slowed):
             wanted = max(user.wanted(), default=-1)
             if user.newest < wanted:
                 late.append(f"{user.name} has come to {user.newest} of {wanted}")
@@ -414,7 +443,9 @@ class World:
     def _unstored(self, *, slowed: bool = True) -> list[str]:
         """Durable users whose stored position is before the newest event of their feed."""
         late = []
-        for user in self._users(slowed=slowed):
+        for user in self.users:
+            if not slowed and is_slowed(user.tenant):
+                continue
             shown = [entry for entry in self.mongo.entries if user.shows(entry)]
             if user.durable and shown and not self._is_stored(user, shown[-1]):
                 late.append(user.name)
@@ -434,13 +465,14 @@ class World:
         return []
 
     async def _catch_up(self) -> bool:
-        closed = await self._until(lambda: [user.name for user in self.users if not user.reading], CATCH_UP_S, 0.5)
-        self.problems += [f"Convergent: {name} has no session after {CATCH_UP_S:g} s without faults" for name in closed]
+        limit_s = CATCH_UP_S * (SLOWED if any(map(is_slowed, self.tenants)) else 1)
+        closed = await self._until(lambda: [user.name for user in self.users if not user.reading], limit_s, 0.5)
+        self.problems += [f"Convergent: {name} has no session after {limit_s:g} s without faults" for name in closed]
         # Who begins only now needs an event to show that it reads.
         await self._write_for_all()
-        late = await self._until(self._late, CATCH_UP_S, 0.5)
-        self.problems += [f"Convergent: {each} after {CATCH_UP_S:g} s without faults" for each in late]
-        unstored = await self._until(self._unstored, CATCH_UP_S, 0.5)
+        late = await self._until(self._late, limit_s, 0.5)
+        self.problems += [f"Convergent: {each} after {limit_s:g} s without faults" for each in late]
+        unstored = await self._until(self._unstored, limit_s, 0.5)
         self.problems += [f"Convergent: the acks of {name} are not stored" for name in unstored]
         if not late:
             self.problems += self._not_got()
@@ -478,7 +510,7 @@ class World:
         self.problems += [f"Isolated: {each} after {CROWD_S:g} s, beside a tenant with a rate" for each in late]
 
     async def _close(self) -> None:
-        await asyncio.gather(*(user.leave() for user in self.users))
+        await asyncio.gather(*(user.leave() for user in self.users), *(each.leave() for each in self.programs))
         held = [user.name for user in self.users if user.durable and self._stored(user).get(b"nonce")]
         self.problems += [f"Nothing left: the lease of {name} is held after its close" for name in held]
         await asyncio.gather(*(server.drain() for server in self.servers))
@@ -489,7 +521,7 @@ class World:
         return self.redis.hash_of(f"feedmux:1:{{{user.tenant.name}/{user.subscription}}}".encode())
 
     def _look_at_loop(self) -> None:
-        parts: list[SimServer | User] = [*self.servers, *self.users, *self.rivals]
+        parts: list[SimServer | Reader] = [*self.servers, *self.users, *self.rivals, *self.programs]
         for part in parts:
             if part.failure is not None:
                 self.problems.append(f"{part.process} failed: {part.failure!r}")
@@ -501,6 +533,9 @@ class World:
             for error in sorted(user.met - may_meet):
                 guarantee = "Fenced" if error in ("Fenced", "SubscriptionBusy") else "Resumable or loud"
                 self.problems.append(f"{guarantee}: {user.name} met {error}")
+        for program in self.programs:
+            self.problems += program.problems
+            self.problems += [f"Resumable or loud: {program.name} met {each}" for each in program.met - PROGRAMS_MEET]
         for server in self.servers:
             self.problems += server.problems
         for failure in self.loop.failures:
@@ -541,6 +576,8 @@ class World:
 
     def opening(self, tenant: Tenant) -> bool:
         """Whether a session of the tenant is about to open."""
+        if any(program.opening for program in self.programs if program.tenant is tenant):
+            return True
         users = (user for user in (*self.users, *self.rivals) if user.tenant is tenant)
         return any(watcher.opening for user in users if (watcher := self._watchers.get(user.process)) is not None)
 

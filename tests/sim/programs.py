@@ -1,0 +1,188 @@
+"""Programs without a feedmux client: plain gRPC calls of Watch, and of PlanRange with ReadRange."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from feedmux import Start
+from feedmux.requests import feed_message, start_message
+from feedmux.v1 import change_feed_pb2 as wire
+from feedmux_server.core.position import inspect_position
+from feedmux_server.core.resume_token import ResumeToken
+from tests.sim import records
+from tests.sim.mongo import PART, Entry
+from tests.sim.network import SimChannel
+from tests.sim.readers import Reader
+from tests.sim.wire import events_in, hex_of
+
+_SERVICE: Final = "/feedmux.v1.ChangeFeed/"
+_RETRIED: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.ABORTED})
+
+
+@dataclass(slots=True, eq=False)
+class Program(Reader):
+    """One of them; `_step` is for the kinds."""
+
+    opening: bool = field(default=False, init=False)
+    """A session is asked for, and not yet open."""
+    problems: list[str] = field(default_factory=list, init=False)
+
+    @property
+    def needs(self) -> int:
+        """The cluster time from which on it reads again."""
+        return inspect_position(self._position).token.cluster_time if self._position else 1 << 63
+
+    def _wants(self, entry: Entry) -> bool:
+        return self.begins is not None and entry.token.is_after(self.begins)
+
+    async def _run(self) -> None:
+        assert self.node is not None
+        channel = SimChannel(self.network, self.node)
+        try:
+            while not self.leaving:
+                try:
+                    await self._step(channel)
+                except grpc.aio.AioRpcError as error:
+                    self.recorder.note(f"{self.name} met {error.code().name} {error.details()}")
+                    if error.code() not in _RETRIED:
+                        self.met.add(error.code().name)
+                    if error.code() is grpc.StatusCode.OUT_OF_RANGE:
+                        self._position, self.begins = b"", None
+                    await asyncio.sleep(self.rng.uniform(0.1, 1.0))
+        finally:
+            await channel.close()
+
+    async def _step(self, channel: SimChannel) -> None:
+        raise NotImplementedError
+
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("authorization", f"Bearer {self.tenant.key}"),)
+
+
+class Watching(Program):
+    """Reads by Watch, and stores the position of each message."""
+
+    async def _step(self, channel: SimChannel) -> None:
+        request = wire.WatchRequest(feed=feed_message(self.shape.feed(), "main"))
+        start = Start.position(self._position) if self._position else Start.latest()
+        request.start.CopyFrom(start_message(start))
+        request.heartbeat_interval.seconds = 1
+        call = channel.stream_stream(f"{_SERVICE}Watch")(metadata=self._metadata())
+        self.opening = True
+        await call.write(request.SerializeToString())
+        call.half_close()
+        session = ""
+        try:
+            while not self.leaving:
+                message = await call.read()
+                if message is grpc.aio.EOF:
+                    break
+                response = wire.WatchResponse.FromString(message)
+                match response.WhichOneof("message"):
+                    case "opened":
+                        session = self._opened(response.opened)
+                    case "batch":
+                        self._got(session, response.batch)
+                    case "progress":
+                        self.recorder.add(records.Progress(session, hex_of(response.progress.resume_token)))
+                        self._position = response.progress.position
+        finally:
+            self.opening = False
+            call.cancel()
+            if session:
+                self.recorder.add(records.Ended(session))
+
+    def _opened(self, opened: wire.Opened) -> str:
+        self._sessions += 1
+        self.opening = False
+        session, place = f"{self.name}/{self._sessions}", hex_of(opened.resume_token)
+        if not self._position:
+            self._position = opened.position
+            self.begins = inspect_position(opened.position).token
+        feed = self.shape.name_for(self.tenant.granted)
+        self.recorder.add(records.Opened(self.name, session, place, feed, stops_at_invalidate=False))
+        return session
+
+    def _got(self, session: str, batch: wire.Batch) -> None:
+        numbers, sizes = events_in(batch)
+        place = hex_of(batch.resume_token)
+        self.recorder.add(records.Delivered(session, batch.first_delivery_sequence, numbers, sizes, place))
+        self.recorder.add(records.Acked(session, batch.first_delivery_sequence + len(numbers) - 1))
+        self.newest = max(self.newest, int(numbers[-1]) % PART)
+        self._position = batch.position
+
+
+class Ranging(Program):
+    """Plans ranges, reads their slices, and looks whether that is all there is."""
+
+    async def _step(self, channel: SimChannel) -> None:
+        feed = feed_message(self.shape.feed(), "main")
+        if not self._position:
+            resolved = await self._call(
+                channel,
+                "ResolvePosition",
+                wire.ResolvePositionRequest(feed=feed, start=start_message(Start.latest())),
+                wire.ResolvePositionResponse,
+            )
+            self._position = resolved.position
+            self.begins = inspect_position(self._position).token
+        granted = self.tenant.granted
+        request = wire.PlanRangeRequest(
+            feed=feed,
+            after=self._position,
+            events_max=self.rng.choice((1, 7, 1_000)),
+            bytes_max=self.rng.choice((2_000, 1 << 20)),
+            slices=self.rng.choice((1, 3)),
+        )
+        request.wait.seconds = 4
+        plan = await self._call(channel, "PlanRange", request, wire.PlanRangeResponse)
+        parts = [await self._read(channel, feed, part, plan.feed_fingerprint) for part in plan.slices]
+        got = list(chain.from_iterable(parts))
+        if granted == self.tenant.granted:
+            counts = [(part.event_count, len(read)) for part, read in zip(plan.slices, parts, strict=True)]
+            self._judge(got, inspect_position(plan.after).token, inspect_position(plan.end).token, counts)
+        if got:
+            self.newest = max(self.newest, int(got[-1]) % PART)
+        self._position = plan.end
+
+    async def _read(self, channel: SimChannel, feed: Any, part: wire.RangeSlice, fingerprint: bytes) -> list[str]:
+        request = wire.ReadRangeRequest(feed=feed, after=part.after, until=part.until, feed_fingerprint=fingerprint)
+        call = channel.stream_stream(f"{_SERVICE}ReadRange")(metadata=self._metadata())
+        await call.write(request.SerializeToString())
+        call.half_close()
+        got: list[str] = []
+        while (message := await call.read()) is not grpc.aio.EOF:
+            response = wire.ReadRangeResponse.FromString(message)
+            if response.HasField("batch"):
+                got += events_in(response.batch)[0]
+        return got
+
+    def _judge(self, got: list[str], after: ResumeToken, end: ResumeToken, counts: list[tuple[int, int]]) -> None:
+        self.problems += [
+            f"Complete: {self.name}: a slice of {planned} events has {read}"
+            for planned, read in counts
+            if planned != read
+        ]
+        wanted = [
+            str(each.number)
+            for entry in self.mongo.entries
+            if self.shows(entry)
+            for each in entry.shown(split=self.shape.split)
+            if each.token.is_after(after) and end.reaches(each.token)
+        ]
+        if got != wanted:
+            self.problems.append(f"Complete: {self.name}: a range has {got} and not {wanted}")
+        self.recorder.note(f"{self.name} has read {got}")
+
+    async def _call(self, channel: SimChannel, method: str, request: Any, answer: Callable[..., Any]) -> Any:
+        call: Any = channel.unary_unary(
+            f"{_SERVICE}{method}",
+            lambda message: message.SerializeToString(),
+            answer.FromString,  # type: ignore[attr-defined]
+        )
+        return await call(request, timeout=10.0, metadata=self._metadata())
