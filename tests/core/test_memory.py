@@ -16,6 +16,8 @@ class Pieces:
 
     def __init__(self, rings: Rings, pieces: int, size: int) -> None:
         self.size_class = NOT_HELD
+        self.grown = 0
+        self.awaited = False
         self.bytes = 0
         self._rings = rings
         self._pieces: list[int] = []
@@ -29,6 +31,9 @@ class Pieces:
         self._pieces.append(size)
         self.bytes += size
         self._rings.changed(self, size)
+
+    def is_awaited(self) -> bool:
+        return self.awaited
 
     def drop_oldest(self) -> int:
         size = self._pieces.pop(0)
@@ -130,20 +135,62 @@ def test_rings_give_way_to_what_cannot_be_taken_back() -> None:
     assert memory.limits == {"rings": 40 * MIB, "unsent": 16 * MIB, "requests": 8 * MIB, "others": 7}
 
 
-def test_last_pieces_go_when_all_else_has_gone_and_who_grew_last_keeps_its_own() -> None:
+def test_last_pieces_go_when_all_else_has_gone_and_the_last_awaited_one_stays() -> None:
     rings = Rings()
     some = [Pieces(rings, 2, 100), Pieces(rings, 1, 5000), Pieces(rings, 1, 100), Pieces(rings, 1, 100)]
     rings.evict(100)
     assert [len(each) for each in some] == [1, 1, 1, 1]
     rings.evict(1)
     assert [len(each) for each in some] == [1, 0, 1, 1], "the one that grew least recently"
+    for each in some:
+        each.awaited = True
     some[2].drop_oldest()
     some[2].grow(100)
     rings.evict(1 << 40)
     assert [len(each) for each in some] == [0, 0, 1, 0]
     assert rings.bytes == 100
-    some[2].drop_oldest()
+    some[2].awaited = False
+    rings.evict(1)
     assert rings.bytes == 0
+
+
+def test_what_is_awaited_goes_when_nothing_else_is_left() -> None:
+    rings = Rings()
+    some = [Pieces(rings, 4, 100), Pieces(rings, 4, 100), Pieces(rings, 1, 100), Pieces(rings, 1, 100)]
+    some[0].awaited = some[2].awaited = True
+    rings.evict(300)
+    assert [len(each) for each in some] == [4, 1, 1, 1], "of the largest, the one that nobody awaits"
+    some[3].grow(100)
+    some[1].grow(100)
+    rings.evict(200)
+    assert [len(each) for each in some] == [4, 1, 1, 1]
+    rings.evict(100)
+    assert [len(each) for each in some] == [4, 1, 1, 0], "last pieces before awaited ones"
+    rings.evict(200)
+    assert [len(each) for each in some] == [3, 0, 1, 0]
+
+
+def test_of_what_is_awaited_goes_what_was_read_first() -> None:
+    rings = Rings()
+    some = [Pieces(rings, 4, 100), Pieces(rings, 8, 1000), Pieces(rings, 3, 100)]
+    for each in some:
+        each.awaited = True
+    some[0].grow(100)
+    rings.evict(7_001)
+    assert [len(each) for each in some] == [5, 1, 2]
+    rings.evict(101)
+    assert [len(each) for each in some] == [4, 1, 1]
+
+
+def test_spared_ones_stay_in_turn() -> None:
+    rings = Rings()
+    some = [Pieces(rings, 10, 100) for _ in range(3)]
+    some[1].awaited = True
+    rings.evict(200)
+    assert [len(each) for each in some] == [9, 10, 9]
+    some[1].awaited = False
+    rings.evict(300)
+    assert [len(each) for each in some] == [8, 9, 8]
 
 
 def test_a_thousand_last_pieces_do_not_go_at_once() -> None:
@@ -151,7 +198,16 @@ def test_a_thousand_last_pieces_do_not_go_at_once() -> None:
     some: list[Any] = [Pieces(rings, 1, 100) for _ in range(1000)]
     rings.evict(1 << 40)
     left = sum(map(len, some))
-    assert 500 < left < 1000
-    while rings.bytes > 100:
+    assert 400 < left < 1000
+    while rings.bytes:
         rings.evict(1 << 40)
-    assert sum(map(len, some)) == 1
+    assert not any(some)
+
+
+def test_a_small_bound_is_looked_at_more_often() -> None:
+    memory = Memory(64_000)
+    ring = Pieces(memory.rings, 70, 1_000)
+    memory.grew(999)
+    assert ring.bytes == 70_000
+    memory.grew(1)
+    assert ring.bytes == 64_000

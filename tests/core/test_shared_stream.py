@@ -142,3 +142,29 @@ def test_a_batch_does_not_stay_for_those_without_credit() -> None:
     assert numbers(reads.take()) == [1, 2]
     fill(stream, 3, 10)
     assert stream.ring.first_seq == 1
+
+
+def test_the_oldest_chunk_is_awaited_by_those_who_could_take_it() -> None:
+    """Memory that others need comes from rings of which nobody waits for anything first."""
+    feed = Feed()
+    waits = feed.subscriber(behind(0))
+    feed.subscriber(behind(0), events=0)
+    stream = stream_of(waits)
+    awaited = [stream.ring.is_awaited()]
+    fill(stream, 1, 2)
+    awaited.append(stream.ring.is_awaited())
+    fill(stream, 3, 10)
+    awaited.append(stream.ring.is_awaited())
+    fill(stream, 11, 12)
+    awaited.append(stream.ring.is_awaited())
+    assert awaited == [False, True, True, False], "one batch, two batches, and then it is late"
+    stream.detach(waits)
+    assert not stream.ring.is_awaited()
+
+
+def test_a_closed_ring_is_awaited_by_nobody() -> None:
+    feed = Feed()
+    stream = stream_of(feed.subscriber(behind(0)))
+    fill(stream, 1, 2)
+    stream.ring.close()
+    assert not stream.ring.is_awaited()

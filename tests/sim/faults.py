@@ -327,6 +327,8 @@ class Scenario:
     """These happen, in this order."""
     one_is_slowed: bool = False
     """There are two tenants, of which one has rates, and many events at the end."""
+    short_of_memory: bool = False
+    """Servers have room for little more than one large batch."""
 
 
 SCENARIOS: Final = {
@@ -342,4 +344,5 @@ SCENARIOS: Final = {
     "seek": Scenario(("seek", "connections cut", "seek", "network silent", "seek")),
     "history lost": Scenario(("history lost",) * 2),
     "a slowed tenant": Scenario(one_is_slowed=True),
+    "short of memory": Scenario(("user frozen", "connections cut", "reads fail"), short_of_memory=True),
 }

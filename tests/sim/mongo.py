@@ -35,6 +35,8 @@ SELECTION_S: Final = 5.0
 """The driver looks for a server for so long."""
 _RESUMABLE = "ResumableChangeStreamError"
 SPLIT: Final[dict[str, Any]] = {"$changeStreamSplitLargeEvent": {}}
+BATCH_BYTES: Final = 250_000
+"""A batch ends with the event that reaches it; mongod's bound is 16 MiB."""
 SPLIT_BYTES: Final = 1_500
 """Events over it are split where that is asked for; mongod splits at 16 MiB."""
 PART: Final = 1 << 20
@@ -126,7 +128,8 @@ class SimMongo:
         self._keys: list[Any] = []
         self._last = (int(loop.true_wall_s()) << 32) + 1
         self._oldest = self._last
-        self._cursors = 0
+        self.cursors = 0
+        """Opened."""
         self.open: dict[SimCursor, None] = {}
         self.away = False
         """No server can be reached."""
@@ -295,8 +298,8 @@ class SimMongo:
             del self.open[cursor]
 
     def next_cursor(self) -> int:
-        self._cursors += 1
-        return self._cursors
+        self.cursors += 1
+        return self.cursors
 
 
 class SimCursor:
@@ -318,6 +321,8 @@ class SimCursor:
         self._await_s = await_ms / 1000
         self.failing: Failing | None = None
         self._interrupted = False
+        self._is_full = False
+        """The last batch: there may be more."""
         options = stages[0]["$changeStream"]
         self._must_exist: ResumeToken | None = None
         """MongoDB looks for it when it has an event after it."""
@@ -405,9 +410,11 @@ class SimCursor:
                 136, "CappedPositionLost", "CollectionScan died due to position in capped collection"
             )
         found: list[Shown] = []
-        while len(found) < self._events:
+        size = 0
+        while len(found) < self._events and size < BATCH_BYTES:
             if self._ready:
                 found.append(self._ready.popleft())
+                size += len(found[-1].data)
                 continue
             if self._rank >= len(entries):
                 break
@@ -430,10 +437,11 @@ class SimCursor:
                 self._ready.extend(entry.shown(split=self._split))
             if entry.invalidates:
                 return [*found, *self._ready], True
+        self._is_full = len(found) >= self._events or size >= BATCH_BYTES
         return found, False
 
     def _post_batch(self, found: list[Shown]) -> ResumeToken:
-        if found and (len(found) >= self._events or self._ready or found[-1].entry.invalidates):
+        if found and (self._is_full or self._ready or found[-1].entry.invalidates):
             self._place = found[-1].token
         else:
             mark = self._mongo.mark(self._mongo.visible)

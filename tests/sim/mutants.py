@@ -196,7 +196,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "the chunks of a batch come in reverse",
-        "Ordered",
+        "Complete",
         "feedmux_server.core.shared_stream:SharedStream.append",
         "for chunk in chunks:",
         "for chunk in reversed(list(chunks)):",
@@ -462,7 +462,7 @@ MUTANTS: Final = (
         "feedmux_server.core.shared_stream:SharedStream._untaken_from",
         "return min(waiting, default=first_seq)",
         "return first_seq",
-        size="large",
+        scenario="a slowed tenant",
     ),
     Mutant(
         "a slice ends before its last event",

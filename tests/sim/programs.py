@@ -104,8 +104,9 @@ class Watching(Program):
         if not self._position:
             self._position = opened.position
             self.begins = inspect_position(opened.position).token
-        feed = self.shape.name_for(self.tenant.granted)
-        self.recorder.add(records.Opened(self.name, session, place, feed, stops_at_invalidate=False))
+            self._beginnings += 1  # from now on: what it got before has no part in it
+        name, feed = f"{self.name} beginning {self._beginnings}", self.shape.name_for(self.tenant.granted)
+        self.recorder.add(records.Opened(name, session, place, feed, stops_at_invalidate=False))
         return session
 
     def _got(self, session: str, batch: wire.Batch) -> None:

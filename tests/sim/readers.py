@@ -80,6 +80,7 @@ class Reader:
     """Errors of its sessions and calls, by their names."""
     _starts: int = field(default=0, init=False)
     _sessions: int = field(default=0, init=False)
+    _beginnings: int = field(default=0, init=False)
     _position: bytes = field(default=b"", init=False)
     """As the program has stored it."""
     _main: "asyncio.Task[None] | None" = field(default=None, init=False)

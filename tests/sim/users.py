@@ -87,7 +87,6 @@ class User(Reader):
     """Somebody has moved its subscription past events."""
     sought: bool = field(default=False, init=False)
     """Somebody has moved it at all."""
-    _beginnings: int = field(default=0, init=False)
     _token: dict[str, Any] | None = field(default=None, init=False)
     """Of a feed, where it stores tokens: what it was handed."""
     _object: str = field(default="", init=False)

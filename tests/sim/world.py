@@ -28,6 +28,7 @@ from feedmux_server.core.position import inspect_position
 from feedmux_server.core.replay_buffer import RingLimits
 from feedmux_server.core.wide_plan import WideLimits
 from feedmux_server.fanout.pump import PumpLimits
+from feedmux_server.fanout.wide_stream import WideStreamLimits
 from feedmux_server.source.reader import ReadLimits
 from tests.sim import records
 from tests.sim.checkers import Violation, check
@@ -58,9 +59,13 @@ LOOK_EVERY: Final = 50
 
 RECENT_S: Final = 5.0
 """Who begins now may take so long until the place is where others see it."""
+CURSORS_MAX: Final = 2_500
+"""A run that opens more reads the same over and over."""
 CROWD: Final = 30
 CROWD_S: Final = 1.5
 """So soon who is not slowed down has what is written in a crowd: windows of three events take a round trip each."""
+PADDINGS: Final = ((0, 50, 400, 3_000), (0, 400, 3_000, 100_000))
+"""Of events, in bytes; the largest come in fragments, where messages are small."""
 PROGRAMS_MEET: Final = frozenset({"FAILED_PRECONDITION", "OUT_OF_RANGE"})
 """Feeds that are invalidated or changed, and history that is lost."""
 FORMATS: Final[tuple[Format, ...]] = ("bson", "bson", "bson", "extended_json_canonical", "extended_json_relaxed")
@@ -158,11 +163,14 @@ class World:
         self.mongo.lag_s = rng.choice((0.0, 0.01, 0.05))
         self.redis = SimRedis(self.loop, Random(rng.random()))
         self._store_watcher = StoreWatcher(self.recorder, self.redis)
+        self.short_of_memory = bool(scenario) and SCENARIOS[scenario].short_of_memory
         self.unacked_max = rng.choice((5, 20, 1000))
         self.crowds = seed % 3 == 0
         self.tenants = draw_tenants(rng)
         if scenario and SCENARIOS[scenario].one_is_slowed:
             self.crowds, self.tenants = True, draw_unequal(rng)
+        # A tenant with a rate would take minutes for the largest events.
+        self.paddings = PADDINGS[self.short_of_memory or (not self.tenants and rng.random() < 0.1)]
         settings = self._draw_settings()
         self.servers = [
             SimServer(self.loop, f"server{number}", settings, self.mongo, self.redis, self.network)
@@ -217,7 +225,15 @@ class World:
             wide=WideLimits(rng.random() < 0.5, feeds_min=2, retry_s=rng.choice((1.0, 60.0))),
             trailing_max=rng.choice((1, 2, 32)),
             unacked_events_max=self.unacked_max,
+            memory_bytes_max=800_000 if self.short_of_memory else rng.choice((800_000, 1 << 30)),
+            round_bytes=rng.choice((1_000, 2 << 20)),
+            view_inbox_bytes=rng.choice((3_000, 4 << 20)),
+            wide_stream=WideStreamLimits(RingLimits(*rng.choice(((20, 10_000), (200_000, 32 << 20))))),
         )
+        if self.short_of_memory:
+            # Rings that memory bounds, and chunks of which it holds many.
+            streams = replace(limits.streams, ring=RingLimits())
+            limits = replace(limits, streams=streams, read=replace(limits.read, chunk_bytes_max=10_000))
         return ServerSettings(config, limits, self.tenants)
 
     def _draw_shapes(self) -> list[FeedShape]:
@@ -237,6 +253,7 @@ class World:
             window_events=rng.choice((3, 30, 16_384)),
             window_bytes=rng.choice((2_000, 8 << 20)),
             heartbeat_s=rng.choice((1.0, 10.0)),
+            message_bytes_max=rng.choice((64 << 10, 1 << 20)),
             format=rng.choice(FORMATS),
         )
         habits = Habits(
@@ -359,7 +376,7 @@ class World:
 
     def write(self) -> None:
         rng, mongo = self.rng, self.mongo
-        collection, padding, group = rng.choice("ab"), rng.choice((0, 50, 400, 3_000)), rng.randint(1, 2)
+        collection, padding, group = rng.choice("ab"), rng.choice(self.paddings), rng.randint(1, 2)
         kind = rng.random()
         if kind < 0.15:
             mongo.transaction("db", collection, rng.randint(2, 6), padding, g=group)
@@ -459,7 +476,7 @@ class World:
         """What is late still, after so long at most."""
         until_s = self.loop.time() + within_s
         while found := late():
-            if self.loop.time() >= until_s:
+            if self.loop.time() >= until_s or self.mongo.cursors > CURSORS_MAX:
                 return found
             await asyncio.sleep(every_s)
         return []
@@ -536,6 +553,8 @@ class World:
         for program in self.programs:
             self.problems += program.problems
             self.problems += [f"Resumable or loud: {program.name} met {each}" for each in program.met - PROGRAMS_MEET]
+        if self.mongo.cursors > CURSORS_MAX:
+            self.problems.append(f"Convergent: {self.mongo.cursors} cursors were opened")
         for server in self.servers:
             self.problems += server.problems
         for failure in self.loop.failures:

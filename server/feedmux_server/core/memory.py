@@ -21,6 +21,8 @@ SMALL_MESSAGE_BYTES: Final = 16 * 1024
 SMALL_REQUEST_BYTES: Final = 4 * 1024
 """So much of each is part of what a session costs."""
 _CHECK_EVERY_BYTES = 1024 * 1024
+_CHECKS_IN_ALL = 64
+"""A small bound is not passed by more than this part of it."""
 _WOKEN_AT_ONCE = 16
 _PIECES_OF_THE_REST = 4
 
@@ -154,6 +156,7 @@ class Memory:
         self._limits = {"unsent": self.unsent.bytes_max, "requests": self.requests.bytes_max}
         self._others: dict[str, Callable[[], int]] = {}
         self._unchecked_bytes = 0
+        self._check_every_bytes = min(_CHECK_EVERY_BYTES, bytes_max // _CHECKS_IN_ALL)
 
     def include(self, part: str, held_bytes: Callable[[], int], bytes_max: int | None = None) -> None:
         """Counts what others hold and bound."""
@@ -179,6 +182,6 @@ class Memory:
     def grew(self, size: int) -> None:
         """Something has got `size` bytes more: looks at the sum now and then, and has rings give way."""
         self._unchecked_bytes += size
-        if self._unchecked_bytes >= _CHECK_EVERY_BYTES:
+        if self._unchecked_bytes >= self._check_every_bytes:
             self._unchecked_bytes = 0
             self.rings.evict(self.bytes - self.bytes_max)

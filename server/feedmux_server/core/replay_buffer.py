@@ -5,6 +5,7 @@ numbers. Invariant: the ring covers exactly the places from `oldest` to `newest`
 """
 
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from feedmux_server.core.chunk import Chunk
@@ -33,6 +34,8 @@ class ReplayBuffer:
         "cum_events",
         "events",
         "first_seq",
+        "grown",
+        "has_takers",
         "newest",
         "next_seq",
         "oldest",
@@ -45,7 +48,10 @@ class ReplayBuffer:
         self._limits = limits
         self._rings = rings or Rings()
         self.size_class = NOT_HELD
-        """For `Rings`."""
+        self.grown = 0
+        """Both for `Rings`."""
+        self.has_takers: Callable[[], bool] = _nobody
+        """Whether somebody has yet to take the oldest chunk, and can."""
         self.closed = False
         self.first_seq = 0
         self.next_seq = 0
@@ -110,7 +116,11 @@ class ReplayBuffer:
         self.first_seq, self.oldest = self.next_seq, self.newest
         size, self.bytes, self.events = self.bytes, 0, 0
         self.closed = True
+        self.has_takers = _nobody
         self._rings.changed(self, -size)
+
+    def is_awaited(self) -> bool:
+        return self.has_takers()
 
     def drop_oldest(self) -> int:
         """Drops one chunk and returns the bytes set free."""
@@ -164,3 +174,7 @@ class ReplayBuffer:
 
     def _events_from(self, seq: int) -> int:
         return self.cum_events - self._chunks[seq].cum_events if seq < self.next_seq else 0
+
+
+def _nobody() -> bool:
+    return False

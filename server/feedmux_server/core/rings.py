@@ -4,6 +4,7 @@ They say themselves when they grow or shrink. They are kept by the power of two 
 a large one looks at no other: it has at least half as many bytes as the largest.
 """
 
+import itertools
 from typing import Protocol
 
 _CLASSES = 64
@@ -11,8 +12,8 @@ NOT_HELD = -1
 """The `size_class` of one that has nothing to give up."""
 _LAST = 0
 """The class of those with one piece left, whatever its size."""
-_LAST_AT_ONCE = 256
-"""A thousand small ones would keep the event loop."""
+_AT_ONCE = 256
+"""Last pieces that are given up, and awaited ones that are looked at and spared. A thousand would keep the loop."""
 
 
 class Evictable(Protocol):
@@ -21,9 +22,14 @@ class Evictable(Protocol):
     bytes: int
     size_class: int
     """For `Rings`; `NOT_HELD` to begin with."""
+    grown: int
+    """For `Rings`: orders them by when they grew last."""
 
     def __len__(self) -> int:
         """Pieces held."""
+
+    def is_awaited(self) -> bool:
+        """Whether somebody who could take its oldest piece has not had the time to."""
 
     def drop_oldest(self) -> int:
         """Gives up its oldest piece, and says so by `Rings.changed`. The bytes set free."""
@@ -32,16 +38,20 @@ class Evictable(Protocol):
 class Rings:
     """Of one process."""
 
-    __slots__ = ("_by_class", "bytes")
+    __slots__ = ("_by_class", "_growths", "bytes")
 
     def __init__(self) -> None:
         self.bytes = 0
+        self._growths = 0
         self._by_class: list[dict[Evictable, None]] = [{} for _ in range(_CLASSES)]
         """Whose turn it is first. Those with their last piece: who has grown least recently."""
 
     def changed(self, ring: Evictable, by: int) -> None:
         """A ring has got `by` bytes more, or fewer, when negative."""
         self.bytes += by
+        if by > 0:
+            self._growths += 1
+            ring.grown = self._growths
         pieces = len(ring)
         wanted = ring.bytes.bit_length() if pieces > 1 else _LAST if pieces else NOT_HELD
         if wanted != ring.size_class:
@@ -57,16 +67,49 @@ class Rings:
     def evict(self, size: int) -> None:
         """Has the largest give up their oldest pieces in turn, until `size` bytes are free; then the last pieces.
 
-        One last piece stays, which has come last: its readers have yet to be told of it.
+        What is awaited goes when nothing else is left, and what was read last goes last: whoever had no time to take it
+        reads it from MongoDB again, and under pressure for long nobody would get any of it. So the last piece of all
+        stays where it is awaited.
         """
+        if size <= 0:
+            return
+        spared: list[Evictable] = []
+        size = self._evict_oldest(size, spared)
+        size = self._evict_last(size, awaited=False)
+        for ring in sorted(spared, key=_grown):
+            while size > 0 and len(ring) > 1:
+                size -= ring.drop_oldest()
+        self._evict_last(size, awaited=True)
+
+    def _evict_oldest(self, size: int, spared: list[Evictable]) -> int:
+        """Returns how much is still to be freed. Adds those that are awaited to `spared`."""
         for rings in reversed(self._by_class[_LAST + 1 :]):
+            awaited: list[Evictable] = []
             while rings and size > 0:
                 ring = next(iter(rings))
+                if len(awaited) < _AT_ONCE and ring.is_awaited():
+                    del rings[ring]
+                    awaited.append(ring)
+                    continue
                 size -= ring.drop_oldest()
                 if rings.pop(ring, 0) is None:
                     rings[ring] = None
+            rings.update(dict.fromkeys(awaited))
+            spared += awaited
+        return size
+
+    def _evict_last(self, size: int, *, awaited: bool) -> int:
+        """Returns how much is still to be freed."""
         last = self._by_class[_LAST]
-        for _ in range(_LAST_AT_ONCE):
-            if len(last) <= 1 or size <= 0:
+        most = max(0, len(last) - 1) if awaited else len(last)
+        for ring in list(itertools.islice(last, min(_AT_ONCE, most))):
+            if size <= 0:
                 break
-            size -= next(iter(last)).drop_oldest()
+            # A view that gives up its inbox may leave a stream of which it was the last.
+            if ring.size_class == _LAST and (awaited or not ring.is_awaited()):
+                size -= ring.drop_oldest()
+        return size
+
+
+def _grown(ring: Evictable) -> int:
+    return ring.grown

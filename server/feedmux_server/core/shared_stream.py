@@ -67,6 +67,7 @@ class SharedStream:
         self.origin = origin
         """Where reading begins."""
         self.ring = ReplayBuffer(origin.place, limits, rings)
+        self.ring.has_takers = self._has_takers
         self.read_ahead_bytes = read_ahead_bytes
         self.subscribers: dict[int, Subscriber] = {}
         self.watching: dict[int, Subscriber] = {}
@@ -188,6 +189,10 @@ class SharedStream:
         before = self._batches[0]
         waiting = (each.seq for each in self.subscribers.values() if each.seq >= before and each.can_receive)
         return min(waiting, default=first_seq)
+
+    def _has_takers(self) -> bool:
+        ring = self.ring
+        return len(ring) > 0 and self._untaken_from(ring.next_seq) <= ring.first_seq
 
     def wake_takers(self) -> int:
         """Wakes those who can take, and says how many they are; the others look when they get credit."""

@@ -31,7 +31,7 @@ from feedmux_server.core.wide_plan import WideLimits, view_of
 from feedmux_server.fanout.pump import Pump, PumpLimits, Reader
 from feedmux_server.fanout.rendering import Renderer
 from feedmux_server.fanout.side_process import SideProcess, SideProcesses
-from feedmux_server.fanout.turns import Turns
+from feedmux_server.fanout.turns import ROUND_BYTES, Turns
 from feedmux_server.fanout.view_reader import ViewReader
 from feedmux_server.fanout.wide_stream import WideStreamLimits
 from feedmux_server.fanout.wide_streams import WideStreams
@@ -66,6 +66,8 @@ class HubLimits:
     """Events that wait for the reader of one view; with more it reads MongoDB on its own."""
     unacked_events_max: int = 50_000
     """Delivery to a durable subscription pauses at this many unacknowledged events."""
+    round_bytes: int = ROUND_BYTES
+    """Of deliveries, in one round of the event loop; then sessions take turns by tenant."""
     history_at_risk_s: tuple[float, ...] = (3_600.0, 600.0)
     """A session is told when the time until its place leaves the oplog falls below each of these."""
 
@@ -194,7 +196,7 @@ class Hub:
         backlog = self.accounts.backlog
         self.memory.include("unacknowledged", lambda: backlog.bytes, backlog.bytes_max)
         self.memory.include("renderings", lambda: self.renderer.memory_bytes + self.large_renderer.memory_bytes)
-        self.turns = Turns()
+        self.turns = Turns(limits.round_bytes)
         self.sources = sources
         self.limits = limits
         self.tasks = tasks

@@ -11,14 +11,15 @@ _OFFER_BYTES = 64
 class Inbox:
     """Of one view. It is given up as a whole: without its oldest events the rest would have a gap before it."""
 
-    __slots__ = ("_given_up", "_pieces", "_rings", "bytes", "bytes_max", "read_time_s", "size_class")
+    __slots__ = ("_given_up", "_pieces", "_rings", "bytes", "bytes_max", "grown", "read_time_s", "size_class")
 
     def __init__(self, bytes_max: int, rings: Rings, given_up: Callable[[], None]) -> None:
         """`given_up` is called when it holds more than `bytes_max`, or the memory is needed."""
         self.bytes = 0
         self.bytes_max = bytes_max
         self.size_class = NOT_HELD
-        """For `Rings`."""
+        self.grown = 0
+        """Both for `Rings`."""
         self.read_time_s = 0.0
         """When the first of the events was read."""
         self._pieces: list[bytes] = []
@@ -50,6 +51,9 @@ class Inbox:
         size, self.bytes = self.bytes, 0
         self._rings.changed(self, -size)
         return size
+
+    def is_awaited(self) -> bool:
+        return False
 
     def drop_oldest(self) -> int:
         size = self.clear()
