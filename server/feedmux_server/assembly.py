@@ -11,7 +11,6 @@ from feedmux_server.clock import monotonic_s
 from feedmux_server.config import Config, LimitsSection, WideSection
 from feedmux_server.core.credit import CreditLimits
 from feedmux_server.core.feed_streams import StreamLimits
-from feedmux_server.core.grant_stages import compiled_bytes
 from feedmux_server.core.quota import Accounts
 from feedmux_server.core.replay_buffer import RingLimits
 from feedmux_server.core.wide_plan import WideLimits
@@ -99,7 +98,6 @@ def assemble(
     ranges = Ranges(hub, RangeLimits(config.limits.kept_bytes))
     checks = RequestChecks(side_processes)
     hub.memory.include("checks", lambda: checks.held_bytes)
-    hub.memory.include("policies", compiled_bytes)
     service = Service(
         hub,
         store,
@@ -119,6 +117,7 @@ def assemble(
         config.limits.unused_subscription_days,
         RequestLimits(config.limits.request_bytes, config.limits.first_message_s),
     )
+    hub.memory.include("policies", lambda: service.policies.bytes)
     return Assembly(config, hub, ranges, checks, batcher, service)
 
 

@@ -17,7 +17,7 @@ from feedmux_server.core import grant_stages
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed import FeedSpec, Scope
 from feedmux_server.core.grant import Grants, fits, granted, make_grant
-from feedmux_server.core.grant_stages import Asked, Encoded, apply_grants
+from feedmux_server.core.grant_stages import Asked, PolicyCache, apply_grants
 from feedmux_server.core.stream_key import stream_key
 
 SPEC = FeedSpec(Scope("main", "shop", "orders"))
@@ -221,30 +221,32 @@ def test_grants_are_compiled_once_whatever_a_caller_asks_for(monkeypatch: pytest
         return stages_of_cases(*arguments)
 
     monkeypatch.setattr(grant_stages, "_stages_of_cases", counted)
-    monkeypatch.setattr(grant_stages, "_encoded", Encoded(1 << 20))
+    cache = PolicyCache(1 << 20)
     grants = tuple(make_grant("main", f"db{number}", "*", {"team": number}) for number in range(50))
     policies = {
-        apply_grants(grants, replace(CLUSTER, pipeline=bson.encode({"pipeline": [{"$match": {"n": number}}]})))[1]
+        apply_grants(grants, replace(CLUSTER, pipeline=bson.encode({"pipeline": [{"$match": {"n": number}}]})), cache)[
+            1
+        ]
         for number in range(20)
     }
     assert (len(policies), len(made)) == (1, 1)
-    other = apply_grants(grants, replace(CLUSTER, full_document="whenAvailable"))[1]
+    other = apply_grants(grants, replace(CLUSTER, full_document="whenAvailable"), cache)[1]
     assert other not in policies
-    assert apply_grants(grants[1:], CLUSTER)[1] not in policies
+    assert apply_grants(grants[1:], CLUSTER, cache)[1] not in policies
     assert len(made) == 3
     made.clear()
     wide = tuple(make_grant("main", "db*", f"c{number}", {"team": number}) for number in range(50))
     plain = tuple(make_grant("main", "db*", f"c{number}", hide=["secret"]) for number in range(50))
     for number in range(20):
-        apply_grants(wide, FeedSpec(Scope("main", f"db{number}")))
-        apply_grants(plain, FeedSpec(Scope("main", f"db{number}"), full_document=f"word {number}"))
+        apply_grants(wide, FeedSpec(Scope("main", f"db{number}")), cache)
+        apply_grants(plain, FeedSpec(Scope("main", f"db{number}"), full_document=f"word {number}"), cache)
         with pytest.raises(FeedmuxError):
-            apply_grants(wide, FeedSpec(Scope("main", f"db{number}"), full_document=f"word {number}"))
+            apply_grants(wide, FeedSpec(Scope("main", f"db{number}"), full_document=f"word {number}"), cache)
     assert len(made) == 2
 
 
 def test_what_is_kept_of_policies_is_bounded_by_bytes() -> None:
-    encoded = Encoded(10_000)
+    cache = PolicyCache(10_000)
     made: list[int] = []
 
     def make(number: int, size: int) -> list[Any]:
@@ -252,11 +254,11 @@ def test_what_is_kept_of_policies_is_bounded_by_bytes() -> None:
         return [{"text": "x" * size}]
 
     for number in range(20):
-        encoded.get(number, partial(make, number, 1_000))
-        assert encoded.bytes <= 10_000
+        cache.get(number, partial(make, number, 1_000))
+        assert cache.bytes <= 10_000
     for number in range(19, 11, -1):
-        encoded.get(number, partial(make, number, 1_000))
+        cache.get(number, partial(make, number, 1_000))
     assert made == list(range(20)), "the last used are there"
-    [large] = encoded.get("large", partial(make, 20, 20_000))
+    [large] = cache.get("large", partial(make, 20, 20_000))
     assert len(large.raw) > 20_000
-    assert encoded.bytes == 0, "what is larger than all is kept for nobody"
+    assert cache.bytes == 0, "what is larger than all is kept for nobody"

@@ -1,9 +1,17 @@
 """A run repeats itself exactly, and the runs reach what they are for."""
 
-from collections import Counter
+import dataclasses
+import itertools
+from collections import Counter, deque
+from collections.abc import Iterator
+from enum import Enum
+from importlib import import_module
+from pkgutil import walk_packages
+from typing import Any, Final
 
 import pytest
 
+import feedmux_server
 from tests.sim.__main__ import digests_elsewhere, run_block
 from tests.sim.faults import SCENARIOS
 from tests.sim.world import SIZES, SMALL, World, simulate
@@ -14,6 +22,36 @@ def test_a_seed_gives_the_same_run_in_another_process(size: str, seeds: int) -> 
     here = [summary.digest for summary in run_block(0, seeds, size)]
     assert here == digests_elsewhere(0, seeds, size)
     assert len(set(here)) == seeds
+
+
+OUTSIDE: Final = frozenset({"feedmux_server.embedded.ports"})
+"""Keeps sockets for the process that starts real servers."""
+CONTAINERS: Final = (dict, list, set, deque, bytearray)
+
+
+def state_in(module: Any) -> Iterator[str]:
+    """The objects of a module that change while it is used: containers to be filled, counters, objects of the server's
+    own classes that are not frozen."""
+    for name, value in vars(module).items():
+        kind = type(value)
+        if isinstance(value, CONTAINERS):
+            changes = not value and not name.startswith("__")
+        elif dataclasses.is_dataclass(kind):
+            changes = not kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+        elif isinstance(value, itertools.count):
+            changes = True
+        else:
+            own = kind.__module__.startswith("feedmux_server.") and not isinstance(value, (tuple, Enum))
+            changes = own and bool(getattr(value, "__dict__", ()) or getattr(kind, "__slots__", ()))
+        if changes:
+            yield f"{module.__name__}.{name}"
+
+
+def test_no_state_outlives_a_server() -> None:
+    """Servers of one process, of which each is a process in a run, share nothing; nor does a run with those before."""
+    names = [each.name for each in walk_packages(feedmux_server.__path__, "feedmux_server.")]
+    modules = [import_module(name) for name in names if not name.endswith(".__main__") and name not in OUTSIDE]
+    assert [found for module in modules for found in state_in(module)] == []
 
 
 def test_a_trace_does_not_change_the_run() -> None:

@@ -2,7 +2,7 @@
 
 from feedmux_server.core.feed import FeedSpec, Scope
 from feedmux_server.core.grant import Grant, Grants, granted
-from feedmux_server.core.grant_stages import apply_grants
+from feedmux_server.core.grant_stages import PolicyCache, apply_grants
 
 Withheld = tuple[str, str]
 """What does not come, and why."""
@@ -10,9 +10,9 @@ Withheld = tuple[str, str]
 _IN_TOKEN = "its content is part of the event's resume token, which cannot be changed"
 
 
-def withheld(grants: Grants, spec: FeedSpec) -> list[Withheld]:
+def withheld(grants: Grants, spec: FeedSpec, cache: PolicyCache | None = None) -> list[Withheld]:
     """Raises FeedmuxError as `apply_grants` does."""
-    asked = apply_grants(grants, spec)
+    asked = apply_grants(grants, spec, cache)
     if grants is None or not asked.policy:
         return []
     cases = granted(grants, spec.scope)

@@ -39,6 +39,36 @@ _RENAME_IN_TOKEN: Final = b"rename".hex().upper()
 _IMAGES_SHOWN: Final = frozenset({"", "default", "off", "whenAvailable"})
 
 
+CACHE_BYTES: Final = 32 << 20
+
+
+class PolicyCache:
+    """Compiled parts of policies by what they are made of, the last used, up to `bytes_max` bytes of BSON.
+
+    A hundred grants take up to a second to compile, and ten megabytes. Keys hold nothing that a caller chooses, so that
+    grants are compiled once for all feeds.
+    """
+
+    def __init__(self, bytes_max: int = CACHE_BYTES) -> None:
+        self.bytes = 0
+        self._bytes_max = bytes_max
+        self._kept: OrderedDict[Hashable, tuple[list[RawBSONDocument], int]] = OrderedDict()
+
+    def get(self, key: Hashable, make: Callable[[], list[Any]]) -> list[RawBSONDocument]:
+        found = self._kept.get(key)
+        if found is not None:
+            self._kept.move_to_end(key)
+            return found[0]
+        documents = [RawBSONDocument(bson.encode(each)) for each in make()]
+        size = sum(len(each.raw) for each in documents)
+        self._kept[key] = documents, size
+        self.bytes += size
+        while self.bytes > self._bytes_max:
+            _, (_, dropped) = self._kept.popitem(last=False)
+            self.bytes -= dropped
+        return documents
+
+
 class Asked(NamedTuple):
     """A tenant's feed as MongoDB is asked for it."""
 
@@ -49,8 +79,11 @@ class Asked(NamedTuple):
     """The policy shows each change to a document as MongoDB does; what it withholds is of other events."""
 
 
-def apply_grants(grants: Grants, spec: FeedSpec) -> Asked:
-    """Raises FeedmuxError: NAMESPACE_DENIED, or OPTION_REFUSED for what the grants do not allow."""
+def apply_grants(grants: Grants, spec: FeedSpec, cache: PolicyCache | None = None) -> Asked:
+    """Raises FeedmuxError: NAMESPACE_DENIED, or OPTION_REFUSED for what the grants do not allow.
+
+    Without a `cache` everything is compiled anew.
+    """
     if grants is None:
         return Asked(spec)
     cases = granted(grants, spec.scope)
@@ -72,43 +105,12 @@ def apply_grants(grants: Grants, spec: FeedSpec) -> Asked:
         asked = replace(asked, full_document="whenAvailable", full_document_before_change="whenAvailable")
         images = spec.full_document == "whenAvailable", spec.full_document_before_change == "whenAvailable"
     keeps = _keeps_changes(cases, spec.scope)
-    return Asked(asked, bson.encode({"pipeline": _stages(cases, targets, spec.scope, images)}), keeps)
+    stages = _stages(cases, targets, spec.scope, images, cache or PolicyCache())
+    return Asked(asked, bson.encode({"pipeline": stages}), keeps)
 
 
 _Images = tuple[bool, bool] | None
 """Where documents are judged: whether the user asked for the document after an update, and before a change."""
-
-
-class Encoded:
-    """Parts of policies by what they are made of, the last used. A hundred grants take up to a second to compile, and
-    ten megabytes. Keys hold nothing that a caller chooses, so that grants are compiled once for all feeds."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self.bytes = 0
-        self._bytes_max = bytes_max
-        self._kept: OrderedDict[Hashable, tuple[list[RawBSONDocument], int]] = OrderedDict()
-
-    def get(self, key: Hashable, make: Callable[[], list[Any]]) -> list[RawBSONDocument]:
-        found = self._kept.get(key)
-        if found is not None:
-            self._kept.move_to_end(key)
-            return found[0]
-        documents = [RawBSONDocument(bson.encode(each)) for each in make()]
-        size = sum(len(each.raw) for each in documents)
-        self._kept[key] = documents, size
-        self.bytes += size
-        while self.bytes > self._bytes_max:
-            _, (_, dropped) = self._kept.popitem(last=False)
-            self.bytes -= dropped
-        return documents
-
-
-_encoded: Final = Encoded(32 << 20)
-
-
-def compiled_bytes() -> int:
-    """What the parts of policies that are kept hold."""
-    return _encoded.bytes
 
 
 def _shows_all(cases: tuple[Grant, ...], targets: tuple[Grant, ...], scope: Scope) -> bool:
@@ -147,9 +149,11 @@ def _refused(field: str, message: str) -> FeedmuxError:
     return FeedmuxError(ErrorReason.OPTION_REFUSED, message, {"field": f"feed.{field}"}, field=f"feed.{field}")
 
 
-def _stages(cases: tuple[Grant, ...], targets: tuple[Grant, ...], scope: Scope, images: _Images) -> list[Any]:
-    renames = _encoded.get(("renames", targets), lambda: [_rename_to(grant) for grant in targets])
-    [to] = _encoded.get(("to", targets), lambda: [{"$or": [_names(grant, Scope(""), "$to") for grant in targets]}])
+def _stages(
+    cases: tuple[Grant, ...], targets: tuple[Grant, ...], scope: Scope, images: _Images, cache: PolicyCache
+) -> list[Any]:
+    renames = cache.get(("renames", targets), lambda: [_rename_to(grant) for grant in targets])
+    [to] = cache.get(("to", targets), lambda: [{"$or": [_names(grant, Scope(""), "$to") for grant in targets]}])
     keeps = _keeps_changes(cases, scope)
     return [
         {"$match": _prefilter(cases, renames, scope)},
@@ -161,7 +165,7 @@ def _stages(cases: tuple[Grant, ...], targets: tuple[Grant, ...], scope: Scope, 
                 **({"whole": "$$ROOT"} if keeps else {}),
             }
         },
-        *_encoded.get(("cases", cases, images, keeps), lambda: _stages_of_cases(cases, images, keeps)),
+        *cache.get(("cases", cases, images, keeps), lambda: _stages_of_cases(cases, images, keeps)),
     ]
 
 

@@ -87,5 +87,5 @@ class Explain:
         response.stream_key = str(key)
         response.stream_open = self._service.hub.is_read(key)
         response.may_be_view = self._service.hub.limits.wide.enabled and view_of(key) is not None
-        for what, why in withheld(self._service.grants_of(tenant), feed):
+        for what, why in withheld(self._service.grants_of(tenant), feed, self._service.policies):
             response.withheld.append(wire.ExplainResponse.Withheld(what=what, why=why))

@@ -12,7 +12,7 @@ from feedmux.v1 import feed_pb2
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feed import FeedSpec, route_of
 from feedmux_server.core.grant import Grants, granted
-from feedmux_server.core.grant_stages import apply_grants
+from feedmux_server.core.grant_stages import PolicyCache, apply_grants
 from feedmux_server.core.position import PositionEncoder
 from feedmux_server.core.position_keys import PositionKeys
 from feedmux_server.core.stream_key import StreamKey, stream_key
@@ -106,10 +106,12 @@ class Service:
     unused_days: float = 0.0
     """Subscriptions that nobody has used for so long are deleted; 0: never."""
     request_limits: RequestLimits = field(default_factory=RequestLimits)
+    policies: PolicyCache = field(default_factory=PolicyCache)
     live: dict[int, LiveSession] = field(default_factory=dict)
     draining: bool = False
     streams: int = 0
     """Calls of streams under way, from when their caller is known; `live` has those that are open."""
+    _entered: int = 0
     _left: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def feed_of(self, feed: feed_pb2.Feed, tenant: str) -> FeedSpec:
@@ -145,7 +147,7 @@ class Service:
 
         The grants come first, so that a source is not known to who may not see it.
         """
-        asked = apply_grants(self.grants_of(tenant), spec)
+        asked = apply_grants(self.grants_of(tenant), spec, self.policies)
         self.hub.source(spec.scope.source)
         self.hub.accounts.of(tenant).check_pipeline(len(spec.pipeline))
         return self.hub.one_of(stream_key(*asked))
@@ -336,8 +338,11 @@ class Service:
         if self.draining:
             raise FeedmuxError(ErrorReason.DRAINING, "the server is shutting down; reconnect", retry_after_s=1.0)
 
-    def enter(self, number: int, live: LiveSession) -> None:
-        self.live[number] = live
+    def enter(self, live: LiveSession) -> int:
+        """The number under which it is listed, to be given to `leave`."""
+        self._entered += 1
+        self.live[self._entered] = live
+        return self._entered
 
     def leave(self, number: int) -> None:
         del self.live[number]

@@ -1,7 +1,6 @@
 """What Subscribe and Watch have in common: open a session, write its outputs, leave it whatever happens."""
 
 import asyncio
-import itertools
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -15,8 +14,6 @@ from feedmux_server.fanout.session import AGED, Session
 from feedmux_server.rpc.convert import cluster_time, duration
 from feedmux_server.rpc.frames import Framer
 from feedmux_server.rpc.service import LiveSession, Service
-
-_ids = itertools.count(1)
 
 AGE_SPREAD = (1.15, 1.5)
 """Sessions end at their connection's age times this: behind the connection, which gRPC ends up to a tenth late, so that
@@ -37,8 +34,7 @@ async def listed(service: Service, live: LiveSession) -> AsyncIterator[None]:
     with service.keeping(live.feed):
         account = service.hub.accounts.of(live.tenant)
         account.open_feed(live.key)
-        name = next(_ids)
-        service.enter(name, live)
+        number = service.enter(live)
         aging: asyncio.TimerHandle | None = None
         if service.connection_age_s:
             age_s = service.connection_age_s * random.uniform(*AGE_SPREAD)
@@ -61,7 +57,7 @@ async def listed(service: Service, live: LiveSession) -> AsyncIterator[None]:
                 aging.cancel()
             service.hub.observer.session_ended(live.tenant, outcome)
             live.session.close()
-            service.leave(name)
+            service.leave(number)
             account.close_feed(live.key)
 
 
