@@ -6,6 +6,7 @@ from typing import cast
 
 import bson
 import pytest
+from pymongo.errors import AutoReconnect
 
 from feedmux_server.core.chunk import Chunk
 from feedmux_server.core.feed import FeedSpec, Scope
@@ -16,7 +17,7 @@ from feedmux_server.core.stream_key import StreamKey, stream_key
 from feedmux_server.core.subscriber import JoinPoint
 from feedmux_server.fanout.view_reader import ViewReader
 from feedmux_server.fanout.wide_stream import WideStream, WideStreamLimits
-from feedmux_server.source.reader import IDLE_S, Batch, ChangeStreamReader, ReadLimits
+from feedmux_server.source.reader import IDLE_S, Batch, ChangeStreamReader, Failed, ReadLimits
 from tests.fanout.test_wide_stream import Open, chunk, event, mark, token
 from tests.virtual_time import in_virtual_time
 
@@ -197,7 +198,7 @@ async def test_an_idle_view_says_how_far_it_is_when_somebody_waits_for_that() ->
     place.view.hurry()
     assert await reading == pytest.approx(1)
     place.publish(1, padding=10)
-    assert [await took() for _ in range(4)] == pytest.approx([0, 0, AWAIT_S, IDLE_S])
+    assert [await took() for _ in range(4)] == pytest.approx([0, AWAIT_S, IDLE_S, IDLE_S])
     assert place.events == [1]
 
 
@@ -214,3 +215,19 @@ async def test_steps_over_to_the_next_wide_stream_or_lets_go_of_both(place: Plac
     assert place.view.view_of is None
     await place.read()
     assert place.narrow.is_open
+
+
+@in_virtual_time
+async def test_a_read_looks_before_it_waits() -> None:
+    loop, place = asyncio.get_running_loop(), await viewing()
+    began_s = loop.time()
+    place.view.hurry()
+    await place.read()
+    assert loop.time() == began_s
+    wide = place.known.wide
+    assert wide is not None
+    wide.failure, wide.away_since_s = Failed(AutoReconnect(), at_once=False), began_s - 60
+    place.view.away()
+    with pytest.raises(Failed):
+        await place.read()
+    assert loop.time() == began_s

@@ -36,7 +36,7 @@ async def sent_before_rest(here: Here, database: Documents, session: Receiver, w
 
     def at_rest() -> bool:
         seen = subscriber.lag_events() > 0 or subscriber.events_sent >= written
-        return seen and signal._waiter is not None and not signal._is_set
+        return seen and signal._waiter is not None and not signal._waiter.done()
 
     await until(at_rest)
     live.session.notice(DegradedMark("marker", away=False))

@@ -88,6 +88,10 @@ class HistoryAtRiskMark:
     remaining_s: float
 
 
+class _NeedsTurn:
+    """The loop is crowded, and there is something to take."""
+
+
 Output = (
     Delivery
     | ProgressMark
@@ -295,6 +299,7 @@ class Session:
 
     async def next_output(self) -> Output | None:
         """What to send next; None when the client has closed. Raises FeedmuxError at the end of the stream."""
+        has_turn = False
         while True:
             if self._marks:
                 self._heard_s = monotonic_s()
@@ -308,7 +313,11 @@ class Session:
                 if self._close_asked:
                     return None
                 raise FeedmuxError(ErrorReason.DRAINING, self._drained_for, retry_after_s=RECONNECT_S)
-            taken, held_s = await self._take() if self._drain_deadline is None else (None, _NOT_HELD_S)
+            taken, held_s = self._take(has_turn=has_turn) if self._drain_deadline is None else (None, _NOT_HELD_S)
+            has_turn = isinstance(taken, _NeedsTurn)
+            if has_turn:
+                await self._hub.turns.wait(self.subscriber.tenant)
+                continue  # much may have happened meanwhile
             if isinstance(taken, Delivery):
                 self._withdraw()
                 self._heard_s = monotonic_s()
@@ -337,8 +346,8 @@ class Session:
         if held_back and self._allowance is not None:
             self._allowance.held_back(monotonic_s() - began_s)
 
-    async def _take(self) -> tuple[Delivery | NeedsRender | Ended | None, float]:
-        """What comes next, when it is this tenant's turn; with how long its quotas hold it back."""
+    def _take(self, *, has_turn: bool) -> tuple[Delivery | NeedsRender | Ended | _NeedsTurn | None, float]:
+        """What comes next, with how long the tenant's quotas hold it back."""
         subscriber, allowance, outbox, turns = self.subscriber, self._allowance, self._outbox, self._hub.turns
         assert allowance is not None
         assert outbox is not None
@@ -346,8 +355,8 @@ class Session:
             held_s = allowance.wait_s(monotonic_s())
             if held_s > 0:
                 return None, held_s
-            if turns.crowded:
-                await turns.wait(subscriber.tenant)
+            if turns.crowded and not has_turn:
+                return _NeedsTurn(), _NOT_HELD_S
         subscriber.payload_max, subscriber.event_max = outbox.limits()
         taken = subscriber.take()
         if isinstance(taken, NeedsRoom):

@@ -11,35 +11,36 @@ _NO_CONTEXT = contextvars.Context()
 
 
 class Signal:
-    """Set any number of times, consumed by the one task that waits."""
+    """Wakes the one task that waits.
 
-    __slots__ = ("_is_set", "_waiter")
+    What is set while nobody waits is not kept: who waits has looked at all it waits for since it last awaited anything.
+    """
+
+    __slots__ = ("_waiter",)
 
     def __init__(self) -> None:
-        self._is_set = False
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter: asyncio.Future[bool] | None = None
 
     def set(self) -> None:
-        self._is_set = True
         waiter = self._waiter
         if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+            waiter.set_result(True)
 
     async def wait(self, timeout_s: float) -> bool:
-        """True when it was set, now or before the timeout; it is unset again then."""
-        if not self._is_set and timeout_s > 0:
-            loop = asyncio.get_running_loop()
-            self._waiter = waiter = loop.create_future()
-            timer = loop.call_later(timeout_s, _expire, waiter, context=_NO_CONTEXT)
-            try:
-                await waiter
-            finally:
-                timer.cancel()
-                self._waiter = None
-        was_set, self._is_set = self._is_set, False
-        return was_set
+        """True when it is set before the timeout."""
+        if timeout_s <= 0:
+            return False
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[bool] = loop.create_future()
+        self._waiter = waiter
+        timer = loop.call_later(timeout_s, _expire, waiter, context=_NO_CONTEXT)
+        try:
+            return await waiter
+        finally:
+            timer.cancel()
+            self._waiter = None
 
 
-def _expire(waiter: asyncio.Future[None]) -> None:
+def _expire(waiter: asyncio.Future[bool]) -> None:
     if not waiter.done():
-        waiter.set_result(None)
+        waiter.set_result(False)

@@ -67,6 +67,7 @@ class ViewReader:
         self._was_idle = False
         """The last read that waited brought nothing."""
         self._signal = Signal()
+        self._hurried = False
 
     @property
     def is_open(self) -> bool:
@@ -99,9 +100,10 @@ class ViewReader:
     async def _read(self) -> Batch:
         if self._wide is None and not self._inbox:
             return await self._read_narrow()
-        if not self._inbox:
+        if not self._inbox and not self._hurried and (self._wide is None or self._wide.away_for_long is None):
             idle = self._was_idle and not self._is_watched()
             self._was_idle = not await self._signal.wait(IDLE_S if idle else self._limits.max_await_ms / 1000)
+        self._hurried = False
         batch = self._take_inbox()
         if self._wide is not None:
             self._follow_plan(self._wide)
@@ -118,6 +120,7 @@ class ViewReader:
         await self._narrow.close()
 
     def hurry(self) -> None:
+        self._hurried = True
         self._signal.set()
         self._narrow.hurry()
 
