@@ -7,10 +7,12 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from feedmux import AsyncClient, Start
+from feedmux.v1 import operator_pb2 as pb
 from tests.sim.mongo import FAILINGS
 from tests.sim.tenants import CHOICES
 
 if TYPE_CHECKING:
+    from tests.sim.programs import OperatorClient
     from tests.sim.servers import SimServer
     from tests.sim.users import User
     from tests.sim.world import World
@@ -282,6 +284,25 @@ async def _administer(world: "World") -> None:
     await world.administer(user.tenant, work)
 
 
+async def _operate(world: "World") -> None:
+    """An operator looks at a server, ends a session of it, and may drain it."""
+
+    async def work(client: "OperatorClient") -> None:
+        streams = await client.call("ListSharedStreams", pb.ListSharedStreamsRequest(), pb.ListSharedStreamsResponse)
+        tenants = await client.call("ListTenants", pb.ListTenantsRequest(), pb.ListTenantsResponse)
+        world.recorder.note(f"an operator sees {len(streams.shared_streams)} streams, {len(tenants.tenants)} tenants")
+        found = [each.id for stream in streams.shared_streams for each in stream.subscribers]
+        found += [each.id for each in streams.detached_subscribers]
+        assert len(set(found)) == len(found)
+        if found:
+            end = pb.EndSubscriberRequest(subscriber_id=world.rng.choice(found))
+            await client.call("EndSubscriber", end, pb.EndSubscriberResponse)
+        if world.rng.random() < 0.3:
+            await client.call("Drain", pb.DrainRequest(), pb.DrainResponse)
+
+    await world.operate(work)
+
+
 _BUSY: Final = ("SubscriptionBusy",)
 """A lease may be left, which a new session of the same program meets until it ends."""
 _FENCED: Final = (*_BUSY, "Fenced")
@@ -313,6 +334,7 @@ FAULTS: Final = (
     Fault("takeover", _takeover, _LOST),
     Fault("another program opens", _competitor, ("SubscriptionBusy", "SubscriptionNotFound")),
     Fault("an operator at work", _administer),
+    Fault("an operator ends sessions", _operate, (*_BUSY, "EndedByOperator")),
     Fault("seek", _seek),
     Fault("grants change", _grants_change),
     Fault("subscription deleted", _delete, ("SubscriptionNotFound",)),
@@ -340,6 +362,7 @@ SCENARIOS: Final = {
         ("Redis's clock steps", "takeover", "Redis's clock steps", "another program opens")
     ),
     "subscription deleted": Scenario(("subscription deleted", "Redis loses everything", "subscription deleted")),
+    "an operator": Scenario(("an operator ends sessions",) * 4),
     "grants change": Scenario(("grants change",) * 3),
     "seek": Scenario(("seek", "connections cut", "seek", "network silent", "seek")),
     "history lost": Scenario(("history lost",) * 2),

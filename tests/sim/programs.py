@@ -1,7 +1,8 @@
 """Programs without a feedmux client: plain gRPC calls of Watch, and of PlanRange with ReadRange."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final
@@ -15,9 +16,11 @@ from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.core.position import inspect_position
 from feedmux_server.core.resume_token import ResumeToken
 from tests.sim import records
+from tests.sim.loop import SimLoop, process
 from tests.sim.mongo import PART, Entry
-from tests.sim.network import SimChannel
+from tests.sim.network import Network, Node, SimChannel
 from tests.sim.readers import Reader
+from tests.sim.tenants import OPERATOR
 from tests.sim.wire import events_in, hex_of
 
 _SERVICE: Final = "/feedmux.v1.ChangeFeed/"
@@ -60,9 +63,6 @@ class Program(Reader):
     async def _step(self, channel: SimChannel) -> None:
         raise NotImplementedError
 
-    def _metadata(self) -> tuple[tuple[str, str], ...]:
-        return (("authorization", f"Bearer {self.tenant.key}"),)
-
 
 class Watching(Program):
     """Reads by Watch, and stores the position of each message."""
@@ -72,7 +72,7 @@ class Watching(Program):
         start = Start.position(self._position) if self._position else Start.latest()
         request.start.CopyFrom(start_message(start))
         request.heartbeat_interval.seconds = 1
-        call = channel.stream_stream(f"{_SERVICE}Watch")(metadata=self._metadata())
+        call = channel.stream_stream(f"{_SERVICE}Watch")(metadata=_metadata(self.tenant.key))
         self.opening = True
         await call.write(request.SerializeToString())
         call.half_close()
@@ -153,7 +153,7 @@ class Ranging(Program):
 
     async def _read(self, channel: SimChannel, feed: Any, part: wire.RangeSlice, fingerprint: bytes) -> list[str]:
         request = wire.ReadRangeRequest(feed=feed, after=part.after, until=part.until, feed_fingerprint=fingerprint)
-        call = channel.stream_stream(f"{_SERVICE}ReadRange")(metadata=self._metadata())
+        call = channel.stream_stream(f"{_SERVICE}ReadRange")(metadata=_metadata(self.tenant.key))
         await call.write(request.SerializeToString())
         call.half_close()
         got: list[str] = []
@@ -181,9 +181,48 @@ class Ranging(Program):
         self.recorder.note(f"{self.name} has read {got}")
 
     async def _call(self, channel: SimChannel, method: str, request: Any, answer: Callable[..., Any]) -> Any:
-        call: Any = channel.unary_unary(
-            f"{_SERVICE}{method}",
-            lambda message: message.SerializeToString(),
-            answer.FromString,  # type: ignore[attr-defined]
-        )
-        return await call(request, timeout=10.0, metadata=self._metadata())
+        return await _unary(channel, f"{_SERVICE}{method}", request, answer, self.tenant.key)
+
+
+class OperatorClient:
+    """Calls of Operator, all to one server. Raises AioRpcError."""
+
+    def __init__(self, network: Network, node: Node) -> None:
+        self._channel = SimChannel(network, node)
+
+    async def call(self, method: str, request: Any, answer: Callable[..., Any]) -> Any:
+        return await _unary(self._channel, f"/feedmux.v1.Operator/{method}", request, answer, OPERATOR.key)
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+
+async def operate(
+    loop: SimLoop, network: Network, name: str, work: Callable[[OperatorClient], Awaitable[object]]
+) -> None:
+    """Does something as an operator, in a process of its own. Raises AioRpcError."""
+    context = copy_context()
+    context.run(process.set, name)
+    node = network.client(name, context)
+
+    async def run() -> None:
+        client = OperatorClient(network, node)
+        try:
+            await work(client)
+        finally:
+            await client.close()
+
+    await loop.create_task(run(), name=name, context=context.copy())
+
+
+async def _unary(channel: SimChannel, method: str, request: Any, answer: Callable[..., Any], key: str) -> Any:
+    call: Any = channel.unary_unary(
+        method,
+        lambda message: message.SerializeToString(),
+        answer.FromString,  # type: ignore[attr-defined]
+    )
+    return await call(request, timeout=10.0, metadata=_metadata(key))
+
+
+def _metadata(key: str) -> tuple[tuple[str, str], ...]:
+    return (("authorization", f"Bearer {key}"),)

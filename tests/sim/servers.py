@@ -13,7 +13,7 @@ from feedmux_server.core.position_keys import parse_keys
 from feedmux_server.fanout import check_worker, render_worker
 from feedmux_server.fanout.hub import HubLimits
 from feedmux_server.fanout.side_process import SideProcess, SideProcessFailed
-from feedmux_server.rpc.handlers import data_handlers
+from feedmux_server.rpc.handlers import data_handlers, operator_handlers
 from feedmux_server.supervision import Tasks
 from feedmux_server.telemetry.audit import AuditEvent, AuditLog
 from feedmux_server.telemetry.observer import NOBODY
@@ -91,6 +91,11 @@ class SimServer:
     def running(self) -> bool:
         return self._main is not None and not self._main.done()
 
+    @property
+    def stopping(self) -> bool:
+        """It was told to."""
+        return self.running and self._stop.is_set()
+
     def start(self) -> None:
         self._starts += 1
         self.process = f"{self.name}.{self._starts}"
@@ -164,7 +169,9 @@ class SimServer:
                 side_processes=InlineSideProcess,
             )
             keeping = assembly.start(tasks)
-            node = self.node = Server(self.process, copy_context(), data_handlers(assembly.service))
+            service = assembly.service
+            handlers = (*data_handlers(service), *operator_handlers(service))
+            node = self.node = Server(self.process, copy_context(), handlers)
             self.network.listen(node)
             await stop.wait()
             await self._drain(node, assembly)

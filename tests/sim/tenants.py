@@ -60,6 +60,10 @@ class Tenant:
         return TenantRecord(self.name, keys, quotas=self.quotas, grants=CHOICES[self.granted], any_pipelines=True)
 
 
+OPERATOR: Final = Tenant("operator")
+"""Whose key opens the methods for operators, where keys are needed."""
+
+
 def draw_tenants(rng: Random) -> list[Tenant]:
     """None where a run has no credentials."""
     if rng.random() < 0.5:
@@ -100,7 +104,8 @@ class SimCredentials(Credentials):
         self.position_keys = PositionKeys()
         self.position_keys.replace(keys)
         self._registry = Registry([tenant.record() for tenant in tenants]) if tenants else None
-        self.auth = self.operator_auth = Authenticator(self._registry)
+        self.auth = Authenticator(self._registry)
+        self.operator_auth = Authenticator(Registry([OPERATOR.record()]) if tenants else None)
 
 
 def stages_by_choice(spec: FeedSpec) -> Iterator[tuple[str, list[dict[str, Any]]]]:

@@ -17,6 +17,8 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
+from grpc.aio import AioRpcError
+
 from feedmux import AsyncClient, FeedmuxError, SessionOptions
 from feedmux.feeds import Format
 from feedmux.v1 import change_feed_pb2 as wire
@@ -37,7 +39,7 @@ from tests.sim.inspector import discrepancies
 from tests.sim.loop import SimLoop, process
 from tests.sim.mongo import PART, Entry, Shown, SimMongo
 from tests.sim.network import Network, Watcher
-from tests.sim.programs import Program, Ranging, Watching
+from tests.sim.programs import OperatorClient, Program, Ranging, Watching, operate
 from tests.sim.readers import FeedShape, Reader
 from tests.sim.redis import SimRedis
 from tests.sim.servers import ServerSettings, SimServer, config_of
@@ -312,6 +314,18 @@ class World:
             await administer(self.loop, self.network, f"admin.{self._administered}", tenant, work)
         except FeedmuxError as error:
             self.recorder.note(f"an administrator met {type(error).__name__}: {error}")
+
+    async def operate(self, work: Callable[[OperatorClient], Awaitable[object]]) -> None:
+        """An operator does something with one server; where another fault does not let it, nothing happens."""
+        self._administered += 1
+        try:
+            await operate(self.loop, self.network, f"operator.{self._administered}", work)
+        except AioRpcError as error:
+            self.recorder.note(f"an operator met {error.code().name} {error.details()}")
+        for server in self.servers:
+            if server.stopping:
+                await server.drain()
+                server.start()
 
     async def grant(self, tenant: Tenant, granted: str) -> None:
         """All servers learn of it at this moment."""
