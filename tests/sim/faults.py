@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from feedmux import AsyncClient, Start
+from feedmux import AsyncClient, Feed, InvalidArgument, Start
 from feedmux.v1 import operator_pb2 as pb
+from tests.core.test_pipeline_bounds import ALLOWED, REFUSED
 from tests.sim.mongo import FAILINGS
 from tests.sim.tenants import CHOICES
 
@@ -284,6 +285,28 @@ async def _administer(world: "World") -> None:
     await world.administer(user.tenant, work)
 
 
+async def _unusual_pipelines(world: "World") -> None:
+    """A program asks for what few write. Refused are those that a bounded tenant may not have, and no others."""
+    user = _user(world)
+    if user is None:
+        return
+
+    async def work(client: AsyncClient) -> None:
+        for _ in range(5):
+            allowed = world.rng.random() < 0.5
+            pipeline = world.rng.choice(ALLOWED) if allowed else world.rng.choice(REFUSED)[0]
+            try:
+                await client.create_subscription("unusual", Feed("db", "a", pipeline=pipeline), start=Start.latest())
+                await client.delete_subscription("unusual")
+                refused = False
+            except InvalidArgument:
+                refused = True
+            if refused is allowed and not user.tenant.any_pipelines:
+                world.problems.append(f"Authorised: a bounded tenant's {pipeline!r:.200} is refused: {refused}")
+
+    await world.administer(user.tenant, work)
+
+
 async def _operate(world: "World") -> None:
     """An operator looks at a server, ends a session of it, and may drain it."""
 
@@ -334,6 +357,7 @@ FAULTS: Final = (
     Fault("takeover", _takeover, _LOST),
     Fault("another program opens", _competitor, ("SubscriptionBusy", "SubscriptionNotFound")),
     Fault("an operator at work", _administer),
+    Fault("unusual pipelines", _unusual_pipelines),
     Fault("an operator ends sessions", _operate, (*_BUSY, "EndedByOperator")),
     Fault("seek", _seek),
     Fault("grants change", _grants_change),
@@ -362,6 +386,7 @@ SCENARIOS: Final = {
         ("Redis's clock steps", "takeover", "Redis's clock steps", "another program opens")
     ),
     "subscription deleted": Scenario(("subscription deleted", "Redis loses everything", "subscription deleted")),
+    "unusual pipelines": Scenario(("unusual pipelines",) * 8),
     "an operator": Scenario(("an operator ends sessions",) * 4),
     "grants change": Scenario(("grants change",) * 3),
     "seek": Scenario(("seek", "connections cut", "seek", "network silent", "seek")),

@@ -48,6 +48,7 @@ class Tenant:
     name: str
     quotas: Quotas = field(default_factory=Quotas)
     granted: str = ""
+    any_pipelines: bool = True
     changed_s: float = 0.0
     """When it was last changed."""
 
@@ -57,7 +58,13 @@ class Tenant:
 
     def record(self) -> TenantRecord:
         keys = (ApiKey(hash_key(self.key)),)
-        return TenantRecord(self.name, keys, quotas=self.quotas, grants=CHOICES[self.granted], any_pipelines=True)
+        return TenantRecord(
+            self.name,
+            keys,
+            quotas=self.quotas,
+            grants=CHOICES[self.granted],
+            any_pipelines=self.any_pipelines,
+        )
 
 
 OPERATOR: Final = Tenant("operator")
@@ -68,7 +75,10 @@ def draw_tenants(rng: Random) -> list[Tenant]:
     """None where a run has no credentials."""
     if rng.random() < 0.5:
         return []
-    return [Tenant(name, _draw_quotas(rng), rng.choice(("", "", "group 1"))) for name in ("red", "blue")]
+    return [
+        Tenant(name, _draw_quotas(rng), rng.choice(("", "", "group 1")), any_pipelines=rng.random() < 0.5)
+        for name in ("red", "blue")
+    ]
 
 
 def draw_unequal(rng: Random) -> list[Tenant]:
