@@ -13,7 +13,7 @@ NOT_HELD = -1
 _LAST = 0
 """The class of those with one piece left, whatever its size."""
 _AT_ONCE = 256
-"""Last pieces that are given up, and awaited ones that are looked at and spared. A thousand would keep the loop."""
+"""Last pieces given up, and awaited ones looked at and spared: a thousand would hold up the event loop."""
 
 
 class Evictable(Protocol):
@@ -94,7 +94,7 @@ class Rings:
                 size -= ring.drop_oldest()
                 if rings.pop(ring, 0) is None:
                     rings[ring] = None
-            rings.update(dict.fromkeys(awaited))
+            rings.update((ring, None) for ring in awaited)
             spared += awaited
         return size
 
@@ -105,8 +105,7 @@ class Rings:
         for ring in list(itertools.islice(last, min(_AT_ONCE, most))):
             if size <= 0:
                 break
-            # A view that gives up its inbox may leave a stream of which it was the last.
-            if ring.size_class == _LAST and (awaited or not ring.is_awaited()):
+            if awaited or not ring.is_awaited():
                 size -= ring.drop_oldest()
         return size
 

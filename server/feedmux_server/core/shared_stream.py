@@ -191,8 +191,10 @@ class SharedStream:
         return min(waiting, default=first_seq)
 
     def _has_takers(self) -> bool:
-        ring = self.ring
-        return len(ring) > 0 and self._untaken_from(ring.next_seq) <= ring.first_seq
+        before, oldest = self._batches[0], self.ring.first_seq
+        return len(self.ring) > 0 and any(
+            before <= each.seq <= oldest and each.can_receive for each in self.subscribers.values()
+        )
 
     def wake_takers(self) -> int:
         """Wakes those who can take, and says how many they are; the others look when they get credit."""
