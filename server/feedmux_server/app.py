@@ -19,7 +19,7 @@ from feedmux_server.dependencies import Dependencies
 from feedmux_server.fanout.survey import Look
 from feedmux_server.rpc.health import Health
 from feedmux_server.rpc.readiness import Readiness
-from feedmux_server.rpc.server import Listeners, PortInUse, Ports, Servers
+from feedmux_server.rpc.server import HealthServer, Listeners, PortInUse, Ports, Servers
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.transport import Transport
 from feedmux_server.state.connection import StartupError
@@ -92,8 +92,12 @@ async def running(
     stop = stop or asyncio.Event()
     async with AsyncExitStack() as stack:
         health = Health()
-        health_port = await _start_health(health, config.listen.health)
-        stack.push_async_callback(health.stop)
+        health_server = HealthServer(health)
+        stack.push_async_callback(health_server.stop)
+        try:
+            health_port = await health_server.start(config.listen.health)
+        except PortInUse as error:
+            raise CannotStart(str(error)) from None
         try:
             telemetry = _telemetry(config)
             stack.push_async_callback(telemetry.close)
@@ -139,8 +143,8 @@ async def running(
                     tasks.keep_running("readiness", partial(unfit.watch, readiness)),
                 ]
                 try:
-                    await health.show(readiness.there)
-                    await health.started()
+                    health.show(readiness.there)
+                    health.started()
                     yield Running(ports, service, telemetry.port)
                 finally:
                     await servers.drain(config.limits.drain_s, config.limits.drain_delay_s)
@@ -171,14 +175,6 @@ class _Unfit:
             log.error("a dependency that came back cannot be used: %s", error)
             self.found = CannotStart(str(error))
             self._stop.set()
-
-
-async def _start_health(health: Health, address: str) -> int:
-    try:
-        return await health.start(address)
-    except RuntimeError:
-        await health.stop()
-        raise CannotStart(str(PortInUse(address, "health"))) from None
 
 
 def _telemetry(config: Config) -> Telemetry:

@@ -73,7 +73,7 @@ class Dependencies:
 
     def _checks(self) -> dict[str, Check]:
         return {
-            **{f"source/{name}": partial(_check_source, source) for name, source in self.sources.items()},
+            **{f"source/{name}": partial(check_source, source) for name, source in self.sources.items()},
             REDIS: self._check_redis,
         }
 
@@ -101,7 +101,7 @@ def _is_away(error: BaseException) -> bool:
     return isinstance(error, FeedmuxError) and error.reason in away
 
 
-async def _check_source(source: Source) -> None:
+async def check_source(source: Source) -> None:
     """Raises SOURCE_UNAVAILABLE; until it has once been there, also what makes it unfit."""
     if source.connected:
         try:

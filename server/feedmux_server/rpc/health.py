@@ -15,13 +15,12 @@ metric `feedmux.source.available` and the log do.
 from collections.abc import Mapping
 from typing import Final
 
-import grpc.aio
+import grpc
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection
 
 from feedmux.v1 import change_feed_pb2, operator_pb2, subscriptions_pb2
 from feedmux_server.rpc.health_service import REFLECTION_LIMITS, HealthService, Unnamed, reflection_handlers
-from feedmux_server.rpc.transport import Transport
 
 CHANGE_FEED: Final = change_feed_pb2.DESCRIPTOR.services_by_name["ChangeFeed"].full_name
 SUBSCRIPTIONS: Final = subscriptions_pb2.DESCRIPTOR.services_by_name["Subscriptions"].full_name
@@ -32,47 +31,34 @@ LIVENESS, STARTUP, READINESS, REDIS = "liveness", "startup", "readiness", "redis
 
 
 class Health:
-    """The statuses of a process, and the server that shows them before there is anything else to serve."""
+    """The statuses of a process."""
 
     def __init__(self) -> None:
         self._statuses = HealthService()
-        self._server = grpc.aio.server(options=Transport(request_bytes=1024, connections=1_000).options())
         self._started = self._draining = False
         self._there: Mapping[str, bool] = {}
         self.ready = False
         """What `readiness` says."""
-        self.add_to(self._server, ())
+        self._tell()
 
-    def add_to(self, server: grpc.aio.Server, names: tuple[str, ...]) -> None:
-        """Health, and reflection of it and the services of these names."""
+    def handlers(self, names: tuple[str, ...] = ()) -> tuple[grpc.GenericRpcHandler, ...]:
+        """For one server: health, and reflection of it and the services of these names."""
         described = (*names, HEALTH, reflection.SERVICE_NAME)
-        server.add_generic_rpc_handlers(
-            (
-                self._statuses.handlers(HEALTH, Unnamed()),
-                reflection_handlers(reflection.SERVICE_NAME, described, Unnamed(REFLECTION_LIMITS)),
-            )
+        return (
+            self._statuses.handlers(HEALTH, Unnamed()),
+            reflection_handlers(reflection.SERVICE_NAME, described, Unnamed(REFLECTION_LIMITS)),
         )
 
-    async def start(self, address: str) -> int:
-        """Listens; the port. Raises RuntimeError where it cannot."""
-        port = self._server.add_insecure_port(address)
-        await self._server.start()
-        self._tell()
-        return port
-
-    async def stop(self) -> None:
-        await self._server.stop(0)
-
-    async def started(self) -> None:
+    def started(self) -> None:
         self._started = True
         self._tell()
 
-    async def drain(self) -> None:
+    def drain(self) -> None:
         """NOT_SERVING for all who choose a server by it; for good."""
         self._draining = True
         self._tell()
 
-    async def show(self, there: Mapping[str, bool]) -> None:
+    def show(self, there: Mapping[str, bool]) -> None:
         """`redis` and `source/NAME`: whether each dependency is there."""
         self._there = dict(there)
         self._tell()

@@ -34,7 +34,7 @@ class Readiness:
     async def run(self, every_s: float, timeout_s: float) -> None:
         """The owned task, until cancelled. Raises what makes a dependency unfit, and what a check fails with."""
         while True:
-            await self._health.show(self.there)
+            self._health.show(self.there)
             await asyncio.sleep(every_s)
             answers = await asyncio.gather(*(self._ask(n, timeout_s) for n in self._checks), return_exceptions=True)
             for name, failure in zip(self._checks, answers, strict=True):

@@ -48,8 +48,25 @@ class PortInUse(Exception):
         )
 
 
+class HealthServer:
+    """Shows the statuses before there is anything else to serve, and to the end."""
+
+    def __init__(self, health: Health) -> None:
+        self._server = grpc.aio.server(options=Transport(request_bytes=1024, connections=1_000).options())
+        self._server.add_generic_rpc_handlers(health.handlers())
+
+    async def start(self, address: str) -> int:
+        """Listens; the port. Raises PortInUse."""
+        port = _listen(self._server, address, None, "health")
+        await self._server.start()
+        return port
+
+    async def stop(self) -> None:
+        await self._server.stop(0)
+
+
 class Servers:
-    """The data and the operator server of a process. `health` has one of its own."""
+    """The data and the operator server of a process."""
 
     def __init__(self, service: Service, health: Health, listeners: Listeners) -> None:
         self._service = service
@@ -75,7 +92,7 @@ class Servers:
 
     async def drain(self, deadline_s: float, delay_s: float) -> None:
         """Not serving; after the delay notices, acks flushed, streams ended; stops within the deadline and a second."""
-        await self._health.drain()
+        self._health.drain()
         await asyncio.sleep(delay_s)
         self._service.begin_drain(deadline_s)
         # Connections are told to go at once: who reconnects must not meet this server again. Streams go on.
@@ -89,8 +106,7 @@ class Servers:
 
     def _server(self, handlers: tuple[grpc.GenericRpcHandler, ...], names: tuple[str, ...]) -> grpc.aio.Server:
         server = grpc.aio.server(options=self._listeners.transport.options())
-        server.add_generic_rpc_handlers(handlers)
-        self._health.add_to(server, names)
+        server.add_generic_rpc_handlers((*handlers, *self._health.handlers(names)))
         self._servers.append(server)
         return server
 
