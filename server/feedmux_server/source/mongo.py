@@ -147,6 +147,10 @@ class Source:
         return ",".join(f"{host}:{port}" for host, port in parse_uri(self._config.uri)["nodelist"])
 
     async def close(self) -> None:
+        if pings := [ping for ping in (self._ping, self._next_ping) if ping is not None]:
+            for ping in pings:
+                ping.cancel()
+            await asyncio.wait(pings)
         await self._client.close()
 
     def unavailable(self, error: PyMongoError) -> FeedmuxError:
