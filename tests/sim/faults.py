@@ -3,14 +3,15 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Final
 
 from feedmux import AsyncClient, Feed, InvalidArgument, Start
 from feedmux.v1 import operator_pb2 as pb
+from feedmux_server.core.position_keys import KEY_BYTES_MIN, format_keys
 from tests.core.test_pipeline_bounds import ALLOWED, REFUSED
 from tests.sim.mongo import FAILINGS
-from tests.sim.tenants import CHOICES
 
 if TYPE_CHECKING:
     from tests.sim.programs import OperatorClient
@@ -27,6 +28,8 @@ class Fault:
     happen: "Callable[[World], Awaitable[None]]"
     meets: tuple[str, ...] = ()
     """Errors of sessions that it may cause, beside those that any fault may."""
+    long: bool = False
+    """It lasts for minutes: only scenarios have it."""
 
 
 def _server(world: "World") -> "SimServer | None":
@@ -262,7 +265,7 @@ async def _grants_change(world: "World") -> None:
         await asyncio.sleep(0.01)
     else:
         return
-    await world.grant(tenant, world.rng.choice([name for name in CHOICES if name != tenant.granted]))
+    await world.grant(tenant, world.rng.choice([name for name in world.choices if name != tenant.granted]))
 
 
 async def _administer(world: "World") -> None:
@@ -326,6 +329,49 @@ async def _operate(world: "World") -> None:
     await world.operate(work)
 
 
+async def _rotate_keys(world: "World") -> None:
+    """Positions are signed with a new key, once every server knows it; the old one still verifies."""
+    rng, before = world.rng, world.servers[0].keys
+    key = rng.randbytes(KEY_BYTES_MIN)
+    for keys in ((*before, key), (key, *before)):
+        for server in world.servers:
+            server.read_keys_again(format_keys(keys))
+            await asyncio.sleep(rng.uniform(0.0, 1.0))
+
+
+async def _wait_for_expiry(world: "World") -> None:
+    """A subscription that nobody opens is deleted in time, and none that is in use. A server is killed meanwhile."""
+    user, unused_s = _user(world), world.settings.unused_s
+    if user is None:
+        return
+    await world.administer(
+        user.tenant, lambda client: client.create_subscription("idle", user.shape.feed(), start=Start.latest())
+    )
+    created_s = world.loop.time()
+    if not world.has_subscription(user.tenant, "idle"):
+        return
+    kill_s = created_s + world.rng.uniform(0.0, unused_s * 1.1)
+    while world.has_subscription(user.tenant, "idle"):
+        await asyncio.sleep(1.0)
+        age_s = world.loop.time() - created_s
+        if age_s > unused_s * 1.5:
+            world.problems.append(f"Nothing left: a subscription that is unused for {age_s:.0f} s is still there")
+            return
+        if world.loop.time() >= kill_s:
+            kill_s = inf
+            await _kill_server(world)
+    age_s = world.loop.time() - created_s
+    if age_s < unused_s:
+        world.problems.append(f"Durable only: a subscription was deleted after {age_s:.0f} s without use")
+
+
+async def _attack(world: "World") -> None:
+    """A program sends what no client would."""
+    user = _user(world)
+    if user is not None:
+        await world.attack(user.tenant, 20)
+
+
 _BUSY: Final = ("SubscriptionBusy",)
 """A lease may be left, which a new session of the same program meets until it ends."""
 _FENCED: Final = (*_BUSY, "Fenced")
@@ -358,7 +404,10 @@ FAULTS: Final = (
     Fault("another program opens", _competitor, ("SubscriptionBusy", "SubscriptionNotFound")),
     Fault("an operator at work", _administer),
     Fault("unusual pipelines", _unusual_pipelines),
+    Fault("hostile requests", _attack),
+    Fault("a subscription expires", _wait_for_expiry, long=True),
     Fault("an operator ends sessions", _operate, (*_BUSY, "EndedByOperator")),
+    Fault("position keys rotate", _rotate_keys),
     Fault("seek", _seek),
     Fault("grants change", _grants_change),
     Fault("subscription deleted", _delete, ("SubscriptionNotFound",)),
@@ -373,6 +422,8 @@ class Scenario:
     """These happen, in this order."""
     one_is_slowed: bool = False
     """There are two tenants, of which one has rates, and many events at the end."""
+    unused_s: float = 0.0
+    """Subscriptions expire after so long; 0: as drawn."""
     short_of_memory: bool = False
     """Servers have room for little more than one large batch."""
 
@@ -387,8 +438,11 @@ SCENARIOS: Final = {
     ),
     "subscription deleted": Scenario(("subscription deleted", "Redis loses everything", "subscription deleted")),
     "unusual pipelines": Scenario(("unusual pipelines",) * 8),
+    "hostile requests": Scenario(("hostile requests",) * 5),
+    "a subscription expires": Scenario(("a subscription expires",), unused_s=300.0),
     "an operator": Scenario(("an operator ends sessions",) * 4),
     "grants change": Scenario(("grants change",) * 3),
+    "position keys rotate": Scenario(("position keys rotate", "connections cut") * 4),
     "seek": Scenario(("seek", "connections cut", "seek", "network silent", "seek")),
     "history lost": Scenario(("history lost",) * 2),
     "a slowed tenant": Scenario(one_is_slowed=True),

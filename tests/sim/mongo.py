@@ -26,7 +26,7 @@ from feedmux_server.source.read_watch import Address, Operation
 from feedmux_server.telemetry.observer import NOBODY, Observer
 from tests.sim.events import event_token
 from tests.sim.loop import SimLoop, process
-from tests.sim.tenants import allows, stages_by_choice
+from tests.sim.tenants import HIDDEN, HIDING, allows, stages_by_choice
 
 SOURCE_ID: Final = "sim"
 NOOP_S: Final = 10
@@ -65,6 +65,13 @@ class Entry:
         if not split or count == 1:
             return [Shown(self, self.number, self.token, self.data)]
         return [self._fragment(index, count) for index in range(count)]
+
+    def hiding(self) -> "list[Shown]":
+        """Without the field that may be hidden."""
+        if HIDDEN not in (document := self.event.get("fullDocument", {})):
+            return self.shown(split=False)
+        left = {name: value for name, value in document.items() if name != HIDDEN}
+        return [Shown(self, self.number, self.token, bson.encode(self.event | {"fullDocument": left}))]
 
     def _fragment(self, index: int, count: int) -> "Shown":
         """With a part of the padding."""
@@ -314,6 +321,7 @@ class SimCursor:
         self._mongo = mongo
         self._scope = spec.scope
         granted, own = _without_policy(spec, stages[1:])
+        self._hides = granted == HIDING
         self._split = own[-1:] == [SPLIT]
         matches = matcher(own[:-1] if self._split else own)
         self._match: Callable[[Entry], bool] = lambda entry: allows(granted, entry) and matches(entry.event)
@@ -434,7 +442,7 @@ class SimCursor:
                     )
                 self._must_exist = None
             if entry.invalidates or self._match(entry):
-                self._ready.extend(entry.shown(split=self._split))
+                self._ready.extend(entry.hiding() if self._hides else entry.shown(split=self._split))
             if entry.invalidates:
                 return [*found, *self._ready], True
         self._is_full = len(found) >= self._events or size >= BATCH_BYTES
@@ -510,6 +518,9 @@ class _Client:
     def __getitem__(self, database: str) -> _Collections:
         return _Collections()
 
+    async def list_database_names(self) -> list[str]:
+        return ["db"]
+
     async def close(self) -> None:
         """Cursors are closed by their readers."""
 
@@ -559,12 +570,14 @@ def _without_policy(spec: FeedSpec, stages: list[dict[str, Any]]) -> tuple[str, 
 
 
 def matcher(stages: list[dict[str, Any]]) -> Callable[[dict[str, Any]], bool]:
-    """For pipelines of `$match` stages that compare fields with values."""
+    """For pipelines of `$match` stages that compare fields with values. Raises OperationFailure for all others."""
     wanted: list[tuple[list[str], Any]] = []
     for stage in stages:
+        if set(stage) != {"$match"}:
+            raise _operation_failure(40324, "Location40324", "Unrecognized pipeline stage name")
         for path, value in stage["$match"].items():
-            assert not path.startswith("$")
-            assert not isinstance(value, dict)
+            if path.startswith("$") or isinstance(value, dict):
+                raise _operation_failure(2, "BadValue", f"the model compares {path} with no expressions")
             wanted.append((path.split("."), value))
 
     def matches(event: dict[str, Any]) -> bool:

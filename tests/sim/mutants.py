@@ -478,6 +478,37 @@ MUTANTS: Final = (
         "chunk.first_after(after), chunk.count",
         "min(chunk.count, chunk.first_after(after) + 1), chunk.count",
     ),
+    Mutant(
+        "an unused subscription is not deleted",
+        "Nothing left",
+        "feedmux_server.rpc.unused:_sweep_tenant",
+        "elif left_s <= 0 and await",
+        "elif left_s <= -1_000 and await",
+        scenario="a subscription expires",
+    ),
+    Mutant(
+        "a server that was not ready never is again",
+        "Convergent",
+        "feedmux_server.core.readiness:Presence.observe",
+        "self.there, self._against = there, 0",
+        "self.there, self._against = False, 0",
+    ),
+    Mutant(
+        "bytes that are no message are a defect",
+        "Loud",
+        "feedmux_server.rpc.convert:parse",
+        "except DecodeError:",
+        "except EOFError:",
+        scenario="hostile requests",
+    ),
+    Mutant(
+        "a refusal does not say why",
+        "Loud",
+        "feedmux_server.rpc.status:error_status",
+        "reason=error.reason.value",
+        'reason=""',
+        scenario="hostile requests",
+    ),
 )
 
 

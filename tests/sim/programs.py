@@ -18,7 +18,7 @@ from feedmux_server.core.resume_token import ResumeToken
 from tests.sim import records
 from tests.sim.loop import SimLoop, process
 from tests.sim.mongo import PART, Entry
-from tests.sim.network import Network, Node, SimChannel
+from tests.sim.network import Network, SimChannel
 from tests.sim.readers import Reader
 from tests.sim.tenants import OPERATOR
 from tests.sim.wire import events_in, hex_of
@@ -72,7 +72,7 @@ class Watching(Program):
         start = Start.position(self._position) if self._position else Start.latest()
         request.start.CopyFrom(start_message(start))
         request.heartbeat_interval.seconds = 1
-        call = channel.stream_stream(f"{_SERVICE}Watch")(metadata=_metadata(self.tenant.key))
+        call = channel.stream_stream(f"{_SERVICE}Watch")(metadata=metadata_of(self.tenant.key))
         self.opening = True
         await call.write(request.SerializeToString())
         call.half_close()
@@ -153,7 +153,7 @@ class Ranging(Program):
 
     async def _read(self, channel: SimChannel, feed: Any, part: wire.RangeSlice, fingerprint: bytes) -> list[str]:
         request = wire.ReadRangeRequest(feed=feed, after=part.after, until=part.until, feed_fingerprint=fingerprint)
-        call = channel.stream_stream(f"{_SERVICE}ReadRange")(metadata=_metadata(self.tenant.key))
+        call = channel.stream_stream(f"{_SERVICE}ReadRange")(metadata=metadata_of(self.tenant.key))
         await call.write(request.SerializeToString())
         call.half_close()
         got: list[str] = []
@@ -187,30 +187,27 @@ class Ranging(Program):
 class OperatorClient:
     """Calls of Operator, all to one server. Raises AioRpcError."""
 
-    def __init__(self, network: Network, node: Node) -> None:
-        self._channel = SimChannel(network, node)
+    def __init__(self, channel: SimChannel) -> None:
+        self._channel = channel
 
     async def call(self, method: str, request: Any, answer: Callable[..., Any]) -> Any:
         return await _unary(self._channel, f"/feedmux.v1.Operator/{method}", request, answer, OPERATOR.key)
 
-    async def close(self) -> None:
-        await self._channel.close()
 
-
-async def operate(
-    loop: SimLoop, network: Network, name: str, work: Callable[[OperatorClient], Awaitable[object]]
+async def run_apart(
+    loop: SimLoop, network: Network, name: str, work: Callable[[SimChannel], Awaitable[object]]
 ) -> None:
-    """Does something as an operator, in a process of its own. Raises AioRpcError."""
+    """Does something with a channel, in a process of its own. Raises what `work` does."""
     context = copy_context()
     context.run(process.set, name)
     node = network.client(name, context)
 
     async def run() -> None:
-        client = OperatorClient(network, node)
+        channel = SimChannel(network, node)
         try:
-            await work(client)
+            await work(channel)
         finally:
-            await client.close()
+            await channel.close()
 
     await loop.create_task(run(), name=name, context=context.copy())
 
@@ -221,8 +218,8 @@ async def _unary(channel: SimChannel, method: str, request: Any, answer: Callabl
         lambda message: message.SerializeToString(),
         answer.FromString,  # type: ignore[attr-defined]
     )
-    return await call(request, timeout=10.0, metadata=_metadata(key))
+    return await call(request, timeout=10.0, metadata=metadata_of(key))
 
 
-def _metadata(key: str) -> tuple[tuple[str, str], ...]:
+def metadata_of(key: str) -> tuple[tuple[str, str], ...]:
     return (("authorization", f"Bearer {key}"),)

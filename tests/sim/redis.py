@@ -298,6 +298,12 @@ class SimRedisClient:
         assert not transaction
         return _Pipeline(self._redis, self._reach)
 
+    async def set(self, name: bytes, value: int, *, px: int) -> None:
+        """Raises redis-py's errors."""
+        [answer] = await self._redis.answer([("SET", name, value, "PX", px)], self._reach)
+        if isinstance(answer, Exception):
+            raise answer
+
 
 class _Pipeline:
     def __init__(self, redis: SimRedis, reach: Callable[[], bool]) -> None:

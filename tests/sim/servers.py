@@ -4,16 +4,23 @@ import asyncio
 import base64
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
+from feedmux_server.app import READINESS_EVERY_S, READINESS_TIMEOUT_S
 from feedmux_server.assembly import Assembly, assemble
 from feedmux_server.config import Config
 from feedmux_server.core.position_keys import parse_keys
+from feedmux_server.core.readiness import ReadinessRules
+from feedmux_server.dependencies import check_source
 from feedmux_server.fanout import check_worker, render_worker
 from feedmux_server.fanout.hub import HubLimits
 from feedmux_server.fanout.side_process import SideProcess, SideProcessFailed
 from feedmux_server.rpc.handlers import data_handlers, operator_handlers
+from feedmux_server.rpc.health import CHANGE_FEED, OPERATOR, REDIS, SUBSCRIPTIONS, Health
+from feedmux_server.rpc.readiness import Check, Readiness
+from feedmux_server.rpc.unused import DAY_S
+from feedmux_server.state.examine import check_writable
 from feedmux_server.supervision import Tasks
 from feedmux_server.telemetry.audit import AuditEvent, AuditLog
 from feedmux_server.telemetry.observer import NOBODY
@@ -57,6 +64,10 @@ class ServerSettings:
     limits: HubLimits
     tenants: list[Tenant]
     """None: nobody needs credentials."""
+    unused_s: float = 0.0
+    """Subscriptions that nobody has used for so long are deleted; 0: never."""
+    probed: bool = False
+    """It looks at MongoDB and Redis, and says whether it is ready."""
 
 
 @cache
@@ -79,6 +90,8 @@ class SimServer:
     node: Server | None = None
     assembly: Assembly | None = None
     credentials: SimCredentials | None = None
+    health: Health | None = None
+    keys: tuple[bytes, ...] = KEYS
     process: str = ""
     failure: BaseException | None = None
     """What a start ended with that it should not have."""
@@ -110,7 +123,7 @@ class SimServer:
             self.network.killed(self.node)
         self.loop.kill(self.process)
         self.mongo.killed(self.process)
-        self._main = self.node = self.assembly = self.credentials = None
+        self._main = self.node = self.assembly = self.credentials = self.health = None
 
     @property
     def frozen(self) -> bool:
@@ -131,6 +144,12 @@ class SimServer:
         if self.credentials is not None and self.assembly is not None:
             records = [tenant.record() for tenant in self.settings.tenants]
             await self.credentials.use_tenants(self.assembly.service, records)
+
+    def read_keys_again(self, text: str) -> None:
+        """As when the file of position keys has changed."""
+        self.keys = parse_keys(text)
+        if self.credentials is not None:
+            self.credentials.position_keys.replace(self.keys)
 
     async def drain(self) -> None:
         """As SIGTERM; returns when the process has ended."""
@@ -153,7 +172,7 @@ class SimServer:
                 await source.connect()
             except Exception:  # noqa: BLE001
                 await asyncio.sleep(1.0)
-        credentials = self.credentials = SimCredentials(self.settings.tenants, KEYS)
+        credentials = self.credentials = SimCredentials(self.settings.tenants, self.keys)
         async with Tasks(NOBODY) as tasks:
             audit = SilentAudit(None, config.audit.lines_per_minute)
             self.assembly = assembly = assemble(
@@ -168,22 +187,37 @@ class SimServer:
                 limits=self.settings.limits,
                 side_processes=InlineSideProcess,
             )
-            keeping = assembly.start(tasks)
             service = assembly.service
-            handlers = (*data_handlers(service), *operator_handlers(service))
+            service.unused_days = self.settings.unused_s / DAY_S
+            keeping = assembly.start(tasks)
+            health = self.health = Health()
+            own = (*data_handlers(service), *operator_handlers(service))
+            handlers = (*own, *health.handlers((CHANGE_FEED, SUBSCRIPTIONS, OPERATOR)))
             node = self.node = Server(self.process, copy_context(), handlers)
             self.network.listen(node)
+            if self.settings.probed:
+                keeping.append(tasks.keep_running("readiness", partial(self._look, health, source)))
+            health.started()
             await stop.wait()
-            await self._drain(node, assembly)
+            await self._drain(node, health, assembly)
             for task in keeping:
                 task.cancel()
             await assembly.close()
             audit.close()
+        await source.close()
         self._look_for_leftovers(node, assembly)
-        self.node = self.assembly = self.credentials = None
+        self.node = self.assembly = self.credentials = self.health = None
 
-    async def _drain(self, node: Server, assembly: Assembly) -> None:
+    async def _look(self, health: Health, source: SimSource) -> None:
+        """As `dependencies` and `app` have it."""
+        redis: Any = SimRedisClient(self.redis)
+        checks: dict[str, Check] = {"source/main": partial(check_source, source), REDIS: partial(check_writable, redis)}
+        readiness = Readiness(health, checks, {"source/main": True, REDIS: True}, ReadinessRules())
+        await readiness.run(READINESS_EVERY_S, READINESS_TIMEOUT_S)
+
+    async def _drain(self, node: Server, health: Health, assembly: Assembly) -> None:
         """As `rpc.server` and `app` do it."""
+        health.drain()
         service, deadline_s = assembly.service, self.settings.config.limits.drain_s
         service.begin_drain(deadline_s)
         self.network.goaway(node)

@@ -4,7 +4,7 @@ What the stages of a grant show of an event is checked against a real MongoDB (`
 Here a cursor recognises them, and goes by what the grant says.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from random import Random
@@ -27,10 +27,14 @@ if TYPE_CHECKING:
 
 EVERYBODY: Final = "default"
 """The tenant where nobody needs credentials."""
+HIDDEN: Final = "pad"
+"""The field of documents that is hidden from who is granted `HIDING`."""
+HIDING: Final = "hiding"
 CHOICES: Final[dict[str, Grants]] = {
     "": None,
     "group 1": (make_grant("main", "db", "*", {"g": 1}),),
     "group 2": (make_grant("main", "db", "*", {"g": 2}),),
+    HIDING: (make_grant("main", "db", "*", hide=[HIDDEN]),),
 }
 """What a tenant may be granted, by its name in the records."""
 
@@ -38,7 +42,7 @@ CHOICES: Final[dict[str, Grants]] = {
 def allows(granted: str, entry: "Entry") -> bool:
     """Whether an event is shown: documents of a group to that alone, and what happens to a collection to all."""
     document = entry.event.get("fullDocument")
-    return not granted or document is None or document["g"] == int(granted[-1])
+    return granted in ("", HIDING) or document is None or document["g"] == int(granted[-1])
 
 
 @dataclass(slots=True)
@@ -71,12 +75,13 @@ OPERATOR: Final = Tenant("operator")
 """Whose key opens the methods for operators, where keys are needed."""
 
 
-def draw_tenants(rng: Random) -> list[Tenant]:
-    """None where a run has no credentials."""
+def draw_tenants(rng: Random, choices: Sequence[str]) -> list[Tenant]:
+    """None where a run has no credentials. A feed of group 1 shows nothing to who is granted group 2."""
     if rng.random() < 0.5:
         return []
+    granted = ["", *(name for name in choices if name != "group 2")]
     return [
-        Tenant(name, _draw_quotas(rng), rng.choice(("", "", "group 1")), any_pipelines=rng.random() < 0.5)
+        Tenant(name, _draw_quotas(rng), rng.choice(granted), any_pipelines=rng.random() < 0.5)
         for name in ("red", "blue")
     ]
 
@@ -96,6 +101,7 @@ def _draw_quotas(rng: Random) -> Quotas:
         reads_per_s=rng.choice((UNLIMITED, UNLIMITED, 5)),
         messages_per_s=rng.choice((UNLIMITED, UNLIMITED, 20)),
         trailing_streams=rng.choice((UNLIMITED, 1)),
+        shared_streams=rng.choice((UNLIMITED, 4)),
     )
 
 

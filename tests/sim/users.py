@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import bson
 
@@ -50,11 +50,15 @@ class SimTarget(Target):
         return SimChannel(self.network, self.node)
 
 
+Takes = Literal["batches", "events", "next", "polls"]
+
+
 @dataclass(slots=True)
 class Habits:
     """How a user reads; drawn from the seed."""
 
-    by_batch: bool
+    takes: Takes
+    """Which part of a session's interface it uses."""
     ack_share: float
     """Of what is taken, so much is acked at once."""
     think_s: float
@@ -217,10 +221,7 @@ class User(Reader):
         rng, habits = self.rng, self.habits
         while not self.leaving:
             try:
-                if habits.by_batch:
-                    taken: Any = await self._batch(session)
-                else:
-                    taken = await session.next(timeout_s=1.0)
+                taken = await self._taken(session)
             except TimeoutError:
                 if self.calm:
                     self._ack(session)  # of what it had left, too: at the limit of unacknowledged events nothing comes
@@ -239,10 +240,24 @@ class User(Reader):
             if rng.random() < habits.leave_share:
                 return
 
-    async def _batch(self, session: AsyncSession) -> Batch | None:
+    async def _taken(self, session: AsyncSession) -> Any:
+        """A batch or an event, None when the session is over. Raises TimeoutError when there is none for a second."""
+        if self.habits.takes == "next":
+            return await session.next(timeout_s=1.0)
         async with asyncio.timeout(1.0):
-            async for batch in session.batches():
-                return batch
+            match self.habits.takes:
+                case "batches":
+                    async for batch in session.batches():
+                        return batch
+                case "events":
+                    async for event in session:
+                        return event
+                case "polls":
+                    pause_s = 0.005
+                    while (polled := await session.try_next()) is None:
+                        await asyncio.sleep(pause_s)
+                        pause_s = min(0.2, pause_s * 2)
+                    return polled
         return None
 
     # Records: a session object is judged as a session, beside the streams that it opens.

@@ -1,0 +1,246 @@
+"""Requests that no client sends: fields with values that nobody means, and bytes that are no message.
+
+Each call must end with a documented status that says why (`docs/protocol.md`), whatever it carries. What it does to
+others is judged as ever: they must not notice.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from random import Random
+from typing import Any, Final
+
+import bson
+import grpc
+import grpc.aio
+from bson import json_util
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
+
+from feedmux.status import error_from_call
+from feedmux.v1 import change_feed_pb2, operator_pb2, subscriptions_pb2
+from feedmux_server.core.errors import STATUS, ErrorReason
+from tests.core.test_pipeline_bounds import ALLOWED, REFUSED
+from tests.sim.mongo import SimMongo
+from tests.sim.network import Call, SimChannel
+from tests.sim.programs import metadata_of
+
+NAME: Final = "hostile"
+"""Of its subscription: it may move those of others, and must not."""
+_MESSAGES_MAX: Final = 3
+"""Of a stream, it reads so many."""
+_CALL_S: Final = 5.0
+_FEED: Final = "/feedmux.v1.ChangeFeed/"
+_SUBSCRIPTIONS: Final = "/feedmux.v1.Subscriptions/"
+_HEALTH: Final = "/grpc.health.v1.Health/"
+_REFLECTION: Final = "/grpc.reflection.v1alpha.ServerReflection/"
+_METHODS: Final[tuple[tuple[str, type[Message]], ...]] = (
+    (f"{_FEED}Subscribe", change_feed_pb2.SubscribeRequest),
+    (f"{_FEED}Watch", change_feed_pb2.WatchRequest),
+    (f"{_FEED}ResolvePosition", change_feed_pb2.ResolvePositionRequest),
+    (f"{_FEED}PlanRange", change_feed_pb2.PlanRangeRequest),
+    (f"{_FEED}ReadRange", change_feed_pb2.ReadRangeRequest),
+    (f"{_FEED}Explain", change_feed_pb2.ExplainRequest),
+    (f"{_SUBSCRIPTIONS}CreateSubscription", subscriptions_pb2.CreateSubscriptionRequest),
+    (f"{_SUBSCRIPTIONS}GetSubscription", subscriptions_pb2.GetSubscriptionRequest),
+    (f"{_SUBSCRIPTIONS}ListSubscriptions", subscriptions_pb2.ListSubscriptionsRequest),
+    (f"{_SUBSCRIPTIONS}UpdateSubscription", subscriptions_pb2.UpdateSubscriptionRequest),
+    (f"{_SUBSCRIPTIONS}DeleteSubscription", subscriptions_pb2.DeleteSubscriptionRequest),
+    (f"{_SUBSCRIPTIONS}SeekSubscription", subscriptions_pb2.SeekSubscriptionRequest),
+    ("/feedmux.v1.Operator/ListTenants", operator_pb2.ListTenantsRequest),
+    (f"{_HEALTH}Check", health_pb2.HealthCheckRequest),
+    (f"{_HEALTH}Watch", health_pb2.HealthCheckRequest),
+    (f"{_REFLECTION}ServerReflectionInfo", reflection_pb2.ServerReflectionRequest),
+)
+_WEIGHTS: Final = [1 if "Delete" in method else 3 for method, _ in _METHODS]
+_BROKEN: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
+"""Of a connection that breaks: gRPC gives no reason."""
+_TEXTS: Final = ("", "x", "a.b", "$cmd", "system.views", "x" * 300, "nul\0", "é" * 130, "\n", "..", "db")
+_INTEGERS: Final = (0, 1, -1, 7, 1 << 16, (1 << 31) - 1)
+_OF_GRPC: Final = frozenset({grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT})
+"""Of health and reflection, as their own documents have it."""
+_METADATA: Final = (
+    (),
+    metadata_of("key-of-nobody"),
+    (("authorization", "Basic eA=="),),
+    metadata_of("x") * 2,
+    metadata_of("a.b.c"),
+)
+_COUNTS: Final = (0, 2, *[1] * 20)
+"""Of messages where there is to be one."""
+_ALWAYS: Final = frozenset({"feed", "subscription", "start", "to", "update_mask"})
+
+
+class Hostile:
+    """One program; `call` sends one request."""
+
+    def __init__(self, rng: Random, mongo: SimMongo, positions: list[bytes]) -> None:
+        """`positions` of any tenant and feed."""
+        self._rng = rng
+        self._mongo = mongo
+        self._positions = positions
+        self._usual: dict[str, Callable[[], Any]] = {
+            "name": lambda: NAME,
+            "subscription": lambda: NAME,
+            "source": lambda: "main",
+            "database": lambda: "db",
+            "collection": lambda: rng.choice(("a", "b", "")),
+            "extended_json": lambda: json_util.dumps(self._pipeline()),
+            "bson": lambda: bson.encode({"pipeline": self._pipeline()}),
+            "full_document": lambda: rng.choice(("", "default", "updateLookup", "whenAvailable", "required")),
+            "full_document_before_change": lambda: rng.choice(("", "off", "whenAvailable", "required")),
+            "position": self._position,
+            "after": self._position,
+            "until": self._position,
+            "processed": lambda: self._position() if rng.random() < 0.3 else b"",
+            "instance_id": lambda: NAME,
+            "resume_token": self._token,
+            "resume_after": self._token,
+            "start_after": self._token,
+            "seconds": lambda: (mongo.latest >> 32) + rng.randint(-60, 2),
+            "increment": lambda: rng.randint(0, 2),
+            "paths": lambda: rng.choice(("on_history_lost", "on_invalidate", "feed")),
+            "page_token": lambda: NAME,
+        }
+
+    async def call(self, channel: SimChannel, key: str) -> Iterator[str]:
+        """One call, mostly with the tenant's `key`. Returns what is wrong with how it ended."""
+        rng = self._rng
+        metadata = metadata_of(key) if rng.random() < 0.95 else rng.choice(_METADATA)
+        [(method, kind)] = rng.choices(_METHODS, _WEIGHTS)
+        call = channel.stream_stream(method)(metadata=metadata)
+        try:
+            async with asyncio.timeout(_CALL_S):
+                for message in self._messages(kind):
+                    await call.write(message)
+                if rng.random() < 0.9:
+                    call.half_close()
+                await self._read(call, method)
+        except TimeoutError:
+            pass  # what is valid may last
+        except grpc.aio.AioRpcError as error:
+            return iter(self._judge(method, error))
+        finally:
+            call.cancel()
+        return iter(())
+
+    async def _read(self, call: Call, method: str) -> None:
+        for _ in range(_MESSAGES_MAX):
+            message = await call.read()
+            if message is grpc.aio.EOF:
+                return
+            if method.endswith("ResolvePosition"):
+                self._positions.append(change_feed_pb2.ResolvePositionResponse.FromString(message).position)
+
+    def _judge(self, method: str, error: grpc.aio.AioRpcError) -> Iterator[str]:
+        found = error_from_call(error)
+        code = error.code()
+        if not method.startswith("/feedmux.") and code in _OF_GRPC:
+            return
+        if not found.reason and code in _BROKEN:
+            return
+        wanted = STATUS.get(ErrorReason(found.reason)) if found.reason in STATUS else None
+        if wanted != code.name or code is grpc.StatusCode.INTERNAL:
+            yield f"Loud: {method} ended with {code.name}, reason {found.reason!r}: {error.details()}"
+
+    # What it sends.
+
+    def _messages(self, kind: type[Message]) -> Iterator[bytes]:
+        rng = self._rng
+        is_session = kind is change_feed_pb2.SubscribeRequest
+        for number in range(rng.randint(1, 4) if is_session else rng.choice(_COUNTS)):
+            message = kind()
+            if isinstance(message, change_feed_pb2.SubscribeRequest) and number == 0 and rng.random() < 0.9:
+                self._fill(message.open)
+            else:
+                self._fill(message)
+            for _ in range(rng.choice((0, 0, 0, 1, 2))):
+                self._spoil(message)
+            yield self._changed(message.SerializeToString())
+
+    def _fill(self, message: Message) -> None:
+        """With what is usual; of fields that exclude each other, one."""
+        rng = self._rng
+        groups = set[str]()
+        field: Any
+        for field in message.DESCRIPTOR.fields:
+            group = field.containing_oneof
+            if group is not None:
+                if group.name in groups:
+                    continue
+                groups.add(group.name)
+                field = rng.choice(group.fields)
+            if field.type == FieldDescriptor.TYPE_MESSAGE:
+                if field.name in _ALWAYS or group is not None or rng.random() < 0.3:
+                    part = getattr(message, field.name)
+                    part.SetInParent()
+                    self._fill(part)
+            elif isinstance(message, Duration):
+                message.seconds = rng.randint(1, 5)
+            elif field.name in self._usual:
+                _set(message, field, self._usual[field.name]())
+
+    def _spoil(self, message: Message) -> None:
+        """One field, of the message or of a part of it."""
+        fields: list[Any] = list(message.DESCRIPTOR.fields)
+        field = self._rng.choice(fields) if fields else None
+        if field is None:
+            return
+        if field.type != FieldDescriptor.TYPE_MESSAGE:
+            _set(message, field, self._odd(field))
+        elif self._rng.random() < 0.2:
+            message.ClearField(field.name)
+        else:
+            self._spoil(getattr(message, field.name))
+
+    def _odd(self, field: Any) -> Any:
+        rng = self._rng
+        match field.type:
+            case FieldDescriptor.TYPE_STRING:
+                return rng.choice(_TEXTS)
+            case FieldDescriptor.TYPE_BYTES:
+                return rng.choice((b"", rng.randbytes(9), self._changed(self._position()), bytes(5_000)))
+            case FieldDescriptor.TYPE_BOOL:
+                return True
+        return rng.choice(_INTEGERS)
+
+    def _pipeline(self) -> list[Any]:
+        rng = self._rng
+        return rng.choice(([], rng.choice(ALLOWED), rng.choice(REFUSED)[0]))
+
+    def _position(self) -> bytes:
+        position = self._rng.choice(self._positions) if self._positions else b""
+        return position if self._rng.random() < 0.8 else self._changed(position)
+
+    def _token(self) -> bytes:
+        entries = self._mongo.entries
+        token = self._rng.choice(entries).token if entries else self._mongo.mark(self._mongo.latest)
+        return token.raw if self._rng.random() < 0.8 else self._changed(token.raw)
+
+    def _changed(self, data: bytes) -> bytes:
+        """Mostly as it is; with other bytes, fewer or more of them."""
+        rng = self._rng
+        if rng.random() < 0.9 or not data:
+            return data
+        at = rng.randrange(len(data))
+        return rng.choice(
+            (
+                data[:at],
+                data[:at] + rng.randbytes(1) + data[at + 1 :],
+                data[:at] + rng.randbytes(rng.randint(1, 9)) + data[at:],
+                data + data[at:],
+                rng.randbytes(at),
+            )
+        )
+
+
+def _set(message: Message, field: Any, value: Any) -> None:
+    """Nothing where the field cannot hold the value."""
+    with suppress(ValueError):
+        if field.is_repeated:
+            getattr(message, field.name).append(value)
+        else:
+            setattr(message, field.name, value)
