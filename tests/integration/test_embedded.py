@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from feedmux_server.embedded import (
     workdir,
 )
 from feedmux_server.embedded.ports import free_ports
+from tests.default_ports import DEFAULT_PORTS
 
 ReplicaSetFactory = Callable[..., Awaitable[ReplicaSet]]
 RedisFactory = Callable[..., Awaitable[RedisServer]]
@@ -230,6 +232,13 @@ async def test_another_version_brings_its_libraries(newer_mongo: ReplicaSet) -> 
 def test_a_port_is_given_once() -> None:
     given = [port for _ in range(200) for port in free_ports(3)]
     assert len(set(given)) == 600
+
+
+def test_no_port_is_given_that_servers_of_the_user_have_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "keep", lambda block: True)
+    given = set(islice(ports._all_in_turn(), ports._highest() - ports._LOWEST))
+    assert len(given) > 10_000
+    assert not given & DEFAULT_PORTS
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere processes do not know of each other")

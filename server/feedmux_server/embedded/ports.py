@@ -16,6 +16,8 @@ from pathlib import Path
 
 _LOWEST = 20_000
 _BLOCK = 100
+_DEFAULTS = frozenset({26_379, 27_017, 27_018, 27_019})
+"""Of Redis Sentinel and MongoDB, which a user may have: they may be down at this moment."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -31,7 +33,7 @@ def _all_in_turn() -> Iterator[int]:
     for block in itertools.cycle((*blocks[first:], *blocks[:first])):
         refused = 0 if keep(block.start) else refused + 1
         if not refused or refused > len(blocks):
-            yield from block
+            yield from (port for port in block if port not in _DEFAULTS)
 
 
 def keep(block: int) -> bool:
