@@ -1,0 +1,57 @@
+"""What sessions cost Redis: by the commands that it gets, in virtual time."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+
+import pytest
+
+from feedmux_server.state.batcher import CommitBatcher
+from feedmux_server.state.handle import CommitHandle
+from feedmux_server.state.store import SubscriptionStore
+from tests.integration.state_support import Recorder, running, submit
+from tests.sim.loop import SimLoop
+from tests.sim.redis import SimRedis, SimRedisClient
+from tests.virtual_time import in_virtual_time
+
+LEASE_S = 30.0
+INTERVAL_S = 0.5
+
+
+@asynccontextmanager
+async def sessions(count: int) -> AsyncIterator[tuple[SimRedis, list[CommitHandle]]]:
+    """So many, whose acks are stored every `INTERVAL_S`."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    redis = SimRedis(loop, Random(0))
+    store = SubscriptionStore(SimRedisClient(redis), lease_s=LEASE_S)  # type: ignore[arg-type]
+    batcher = CommitBatcher(store, interval_s=INTERVAL_S)
+    handles = []
+    for number in range(count):
+        name = f"s{number}"
+        await store.create("t", name, definition=b"d", etag="e", position=b"p", cluster_time=0, order=b"")
+        stored, lease = await store.open("t", name, instance_id="me")
+        handles.append(batcher.attach(lease, stored, Recorder()))
+    async with running(batcher):
+        yield redis, handles
+
+
+@pytest.mark.parametrize("acks_per_s", [10, 1_000])
+@in_virtual_time
+async def test_a_session_costs_one_command_an_interval_however_much_it_acks(acks_per_s: int) -> None:
+    async with sessions(3) as (redis, handles):
+        before = redis.commands
+        for number in range(1, 4 * acks_per_s + 1):
+            for handle in handles:
+                submit(handle, number)
+            await asyncio.sleep(1 / acks_per_s)
+        assert 0 < redis.commands - before <= len(handles) * (4 / INTERVAL_S + 1)
+
+
+@in_virtual_time
+async def test_a_session_that_acks_nothing_costs_its_lease_alone() -> None:
+    async with sessions(3) as (redis, handles):
+        before = redis.commands
+        await asyncio.sleep(10 * LEASE_S)
+        assert 0 < redis.commands - before <= len(handles) * 30
