@@ -254,12 +254,14 @@ class SimMongo:
         """The number of the first entry after the place."""
         return bisect_right(self._keys, token.key)
 
-    def has(self, token: ResumeToken) -> bool:
+    def entry_of(self, token: ResumeToken) -> Entry | None:
+        """The one whose event, or a fragment of it, has this token."""
         rank = self.rank_after(token) - 1
-        if rank < 0:
-            return False
-        entry = self.entries[rank]
-        return any(each.token.raw == token.raw for split in (False, True) for each in entry.shown(split=split))
+        entry = self.entries[rank] if rank >= 0 else None
+        if entry is None:
+            return None
+        shown = (each for split in (False, True) for each in entry.shown(split=split))
+        return entry if any(each.token.raw == token.raw for each in shown) else None
 
     def mark(self, cluster_time: int) -> ResumeToken:
         """A high-water mark."""
@@ -323,8 +325,8 @@ class SimCursor:
         granted, own = _without_policy(spec, stages[1:])
         self._hides = granted == HIDING
         self._split = own[-1:] == [SPLIT]
-        matches = matcher(own[:-1] if self._split else own)
-        self._match: Callable[[Entry], bool] = lambda entry: allows(granted, entry) and matches(entry.event)
+        self._granted = granted
+        self._matches = matcher(own[:-1] if self._split else own)
         self._events = events
         self._await_s = await_ms / 1000
         self.failing: Failing | None = None
@@ -385,7 +387,7 @@ class SimCursor:
                 break
             await mongo.grown(until_s)
         # Of the same moment as the scan: the process that asks may have been frozen while it waited.
-        post_batch = self._post_batch(found)
+        post_batch = self._place if exhausted else self._post_batch(found)
         await mongo.way()
         if exhausted:
             self._gone()
@@ -411,7 +413,7 @@ class SimCursor:
 
     def _scan(self) -> tuple[list[Shown], bool]:
         """Events of the next batch, and whether the last of them invalidates the stream. Raises OperationFailure."""
-        entries, scope = self._mongo.entries, self._scope
+        entries = self._mongo.entries
         if self._place.cluster_time < self._mongo.oldest:
             self._gone()
             raise _operation_failure(
@@ -430,26 +432,35 @@ class SimCursor:
             self._rank += 1
             if not entry.token.is_after(self._start):
                 continue  # from now on: a majority got it only since
-            if scope.database not in ("", entry.database) or scope.collection not in ("", entry.collection):
+            if not self._concerns(entry):
                 continue
-            if entry.invalidates and not scope.collection:
-                continue
-            if self._must_exist is not None:
-                if not self._mongo.has(self._must_exist):
+            matches = self._matches(entry.event)
+            if self._must_exist is not None and matches and not entry.invalidates:
+                # MongoDB looks for it behind the user's `$match`, which it moves forward; of an invalidate it does not.
+                place = self._mongo.entry_of(self._must_exist)
+                is_seen = place is not None and (place.invalidates or self._matches(place.event))
+                if place is None or not is_seen or not self._concerns(place):
                     self._gone()
                     raise _operation_failure(
                         280, "ChangeStreamFatalError", "cannot resume stream; the resume token was not found."
                     )
                 self._must_exist = None
-            if entry.invalidates or self._match(entry):
+            if matches and allows(self._granted, entry):
                 self._ready.extend(entry.hiding() if self._hides else entry.shown(split=self._split))
             if entry.invalidates:
+                self._place = entry.token
                 return [*found, *self._ready], True
         self._is_full = len(found) >= self._events or size >= BATCH_BYTES
         return found, False
 
+    def _concerns(self, entry: Entry) -> bool:
+        scope = self._scope
+        if scope.database not in ("", entry.database) or scope.collection not in ("", entry.collection):
+            return False
+        return bool(scope.collection) or not entry.invalidates
+
     def _post_batch(self, found: list[Shown]) -> ResumeToken:
-        if found and (self._is_full or self._ready or found[-1].entry.invalidates):
+        if found and (self._is_full or self._ready):
             self._place = found[-1].token
         else:
             mark = self._mongo.mark(self._mongo.visible)

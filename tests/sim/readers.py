@@ -46,8 +46,8 @@ class FeedShape:
             or self.collection not in ("", entry.collection)
         ):
             return False
-        if entry.invalidates:
-            return bool(self.collection)
+        if entry.invalidates and not self.collection:
+            return False
         return not self.match or _matcher(self.match)(entry.event)
 
 

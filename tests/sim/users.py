@@ -14,6 +14,7 @@ from feedmux import (
     AsyncClient,
     AsyncSession,
     Batch,
+    FeedInvalidated,
     FeedmuxError,
     Fenced,
     HistoryLost,
@@ -166,6 +167,8 @@ class User(Reader):
                     await self._create(client)
             elif isinstance(error, HistoryLost):
                 await self._begin_again(client)
+            elif isinstance(error, FeedInvalidated) and not self.durable:
+                self._go_on_behind(error)
         finally:
             self._end_object()
             self.leaving = self.leaving or self.once
@@ -186,6 +189,14 @@ class User(Reader):
     def _start_at(self, token: dict[str, Any]) -> Start:
         from_invalidate = ResumeToken.decode(bson.encode(token)).from_invalidate
         return Start.start_after(token) if from_invalidate or self.rng.random() < 0.5 else Start.resume_after(token)
+
+    def _go_on_behind(self, error: FeedInvalidated) -> None:
+        """Where the pipeline hides the invalidate event, no event that it was handed has this place."""
+        if self._token is not None and error.resume_token is not None:
+            self._token = dict(error.resume_token)
+            self.needs = ResumeToken.decode(bson.encode(self._token)).cluster_time
+        elif self._token is None:
+            self._keep(error.position)
 
     def _keep_place(self, session: AsyncSession) -> None:
         """Of a feed: how far it has been handed out."""
