@@ -23,11 +23,11 @@ import grpc
 from feedmux import requests
 from feedmux.errors import FeedmuxError, Fenced, SubscriptionBusy, Unavailable
 from feedmux.feeds import Start
-from feedmux.link import Metadata, Target, Token
 from feedmux.places import Place
 from feedmux.recovery import Backoff, Step, next_step
 from feedmux.silence import Silence
 from feedmux.status import error_from_call
+from feedmux.target import Metadata, Target, Token
 from feedmux.v1 import change_feed_pb2
 from feedmux_spark.errors import FeedmuxSparkError, explained
 from feedmux_spark.options import Options

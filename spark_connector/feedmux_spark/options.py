@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from feedmux.feeds import Feed
-from feedmux.link import Tls, clean_token
+from feedmux.target import Tls, clean_token
 from feedmux_spark.errors import OptionError
 
 _TRUE_FALSE: Final = {"true": True, "false": False}

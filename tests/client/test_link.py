@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 import feedmux
-from feedmux import link
+from feedmux import link, target
 from feedmux.runner import Runner
 from tests.client.scripted_server import Call, ScriptedServer, batch, opened
 
@@ -45,7 +45,7 @@ class Answers:
 
 async def test_calls_that_wait_for_a_token_share_one_call_of_its_function() -> None:
     function = Answers()
-    tokens = link.TokenThread(function)
+    tokens = target.TokenThread(function)
     waiting = [asyncio.create_task(tokens.token()) for _ in range(3)]
     while not function.calls:
         await asyncio.sleep(0)
@@ -59,9 +59,9 @@ async def test_calls_that_wait_for_a_token_share_one_call_of_its_function() -> N
 async def test_a_token_function_that_does_not_return_holds_one_thread_and_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(link, "_TOKEN_S", 0.01)
+    monkeypatch.setattr(target, "_TOKEN_S", 0.01)
     function = Answers()
-    tokens = link.TokenThread(function)
+    tokens = target.TokenThread(function)
     try:
         for _ in range(3):
             with pytest.raises(feedmux.Unavailable, match="has not returned within"):
@@ -80,7 +80,7 @@ async def test_where_no_thread_can_be_started_the_next_call_tries_again(monkeypa
     def cannot(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    tokens = link.TokenThread(lambda: "token")
+    tokens = target.TokenThread(lambda: "token")
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", cannot)
         with pytest.raises(RuntimeError, match="new thread"):
@@ -94,7 +94,7 @@ async def test_whatever_a_token_function_raises_is_one_failure(error: BaseExcept
         raise error
 
     with pytest.raises(feedmux.Unavailable, match=f"the token function failed: {type(error).__name__}"):
-        await link.TokenThread(fails).token()
+        await target.TokenThread(fails).token()
 
 
 async def test_a_time_out_that_rings_a_moment_early_is_the_last_attempt(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import sys
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 
-from feedmux.link import Target
+from feedmux.target import Target
 
 
 def test_a_call_within_a_span_names_it() -> None:
@@ -24,7 +24,7 @@ def test_a_call_within_a_span_names_it() -> None:
 def test_opentelemetry_is_not_needed() -> None:
     code = (
         "import sys; sys.modules['opentelemetry'] = None\n"
-        "import feedmux; from feedmux.link import Target\n"
+        "import feedmux; from feedmux.target import Target\n"
         "assert Target('localhost:1', token='t').metadata() == (('authorization', 'Bearer t'),)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)

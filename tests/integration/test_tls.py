@@ -15,7 +15,7 @@ import pytest_asyncio
 from cryptography import x509
 from pymongo.database import Database
 
-from feedmux.link import Tls
+from feedmux.target import Tls
 from feedmux_server.config import ConfigError, make_config
 from feedmux_server.core.finding import Level
 from feedmux_server.doctor import _files

@@ -19,7 +19,7 @@ from google.protobuf import any_pb2, duration_pb2, empty_pb2, field_mask_pb2
 from google.rpc import error_details_pb2, status_pb2
 from grpc.aio import EOF
 
-from feedmux.link import Tls
+from feedmux.target import Tls
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import (
     change_feed_pb2_grpc,

@@ -44,11 +44,11 @@ if TYPE_CHECKING:
         Unavailable,
     )
     from feedmux.feeds import Explanation, Feed, ResolvedPosition, Start, SubscriptionInfo
-    from feedmux.link import Tls
     from feedmux.notices import Degraded, Disconnected, Draining, Gap, HistoryAtRisk, Notice, Rewound, Skipped
     from feedmux.options import SessionOptions
     from feedmux.places import Place
     from feedmux.session import Session
+    from feedmux.target import Tls
     from feedmux.watch import ChangeStream
 
 __all__ = [
@@ -133,11 +133,11 @@ _NAMES: Final = {
         "Unavailable",
     ),
     "feeds": ("Explanation", "Feed", "ResolvedPosition", "Start", "SubscriptionInfo"),
-    "link": ("Tls",),
     "notices": ("Degraded", "Disconnected", "Draining", "Gap", "HistoryAtRisk", "Notice", "Rewound", "Skipped"),
     "options": ("SessionOptions",),
     "places": ("Place",),
     "session": ("Session",),
+    "target": ("Tls",),
     "watch": ("ChangeStream",),
 }
 """The names of each module; a test compares them with the imports above."""

@@ -22,10 +22,11 @@ from feedmux.feeds import (
     SubscriptionInfo,
     as_start,
 )
-from feedmux.link import Link, Target, Tls, Token
+from feedmux.link import Link
 from feedmux.options import SessionOptions
 from feedmux.runner import Opening
 from feedmux.seat import instance_id
+from feedmux.target import Target, Tls, Token
 from feedmux.v1 import change_feed_pb2, subscriptions_pb2
 
 

@@ -20,9 +20,9 @@ from feedmux.feeds import (
     StartLike,
     SubscriptionInfo,
 )
-from feedmux.link import Tls, Token
 from feedmux.options import SessionOptions
 from feedmux.seat import OnNotice
+from feedmux.target import Tls, Token
 from feedmux.watch_target import TargetOptions
 
 

@@ -18,11 +18,11 @@ from feedmux.feeds import (
     StartLike,
     SubscriptionInfo,
 )
-from feedmux.link import Tls, Token
 from feedmux.options import SessionOptions
 from feedmux.portal import portal
 from feedmux.seat import OnNotice
 from feedmux.session import Session
+from feedmux.target import Tls, Token
 from feedmux.watch import WatchClient
 from feedmux.watch_target import TargetOptions
 

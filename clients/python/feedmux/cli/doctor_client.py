@@ -11,7 +11,7 @@ import grpc
 
 from feedmux.cli.connection import connected, tls_of
 from feedmux.cli.failure import CliError
-from feedmux.link import Tls
+from feedmux.target import Tls
 
 Answer = tuple[str, str, str]
 """level, says, advice."""

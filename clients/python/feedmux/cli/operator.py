@@ -39,7 +39,7 @@ def connected_operator(args: argparse.Namespace) -> Iterator[Ask]:
     """Asks the operator's port. What goes wrong comes out as a CliError."""
     import grpc
 
-    from feedmux.link import Tls
+    from feedmux.target import Tls
     from feedmux.v1 import operator_pb2_grpc
 
     tls = tls_of(args)
