@@ -204,6 +204,8 @@ def at_least_once(history: History) -> Iterator[Violation]:
     sought: dict[str, Sought] = {}
     feed_of: dict[str, str] = {}
     sent: dict[str, list[str]] = {}
+    unjudged: dict[str, str] = {}
+    """Of a subscription: acks also concern what was handed out before this session, under other grants."""
     for record in history.records:
         match record:
             case Committed() | Sought() | Lost():
@@ -228,9 +230,13 @@ def at_least_once(history: History) -> Iterator[Violation]:
                         record.session,
                         f"began {history.described(record.place)}, not {history.described(wanted.place)} as sought",
                     )
+                if not record.judged:
+                    unjudged[name] = record.session
                 begin = history.rank_after(record.place)
                 if begin is None:
                     continue
+                if name in unjudged:
+                    first_rank[name] = begin
                 start = first_rank.setdefault(name, begin)
                 durable = history.rank_after(stored.get(name, ""))
                 if durable is not None and begin < durable and not record.rewound:
@@ -244,8 +250,12 @@ def at_least_once(history: History) -> Iterator[Violation]:
                 first_rank[name] = min(start, begin)
             case Delivered():
                 sent[record.session].extend(record.events)
-            case Ended() if record.reason == GAP:
-                first_rank.pop(subscription_of[record.session], None)
+            case Ended():
+                name = subscription_of[record.session]
+                if record.reason == GAP:
+                    first_rank.pop(name, None)
+                if unjudged.get(name) == record.session:
+                    del unjudged[name]
             case Acked():
                 done = acked.setdefault(subscription_of[record.session], set())
                 done.update(sent[record.session][: record.sequence])

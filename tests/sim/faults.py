@@ -219,6 +219,28 @@ async def _redis_loses_last_writes(world: "World") -> None:
     world.redis.down = False
 
 
+async def _redis_fails_over(world: "World") -> None:
+    """A replica takes over right after a change that was confirmed, which must not be undone."""
+    user, redis = _user(world), world.redis
+    if user is None or not redis.replicas:
+        return
+    feed, name = user.shape.feed(), "confirmed"
+    redis.lag_s = world.rng.choice((0.002, 60.0))
+    is_created = await world.administer(
+        user.tenant, lambda client: client.create_subscription(name, feed, start=Start.latest())
+    )
+    redis.fail_over()
+    if is_created and not world.has_subscription(user.tenant, name):
+        world.problems.append("Durable only: a failover has undone a subscription that was confirmed")
+    redis.lag_s = 0.002
+    is_deleted = await world.administer(
+        user.tenant, lambda client: client.delete_subscription(name, allow_missing=True)
+    )
+    redis.fail_over()
+    if is_deleted and world.has_subscription(user.tenant, name):
+        world.problems.append("Durable only: a failover has brought a deleted subscription back")
+
+
 async def _redis_loses_everything(world: "World") -> None:
     world.redis.lose_everything()
 
@@ -396,6 +418,7 @@ FAULTS: Final = (
     Fault("Redis loses answers", _redis_loses_answers, _BUSY),
     Fault("Redis full", _redis_full, _BUSY),
     Fault("Redis loses its last writes", _redis_loses_last_writes, _LOST),
+    Fault("Redis fails over", _redis_fails_over, _FENCED),
     Fault("Redis loses everything", _redis_loses_everything, _LOST),
     Fault("lost subscription created again", _recreated, _LOST),
     Fault("Redis's clock steps", _redis_clock_steps, _FENCED),
@@ -433,6 +456,7 @@ SCENARIOS: Final = {
     "another program": Scenario(("another program opens",) * 3),
     "lost and created again": Scenario(("lost subscription created again",) * 2),
     "late commands": Scenario(("Redis slow", "connections cut", "Redis slow", "server killed")),
+    "Redis fails over": Scenario(("Redis fails over",) * 4),
     "Redis's clock steps": Scenario(
         ("Redis's clock steps", "takeover", "Redis's clock steps", "another program opens")
     ),

@@ -494,6 +494,22 @@ MUTANTS: Final = (
         "self.there, self._against = False, 0",
     ),
     Mutant(
+        "a change counts as confirmed without a replica",
+        "Durable only",
+        "feedmux_server.state.commands:Commands._run_replicated",
+        "return answer, confirmed >= replicas",
+        "return answer, True",
+        scenario="Redis fails over",
+    ),
+    Mutant(
+        "nobody waits for a replica",
+        "Durable only",
+        "feedmux_server.state.commands:Commands._run_replicated",
+        'replicas = min(1, int(info.get("connected_slaves", 0)))',
+        "replicas = 0",
+        scenario="Redis fails over",
+    ),
+    Mutant(
         "bytes that are no message are a defect",
         "Loud",
         "feedmux_server.rpc.convert:parse",

@@ -21,6 +21,8 @@ from redis import exceptions
 Hash = dict[bytes, bytes]
 Sorted = dict[bytes, float]
 Value = bytes | Hash | Sorted
+State = tuple[dict[bytes, Value], dict[bytes, float]]
+"""Values, and when keys expire."""
 
 SNAPSHOT_S = 0.5
 """What a Redis that loses its last writes has kept is as old as this at least."""
@@ -52,7 +54,7 @@ class SimRedis:
         self._data: dict[bytes, Value] = {}
         self._expires: dict[bytes, float] = {}
         self._scripts: dict[bytes, bytes] = {}
-        self._snapshots: list[tuple[float, tuple[dict[bytes, Value], dict[bytes, float]]]] = []
+        self._snapshots: list[tuple[float, State]] = []
         self.commands = 0
         self.wrote: Callable[[bytes], None] = lambda key: None
         """Called with the key after a script has run."""
@@ -72,6 +74,12 @@ class SimRedis:
         """This share of pipelines is done and not answered."""
         self.full = False
         """Out of memory: commands that write are refused."""
+        self.replicas = 0
+        """Connected to it."""
+        self.lag_s = 0.002
+        """Until a replica has what was written, where somebody waits for that."""
+        self._replica: tuple[float, State] | None = None
+        """What replicas are known to have had, and since when."""
         self._lua_redis = _runtime().table_from(
             {b"call": self._call, b"replicate_commands": lambda: True, b"sha1hex": _sha1}
         )
@@ -92,8 +100,17 @@ class SimRedis:
 
     def lose_last_writes(self) -> None:
         """Comes back with what was on its disk about a second ago."""
-        if self._snapshots:
-            self._data, self._expires = deepcopy(self._snapshots[0][1])
+        self._go_back_to(self._snapshots[:1])
+
+    def fail_over(self) -> None:
+        """A replica takes over, with what it is known to have had, or else what there was about a second ago."""
+        self._go_back_to([*self._snapshots[:1], *([self._replica] if self._replica is not None else [])])
+
+    def _go_back_to(self, states: list[tuple[float, State]]) -> None:
+        """The newest of them."""
+        if states:
+            self._data, self._expires = deepcopy(max(states, key=lambda each: each[0])[1])
+        self._replica = None
         self._snapshots.clear()
         self.restart()
         self.has_lost = True
@@ -126,7 +143,9 @@ class SimRedis:
                 self._scripts[_sha1(arguments[0])] = arguments[0]
                 return self._eval(arguments[0], arguments[2:3], arguments[3:])
             case b"INFO":
-                return {"role": "master", "connected_slaves": 0}
+                return {"role": "master", "connected_slaves": self.replicas}
+            case b"WAIT":
+                return 0
         if name in _WRITES:
             self._before_write()
         answer = self._plain(name, arguments)
@@ -269,8 +288,11 @@ class SimRedis:
                 loop.call_later(self._way_s(), fail, context=self.context)
             elif not self.silent and reach():
                 made = [self.run(command) for command in commands]
+                wait_s = 0.0
+                if commands and commands[-1][0] == "WAIT":
+                    made[-1], wait_s = self._replicated(commands[-1][2] / 1000)
                 if self._rng.random() >= self.loses_answers:
-                    loop.call_later(self._way_s(), tell, made, context=self.context)
+                    loop.call_later(self._way_s() + wait_s, tell, made, context=self.context)
 
         def tell(made: list[Any]) -> None:
             if not answers.done() and reach():
@@ -282,6 +304,18 @@ class SimRedis:
 
         loop.call_later(self._way_s() + self._rng.uniform(0.0, self.slow_s), arrive, context=self.context)
         return await answers
+
+    def _replicated(self, timeout_s: float) -> tuple[int, float]:
+        """How many replicas will have everything within that time, and when that is known."""
+        if not self.replicas or self.lag_s > timeout_s:
+            return 0, timeout_s
+        written = self.loop.time(), deepcopy((self._data, self._expires))
+
+        def arrive() -> None:
+            self._replica = written
+
+        self.loop.call_later(self.lag_s, arrive, context=self.context)
+        return self.replicas, self.lag_s
 
     def _way_s(self) -> float:
         return self._rng.uniform(0.0002, 0.002)

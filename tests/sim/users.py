@@ -23,8 +23,9 @@ from feedmux import (
     SubscriptionNotFound,
 )
 from feedmux.feeds import OnHistoryLost
-from feedmux.link import Link, Target
+from feedmux.link import Link
 from feedmux.notices import Disconnected, Gap, Notice, Rewound, Skipped
+from feedmux.target import Target
 from feedmux_server.core.position import inspect_position
 from feedmux_server.core.resume_token import ResumeToken
 from tests.sim import records
@@ -51,7 +52,7 @@ class SimTarget(Target):
         return SimChannel(self.network, self.node)
 
 
-Takes = Literal["batches", "events", "next", "polls"]
+Takes = Literal["batches", "events", "next", "polls", "all"]
 
 
 @dataclass(slots=True)
@@ -97,6 +98,8 @@ class User(Reader):
     _object: str = field(default="", init=False)
     """The session object that hands out, in the records."""
     _handed: list[int] = field(default_factory=list, init=False)
+    _older: tuple[AsyncSession, Any, int] | None = field(default=None, init=False)
+    """What it has taken from a session some time ago, and the number of the last event of that."""
 
     def _wants(self, entry: Entry) -> bool:
         return _is_from(entry, self.begins)
@@ -246,6 +249,7 @@ class User(Reader):
                 self._ack(session, taken if rng.random() < 0.5 else None)
             if self.calm:
                 continue
+            self._ack_older(session, taken)
             if habits.think_s and rng.random() < 0.3:
                 await asyncio.sleep(rng.uniform(0, habits.think_s))
             if rng.random() < habits.leave_share:
@@ -253,10 +257,13 @@ class User(Reader):
 
     async def _taken(self, session: AsyncSession) -> Any:
         """A batch or an event, None when the session is over. Raises TimeoutError when there is none for a second."""
-        if self.habits.takes == "next":
+        takes = self.habits.takes
+        if takes == "all":
+            takes = self.rng.choice(("batches", "events", "next"))
+        if takes == "next":
             return await session.next(timeout_s=1.0)
         async with asyncio.timeout(1.0):
-            match self.habits.takes:
+            match takes:
                 case "batches":
                     async for batch in session.batches():
                         return batch
@@ -286,6 +293,7 @@ class User(Reader):
         self._sessions += 1
         self._object = f"{self.name} object {self._sessions}"
         self._handed.clear()
+        self._older = None
         name = self.subscription if self.durable else f"{self.name} beginning {self._beginnings}"
         feed = self.shape.name_for(self.tenant.granted)
         opened = records.Opened(name, self._object, place, feed, stops_at_invalidate=False, judged=judged)
@@ -308,6 +316,17 @@ class User(Reader):
         if self.durable:
             self._done(1 << 60)
             self._keep(session.position)  # no acked event is after it: what is taken is acked in order
+
+    def _ack_older(self, session: AsyncSession, taken: Any) -> None:
+        """Now and then it remembers what it has taken, and acks that alone later; what was acked since stays so."""
+        if self.rng.random() < 0.1:
+            self._older = session, taken, self._handed[-1]
+        elif self._older is not None and self._older[0] is session and self.rng.random() < 0.1:
+            _, what, number = self._older
+            session.ack(what)
+            if self.durable:
+                self._done(number + 1)
+            self._older = None
 
     def _done(self, number: int) -> None:
         """What was handed out before this number is not to come again."""

@@ -72,7 +72,7 @@ PADDINGS: Final = ((0, 50, 400, 3_000), (0, 400, 3_000, 100_000))
 """Of events, in bytes; the largest come in fragments, where messages are small."""
 PROGRAMS_MEET: Final = frozenset({"FAILED_PRECONDITION", "OUT_OF_RANGE"})
 """Feeds that are invalidated or changed, and history that is lost."""
-TAKES: Final[tuple[Takes, ...]] = ("batches",) * 4 + ("next",) * 3 + ("events",) * 2 + ("polls",)
+TAKES: Final[tuple[Takes, ...]] = ("batches",) * 4 + ("next",) * 3 + ("events", "all", "polls")
 RANGE_BYTES: Final = 8 << 20
 """A server that has less memory has no room beside what one reader of a range may hold."""
 READY_S: Final = 10.0
@@ -174,6 +174,7 @@ class World:
         self.mongo.committed = self._committed
         self.mongo.lag_s = rng.choice((0.0, 0.01, 0.05))
         self.redis = SimRedis(self.loop, Random(rng.random()))
+        self.redis.replicas = rng.choice((0, 1))
         self._store_watcher = StoreWatcher(self.recorder, self.redis)
         self.short_of_memory = bool(scenario) and SCENARIOS[scenario].short_of_memory
         self.unacked_max = rng.choice((5, 20, 1000))
@@ -233,6 +234,7 @@ class World:
             read=ReadLimits(
                 batch_events=rng.choice((2, 10, 4_000)),
                 max_await_ms=rng.choice((300, 1_000)),
+                idle_reads_per_s=rng.choice((0.5, 125.0)),
                 chunk_bytes_max=rng.choice((1_000, 1 << 20)),
             ),
             credit=CreditLimits(rng.choice((10, 1_000_000)), rng.choice((2_000, 64 << 20))),
@@ -324,13 +326,15 @@ class World:
         self.rivals.append(rival)
         return rival
 
-    async def administer(self, tenant: Tenant, work: Callable[[AsyncClient], Awaitable[object]]) -> None:
-        """Somebody does something with a client; where another fault does not let it, nothing happens."""
+    async def administer(self, tenant: Tenant, work: Callable[[AsyncClient], Awaitable[object]]) -> bool:
+        """Somebody does something with a client; False where another fault does not let it."""
         self._administered += 1
         try:
             await administer(self.loop, self.network, f"admin.{self._administered}", tenant, work)
         except FeedmuxError as error:
             self.recorder.note(f"an administrator met {type(error).__name__}: {error}")
+            return False
+        return True
 
     async def operate(self, work: Callable[[OperatorClient], Awaitable[object]]) -> None:
         """An operator does something with one server; where another fault does not let it, nothing happens."""
