@@ -64,6 +64,20 @@ def test_reads_while_someone_near_the_head_can_take() -> None:
     assert not stream.wants_more(), "it has the ring to read first"
 
 
+def test_reads_no_further_than_the_ring_keeps_for_one_who_reads_slowly() -> None:
+    """Or what it has yet to take is dropped, and is read from MongoDB again."""
+    feed = Feed(events_max=10)
+    slow = feed.subscriber(behind(0), events=4)
+    stream = stream_of(slow)
+    fill(stream, 1, 4)
+    assert stream.wants_more()
+    fill(stream, 5, 6)
+    assert not stream.wants_more(), "half of the ring is to be taken first"
+    assert numbers(slow.take()) == [1, 2, 3, 4]
+    slow.grant(4, 1 << 20)
+    assert stream.wants_more()
+
+
 def test_the_pump_is_told_of_credit_acks_and_comings() -> None:
     feed = Feed()
     first = feed.subscriber(behind(0), events=1, acks_max=1)
@@ -133,15 +147,18 @@ def test_a_batch_does_not_stay_for_those_who_were_late_before() -> None:
     assert late.seq < stream.ring.first_seq
 
 
-def test_a_batch_does_not_stay_for_those_without_credit() -> None:
+def test_a_batch_stays_for_one_whose_credit_is_used_up_meanwhile() -> None:
+    """Its client grants more as soon as it has what was sent."""
     feed = Feed(events_max=5)
-    feed.subscriber(behind(0), events=0)
+    small = feed.subscriber(behind(0), events=1)
     reads = feed.subscriber(behind(0))
     stream = stream_of(reads)
     fill(stream, 1, 2)
     assert numbers(reads.take()) == [1, 2]
+    assert numbers(small.take()) == [1]
     fill(stream, 3, 10)
-    assert stream.ring.first_seq == 1
+    small.grant(20, 1 << 20)
+    assert numbers(small.take()) == [2, *range(3, 11)]
 
 
 def test_the_oldest_chunk_is_awaited_by_those_who_could_take_it() -> None:

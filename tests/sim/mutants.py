@@ -457,14 +457,6 @@ MUTANTS: Final = (
         "",
     ),
     Mutant(
-        "a ring drops what nobody has had time to take",
-        "Convergent",
-        "feedmux_server.core.shared_stream:SharedStream._untaken_from",
-        "return min(waiting, default=first_seq)",
-        "return first_seq",
-        scenario="a slowed tenant",
-    ),
-    Mutant(
         "a slice ends before its last event",
         "Complete",
         "feedmux_server.core.pinned_range:PinnedRange._cut",

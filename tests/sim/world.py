@@ -574,6 +574,8 @@ class World:
         """Many events at once: tenants with a rate are slowed down by it, and the others are not."""
         if not self.crowds or not any(is_slowed(tenant) for tenant in self.tenants):
             return
+        if self.settings.limits.trailing_max < len(self.tenants):
+            return  # those who fall behind wait for each other
         for _ in range(CROWD):
             await self._write_for_all()
         late = await self._until(lambda: self._late(slowed=False), CROWD_S, 0.05)

@@ -158,6 +158,10 @@ class ReplayBuffer:
         chunk = self._chunks[seq]
         return seq, 0 if not place.is_after(chunk.start) else chunk.first_after(place)
 
+    def is_near_head(self, seq: int, bytes_max: int) -> bool:
+        """Whether less than `bytes_max` and than half of the ring's events have been read from chunk `seq` on."""
+        return self.bytes_from(seq) < bytes_max and 2 * self._events_from(seq) < self._limits.events_max
+
     def in_newer_half(self, place: ResumeToken) -> bool:
         """Whether `place` is covered and at least half the ring's room lies between it and eviction."""
         if not self.covers(place):

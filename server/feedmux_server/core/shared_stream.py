@@ -154,7 +154,7 @@ class SharedStream:
         for subscriber in self.subscribers.values():
             if subscriber.can_receive and (
                 subscriber.seq >= ring.next_seq
-                or (subscriber.seq >= ring.first_seq and ring.bytes_from(subscriber.seq) < self.read_ahead_bytes)
+                or (subscriber.seq >= ring.first_seq and ring.is_near_head(subscriber.seq, self.read_ahead_bytes))
             ):
                 return True
         return False
@@ -187,7 +187,7 @@ class SharedStream:
         for it would look for another stream, and meet the same there.
         """
         before = self._batches[0]
-        waiting = (each.seq for each in self.subscribers.values() if each.seq >= before and each.can_receive)
+        waiting = (each.seq for each in self.subscribers.values() if each.seq >= before)
         return min(waiting, default=first_seq)
 
     def _has_takers(self) -> bool:
