@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from feedmux import AsyncClient, Feed, InvalidArgument, Start
 from feedmux.v1 import operator_pb2 as pb
 from feedmux_server.core.position_keys import KEY_BYTES_MIN, format_keys
-from tests.core.test_pipeline_bounds import ALLOWED, REFUSED
+from tests.core.pipelines import ALLOWED, REFUSED
 from tests.sim.mongo import FAILINGS
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 from feedmux.status import error_from_call
 from feedmux.v1 import change_feed_pb2, operator_pb2, subscriptions_pb2
 from feedmux_server.core.errors import STATUS, ErrorReason
-from tests.core.test_pipeline_bounds import ALLOWED, REFUSED
+from tests.core.pipelines import ALLOWED, REFUSED
 from tests.sim.mongo import SimMongo
 from tests.sim.network import Call, SimChannel
 from tests.sim.programs import metadata_of

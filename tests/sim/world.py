@@ -10,6 +10,7 @@ import gc
 import logging
 import random
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -373,7 +374,8 @@ class World:
     # Running.
 
     def run(self) -> Outcome:
-        with clock.replaced(VirtualClock(self.loop)), _drawing_from(Random(self.rng.random())), _without_gc():
+        numbers = _OfOneThread(self.rng.random())
+        with clock.replaced(VirtualClock(self.loop)), _drawing_from(numbers), _without_gc():
             with self._logged():
                 try:
                     self.loop.run_until_complete(self._main())
@@ -382,6 +384,7 @@ class World:
                 self._look_at_loop()
             self.loop.bury()
             self.loop.close()
+        self.problems += [f"the thread {name} drew from the run's numbers" for name in sorted(numbers.others)]
         self.problems += [str(violation) for violation in self._judge()]
         return Outcome(
             self.seed,
@@ -722,6 +725,27 @@ class _Logged(logging.Handler):
 def _extra(record: logging.LogRecord) -> str:
     names = ("reason", "error", "code", "stream")
     return " ".join(f"{name}={getattr(record, name)}" for name in names if hasattr(record, name))
+
+
+class _OfOneThread(Random):
+    """Notes which other threads draw: what they take changes the run."""
+
+    def __init__(self, seed: float) -> None:
+        super().__init__(seed)
+        self._own = threading.current_thread()
+        self.others: set[str] = set()
+
+    def random(self) -> float:
+        self._look()
+        return super().random()
+
+    def getrandbits(self, k: int, /) -> int:
+        self._look()
+        return super().getrandbits(k)
+
+    def _look(self) -> None:
+        if (thread := threading.current_thread()) is not self._own:
+            self.others.add(thread.name)
 
 
 @contextmanager

@@ -1,9 +1,12 @@
 """A source that is closed leaves nothing behind, whatever it was asked for."""
 
 import asyncio
+from contextlib import suppress
 from random import Random
+from typing import Any
 
 import pytest
+from pymongo.errors import ConnectionFailure
 
 from tests.sim.loop import SimLoop
 from tests.sim.mongo import SimMongo, SimSource
@@ -26,3 +29,28 @@ async def test_questions_about_the_time_end_with_the_source() -> None:
     assert len(asyncio.all_tasks()) == 3
     await source.close()
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@in_virtual_time
+async def test_a_question_that_does_not_end_is_not_waited_for() -> None:
+    """pymongo may swallow the cancellation; what still runs fails once its client is closed."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    source = SimSource(SimMongo(loop, Random(0)))
+    asking, answer = asyncio.Event(), asyncio.Event()
+
+    async def ask() -> Any:
+        asking.set()
+        while not answer.is_set():
+            with suppress(asyncio.CancelledError):
+                await answer.wait()
+        raise ConnectionFailure("closed")
+
+    source._ask_time = ask  # type: ignore[method-assign]
+    asked = asyncio.create_task(source.operation_time())
+    await asking.wait()
+    await source.close()
+    assert not asked.done()
+    answer.set()
+    with pytest.raises(ConnectionFailure):
+        await asked

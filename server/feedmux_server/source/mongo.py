@@ -34,6 +34,7 @@ from feedmux_server.telemetry.observer import NOBODY, Observer, Span
 
 RETRY_AFTER_S = 2.0
 _AUTHENTICATION_FAILED = 18
+_CLOSE_WAIT_S = 1.0
 _UNAUTHORIZED = 13
 _SHARDS_DIFFER_S = 5
 """What the clocks of shards and of a mongos may differ by."""
@@ -150,7 +151,7 @@ class Source:
         if pings := [ping for ping in (self._ping, self._next_ping) if ping is not None]:
             for ping in pings:
                 ping.cancel()
-            await asyncio.wait(pings)
+            await asyncio.wait(pings, timeout=_CLOSE_WAIT_S)  # pymongo may have swallowed the cancellation
         await self._client.close()
 
     def unavailable(self, error: PyMongoError) -> FeedmuxError:
