@@ -187,7 +187,8 @@ func (s *Session) CloseContext(ctx context.Context) error {
 }
 
 // Progress is the last place up to which everything has been handed out, or where the session began. It moves on
-// without events too. Its position is to be stored where a feed was opened without a subscription.
+// without events too, so that a feed that seldom matches does not fall off the oplog. Its position is to be stored where
+// a feed was opened without a subscription.
 func (s *Session) Progress() Place {
 	s.desk.mu.Lock()
 	defer s.desk.mu.Unlock()

@@ -97,6 +97,7 @@ async def test_places_move_with_what_was_handed_out() -> None:
         assert session.position == b"P0"
         assert session.progress.position == b"P0"
         await take(session, 1)
+        assert session.position == b"P7", "also before anybody asks for the progress"
         assert session.progress.position == b"P7"
         assert session.resume_token == token(7)
         assert await session.try_next() is None

@@ -147,12 +147,9 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
     this.#runner.ack(ordinal);
   }
 
-  /**
-   * The place behind the last batch handed out to its end, or where the session began. To be stored as it is. In the
-   * middle of a batch, `resumeToken` is more exact.
-   */
+  /** The position of `progress`, to be stored as it is. In the middle of a batch, `resumeToken` is more exact. */
   get position(): Buffer {
-    return this.#place().position;
+    return this.progress.position;
   }
 
   /** MongoDB's resume token behind the last event handed out; where all are, of the latest progress. */
@@ -164,7 +161,10 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
     return this.progress.resumeToken;
   }
 
-  /** The last place up to which everything has been handed out: moves on without events too. */
+  /**
+   * The last place up to which everything has been handed out, or where the session began. It moves on without events
+   * too, so that a feed that seldom matches does not fall off the oplog.
+   */
   get progress(): Place {
     const { after, place } = this.#runner.latest;
     if (after <= this.#handed && place.position.length > 0) {

@@ -107,6 +107,7 @@ test("places move with what was handed out", LIMIT, async () => {
     assert.equal(session.position.toString(), "P0");
     assert.equal(session.progress.position.toString(), "P0");
     assert.deepEqual(await take(session, 1), [2]);
+    assert.equal(session.position.toString(), "P7", "also before anybody asks for the progress");
     assert.equal(session.progress.position.toString(), "P7");
     assert.deepEqual(session.resumeToken, token(7));
     assert.deepEqual([session.clusterTime?.t, session.clusterTime?.i], [1007, 1]);

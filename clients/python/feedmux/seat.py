@@ -75,11 +75,8 @@ class Seat:
 
     @property
     def position(self) -> bytes:
-        """The place behind the last batch handed out to its end, or where the session began. To be stored as it is.
-
-        In the middle of a batch, `resume_token` is more exact.
-        """
-        return self._place().position
+        """The position of `progress`, to be stored as it is. In the middle of a batch, `resume_token` is more exact."""
+        return self.progress.position
 
     @property
     def resume_token(self) -> dict[str, Any] | None:
@@ -91,7 +88,10 @@ class Seat:
 
     @property
     def progress(self) -> Place:
-        """The last place up to which everything has been handed out: moves on without events too."""
+        """The last place up to which everything has been handed out, or where the session began.
+
+        It moves on without events too, so that a feed that seldom matches does not fall off the oplog.
+        """
         after, place = self._desk.latest
         if after <= self._handed() and place.position:
             self._progress = after, place

@@ -185,10 +185,6 @@ final class Desk {
         return locked(() -> closing || (ended && !cursor.hasNext() && entries.peek() instanceof Entry.Ended));
     }
 
-    Place place() {
-        return locked(() -> cursor.place(begin));
-    }
-
     Place progress() {
         return locked(() -> {
             cursor.progress(latestAfter, latest);

@@ -140,11 +140,11 @@ public final class Session implements Iterable<Event>, AutoCloseable {
     }
 
     /**
-     * The place behind the last batch handed out to its end, or where the session began. To be stored as it is. In the
-     * middle of a batch {@link #resumeToken} is more exact.
+     * The position of {@link #progress}, to be stored as it is. In the middle of a batch {@link #resumeToken} is more
+     * exact.
      */
     public Position position() {
-        return desk.place().position();
+        return progress().position();
     }
 
     /** MongoDB's resume token behind the last event handed out; where all are, of the latest progress. */
@@ -152,7 +152,10 @@ public final class Session implements Iterable<Event>, AutoCloseable {
         return desk.resumeToken();
     }
 
-    /** The last place up to which everything has been handed out: moves on without events too. */
+    /**
+     * The last place up to which everything has been handed out, or where the session began. It moves on without events
+     * too, so that a feed that seldom matches does not fall off the oplog.
+     */
     public Place progress() {
         return desk.progress();
     }

@@ -95,7 +95,7 @@ final class SessionTest {
         assertEquals(Position.of(Wire.position(5)), session.position());
         session.ack(rest);
         session.ack(batches.next());
-        until(() -> session.progress().position().equals(Position.of(Wire.position(9))));
+        until(() -> session.position().equals(Position.of(Wire.position(9))));
         until(() -> server.call(0).acked() == 7);
     }
 
