@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from feedmux import AsyncClient, Feed, InvalidArgument, Start
 from feedmux.v1 import operator_pb2 as pb
 from feedmux_server.core.position_keys import KEY_BYTES_MIN, format_keys
+from feedmux_server.source.read_watch import OPENS_ARE_SLOWER
 from tests.core.pipelines import ALLOWED, REFUSED
 from tests.sim.mongo import FAILINGS
 
@@ -135,6 +136,25 @@ async def _mongo_away(world: "World") -> None:
     world.mongo.fail_reads(FAILINGS[0])
     await asyncio.sleep(_while_s(world.rng))
     world.mongo.away = False
+
+
+async def _slow_pipelines(world: "World") -> None:
+    """MongoDB computes long on what programs have asked for; or on everything, which is nobody's fault."""
+    rng, costs = world.rng, world.mongo.costs
+    costs.event_s, costs.open_s = rng.choice(((0.4, 0.0), (15.0, 0.0), (120.0, 0.0), (0.0, 15.0), (0.0, 120.0)))
+    if rng.random() < 0.3:
+        costs.any_event_s = rng.choice((0.4, 8.0))
+    failed = "FailedPrecondition"
+    for user in world.users:
+        user.met.discard(failed)
+    await asyncio.sleep(rng.uniform(5.0, 60.0))
+    ended = [user.name for user in world.users if failed in user.met]
+    limit_s = world.settings.limits.read.event_time_s
+    if ended and costs.event_s < limit_s and costs.open_s < OPENS_ARE_SLOWER * limit_s:
+        world.problems.append(f"Resumable or loud: the feed of {ended[0]} was ended, though MongoDB is fast enough")
+    world.recorder.note(f"too slow for {ended}")
+    costs.event_s = costs.open_s = costs.any_event_s = 0.0
+    await asyncio.sleep(rng.uniform(12.0, 20.0))  # what is under way is judged by then
 
 
 async def _redis_down(world: "World") -> None:
@@ -429,6 +449,7 @@ FAULTS: Final = (
     Fault("unusual pipelines", _unusual_pipelines),
     Fault("hostile requests", _attack),
     Fault("a subscription expires", _wait_for_expiry, long=True),
+    Fault("slow pipelines", _slow_pipelines, ("FailedPrecondition",), long=True),
     Fault("an operator ends sessions", _operate, (*_BUSY, "EndedByOperator")),
     Fault("position keys rotate", _rotate_keys),
     Fault("seek", _seek),
@@ -445,6 +466,8 @@ class Scenario:
     """These happen, in this order."""
     one_is_slowed: bool = False
     """There are two tenants, of which one has rates, and many events at the end."""
+    pipelines: bool = False
+    """Every user's feed has one."""
     unused_s: float = 0.0
     """Subscriptions expire after so long; 0: as drawn."""
     short_of_memory: bool = False
@@ -462,6 +485,7 @@ SCENARIOS: Final = {
     ),
     "subscription deleted": Scenario(("subscription deleted", "Redis loses everything", "subscription deleted")),
     "unusual pipelines": Scenario(("unusual pipelines",) * 8),
+    "slow pipelines": Scenario(("slow pipelines",) * 3, pipelines=True),
     "hostile requests": Scenario(("hostile requests",) * 5),
     "a subscription expires": Scenario(("a subscription expires",), unused_s=300.0),
     "an operator": Scenario(("an operator ends sessions",) * 4),

@@ -9,12 +9,14 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from contextvars import Context
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from random import Random
 from typing import Any, Final
 
 import bson
+from bson.binary import UUID_SUBTYPE, Binary
 from bson.timestamp import Timestamp
 from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError, ServerSelectionTimeoutError
 
@@ -31,6 +33,9 @@ from tests.sim.tenants import HIDDEN, HIDING, allows, stages_by_choice
 SOURCE_ID: Final = "sim"
 NOOP_S: Final = 10
 """An idle replica set writes an entry of no meaning so often."""
+STOPPED_S: Final = 20.0
+"""What computes on events is stopped before, with `limits.event_time_s` at 5: looks at it, and the wait before them."""
+OPENING_STOPPED_S: Final = 40.0
 SELECTION_S: Final = 5.0
 """The driver looks for a server for so long."""
 _RESUMABLE = "ResumableChangeStreamError"
@@ -116,6 +121,37 @@ FAILINGS: Final = (
 )
 
 
+@dataclass(slots=True)
+class Costs:
+    """What MongoDB computes, in seconds."""
+
+    event_s: float = 0.0
+    """On each event that a change stream with stages of its user shows."""
+    open_s: float = 0.0
+    """On an aggregate with such stages."""
+    any_event_s: float = 0.0
+    """On each event of any change stream."""
+
+
+@dataclass(eq=False, slots=True)
+class Work:
+    """An operation that computes, and does not yield meanwhile."""
+
+    opid: int
+    session: bytes
+    cursor_id: int
+    """0 for an aggregate."""
+    ended: asyncio.Future[None]
+    killed: bool = False
+
+    def shown(self) -> dict[str, Any]:
+        """As `$currentOp` does."""
+        command = {"command": {} if self.cursor_id else {"aggregate": 1}}
+        cursor = {"cursor": {"cursorId": self.cursor_id}} if self.cursor_id else {}
+        lsid = {"id": Binary(self.session, UUID_SUBTYPE)}
+        return {"opid": self.opid, "active": True, "numYields": 3, "lsid": lsid, **command, **cursor}
+
+
 class SimMongo:
     """The replica set."""
 
@@ -143,6 +179,13 @@ class SimMongo:
         self._waiting: list[asyncio.Future[None]] = []
         self.reads = 0
         """getMores."""
+        self.costs = Costs()
+        self.working: dict[int, Work] = {}
+        """By the number of the operation."""
+        self.unstopped: list[str] = []
+        """What nobody stopped, though it computed for longer than a server lets it."""
+        self._operations = 0
+        self._sessions = 0
 
     # Writing.
 
@@ -287,6 +330,36 @@ class SimMongo:
             async with asyncio.timeout(until_s - self.loop.time()):
                 await waiting
 
+    async def compute(self, cost_s: float, session: bytes, cursor_id: int, *, watched: bool = True) -> None:
+        """Takes so long, and does so too when nobody waits for it any more. Raises OperationFailure once killed.
+
+        `watched`: a server is to stop it.
+        """
+        if not cost_s:
+            return
+        self._operations += 1
+        work = Work(self._operations, session, cursor_id, self.loop.create_future())
+        self.working[work.opid] = work
+        name, began_s, allowed_s = process.get(), self.loop.time(), STOPPED_S if cursor_id else OPENING_STOPPED_S
+
+        def end() -> None:
+            if not work.ended.done():
+                del self.working[work.opid]
+                work.ended.set_result(None)
+                if watched and self.loop.tasks_of(name) and self.loop.awake_s(name, began_s) > allowed_s:
+                    self.unstopped.append(f"an operation of {name} computed for {cost_s:.0f} s")
+
+        self.loop.call_later(cost_s, end, context=Context())
+        await asyncio.shield(work.ended)
+        if work.killed:
+            raise _operation_failure(11601, "Interrupted", "operation was interrupted")
+
+    def kill_operation(self, opid: int) -> None:
+        work = self.working.pop(opid, None)
+        if work is not None:
+            work.killed = True
+            work.ended.set_result(None)
+
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, []
         for each in waiting:
@@ -306,6 +379,10 @@ class SimMongo:
         for cursor in [cursor for cursor in self.open if cursor.process == name]:
             del self.open[cursor]
 
+    def next_session(self) -> bytes:
+        self._sessions += 1
+        return self._sessions.to_bytes(16)
+
     def next_cursor(self) -> int:
         self.cursors += 1
         return self.cursors
@@ -317,7 +394,13 @@ class SimCursor:
     address = None
 
     def __init__(
-        self, mongo: SimMongo, spec: FeedSpec, stages: list[dict[str, Any]], events: int, await_ms: int
+        self,
+        mongo: SimMongo,
+        spec: FeedSpec,
+        stages: list[dict[str, Any]],
+        events: int,
+        await_ms: int,
+        session: bytes = bytes(16),
     ) -> None:
         """Raises OperationFailure as mongod does for an aggregate."""
         self._mongo = mongo
@@ -326,6 +409,8 @@ class SimCursor:
         self._hides = granted == HIDING
         self._split = own[-1:] == [SPLIT]
         self._granted = granted
+        self._has_stages = bool(own)
+        self._session = session
         self._matches = matcher(own[:-1] if self._split else own)
         self._events = events
         self._await_s = await_ms / 1000
@@ -388,6 +473,13 @@ class SimCursor:
             await mongo.grown(until_s)
         # Of the same moment as the scan: the process that asks may have been frozen while it waited.
         post_batch = self._place if exhausted else self._post_batch(found)
+        costs = mongo.costs
+        each_s = costs.any_event_s + (costs.event_s if self._has_stages else 0.0)
+        try:
+            await mongo.compute(each_s * len(found), self._session, self.id, watched=self._has_stages)
+        except OperationFailure:
+            self._gone()
+            raise
         await mongo.way()
         if exhausted:
             self._gone()
@@ -553,12 +645,15 @@ class SimSource(Source):
         opening: Callable[[bytes], None] | None = None,
     ) -> SimCursor:
         mongo = self._mongo
+        session = mongo.next_session()
         if opening is not None:
-            opening(bytes(16))
+            opening(session)
         await mongo.check_reachable()
         await mongo.way()
+        if len(stages) > 1:
+            await mongo.compute(mongo.costs.open_s, session, 0)
         pipeline = bson.decode(bson.encode({"pipeline": stages}))["pipeline"]
-        cursor = SimCursor(mongo, spec, pipeline, batch_events, max_await_ms)
+        cursor = SimCursor(mongo, spec, pipeline, batch_events, max_await_ms, session)
         try:
             await mongo.way()
             if mongo.away:
@@ -569,7 +664,17 @@ class SimSource(Source):
         return cursor
 
     async def operations(self, address: Address | None, sessions: list[bytes]) -> list[Operation]:
-        return []
+        mongo = self._mongo
+        await mongo.check_reachable()
+        await mongo.way()
+        found = [work.shown() for work in mongo.working.values() if work.session in sessions]
+        await mongo.way()
+        return found
+
+    async def kill_operation(self, address: Address | None, operation: Any) -> None:
+        await self._mongo.check_reachable()
+        await self._mongo.way()
+        self._mongo.kill_operation(operation)
 
 
 def _without_policy(spec: FeedSpec, stages: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:

@@ -192,7 +192,7 @@ class World:
             SimServer(self.loop, f"server{number}", self.settings, self.mongo, self.redis, self.network)
             for number in range(1, rng.randint(*size.servers) + 1)
         ]
-        self.shapes = self._draw_shapes()
+        self.shapes = self._draw_shapes(scenario)
         self.users = [self._draw_user(number) for number in range(1, rng.randint(*size.users) + 1)]
         self.programs = self._draw_programs()
         self.faults: list[Fault] = [rng.choice(_SHORT) for _ in range(rng.randint(*size.faults))]
@@ -256,7 +256,7 @@ class World:
             unused_s = SCENARIOS[scenario].unused_s or unused_s
         return ServerSettings(config, limits, self.tenants, unused_s, probed=rng.random() < 0.3)
 
-    def _draw_shapes(self) -> list[FeedShape]:
+    def _draw_shapes(self, scenario: str) -> list[FeedShape]:
         everything = [
             FeedShape("db.a", "db", "a"),
             FeedShape("db.b", "db", "b"),
@@ -265,7 +265,9 @@ class World:
         ]
         if self.mongo.token_version == 2:
             everything += [FeedShape("db.a, split", "db", "a", split=True), FeedShape("db, split", "db", split=True)]
-        return self.rng.sample(everything, self.rng.randint(1, 3))
+        if scenario and SCENARIOS[scenario].pipelines:
+            everything = [shape for shape in everything if shape.match or shape.split]
+        return self.rng.sample(everything, min(len(everything), self.rng.randint(1, 3)))
 
     def _draw_user(self, number: int) -> User:
         rng = self.rng
@@ -617,6 +619,7 @@ class World:
         for program in self.programs:
             self.problems += program.problems
             self.problems += [f"Resumable or loud: {program.name} met {each}" for each in program.met - PROGRAMS_MEET]
+        self.problems += [f"Isolated: {each}" for each in self.mongo.unstopped]
         if self.mongo.cursors > CURSORS_MAX:
             self.problems.append(f"Convergent: {self.mongo.cursors} cursors were opened")
         for server in self.servers:

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 _LOOK_EVERY_S: Final = 1.0
 _ASK_S: Final = 5.0
-_OPENS_ARE_SLOWER: Final = 4.0
+OPENS_ARE_SLOWER: Final = 4.0
 """An aggregate also waits for what is no work of the pipeline, such as a majority."""
 
 _OPENS_MAY_TAKE_S: Final = 1.25
@@ -98,7 +98,7 @@ class Read:
 
     def stuck(self, operations: list[Operation], now_s: float) -> Operation | None:
         """The operation of this read that has not yielded for too long, after another look at them all."""
-        seen, allowed_s = self._seen, self.event_time_s * (1.0 if self.cursor_id else _OPENS_ARE_SLOWER)
+        seen, allowed_s = self._seen, self.event_time_s * (1.0 if self.cursor_id else OPENS_ARE_SLOWER)
         self._seen = {}
         for each in operations:
             if not self._is_mine(each) or not each.get("active") or each.get("waitingForLock"):
