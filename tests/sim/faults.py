@@ -13,6 +13,7 @@ from feedmux_server.core.position_keys import KEY_BYTES_MIN, format_keys
 from feedmux_server.source.read_watch import OPENS_ARE_SLOWER
 from tests.core.pipelines import ALLOWED, REFUSED
 from tests.sim.mongo import FAILINGS
+from tests.sim.tenants import names_key, subscription_key
 
 if TYPE_CHECKING:
     from tests.sim.programs import OperatorClient
@@ -29,8 +30,8 @@ class Fault:
     happen: "Callable[[World], Awaitable[None]]"
     meets: tuple[str, ...] = ()
     """Errors of sessions that it may cause, beside those that any fault may."""
-    long: bool = False
-    """It lasts for minutes: only scenarios have it."""
+    apart: bool = False
+    """Only scenarios have it."""
 
 
 def _server(world: "World") -> "SimServer | None":
@@ -296,6 +297,33 @@ async def _delete(world: "World") -> None:
         )
 
 
+async def _damage(world: "World") -> None:
+    """Somebody writes to feedmux's keys. What is damaged is in no list, and can be deleted and created again."""
+    user = _user(world)
+    if user is None or not user.durable or user.begins is None:
+        return
+    rng, redis, name = world.rng, world.redis, user.subscription
+    key, names = subscription_key(user.tenant, name), names_key(user.tenant)
+    damages = [("HDEL", key, field) for field in ("definition", "etag", "position", "cluster_time", "order", "epoch")]
+    damages += [("HSET", key, "cluster_time", "x"), ("HSET", key, "epoch", "x"), ("SET", key, "x"), ("DEL", key)]
+    damages += [("ZREM", names, name), ("ZADD", names, "0", "ghost")]
+    damage = rng.choice(damages)
+    redis.run(damage)
+    redis.has_lost = True
+    redis.lost()
+    await asyncio.sleep(rng.uniform(0.0, 8.0))
+
+    async def repair(client: AsyncClient) -> None:
+        listed = [info.name async for info in client.list_subscriptions(2)]
+        if "ghost" in listed:
+            world.problems.append("Loud: a subscription is listed that there is not")
+        if damage[0] == "SET":
+            redis.run(("DEL", key))  # no command of feedmux touches what is no hash
+        await client.delete_subscription(name, allow_missing=True)
+
+    await world.administer(user.tenant, repair)
+
+
 async def _grants_change(world: "World") -> None:
     """A tenant is granted something else; no session is being opened at that moment, or it could be either's."""
     if not world.tenants:
@@ -448,8 +476,9 @@ FAULTS: Final = (
     Fault("an operator at work", _administer),
     Fault("unusual pipelines", _unusual_pipelines),
     Fault("hostile requests", _attack),
-    Fault("a subscription expires", _wait_for_expiry, long=True),
-    Fault("slow pipelines", _slow_pipelines, ("FailedPrecondition",), long=True),
+    Fault("a subscription expires", _wait_for_expiry, apart=True),
+    Fault("a subscription is damaged", _damage, ("SubscriptionNotFound",), apart=True),
+    Fault("slow pipelines", _slow_pipelines, ("FailedPrecondition",), apart=True),
     Fault("an operator ends sessions", _operate, (*_BUSY, "EndedByOperator")),
     Fault("position keys rotate", _rotate_keys),
     Fault("seek", _seek),
@@ -485,6 +514,7 @@ SCENARIOS: Final = {
     ),
     "subscription deleted": Scenario(("subscription deleted", "Redis loses everything", "subscription deleted")),
     "unusual pipelines": Scenario(("unusual pipelines",) * 8),
+    "a subscription is damaged": Scenario(("a subscription is damaged",) * 4),
     "slow pipelines": Scenario(("slow pipelines",) * 3, pipelines=True),
     "hostile requests": Scenario(("hostile requests",) * 5),
     "a subscription expires": Scenario(("a subscription expires",), unused_s=300.0),

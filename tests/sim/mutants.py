@@ -460,7 +460,7 @@ MUTANTS: Final = (
         "a read that is given up computes on",
         "Isolated",
         "feedmux_server.source.read_watch:ReadWatch._look",
-        "await self._server.kill_operation(address, stuck[\"opid\"])",
+        'await self._server.kill_operation(address, stuck["opid"])',
         "pass",
         scenario="slow pipelines",
     ),

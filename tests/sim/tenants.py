@@ -71,6 +71,16 @@ class Tenant:
         )
 
 
+def subscription_key(tenant: Tenant, name: str) -> bytes:
+    """Of the hash in Redis."""
+    return f"feedmux:1:{{{tenant.name}/{name}}}".encode()
+
+
+def names_key(tenant: Tenant) -> bytes:
+    """Of the names of its subscriptions in Redis."""
+    return f"feedmux:1:names:{{{tenant.name}}}".encode()
+
+
 OPERATOR: Final = Tenant("operator")
 """Whose key opens the methods for operators, where keys are needed."""
 

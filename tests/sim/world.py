@@ -46,7 +46,18 @@ from tests.sim.programs import OperatorClient, Program, Ranging, Watching, run_a
 from tests.sim.readers import FeedShape, Reader
 from tests.sim.redis import SimRedis
 from tests.sim.servers import ServerSettings, SimServer, config_of
-from tests.sim.tenants import CHOICES, EVERYBODY, HIDDEN, HIDING, Tenant, allows, draw_tenants, draw_unequal, is_slowed
+from tests.sim.tenants import (
+    CHOICES,
+    EVERYBODY,
+    HIDDEN,
+    HIDING,
+    Tenant,
+    allows,
+    draw_tenants,
+    draw_unequal,
+    is_slowed,
+    subscription_key,
+)
 from tests.sim.users import Habits, Takes, User, administer
 from tests.sim.wire import SUBSCRIBE, Recorder, SessionWatcher, StoreWatcher, events_in, hex_of
 from tests.virtual_time import VirtualClock
@@ -80,7 +91,7 @@ READY_S: Final = 10.0
 """So soon a server says that it is ready, when MongoDB and Redis are there: it looks every 2 s, and twice."""
 UNUSED_S: Final = 900.0
 """Where subscriptions expire; no user is away for so long."""
-_SHORT: Final = [fault for fault in FAULTS if not fault.long]
+_DRAWN: Final = [fault for fault in FAULTS if not fault.apart]
 FORMATS: Final[tuple[Format, ...]] = ("bson", "bson", "bson", "extended_json_canonical", "extended_json_relaxed")
 KNOWN_S: Final = 0.5
 """A server that knows of other grants has ended every session by then."""
@@ -195,7 +206,7 @@ class World:
         self.shapes = self._draw_shapes(scenario)
         self.users = [self._draw_user(number) for number in range(1, rng.randint(*size.users) + 1)]
         self.programs = self._draw_programs()
-        self.faults: list[Fault] = [rng.choice(_SHORT) for _ in range(rng.randint(*size.faults))]
+        self.faults: list[Fault] = [rng.choice(_DRAWN) for _ in range(rng.randint(*size.faults))]
         if scenario:
             by_name = {fault.name: fault for fault in FAULTS}
             self.faults = [by_name[name] for name in SCENARIOS[scenario].faults]
@@ -601,7 +612,7 @@ class World:
         return b"position" in self._hash_of(tenant, name)
 
     def _hash_of(self, tenant: Tenant, name: str) -> dict[bytes, bytes]:
-        return self.redis.hash_of(f"feedmux:1:{{{tenant.name}/{name}}}".encode())
+        return self.redis.hash_of(subscription_key(tenant, name))
 
     def _look_at_loop(self) -> None:
         parts: list[SimServer | Reader] = [*self.servers, *self.users, *self.rivals, *self.programs]
