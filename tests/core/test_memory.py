@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feedmux_server.core.memory import Held, Memory, Pool
+from feedmux_server.core.memory import Held, Memory, Pool, _Kind
 from feedmux_server.core.rings import NOT_HELD, Rings
 
 MIB = 1 << 20
@@ -111,8 +111,8 @@ def test_a_pool_never_holds_more_than_its_bound_and_one_piece_each(steps: list[t
         elif size <= pool.room(tenant) or pool.may_overdraw(tenant):
             held.append(pool.hold(tenant, size))
         assert pool.bytes == sum(each.size for each in held)
-        assert sum(each.size for each in held if not each.overdraws) <= 100
-        overdrawn = [each.tenant for each in held if each.overdraws]
+        assert sum(each.size for each in held if each.kind is not _Kind.OVERDRAWN) <= 100
+        overdrawn = [each.tenant for each in held if each.kind is _Kind.OVERDRAWN]
         assert len(overdrawn) == len(set(overdrawn))
     for each in held:
         each.release()

@@ -12,6 +12,7 @@ from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 
 from feedmux.v1 import feed_pb2
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.grant import make_grant
 from feedmux_server.core.resume_token import ResumeToken
 from feedmux_server.embedded import RedisServer, ReplicaSet
@@ -707,7 +708,7 @@ async def test_changed_grants_end_open_sessions_and_positions_go_on(
     before = service.grants
     live = next(live for live in service.sessions() if live.tenant == "team-a")
     assert await service.change_grants(dict(before)) == 0
-    assert service.still_granted(live)
+    service.check_granted(live)
     try:
         database["orders"].insert_one({"_id": 1, "owner": "a", "secret": 1})
         await watching.take(1)
@@ -717,7 +718,9 @@ async def test_changed_grants_end_open_sessions_and_positions_go_on(
         assert await service.change_grants({**before, "team-a": (same, make_grant("*", "bank", "*"))}) == 0
         shown = make_grant("*", "test_*", "orders", {"owner": "a"})
         assert await service.change_grants({**before, "team-a": (shown,)}) == 1
-        assert not service.still_granted(live)
+        with pytest.raises(FeedmuxError) as caught:
+            service.check_granted(live)
+        assert caught.value.reason is ErrorReason.GRANTS_CHANGED
         ended = await watching.end()
         assert (ended.code, ended.reason) == ("ABORTED", "GRANTS_CHANGED")
         database["orders"].insert_one({"_id": 2, "owner": "a", "secret": 2})

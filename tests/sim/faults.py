@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from math import inf
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from feedmux import AsyncClient, Feed, InvalidArgument, Start
 from feedmux.v1 import operator_pb2 as pb
@@ -89,6 +89,14 @@ async def _freeze_user(world: "World") -> None:
         await asyncio.sleep(_while_s(world.rng))
         world.loop.thaw(user.process)
         world.network.thawed(user.node)
+
+
+async def _close_client(world: "World") -> None:
+    """A program closes its client while it reads. Its sessions end, with what was acked stored."""
+    user = _user(world)
+    if user is not None:
+        user.closes_client = True
+        await asyncio.sleep(world.rng.uniform(0.0, 5.0))
 
 
 async def _cut_connections(world: "World") -> None:
@@ -304,7 +312,9 @@ async def _damage(world: "World") -> None:
         return
     rng, redis, name = world.rng, world.redis, user.subscription
     key, names = subscription_key(user.tenant, name), names_key(user.tenant)
-    damages = [("HDEL", key, field) for field in ("definition", "etag", "position", "cluster_time", "order", "epoch")]
+    damages: list[tuple[Any, ...]] = [
+        ("HDEL", key, field) for field in ("definition", "etag", "position", "cluster_time", "order", "epoch")
+    ]
     damages += [("HSET", key, "cluster_time", "x"), ("HSET", key, "epoch", "x"), ("SET", key, "x"), ("DEL", key)]
     damages += [("ZREM", names, name), ("ZADD", names, "0", "ghost")]
     damage = rng.choice(damages)
@@ -453,6 +463,7 @@ FAULTS: Final = (
     Fault("server frozen", _freeze_server, _BUSY),
     Fault("user killed", _kill_user),
     Fault("user frozen", _freeze_user),
+    Fault("client closed", _close_client, ("SessionClosed",), apart=True),
     Fault("connections cut", _cut_connections),
     Fault("network silent", _silence, _BUSY),
     Fault("reads fail", _fail_reads),
@@ -505,6 +516,7 @@ class Scenario:
 
 SCENARIOS: Final = {
     "takeover": Scenario(("takeover", "connections cut", "takeover", "network silent")),
+    "clients closed": Scenario(("client closed", "server killed", "client closed", "client closed")),
     "another program": Scenario(("another program opens",) * 3),
     "lost and created again": Scenario(("lost subscription created again",) * 2),
     "late commands": Scenario(("Redis slow", "connections cut", "Redis slow", "server killed")),

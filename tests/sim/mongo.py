@@ -667,7 +667,7 @@ class SimSource(Source):
         mongo = self._mongo
         await mongo.check_reachable()
         await mongo.way()
-        found = [work.shown() for work in mongo.working.values() if work.session in sessions]
+        found: list[Operation] = [work.shown() for work in mongo.working.values() if work.session in sessions]
         await mongo.way()
         return found
 

@@ -20,7 +20,11 @@ def test_every_guarantee_has_two_mutants() -> None:
     assert [name for name in {**CHECKERS, **counts} if counts[name] < 2] == []
 
 
-TARGETS = ("feedmux_server.core.credit:CreditWindow.spend", "feedmux_server.core.lease:LeaseRules.held", f"{LUA}get")
+TARGETS = (
+    "feedmux_server.core.credit:CreditWindow.spend",
+    "feedmux_server.core.lease:LeaseRules.renew_due",
+    f"{LUA}get",
+)
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 
 import feedmux_server
-from feedmux_server import supervision
+from feedmux_server.state import batcher
 from tests.sim.__main__ import digests_elsewhere, run_block
 from tests.sim.faults import SCENARIOS
 from tests.sim.world import SIZES, SMALL, World, simulate
@@ -65,8 +65,13 @@ def test_a_trace_does_not_change_the_run() -> None:
 def test_a_run_whose_numbers_another_thread_takes_fails() -> None:
     """It could not be repeated."""
     world = World(7, SMALL)
-    other = Thread(name="other", target=lambda: supervision.random.random())
-    world.loop.call_at(1.0, lambda: (other.start(), other.join()))
+
+    def draw_elsewhere() -> None:
+        other = Thread(name="other", target=lambda: vars(batcher)["random"].random())
+        other.start()
+        other.join()
+
+    world.loop.call_at(1.0, draw_elsewhere)
     assert world.run().problems == ["the thread other drew from the run's numbers"]
 
 

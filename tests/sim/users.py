@@ -18,6 +18,7 @@ from feedmux import (
     FeedmuxError,
     Fenced,
     HistoryLost,
+    SessionClosed,
     SessionOptions,
     Start,
     SubscriptionNotFound,
@@ -83,6 +84,8 @@ class User(Reader):
     takeover: bool = False
     once: bool = False
     """It opens one session, and does not create what is not there."""
+    closes_client: bool = field(default=False, init=False)
+    """Another task of the program closes the client, beside the session that is read."""
     calm: bool = field(default=False, init=False)
     """Reads on and acks everything, without leaving."""
     needs: int = field(default=1 << 63, init=False)
@@ -98,6 +101,8 @@ class User(Reader):
     _object: str = field(default="", init=False)
     """The session object that hands out, in the records."""
     _handed: list[int] = field(default_factory=list, init=False)
+    _closing: asyncio.Future[None] | None = field(default=None, init=False)
+    """The client's close that is under way."""
     _older: tuple[AsyncSession, Any, int] | None = field(default=None, init=False)
     """What it has taken from a session some time ago, and the number of the last event of that."""
 
@@ -160,7 +165,7 @@ class User(Reader):
         try:
             async with self._opened(client) as session:
                 self._begin_object(session)
-                await self._take(session)
+                await self._take(client, session)
         except FeedmuxError as error:
             self.recorder.note(f"{self.name} met {type(error).__name__}: {error}")
             self.met.add(type(error).__name__)
@@ -172,6 +177,8 @@ class User(Reader):
                 await self._begin_again(client)
             elif isinstance(error, FeedInvalidated) and not self.durable:
                 self._go_on_behind(error)
+            elif isinstance(error, SessionClosed) and self._closing is not None:
+                await self._closing
         finally:
             self._end_object()
             self.leaving = self.leaving or self.once
@@ -231,9 +238,12 @@ class User(Reader):
         async with opening as session:
             yield session
 
-    async def _take(self, session: AsyncSession) -> None:
+    async def _take(self, client: AsyncClient, session: AsyncSession) -> None:
         rng, habits = self.rng, self.habits
         while not self.leaving:
+            if self.closes_client:
+                self.closes_client = False
+                self._closing = asyncio.ensure_future(client.close())
             try:
                 taken = await self._taken(session)
             except TimeoutError:

@@ -426,4 +426,4 @@ async def test_the_lease_of_an_idle_session_is_renewed_in_time() -> None:
         began_s = at_s
     assert began_s > 4 * LEASE_S
     assert set(store.sent) == {None}
-    assert batcher.is_owner(handle)
+    assert handle.attached

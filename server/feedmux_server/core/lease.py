@@ -39,10 +39,6 @@ class LeaseRules:
         """Whether a lease last confirmed by a request sent at `confirmed_s` is to be renewed."""
         return now_s - confirmed_s >= self.renew_after_s
 
-    def held(self, confirmed_s: float, now_s: float) -> bool:
-        """Whether the owner may call itself owner; afterwards another may have opened."""
-        return now_s - confirmed_s < self.lease_s
-
     def may_restore(self, confirmed_s: float, now_s: float) -> bool:
         """Whether missing state can only mean lost state.
 

@@ -131,11 +131,6 @@ class Held:
         self.size = size
         self.kind = kind
 
-    @property
-    def overdraws(self) -> bool:
-        """It had no room."""
-        return self.kind is _Kind.OVERDRAWN
-
     def release(self) -> None:
         """May be called again."""
         pool, self._pool = self._pool, None

@@ -180,10 +180,6 @@ class Service:
                 ended += 1
         return ended
 
-    def still_granted(self, live: LiveSession) -> bool:
-        """Whether the session reads what the present grants of its tenant give."""
-        return self._refusal(live) is None
-
     def check_granted(self, live: LiveSession) -> None:
         """Raises what `change_grants` would end the session with."""
         refusal = self._refusal(live)

@@ -77,10 +77,6 @@ class CommitBatcher:
         if handle is not None:
             self.wake(handle)
 
-    def is_owner(self, handle: CommitHandle) -> bool:
-        """False once the lease has passed on our clock without an answer; delivering may go on."""
-        return handle.held(self._rules, self._clock())
-
     def wake(self, handle: CommitHandle) -> None:
         self._due[handle] = None
         self._wake.set()

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.lease import LeaseRules
 from feedmux_server.state.model import (
     CommitRequest,
     FenceCause,
@@ -128,10 +127,6 @@ class CommitHandle:
     def position(self) -> bytes:
         """What is stored, as far as this session knows."""
         return self._stored.position
-
-    def held(self, rules: LeaseRules, now_s: float) -> bool:
-        """Whether this session may call itself owner, by its own clock."""
-        return self.attached and rules.held(self.confirmed_s, now_s)
 
     # For the batcher:
 
