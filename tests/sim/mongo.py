@@ -409,7 +409,7 @@ class SimCursor:
         self._hides = granted == HIDING
         self._split = own[-1:] == [SPLIT]
         self._granted = granted
-        self._has_stages = bool(own)
+        self._computes = computes(own)
         self._session = session
         self._matches = matcher(own[:-1] if self._split else own)
         self._events = events
@@ -474,9 +474,9 @@ class SimCursor:
         # Of the same moment as the scan: the process that asks may have been frozen while it waited.
         post_batch = self._place if exhausted else self._post_batch(found)
         costs = mongo.costs
-        each_s = costs.any_event_s + (costs.event_s if self._has_stages else 0.0)
+        each_s = costs.any_event_s + (costs.event_s if self._computes else 0.0)
         try:
-            await mongo.compute(each_s * len(found), self._session, self.id, watched=self._has_stages)
+            await mongo.compute(each_s * len(found), self._session, self.id, watched=self._computes)
         except OperationFailure:
             self._gone()
             raise
@@ -650,7 +650,7 @@ class SimSource(Source):
             opening(session)
         await mongo.check_reachable()
         await mongo.way()
-        if len(stages) > 1:
+        if computes(stages[1:]):
             await mongo.compute(mongo.costs.open_s, session, 0)
         pipeline = bson.decode(bson.encode({"pipeline": stages}))["pipeline"]
         cursor = SimCursor(mongo, spec, pipeline, batch_events, max_await_ms, session)
@@ -675,6 +675,11 @@ class SimSource(Source):
         await self._mongo.check_reachable()
         await self._mongo.way()
         self._mongo.kill_operation(operation)
+
+
+def computes(stages: list[Any]) -> bool:
+    """Whether the costs of pipelines are theirs."""
+    return any("$changeStreamSplitLargeEvent" not in stage for stage in stages)
 
 
 def _without_policy(spec: FeedSpec, stages: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:

@@ -62,6 +62,7 @@ from tests.sim.users import Habits, Takes, User, administer
 from tests.sim.wire import SUBSCRIBE, Recorder, SessionWatcher, StoreWatcher, events_in, hex_of
 from tests.virtual_time import VirtualClock
 
+OF_1: Final = (("fullDocument.g", 1),)
 CATCH_UP_S: Final = 120.0
 SLOWED: Final = 4
 """So many times as long where a tenant's quotas let its users read one after another."""
@@ -272,12 +273,14 @@ class World:
             FeedShape("db.a", "db", "a"),
             FeedShape("db.b", "db", "b"),
             FeedShape("db", "db"),
-            FeedShape("db.a of 1", "db", "a", (("fullDocument.g", 1),)),
+            FeedShape("db.a of 1", "db", "a", OF_1),
         ]
         if self.mongo.token_version == 2:
             everything += [FeedShape("db.a, split", "db", "a", split=True), FeedShape("db, split", "db", split=True)]
         if scenario and SCENARIOS[scenario].pipelines:
-            everything = [shape for shape in everything if shape.match or shape.split]
+            everything = [
+                replace(shape, name=f"{shape.name} of 1", match=OF_1) for shape in everything if not shape.match
+            ]
         return self.rng.sample(everything, min(len(everything), self.rng.randint(1, 3)))
 
     def _draw_user(self, number: int) -> User:

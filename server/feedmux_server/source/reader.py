@@ -15,7 +15,7 @@ import bson
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
-from pymongo.errors import ExecutionTimeout, PyMongoError
+from pymongo.errors import ExecutionTimeout, OperationFailure, PyMongoError
 
 from feedmux_server.clock import monotonic_s, wall_s
 from feedmux_server.core.chunk import Chunk, cut_batch, read_token
@@ -70,6 +70,9 @@ class Batch:
     """A wide stream has gathered its events for so long, and told of them."""
 
 
+_SPLIT = "$changeStreamSplitLargeEvent"
+_TOO_LARGE = 10334
+"""BSONObjectTooLarge."""
 _HISTORY_AWAIT_MS = 10
 """A read of history waits at MongoDB's newest entry for so long at most: others wait for its turn. A mongos waits for
 its shards meanwhile, and is given the usual time."""
@@ -146,7 +149,7 @@ class ChangeStreamReader:
         self._watched: Read | None = None
         if has_stages(key.spec):
             self._watched = Read(limits.event_time_s)
-        self._split = any("$changeStreamSplitLargeEvent" in stage for stage in effective_stages(key))
+        self._split = any(_SPLIT in stage for stage in effective_stages(key))
 
     @property
     def is_open(self) -> bool:
@@ -371,15 +374,22 @@ class ChangeStreamReader:
         )
 
     async def _reads_without_pipeline(self) -> bool:
-        """Whether MongoDB gives the next event within the same time to a change stream that is the same otherwise."""
+        """Whether MongoDB gives the next event within the same time to a change stream that is the same otherwise.
+
+        It has also come to an event that is too large without what the pipeline drops.
+        """
         cursor: RawChangeStreamCursor | None = None
+        stages = self._stages()
+        plain = [stages[0], *(stage for stage in stages[1:] if _SPLIT in stage)]
         try:
             async with asyncio.timeout(self._limits.event_time_s):
-                cursor = await self._source.open_cursor(self._key.spec, self._stages()[:1], 1, _HISTORY_AWAIT_MS)
+                cursor = await self._source.open_cursor(self._key.spec, plain, 1, _HISTORY_AWAIT_MS)
                 await cursor.next_batch()
             return True
-        except (TimeoutError, PyMongoError):
+        except TimeoutError:
             return False
+        except PyMongoError as error:
+            return isinstance(error, OperationFailure) and error.code == _TOO_LARGE
         finally:
             if cursor is not None:
                 with suppress(PyMongoError):
