@@ -65,6 +65,20 @@ async def _drain_server(world: "World") -> None:
         server.start()
 
 
+async def _drain_without_redis(world: "World") -> None:
+    """Acks that wait cannot be stored in the time that a drain has; or just in time."""
+    server, redis = _server(world), world.redis
+    if server is None:
+        return
+    redis.silent, redis.down = world.rng.choice(((True, False), (False, True)))
+    await asyncio.sleep(world.rng.uniform(0.0, 1.0))
+    draining = asyncio.ensure_future(server.drain())
+    await asyncio.sleep(_while_s(world.rng))
+    redis.silent = redis.down = False
+    await draining
+    server.start()
+
+
 async def _freeze_server(world: "World") -> None:
     server = _server(world)
     if server is not None:
@@ -92,10 +106,10 @@ async def _freeze_user(world: "World") -> None:
 
 
 async def _close_client(world: "World") -> None:
-    """A program closes its client while it reads. Its sessions end, with what was acked stored."""
+    """A program closes its client, or the session, while it reads. That ends, with what was acked stored."""
     user = _user(world)
     if user is not None:
-        user.closes_client = True
+        user.closes = world.rng.choice(("client", "session"))
         await asyncio.sleep(world.rng.uniform(0.0, 5.0))
 
 
@@ -460,6 +474,7 @@ _LOST: Final = (*_FENCED, "SubscriptionNotFound")
 FAULTS: Final = (
     Fault("server killed", _kill_server, _BUSY),
     Fault("server drained", _drain_server, _BUSY),
+    Fault("server drained without Redis", _drain_without_redis, _BUSY, apart=True),
     Fault("server frozen", _freeze_server, _BUSY),
     Fault("user killed", _kill_user),
     Fault("user frozen", _freeze_user),
@@ -517,6 +532,7 @@ class Scenario:
 SCENARIOS: Final = {
     "takeover": Scenario(("takeover", "connections cut", "takeover", "network silent")),
     "clients closed": Scenario(("client closed", "server killed", "client closed", "client closed")),
+    "Redis away at a drain": Scenario(("server drained without Redis",) * 4),
     "another program": Scenario(("another program opens",) * 3),
     "lost and created again": Scenario(("lost subscription created again",) * 2),
     "late commands": Scenario(("Redis slow", "connections cut", "Redis slow", "server killed")),

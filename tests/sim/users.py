@@ -84,8 +84,8 @@ class User(Reader):
     takeover: bool = False
     once: bool = False
     """It opens one session, and does not create what is not there."""
-    closes_client: bool = field(default=False, init=False)
-    """Another task of the program closes the client, beside the session that is read."""
+    closes: str = field(default="", init=False)
+    """Another task of the program closes this, beside the loop that reads: "client" or "session"."""
     calm: bool = field(default=False, init=False)
     """Reads on and acks everything, without leaving."""
     needs: int = field(default=1 << 63, init=False)
@@ -166,6 +166,7 @@ class User(Reader):
             async with self._opened(client) as session:
                 self._begin_object(session)
                 await self._take(client, session)
+                self._look_at(session)
         except FeedmuxError as error:
             self.recorder.note(f"{self.name} met {type(error).__name__}: {error}")
             self.met.add(type(error).__name__)
@@ -182,6 +183,13 @@ class User(Reader):
         finally:
             self._end_object()
             self.leaving = self.leaving or self.once
+
+    def _look_at(self, session: AsyncSession) -> None:
+        """What the session shows fits together."""
+        assert session.cluster_time == session.progress.cluster_time
+        assert session.position == session.progress.position
+        assert bool(session.epoch) is self.durable
+        assert self.durable or not session.committed
 
     async def _begin_again(self, client: AsyncClient) -> None:
         """What it has not got is gone: it reads what there is."""
@@ -241,11 +249,13 @@ class User(Reader):
     async def _take(self, client: AsyncClient, session: AsyncSession) -> None:
         rng, habits = self.rng, self.habits
         while not self.leaving:
-            if self.closes_client:
-                self.closes_client = False
-                self._closing = asyncio.ensure_future(client.close())
+            if self.closes:
+                closed, self.closes = (client if self.closes == "client" else session), ""
+                self._closing = asyncio.ensure_future(closed.close())
             try:
                 taken = await self._taken(session)
+            except StopAsyncIteration:
+                return
             except TimeoutError:
                 if self.calm:
                     self._ack(session)  # of what it had left, too: at the limit of unacknowledged events nothing comes
