@@ -31,7 +31,7 @@ class Fault:
     meets: tuple[str, ...] = ()
     """Errors of sessions that it may cause, beside those that any fault may."""
     apart: bool = False
-    """Only scenarios have it."""
+    """Only scenarios have it: it takes minutes, or other faults would hide what it shows."""
 
 
 def _server(world: "World") -> "SimServer | None":
