@@ -6,7 +6,7 @@ again. Messages are made by the functions below, with events whose `_id` is a pl
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 import bson
@@ -98,6 +98,11 @@ class Call:
     ) -> None:
         self.ended_s = time.monotonic()
         await abort(self._context, status, reason, retry_after_s, **metadata)
+
+    async def end(self, code: grpc.StatusCode, details: str, trailing: Sequence[tuple[str, str | bytes]]) -> None:
+        """Ends the call with a status and trailing metadata as they are given."""
+        self.ended_s = time.monotonic()
+        await self._context.abort(code, details, trailing_metadata=tuple(trailing))
 
 
 async def abort(

@@ -33,6 +33,7 @@ Metadata = Sequence[tuple[str, str | bytes]]
 Status = tuple[grpc.StatusCode, str, Metadata]
 
 _OK: Final[Status] = (grpc.StatusCode.OK, "", ())
+_CANCELLED: Final[Status] = (grpc.StatusCode.CANCELLED, "Locally cancelled by application!", ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,12 @@ class Watcher:
     def sent(self, message: bytes) -> None: ...
 
     def received(self, message: bytes) -> None: ...
+
+    def read(self, message: bytes) -> None:
+        """The client has taken it from what was received."""
+
+    def finished(self, status: Status) -> None:
+        """The client knows how the call ended, or has cancelled it."""
 
     def written(self, server: str, message: bytes) -> None:
         """At the server's end."""
@@ -389,6 +396,7 @@ class Call:
         if self._inbox:
             message = self._inbox.popleft()
             self._to_server("client_read", len(message))
+            self._watcher.read(message)
             return message
         self._raise_status()
         return grpc.aio.EOF
@@ -412,10 +420,12 @@ class Call:
         if self._status is None:
             self._cancelled = True
             self._to_server("cancel")
-            self.end((grpc.StatusCode.CANCELLED, "Locally cancelled by application!", ()))
+            self.end(_CANCELLED)
+            self._watcher.finished(_CANCELLED)
 
     def _raise_status(self) -> None:
         assert self._status is not None
+        self._watcher.finished(self._status)
         code, details, trailing = self._status
         if code is not grpc.StatusCode.OK:
             raise _error(code, details, trailing)

@@ -14,6 +14,7 @@ from feedmux import (
     AsyncClient,
     AsyncSession,
     Batch,
+    Event,
     FeedInvalidated,
     FeedmuxError,
     Fenced,
@@ -32,7 +33,7 @@ from feedmux_server.core.resume_token import ResumeToken
 from tests.sim import records
 from tests.sim.loop import SimLoop, process
 from tests.sim.mongo import PART, Entry
-from tests.sim.network import Network, Node, SimChannel
+from tests.sim.network import Network, Node, SimChannel, Watcher
 from tests.sim.readers import Reader
 from tests.sim.tenants import Tenant
 from tests.sim.wire import number_of
@@ -51,6 +52,27 @@ class SimTarget(Target):
         assert self.network is not None
         assert self.node is not None
         return SimChannel(self.network, self.node)
+
+
+class Diary:
+    """What a program does with its sessions, step by step. This one keeps nothing."""
+
+    def opens(self, options: SessionOptions) -> None: ...
+
+    def took(self, what: Event | Batch) -> None: ...
+
+    def was_told(self, notice: Notice) -> None: ...
+
+    def acked(self, what: Event | Batch | None) -> None: ...
+
+    def closes(self) -> None: ...
+
+    def failed(self, error: FeedmuxError) -> None:
+        """The session ended with it, or was not opened."""
+
+    def beside(self, watcher: Watcher) -> Watcher:
+        """What is to watch a call of the program; `watcher` does in any case."""
+        return watcher
 
 
 Takes = Literal["batches", "events", "next", "polls", "all"]
@@ -96,6 +118,7 @@ class User(Reader):
     """Somebody has moved its subscription past events."""
     sought: bool = field(default=False, init=False)
     """Somebody has moved it at all."""
+    diary: Diary = field(default_factory=Diary, init=False)
     _token: dict[str, Any] | None = field(default=None, init=False)
     """Of a feed, where it stores tokens: what it was handed."""
     _object: str = field(default="", init=False)
@@ -168,6 +191,7 @@ class User(Reader):
                 await self._take(client, session)
                 self._look_at(session)
         except FeedmuxError as error:
+            self.diary.failed(error)
             self.recorder.note(f"{self.name} met {type(error).__name__}: {error}")
             self.met.add(type(error).__name__)
             await asyncio.sleep(self.rng.uniform(0.2, 1.0))
@@ -243,8 +267,10 @@ class User(Reader):
             if self._token is not None:
                 start = self._start_at(self._token)
             opening = client.feed(self.shape.feed()).open(start=start, on_notice=self._notice)
+        self.diary.opens(self.habits.options)
         async with opening as session:
             yield session
+            self.diary.closes()
 
     async def _take(self, client: AsyncClient, session: AsyncSession) -> None:
         rng, habits = self.rng, self.habits
@@ -262,6 +288,7 @@ class User(Reader):
                 continue
             if taken is None:
                 return
+            self.diary.took(taken)
             self._hand_out([number_of(event.raw) for event in (taken if isinstance(taken, Batch) else [taken])])
             if not self.durable:
                 self._keep_place(session)
@@ -333,6 +360,7 @@ class User(Reader):
 
     def _ack(self, session: AsyncSession, what: Any = None) -> None:
         session.ack(what)
+        self.diary.acked(what)
         if self.durable:
             self._done(1 << 60)
             self._keep(session.position)  # no acked event is after it: what is taken is acked in order
@@ -344,6 +372,7 @@ class User(Reader):
         elif self._older is not None and self._older[0] is session and self.rng.random() < 0.1:
             _, what, number = self._older
             session.ack(what)
+            self.diary.acked(what)
             if self.durable:
                 self._done(number + 1)
             self._older = None
@@ -353,6 +382,7 @@ class User(Reader):
         self.recorder.add(records.Acked(self._object, bisect_left(self._handed, number)))
 
     def _notice(self, notice: Notice) -> None:
+        self.diary.was_told(notice)
         self.recorder.note(f"{self.name} is told {type(notice).__name__}")
         error = notice.error if isinstance(notice, Disconnected) else None
         sought = isinstance(error, Fenced) and error.metadata.get("cause") == "SEEK"

@@ -58,7 +58,7 @@ from tests.sim.tenants import (
     is_slowed,
     subscription_key,
 )
-from tests.sim.users import Habits, Takes, User, administer
+from tests.sim.users import Diary, Habits, Takes, User, administer
 from tests.sim.wire import SUBSCRIBE, Recorder, SessionWatcher, StoreWatcher, events_in, hex_of
 from tests.virtual_time import VirtualClock
 
@@ -215,6 +215,8 @@ class World:
         self._keep_only(keep)
         self.rivals: list[User] = []
         """Programs that take subscriptions of others over for a while."""
+        self.diary_of: Callable[[str], Diary] = lambda name: Diary()
+        """For a rival of that name."""
         self._calls = 0
         self._watchers: dict[str, SessionWatcher] = {}
         """The newest by process."""
@@ -338,6 +340,7 @@ class World:
         """A program that opens its subscription too, once."""
         number = len(self.rivals) + 1
         rival = replace(user, rng=Random(self.rng.random()), name=f"rival{number}", takeover=takeover, once=True)
+        rival.diary = self.diary_of(rival.name)
         if creates:
             rival.begin_with(user.stored)
         self.rivals.append(rival)
@@ -672,7 +675,7 @@ class World:
         asked, answered = partial(self._may_ask, user), partial(self._may_answer, user)
         watcher = SessionWatcher(self.recorder, f"{client}/{self._calls}", feed, asked, answered)
         self._watchers[user.process] = watcher
-        return watcher
+        return user.diary.beside(watcher)
 
     def opening(self, tenant: Tenant) -> bool:
         """Whether a session of the tenant is about to open."""

@@ -8,8 +8,10 @@ import pytest
 import pytest_asyncio
 
 from feedmux_server.embedded import RedisServer, ReplicaSet
+from tests.conformance.clients.histories import select
 from tests.conformance.clients.runners import LANGUAGES, Runner, RunnerFailed, build, started
 from tests.conformance.clients.worlds import World
+from tests.sim.histories import History
 
 
 @pytest_asyncio.fixture(scope="session")
@@ -62,3 +64,9 @@ async def runners() -> AsyncIterator[Runners]:
     made = Runners()
     yield made
     await made.close()
+
+
+@pytest.fixture(scope="session")
+def histories() -> dict[str, History]:
+    """Recorded before an event loop runs, because a run of the simulation has one of its own."""
+    return select()

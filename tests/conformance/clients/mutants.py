@@ -15,13 +15,14 @@ from feedmux.ledger import Ledger
 from feedmux.recovery import Step
 from feedmux.responses import Reader
 from feedmux.runner import Runner
+from feedmux.v1 import change_feed_pb2
 from feedmux.window import CreditWindow, Grant
 from tests.conformance.clients import python_runner
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """`apply` breaks the client; the scenario `caught_by` fails with a message like `saying`."""
+    """`apply` breaks the client; the scenario or history `caught_by` fails with a message like `saying`."""
 
     apply: Callable[[], None]
     caught_by: str
@@ -113,6 +114,22 @@ def _stay_on_the_connection() -> None:
     link._Connection.leave = lambda self: None  # type: ignore[method-assign]
 
 
+def _tell_less_than_was_acked() -> None:
+    acked_place = Ledger.acked_place
+    Ledger.acked_place = lambda self, acked: acked_place(self, max(0, acked - 1))  # type: ignore[method-assign]
+
+
+def _take_over_again() -> None:
+    open_request = Runner._open_request
+
+    def again(self: Runner) -> bytes:
+        message = change_feed_pb2.SubscribeRequest.FromString(open_request(self))
+        message.open.takeover = self._opening.takeover
+        return message.SerializeToString()
+
+    Runner._open_request = again  # type: ignore[method-assign]
+
+
 MUTANTS = {
     "hands out again after a reconnect": Mutant(
         _repeat_after_reconnect, "reconnecting-acks-are-mapped-to-the-new-session", "events are"
@@ -149,6 +166,19 @@ MUTANTS = {
     "keeps a rewind to itself": Mutant(_say_nothing, "notices-rewound-and-not-told", "rewound|not enough"),
 }
 
+OF_HISTORIES = {
+    "hands out again after reconnecting": Mutant(_repeat_after_reconnect, "acked-within-a-message", "handed out"),
+    "acks with the sequences of another stream": Mutant(
+        _ack_with_old_sequences, "acked-within-a-message", "and the user up to"
+    ),
+    "grants no more credit": Mutant(_never_refill, "repeats", "the next message needs"),
+    "grants more than its window": Mutant(_refill_unasked, "repeats", "at most"),
+    "tells less than was acked": Mutant(_tell_less_than_was_acked, "acked-within-a-message", "last_acked is"),
+    "takes over again": Mutant(_take_over_again, "takes-over", "takeover True, not False"),
+    "does not tell of a rewind": Mutant(_say_nothing, "rewound", "not told"),
+}
+"""These are caught by histories of the simulation."""
+
 if __name__ == "__main__":
-    MUTANTS[sys.argv[1]].apply()
+    (MUTANTS | OF_HISTORIES)[sys.argv[1]].apply()
     asyncio.run(python_runner.run())

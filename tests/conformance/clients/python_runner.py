@@ -108,7 +108,7 @@ class Commands:
         seat = self._seats[session] = Seat()
 
         def on_notice(notice: feedmux.Notice) -> None:
-            seat.items.append({"notice": _notice(notice)})
+            seat.items.append({"notice": describe_notice(notice)})
 
         chosen = options or {}
         if subscription is not None:
@@ -150,7 +150,7 @@ class Commands:
         except asyncio.CancelledError:
             result["outcome"] = "cancelled"
         except feedmux.FeedmuxError as error:
-            result |= {"outcome": "error", "error": _error(error)}
+            result |= {"outcome": "error", "error": describe_error(error)}
         result["items"], seat.items = seat.items, []
         return result
 
@@ -243,7 +243,8 @@ def _event(event: feedmux.Event, report: tuple[str, ...]) -> Json:
     return reported
 
 
-def _notice(notice: feedmux.Notice) -> Json:
+def describe_notice(notice: feedmux.Notice) -> Json:
+    """As README.md lists them."""
     kind = _NOTICES[type(notice)]
     match notice:
         case feedmux.Rewound():
@@ -266,7 +267,8 @@ def _notice(notice: feedmux.Notice) -> Json:
     return {"kind": kind, **asdict(notice)}
 
 
-def _error(error: feedmux.FeedmuxError) -> Json:
+def describe_error(error: feedmux.FeedmuxError) -> Json:
+    """Its type as README.md calls it, and what it says."""
     reported: Json = {
         "type": type(error).__name__,
         "reason": error.reason,
@@ -286,7 +288,7 @@ async def _reply(work: Awaitable[Json]) -> Json:
     try:
         return {"ok": await work}
     except feedmux.FeedmuxError as error:
-        return {"error": _error(error)}
+        return {"error": describe_error(error)}
     except asyncio.CancelledError:
         return {"error": {"type": "Cancelled", "message": "cancelled"}}
     except Exception as error:  # noqa: BLE001 - whatever it is, the harness shows it

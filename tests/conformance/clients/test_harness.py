@@ -9,13 +9,15 @@ from feedmux.v1 import errors_pb2
 from tests.client.scripted_server import ScriptedServer
 from tests.conformance.clients import table
 from tests.conformance.clients.conftest import Runners
-from tests.conformance.clients.mutants import MUTANTS
+from tests.conformance.clients.mutants import MUTANTS, OF_HISTORIES
 from tests.conformance.clients.play import PATIENCE_S, play
+from tests.conformance.clients.replay import replay
 from tests.conformance.clients.runners import LANGUAGES, Language, RunnerFailed, build, started
 from tests.conformance.clients.scenario import Scenario, scenarios
 from tests.conformance.clients.scripts import script
 from tests.conformance.clients.test_clients import PRESENT
 from tests.conformance.clients.worlds import World
+from tests.sim.histories import History
 
 
 def scenario(wanted: str) -> Scenario:
@@ -63,13 +65,28 @@ EVERY_TIME = ("hands out again after a reconnect", "counts characters instead of
 async def test_a_client_that_does_wrong_is_caught(world: World, name: str) -> None:
     mutant = MUTANTS[name]
     wanted = scenario(mutant.caught_by)
-    python = LANGUAGES["python"]
-    runner_of = Language(python.name, name, (python.command[0], "-m", "tests.conformance.clients.mutants", name))
-    async with started(runner_of) as runner:
+    async with started(_broken(name)) as runner:
         # Where the mutant lets the harness wait in vain, not for long.
         patience_s = 4.0 if "not enough" in mutant.saying else PATIENCE_S
         with pytest.raises(AssertionError, match=mutant.saying):
             await play(world, runner, wanted, patience_s=patience_s)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name == "takes over again" else pytest.mark.full) for name in OF_HISTORIES],
+)
+async def test_a_client_that_departs_from_a_history_is_caught(histories: dict[str, History], name: str) -> None:
+    mutant = OF_HISTORIES[name]
+    async with started(_broken(name)) as runner:
+        with pytest.raises(AssertionError, match=mutant.saying):
+            await replay(runner, histories[mutant.caught_by], patience_s=4.0)
+
+
+def _broken(name: str) -> Language:
+    """The mutant of that name."""
+    python = LANGUAGES["python"]
+    return Language(python.name, name, (python.command[0], "-m", "tests.conformance.clients.mutants", name))
 
 
 @pytest.mark.parametrize("language", PRESENT)
