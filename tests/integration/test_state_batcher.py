@@ -191,7 +191,7 @@ async def test_an_older_session_of_this_process_is_fenced_at_once(store: Subscri
     batcher = CommitBatcher(store, interval_s=0.01)
     _, first = await opened(store, batcher, tenant)
     second, _ = await opened(store, batcher, tenant)
-    assert first.causes == ["TAKEOVER"]
+    assert first.causes == ["LEASE"], "it is the same instance"
     submit(second, 1)
     await second.flush(1.0)
     await second.detach()

@@ -334,8 +334,11 @@ async def test_an_older_session_that_is_attached_late_fences_nobody_and_asks_the
     assert store.leases == [LEASE, NEWER], "the newest one is still known"
     task.cancel()
     assert first.attached
-    third = batcher.attach(replace(LEASE, epoch=9), stored_at(0), Recorder())
-    assert (newest.causes, first.attached, third.attached) == (["TAKEOVER"], False, True)
+    last = Recorder()
+    third = batcher.attach(replace(LEASE, epoch=9), stored_at(0), last)
+    assert (newest.causes, first.attached, third.attached) == (["LEASE"], False, True)
+    batcher.attach(replace(LEASE, epoch=10, instance_id="other"), stored_at(0), Recorder())
+    assert (last.causes, third.attached) == (["TAKEOVER"], False)
 
 
 @in_virtual_time

@@ -66,7 +66,8 @@ class CommitBatcher:
         if known is None or known.lease.epoch < lease.epoch:
             self._newest[lease.tenant, lease.name] = handle
             if known is not None:
-                self._fence(known, FenceCause.TAKEOVER)
+                same = lease.instance_id != "" and known.lease.instance_id == lease.instance_id
+                self._fence(known, FenceCause.LEASE if same else FenceCause.TAKEOVER)
         else:
             self.wake(handle)
         return handle
