@@ -15,7 +15,7 @@ import bson
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
-from pymongo.errors import ExecutionTimeout, OperationFailure, PyMongoError
+from pymongo.errors import ExecutionTimeout, PyMongoError
 
 from feedmux_server.clock import monotonic_s, wall_s
 from feedmux_server.core.chunk import Chunk, cut_batch, read_token
@@ -71,8 +71,6 @@ class Batch:
 
 
 _SPLIT = "$changeStreamSplitLargeEvent"
-_TOO_LARGE = 10334
-"""BSONObjectTooLarge."""
 _HISTORY_AWAIT_MS = 10
 """A read of history waits at MongoDB's newest entry for so long at most: others wait for its turn. A mongos waits for
 its shards meanwhile, and is given the usual time."""
@@ -389,7 +387,7 @@ class ChangeStreamReader:
         except TimeoutError:
             return False
         except PyMongoError as error:
-            return isinstance(error, OperationFailure) and error.code == _TOO_LARGE
+            return judge(error, "getMore").error.reason is ErrorReason.EVENT_TOO_LARGE
         finally:
             if cursor is not None:
                 with suppress(PyMongoError):
