@@ -9,7 +9,7 @@ from feedmux.v1 import errors_pb2
 from tests.client.scripted_server import ScriptedServer
 from tests.conformance.clients import table
 from tests.conformance.clients.conftest import Runners
-from tests.conformance.clients.mutants import MUTANTS, OF_HISTORIES
+from tests.conformance.clients.mutants import MUTANTS, OF_HISTORIES, Mutant
 from tests.conformance.clients.play import PATIENCE_S, play
 from tests.conformance.clients.replay import replay
 from tests.conformance.clients.runners import LANGUAGES, Language, RunnerFailed, build, started
@@ -66,10 +66,8 @@ async def test_a_client_that_does_wrong_is_caught(world: World, name: str) -> No
     mutant = MUTANTS[name]
     wanted = scenario(mutant.caught_by)
     async with started(_broken(name)) as runner:
-        # Where the mutant lets the harness wait in vain, not for long.
-        patience_s = 4.0 if "not enough" in mutant.saying else PATIENCE_S
         with pytest.raises(AssertionError, match=mutant.saying):
-            await play(world, runner, wanted, patience_s=patience_s)
+            await play(world, runner, wanted, patience_s=_patience_s(mutant))
 
 
 @pytest.mark.parametrize(
@@ -80,7 +78,13 @@ async def test_a_client_that_departs_from_a_history_is_caught(histories: dict[st
     mutant = OF_HISTORIES[name]
     async with started(_broken(name)) as runner:
         with pytest.raises(AssertionError, match=mutant.saying):
-            await replay(runner, histories[mutant.caught_by], patience_s=4.0)
+            await replay(runner, histories[mutant.caught_by], patience_s=_patience_s(mutant))
+
+
+def _patience_s(mutant: Mutant) -> float:
+    """Where the mutant lets the harness wait in vain, not for long."""
+    in_vain = ("not enough", "the next message needs")
+    return 4.0 if any(words in mutant.saying for words in in_vain) else PATIENCE_S
 
 
 def _broken(name: str) -> Language:
