@@ -34,6 +34,10 @@ class Fault:
     """Only scenarios have it: it takes minutes, or other faults would hide what it shows."""
 
 
+GIVEN_UP_S: Final = 3.5
+"""After so long no command of a program that is gone has an effect: the server waits for Redis for 3 s."""
+
+
 def _server(world: "World") -> "SimServer | None":
     running = [server for server in world.servers if server.running]
     return world.rng.choice(running) if running else None
@@ -128,6 +132,14 @@ async def _silence(world: "World") -> None:
         world.network.heal(one, other)
 
 
+async def _distort(world: "World") -> None:
+    """A server, or what is before it, breaks the protocol: a message comes twice, or not all of it."""
+    user = _user(world)
+    if user is not None and user.node is not None:
+        user.node.distorts = world.rng.choice(("repeated", "cut short"))
+        await asyncio.sleep(world.rng.uniform(0.0, 2.0))
+
+
 async def _fail_reads(world: "World") -> None:
     for _ in range(world.rng.randint(1, 3)):
         world.mongo.fail_reads(world.rng.choice(FAILINGS))
@@ -196,6 +208,36 @@ async def _redis_silent(world: "World") -> None:
 async def _redis_slow(world: "World") -> None:
     world.redis.slow_s = world.rng.choice((0.5, 6.0))
     await asyncio.sleep(_while_s(world.rng))
+    world.redis.slow_s = 0.0
+
+
+async def _cut_while_redis_is_slow(world: "World") -> None:
+    """Sessions are opened again and again, while commands of those that were given up are still on their way."""
+    world.redis.slow_s = 6.0
+    for _ in range(5):
+        await _cut_connections(world)
+        await asyncio.sleep(world.rng.uniform(0.0, 4.0))
+    world.redis.slow_s = 0.0
+
+
+async def _late_takeover(world: "World") -> None:
+    """A program is killed while it takes a subscription over. Redis does not do that long after."""
+    user = _user(world)
+    if user is None or not user.durable:
+        return
+    world.redis.slow_s = 6.0
+    rival = world.rival_of(user, takeover=True)
+    rival.start()
+    await asyncio.sleep(world.rng.uniform(0.01, 1.0))
+    rival.kill()
+    await asyncio.sleep(GIVEN_UP_S)
+    before = world.stored_of(user).get(b"epoch", b"")
+    for _ in range(60):
+        await asyncio.sleep(0.1)
+        stored = world.stored_of(user)
+        if stored.get(b"epoch", b"") != before and stored.get(b"owner", b"").decode() in rival.instances:
+            world.problems.append(f"Fenced: Redis has opened {user.name} for a program that was killed before")
+            break
     world.redis.slow_s = 0.0
 
 
@@ -330,18 +372,22 @@ async def _damage(world: "World") -> None:
         ("HDEL", key, field) for field in ("definition", "etag", "position", "cluster_time", "order", "epoch")
     ]
     damages += [("HSET", key, "cluster_time", "x"), ("HSET", key, "epoch", "x"), ("SET", key, "x"), ("DEL", key)]
-    damages += [("ZREM", names, name), ("ZADD", names, "0", "ghost")]
+    damages += [("ZREM", names, name), ("ZADD", names, "0", "ghost"), ("SET", names, "x")]
     damage = rng.choice(damages)
     redis.run(damage)
     redis.has_lost = True
     redis.lost()
+    if rng.random() < 0.5:
+        await _cut_connections(world)
     await asyncio.sleep(rng.uniform(0.0, 8.0))
 
     async def repair(client: AsyncClient) -> None:
+        if damage[1] == names:
+            redis.run(("DEL", names))
         listed = [info.name async for info in client.list_subscriptions(2)]
         if "ghost" in listed:
             world.problems.append("Loud: a subscription is listed that there is not")
-        if damage[0] == "SET":
+        if damage[:2] == ("SET", key):
             redis.run(("DEL", key))  # no command of feedmux touches what is no hash
         await client.delete_subscription(name, allow_missing=True)
 
@@ -481,6 +527,7 @@ FAULTS: Final = (
     Fault("client closed", _close_client, ("SessionClosed",), apart=True),
     Fault("connections cut", _cut_connections),
     Fault("network silent", _silence, _BUSY),
+    Fault("protocol broken", _distort, (*_BUSY, "ProtocolError"), apart=True),
     Fault("reads fail", _fail_reads),
     Fault("writes rolled back", _roll_back),
     Fault("MongoDB away", _mongo_away),
@@ -489,6 +536,7 @@ FAULTS: Final = (
     Fault("Redis down", _redis_down, _BUSY),
     Fault("Redis silent", _redis_silent, _BUSY),
     Fault("Redis slow", _redis_slow, _BUSY),
+    Fault("cut while Redis is slow", _cut_while_redis_is_slow, _BUSY, apart=True),
     Fault("Redis loses answers", _redis_loses_answers, _BUSY),
     Fault("Redis full", _redis_full, _BUSY),
     Fault("Redis loses its last writes", _redis_loses_last_writes, _LOST),
@@ -498,6 +546,7 @@ FAULTS: Final = (
     Fault("Redis's clock steps", _redis_clock_steps, _FENCED),
     Fault("clock of a server steps", _clock_steps),
     Fault("takeover", _takeover, _LOST),
+    Fault("late takeover", _late_takeover, _FENCED, apart=True),
     Fault("another program opens", _competitor, ("SubscriptionBusy", "SubscriptionNotFound")),
     Fault("an operator at work", _administer),
     Fault("unusual pipelines", _unusual_pipelines),
@@ -535,12 +584,14 @@ SCENARIOS: Final = {
     "Redis away at a drain": Scenario(("server drained without Redis",) * 4),
     "another program": Scenario(("another program opens",) * 3),
     "lost and created again": Scenario(("lost subscription created again",) * 2),
-    "late commands": Scenario(("Redis slow", "connections cut", "Redis slow", "server killed")),
+    "late takeover": Scenario(("late takeover",) * 3),
+    "late commands": Scenario(("cut while Redis is slow", "server killed") * 2),
     "Redis fails over": Scenario(("Redis fails over",) * 4),
     "Redis's clock steps": Scenario(
         ("Redis's clock steps", "takeover", "Redis's clock steps", "another program opens")
     ),
     "subscription deleted": Scenario(("subscription deleted", "Redis loses everything", "subscription deleted")),
+    "protocol broken": Scenario(("protocol broken",) * 8),
     "unusual pipelines": Scenario(("unusual pipelines",) * 8),
     "a subscription is damaged": Scenario(("a subscription is damaged",) * 4),
     "slow pipelines": Scenario(("slow pipelines",) * 3, pipelines=True),

@@ -124,6 +124,14 @@ MUTANTS: Final = (
         "                    pass\n",
     ),
     Mutant(
+        "the client hands out a message that comes twice",
+        "Unique",
+        "feedmux.ledger:Ledger.arrive",
+        "if first_sequence != self._next_sequence:",
+        "if first_sequence > self._next_sequence:",
+        scenario="protocol broken",
+    ),
+    Mutant(
         "what was sent is stored as if it were acked",
         "At least once",
         "feedmux_server.core.ack_tracker:AckTracker.ack",
@@ -293,6 +301,14 @@ MUTANTS: Final = (
         "lua:open",
         "if too_late then return too_late end",
         "",
+        scenario="late takeover",
+    ),
+    Mutant(
+        "a session that another opening of its client replaces is taken over",
+        "Fenced",
+        "lua:open",
+        "same and 'LEASE' or 'TAKEOVER'",
+        "'TAKEOVER'",
         scenario="late commands",
     ),
     Mutant(

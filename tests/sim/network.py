@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextvars import Context, copy_context
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import grpc
 import grpc.aio
@@ -31,6 +31,9 @@ WINDOW_BYTES: Final = 64 * 1024
 
 Metadata = Sequence[tuple[str, str | bytes]]
 Status = tuple[grpc.StatusCode, str, Metadata]
+
+Distortion = Literal["repeated", "cut short"]
+SUBSCRIBE: Final = "/feedmux.v1.ChangeFeed/Subscribe"
 
 _OK: Final[Status] = (grpc.StatusCode.OK, "", ())
 _CANCELLED: Final[Status] = (grpc.StatusCode.CANCELLED, "Locally cancelled by application!", ())
@@ -58,6 +61,8 @@ class Node:
         """Names of the nodes whose way to this one is silent."""
         self.frozen = False
         self.up = True
+        self.distorts: Distortion | None = None
+        """What happens to the next message of a session to it."""
 
 
 class Server(Node):
@@ -359,6 +364,7 @@ class Call:
 
     def __init__(self, network: Network, node: Node, method: str, metadata: Metadata) -> None:
         self._loop = network.loop
+        self._rng = network.rng
         self._node = node
         self._method = method
         self._metadata = metadata
@@ -368,6 +374,8 @@ class Call:
         self._inbox: deque[bytes] = deque()
         self._status: Status | None = None
         self._cancelled = False
+        self._is_distorted = False
+        """A message to the client was cut short: what comes after it, the client must not take."""
         self._changed: asyncio.Future[None] | None = None
         self._done: Callable[[], None] = lambda: None
         self._pending: list[bytes | None] = []
@@ -457,12 +465,28 @@ class Call:
 
     def written(self, server: str, message: bytes) -> None:
         self._watcher.written(server, message)
+        distortion = None
+        if self._method == SUBSCRIBE:
+            distortion, self._node.distorts = self._node.distorts, None
+        if distortion == "cut short":
+            self.to_client(self._arrived_short, message[: self._rng.randint(1, len(message) - 1)])
+            return
         self.to_client(self.arrived, message)
+        if distortion == "repeated":
+            self.to_client(self._take_in, message)
 
     def arrived(self, message: bytes) -> None:
+        if self._status is None and not self._is_distorted:
+            self._watcher.received(message)
+        self._take_in(message)
+
+    def _arrived_short(self, message: bytes) -> None:
+        self._is_distorted = True
+        self._take_in(message)
+
+    def _take_in(self, message: bytes) -> None:
         if self._status is None:
             self._inbox.append(message)
-            self._watcher.received(message)
             self._wake()
 
     def end(self, status: Status) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import bson
+import pytest
 
 from feedmux import (
     AsyncClient,
@@ -106,6 +107,8 @@ class User(Reader):
     takeover: bool = False
     once: bool = False
     """It opens one session, and does not create what is not there."""
+    instances: set[str] = field(default_factory=set, init=False)
+    """Instance ids of its sessions."""
     closes: str = field(default="", init=False)
     """Another task of the program closes this, beside the loop that reads: "client" or "session"."""
     calm: bool = field(default=False, init=False)
@@ -126,6 +129,8 @@ class User(Reader):
     _handed: list[int] = field(default_factory=list, init=False)
     _closing: asyncio.Future[None] | None = field(default=None, init=False)
     """The client's close that is under way."""
+    _earlier: tuple[AsyncSession, Batch | Event] | None = field(default=None, init=False)
+    """What it has taken last, and from which session."""
     _older: tuple[AsyncSession, Any, int] | None = field(default=None, init=False)
     """What it has taken from a session some time ago, and the number of the last event of that."""
 
@@ -268,9 +273,17 @@ class User(Reader):
                 start = self._start_at(self._token)
             opening = client.feed(self.shape.feed()).open(start=start, on_notice=self._notice)
         self.diary.opens(self.habits.options)
-        async with opening as session:
+        if self._sessions % 2:
+            async with opening as session:
+                yield session
+                self.diary.closes()
+            return
+        session = await opening
+        try:
             yield session
             self.diary.closes()
+        finally:
+            await session.close()
 
     async def _take(self, client: AsyncClient, session: AsyncSession) -> None:
         rng, habits = self.rng, self.habits
@@ -289,11 +302,13 @@ class User(Reader):
             if taken is None:
                 return
             self.diary.took(taken)
+            self._ack_earlier(session)
             self._hand_out([number_of(event.raw) for event in (taken if isinstance(taken, Batch) else [taken])])
             if not self.durable:
                 self._keep_place(session)
             if self.calm or rng.random() < habits.ack_share:
                 self._ack(session, taken if rng.random() < 0.5 else None)
+            self._earlier = session, taken
             if self.calm:
                 continue
             self._ack_older(session, taken)
@@ -307,10 +322,12 @@ class User(Reader):
         takes = self.habits.takes
         if takes == "all":
             takes = self.rng.choice(("batches", "events", "next"))
-        if takes == "next":
+        if takes == "next" and self._sessions % 2:
             return await session.next(timeout_s=1.0)
         async with asyncio.timeout(1.0):
             match takes:
+                case "next":
+                    return await anext(session)
                 case "batches":
                     async for batch in session.batches():
                         return batch
@@ -376,6 +393,12 @@ class User(Reader):
             if self.durable:
                 self._done(number + 1)
             self._older = None
+
+    def _ack_earlier(self, session: AsyncSession) -> None:
+        """A program that mixes its sessions up is told."""
+        if self._earlier is not None and self._earlier[0] is not session:
+            with pytest.raises(ValueError, match="another session's"):
+                session.ack(self._earlier[1])
 
     def _done(self, number: int) -> None:
         """What was handed out before this number is not to come again."""

@@ -14,7 +14,6 @@ from tests.sim.network import Status, Watcher
 from tests.sim.records import Record
 from tests.sim.redis import SimRedis
 
-SUBSCRIBE: Final = "/feedmux.v1.ChangeFeed/Subscribe"
 _NUMBER: Final = b"\x10n\x00"
 _AFTER: Final = b"\x09wallTime\x00"
 _JSON_NUMBER: Final = re.compile(rb'"wallTime".*?"n": ?(?:\{"\$numberInt": ?"(\d+)"\}|(\d+))')

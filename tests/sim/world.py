@@ -41,7 +41,7 @@ from tests.sim.hostile import Hostile
 from tests.sim.inspector import discrepancies
 from tests.sim.loop import SimLoop, process
 from tests.sim.mongo import PART, Entry, Shown, SimMongo
-from tests.sim.network import Network, SimChannel, Watcher
+from tests.sim.network import SUBSCRIBE, Network, SimChannel, Watcher
 from tests.sim.programs import OperatorClient, Program, Ranging, Watching, run_apart
 from tests.sim.readers import FeedShape, Reader
 from tests.sim.redis import SimRedis
@@ -59,7 +59,7 @@ from tests.sim.tenants import (
     subscription_key,
 )
 from tests.sim.users import Diary, Habits, Takes, User, administer
-from tests.sim.wire import SUBSCRIBE, Recorder, SessionWatcher, StoreWatcher, events_in, hex_of
+from tests.sim.wire import Recorder, SessionWatcher, StoreWatcher, events_in, hex_of
 from tests.virtual_time import VirtualClock
 
 OF_1: Final = (("fullDocument.g", 1),)
@@ -487,7 +487,7 @@ class World:
         """The earliest cluster time from which somebody reads, or is about to begin."""
         needed = [(int(self.loop.true_wall_s() - RECENT_S) << 32)]
         for user in self.users:
-            stored = self._stored(user).get(b"cluster_time") if user.durable else None
+            stored = self.stored_of(user).get(b"cluster_time") if user.durable else None
             # A Redis that loses its last writes has an older place.
             needed += [user.needs, user.needs if stored is None else int(stored) - (int(RECENT_S) << 32)]
         return min([*needed, *(program.needs for program in self.programs)])
@@ -542,7 +542,7 @@ class World:
         return [server.name for server in self.servers if server.health is None or not server.health.ready]
 
     def _is_stored(self, user: User, entry: Entry) -> bool:
-        position = self._stored(user).get(b"position")
+        position = self.stored_of(user).get(b"position")
         return position is not None and inspect_position(position).token.reaches(entry.token)
 
     async def _until(self, late: Callable[[], list[str]], within_s: float, every_s: float) -> list[str]:
@@ -605,12 +605,12 @@ class World:
 
     async def _close(self) -> None:
         await asyncio.gather(*(user.leave() for user in self.users), *(each.leave() for each in self.programs))
-        held = [user.name for user in self.users if user.durable and self._stored(user).get(b"nonce")]
+        held = [user.name for user in self.users if user.durable and self.stored_of(user).get(b"nonce")]
         self.problems += [f"Nothing left: the lease of {name} is held after its close" for name in held]
         await asyncio.gather(*(server.drain() for server in self.servers))
         self.problems += [f"Nothing left: a cursor of {len(self.mongo.open)} is open"] if self.mongo.open else []
 
-    def _stored(self, user: User) -> dict[bytes, bytes]:
+    def stored_of(self, user: User) -> dict[bytes, bytes]:
         """What Redis has of its subscription."""
         return self._hash_of(user.tenant, user.subscription)
 
@@ -685,6 +685,7 @@ class World:
         return any(watcher.opening for user in users if (watcher := self._watchers.get(user.process)) is not None)
 
     def _may_ask(self, user: User, request: wire.Open) -> None:
+        user.instances.add(request.instance_id)
         if request.takeover and user.reading:
             self.problems.append(f"Fenced: {user.name} takes over again by itself")
 
@@ -693,7 +694,7 @@ class World:
         if response.HasField("batch"):
             self._may_show(user.tenant, server, response.batch)
         elif response.HasField("committed") and not self.redis.has_lost:
-            stored = self._stored(user).get(b"position")
+            stored = self.stored_of(user).get(b"position")
             told = inspect_position(response.committed.position).token
             if stored is not None and not inspect_position(stored).token.reaches(told):
                 self.problems.append(f"Monotone commit: {server} says that more is stored for {user.name} than is")
