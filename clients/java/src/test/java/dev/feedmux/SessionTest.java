@@ -280,12 +280,18 @@ final class SessionTest {
             call.send(Wire.openedAt(1, 2), Wire.batch(1, 2, 1));
             call.awaitClose();
         };
-        server = started(call -> call.send(Wire.opened(), Wire.batch(1, 1, 1)), again);
+        CountDownLatch cancelled = new CountDownLatch(1);
+        Script first = call -> {
+            call.send(Wire.opened(), Wire.batch(1, 1, 1));
+            cancelled.await();
+        };
+        server = started(first, again);
         Context.CancellableContext context = Context.current().withCancellation();
         Session session = context.call(() -> client().subscription("s").open());
         open.add(session);
         session.ack(session.take());
         context.cancel(null);
+        cancelled.countDown();
         assertEquals(2, session.take().sequence());
         assertEquals(2, session.epoch());
         assertFalse(server.call(1).open().getTakeover());
