@@ -3,16 +3,17 @@
 import subprocess
 import sys
 
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
+import pytest
 
 from feedmux.target import Target
 
 
 def test_a_call_within_a_span_names_it() -> None:
+    trace = pytest.importorskip("opentelemetry.trace")
+    sdk = pytest.importorskip("opentelemetry.sdk.trace")
     target = Target("localhost:1", token="a-token")
     outside = dict(target.metadata())
-    with TracerProvider(shutdown_on_exit=False).get_tracer("test").start_as_current_span("work") as span:
+    with sdk.TracerProvider(shutdown_on_exit=False).get_tracer("test").start_as_current_span("work") as span:
         inside = dict(target.metadata("main/shop"))
     here = span.get_span_context()
     trace_id, span_id = trace.format_trace_id(here.trace_id), trace.format_span_id(here.span_id)

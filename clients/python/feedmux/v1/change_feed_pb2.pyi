@@ -1,13 +1,10 @@
-import datetime
-
 from feedmux.v1 import feed_pb2 as _feed_pb2
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -45,7 +42,7 @@ class Open(_message.Message):
     takeover: bool
     heartbeat_interval: _duration_pb2.Duration
     message_bytes_max: int
-    def __init__(self, subscription: _Optional[str] = ..., feed: _Optional[_Union[_feed_pb2.Feed, _Mapping]] = ..., start: _Optional[_Union[_feed_pb2.Start, _Mapping]] = ..., format: _Optional[_Union[_feed_pb2.Format, str]] = ..., last_acked: _Optional[_Union[LastAcked, _Mapping]] = ..., instance_id: _Optional[str] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., takeover: _Optional[bool] = ..., heartbeat_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., message_bytes_max: _Optional[int] = ...) -> None: ...
+    def __init__(self, subscription: _Optional[str] = ..., feed: _Optional[_Union[_feed_pb2.Feed, _Mapping]] = ..., start: _Optional[_Union[_feed_pb2.Start, _Mapping]] = ..., format: _Optional[_Union[_feed_pb2.Format, str]] = ..., last_acked: _Optional[_Union[LastAcked, _Mapping]] = ..., instance_id: _Optional[str] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., takeover: bool = ..., heartbeat_interval: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., message_bytes_max: _Optional[int] = ...) -> None: ...
 
 class LastAcked(_message.Message):
     __slots__ = ("position", "resume_token", "epoch")
@@ -109,7 +106,7 @@ class Opened(_message.Message):
     heartbeat_interval: _duration_pb2.Duration
     at_last_acked: bool
     routing_key: str
-    def __init__(self, epoch: _Optional[int] = ..., position: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., heartbeat_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., at_last_acked: _Optional[bool] = ..., routing_key: _Optional[str] = ...) -> None: ...
+    def __init__(self, epoch: _Optional[int] = ..., position: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., heartbeat_interval: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., at_last_acked: bool = ..., routing_key: _Optional[str] = ...) -> None: ...
 
 class Limits(_message.Message):
     __slots__ = ("credit_events_max", "credit_bytes_max", "unacked_events_max", "message_bytes_max")
@@ -141,7 +138,7 @@ class Batch(_message.Message):
     read_time: _timestamp_pb2.Timestamp
     bson: bytes
     json: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, first_delivery_sequence: _Optional[int] = ..., event_count: _Optional[int] = ..., position: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., read_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., bson: _Optional[bytes] = ..., json: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, first_delivery_sequence: _Optional[int] = ..., event_count: _Optional[int] = ..., position: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., read_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., bson: _Optional[bytes] = ..., json: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class EventFragment(_message.Message):
     __slots__ = ("delivery_sequence", "index", "count", "data", "position", "resume_token", "cluster_time")
@@ -187,7 +184,7 @@ class Notice(_message.Message):
         POSITION_FIELD_NUMBER: _ClassVar[int]
         deadline: _duration_pb2.Duration
         position: bytes
-        def __init__(self, deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., position: _Optional[bytes] = ...) -> None: ...
+        def __init__(self, deadline: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., position: _Optional[bytes] = ...) -> None: ...
     class Rewound(_message.Message):
         __slots__ = ("to",)
         FROM_FIELD_NUMBER: _ClassVar[int]
@@ -198,7 +195,7 @@ class Notice(_message.Message):
         __slots__ = ("remaining",)
         REMAINING_FIELD_NUMBER: _ClassVar[int]
         remaining: _duration_pb2.Duration
-        def __init__(self, remaining: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+        def __init__(self, remaining: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
     class Gap(_message.Message):
         __slots__ = ("to", "reason")
         FROM_FIELD_NUMBER: _ClassVar[int]
@@ -213,7 +210,7 @@ class Notice(_message.Message):
         AWAY_FIELD_NUMBER: _ClassVar[int]
         dependency: str
         away: bool
-        def __init__(self, dependency: _Optional[str] = ..., away: _Optional[bool] = ...) -> None: ...
+        def __init__(self, dependency: _Optional[str] = ..., away: bool = ...) -> None: ...
     class Skipped(_message.Message):
         __slots__ = ("to", "from_position", "to_position")
         FROM_FIELD_NUMBER: _ClassVar[int]
@@ -250,7 +247,7 @@ class WatchRequest(_message.Message):
     format: _feed_pb2.Format
     heartbeat_interval: _duration_pb2.Duration
     message_bytes_max: int
-    def __init__(self, feed: _Optional[_Union[_feed_pb2.Feed, _Mapping]] = ..., start: _Optional[_Union[_feed_pb2.Start, _Mapping]] = ..., format: _Optional[_Union[_feed_pb2.Format, str]] = ..., heartbeat_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., message_bytes_max: _Optional[int] = ...) -> None: ...
+    def __init__(self, feed: _Optional[_Union[_feed_pb2.Feed, _Mapping]] = ..., start: _Optional[_Union[_feed_pb2.Start, _Mapping]] = ..., format: _Optional[_Union[_feed_pb2.Format, str]] = ..., heartbeat_interval: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., message_bytes_max: _Optional[int] = ...) -> None: ...
 
 class WatchResponse(_message.Message):
     __slots__ = ("opened", "batch", "event_fragment", "progress", "notice")
@@ -284,7 +281,7 @@ class ResolvePositionResponse(_message.Message):
     cluster_time: _feed_pb2.ClusterTime
     time: _timestamp_pb2.Timestamp
     feed_fingerprint: bytes
-    def __init__(self, position: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., feed_fingerprint: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, position: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., feed_fingerprint: _Optional[bytes] = ...) -> None: ...
 
 class PlanRangeRequest(_message.Message):
     __slots__ = ("subscription", "feed", "after", "until", "events_max", "bytes_max", "slices", "wait", "processed", "instance_id", "feed_fingerprint")
@@ -310,7 +307,7 @@ class PlanRangeRequest(_message.Message):
     processed: bytes
     instance_id: str
     feed_fingerprint: bytes
-    def __init__(self, subscription: _Optional[str] = ..., feed: _Optional[_Union[_feed_pb2.Feed, _Mapping]] = ..., after: _Optional[bytes] = ..., until: _Optional[bytes] = ..., events_max: _Optional[int] = ..., bytes_max: _Optional[int] = ..., slices: _Optional[int] = ..., wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., processed: _Optional[bytes] = ..., instance_id: _Optional[str] = ..., feed_fingerprint: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, subscription: _Optional[str] = ..., feed: _Optional[_Union[_feed_pb2.Feed, _Mapping]] = ..., after: _Optional[bytes] = ..., until: _Optional[bytes] = ..., events_max: _Optional[int] = ..., bytes_max: _Optional[int] = ..., slices: _Optional[int] = ..., wait: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., processed: _Optional[bytes] = ..., instance_id: _Optional[str] = ..., feed_fingerprint: _Optional[bytes] = ...) -> None: ...
 
 class PlanRangeResponse(_message.Message):
     __slots__ = ("end", "cluster_time", "event_count", "size_bytes", "slices", "caught_up", "latest", "after", "routing_key", "feed_fingerprint")
@@ -334,7 +331,7 @@ class PlanRangeResponse(_message.Message):
     after: bytes
     routing_key: str
     feed_fingerprint: bytes
-    def __init__(self, end: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., event_count: _Optional[int] = ..., size_bytes: _Optional[int] = ..., slices: _Optional[_Iterable[_Union[RangeSlice, _Mapping]]] = ..., caught_up: _Optional[bool] = ..., latest: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., after: _Optional[bytes] = ..., routing_key: _Optional[str] = ..., feed_fingerprint: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, end: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., event_count: _Optional[int] = ..., size_bytes: _Optional[int] = ..., slices: _Optional[_Iterable[_Union[RangeSlice, _Mapping]]] = ..., caught_up: bool = ..., latest: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., after: _Optional[bytes] = ..., routing_key: _Optional[str] = ..., feed_fingerprint: _Optional[bytes] = ...) -> None: ...
 
 class RangeSlice(_message.Message):
     __slots__ = ("after", "until", "event_count", "size_bytes")
@@ -401,7 +398,7 @@ class ExplainResponse(_message.Message):
         collection: str
         enabled: bool
         for_grants: bool
-        def __init__(self, database: _Optional[str] = ..., collection: _Optional[str] = ..., enabled: _Optional[bool] = ..., for_grants: _Optional[bool] = ...) -> None: ...
+        def __init__(self, database: _Optional[str] = ..., collection: _Optional[str] = ..., enabled: bool = ..., for_grants: bool = ...) -> None: ...
     class Withheld(_message.Message):
         __slots__ = ("what", "why")
         WHAT_FIELD_NUMBER: _ClassVar[int]
@@ -425,4 +422,4 @@ class ExplainResponse(_message.Message):
     oplog_headroom: _duration_pb2.Duration
     withheld: _containers.RepeatedCompositeFieldContainer[ExplainResponse.Withheld]
     may_be_view: bool
-    def __init__(self, refusal: _Optional[_Union[ExplainResponse.Refusal, _Mapping]] = ..., pipeline: _Optional[str] = ..., stream_key: _Optional[str] = ..., stream_open: _Optional[bool] = ..., images: _Optional[_Iterable[_Union[ExplainResponse.CollectionImages, _Mapping]]] = ..., oplog_headroom: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., withheld: _Optional[_Iterable[_Union[ExplainResponse.Withheld, _Mapping]]] = ..., may_be_view: _Optional[bool] = ...) -> None: ...
+    def __init__(self, refusal: _Optional[_Union[ExplainResponse.Refusal, _Mapping]] = ..., pipeline: _Optional[str] = ..., stream_key: _Optional[str] = ..., stream_open: bool = ..., images: _Optional[_Iterable[_Union[ExplainResponse.CollectionImages, _Mapping]]] = ..., oplog_headroom: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., withheld: _Optional[_Iterable[_Union[ExplainResponse.Withheld, _Mapping]]] = ..., may_be_view: bool = ...) -> None: ...

@@ -1,11 +1,8 @@
-import datetime
-
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+from typing import ClassVar as _ClassVar, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -68,7 +65,7 @@ class Feed(_message.Message):
     read_preference: str
     read_concern: str
     match_collection_uuid_for_update_lookup: bool
-    def __init__(self, source: _Optional[str] = ..., database: _Optional[str] = ..., collection: _Optional[str] = ..., pipeline: _Optional[_Union[Pipeline, _Mapping]] = ..., full_document: _Optional[str] = ..., full_document_before_change: _Optional[str] = ..., show_expanded_events: _Optional[bool] = ..., collation: _Optional[bytes] = ..., comment: _Optional[bytes] = ..., batch_size: _Optional[int] = ..., max_await_time_ms: _Optional[int] = ..., read_preference: _Optional[str] = ..., read_concern: _Optional[str] = ..., match_collection_uuid_for_update_lookup: _Optional[bool] = ...) -> None: ...
+    def __init__(self, source: _Optional[str] = ..., database: _Optional[str] = ..., collection: _Optional[str] = ..., pipeline: _Optional[_Union[Pipeline, _Mapping]] = ..., full_document: _Optional[str] = ..., full_document_before_change: _Optional[str] = ..., show_expanded_events: bool = ..., collation: _Optional[bytes] = ..., comment: _Optional[bytes] = ..., batch_size: _Optional[int] = ..., max_await_time_ms: _Optional[int] = ..., read_preference: _Optional[str] = ..., read_concern: _Optional[str] = ..., match_collection_uuid_for_update_lookup: bool = ...) -> None: ...
 
 class Pipeline(_message.Message):
     __slots__ = ("extended_json", "bson")
@@ -102,7 +99,7 @@ class Start(_message.Message):
     time: _timestamp_pb2.Timestamp
     earliest: Earliest
     latest: Latest
-    def __init__(self, position: _Optional[bytes] = ..., resume_after: _Optional[bytes] = ..., start_after: _Optional[bytes] = ..., start_at_operation_time: _Optional[_Union[ClusterTime, _Mapping]] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., earliest: _Optional[_Union[Earliest, _Mapping]] = ..., latest: _Optional[_Union[Latest, _Mapping]] = ...) -> None: ...
+    def __init__(self, position: _Optional[bytes] = ..., resume_after: _Optional[bytes] = ..., start_after: _Optional[bytes] = ..., start_at_operation_time: _Optional[_Union[ClusterTime, _Mapping]] = ..., time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., earliest: _Optional[_Union[Earliest, _Mapping]] = ..., latest: _Optional[_Union[Latest, _Mapping]] = ...) -> None: ...
 
 class Earliest(_message.Message):
     __slots__ = ()

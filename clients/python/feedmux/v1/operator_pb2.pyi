@@ -1,5 +1,3 @@
-import datetime
-
 from feedmux.v1 import feed_pb2 as _feed_pb2
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
@@ -7,8 +5,7 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -18,7 +15,7 @@ class ListSharedStreamsRequest(_message.Message):
     OMIT_SUBSCRIBERS_FIELD_NUMBER: _ClassVar[int]
     source: str
     omit_subscribers: bool
-    def __init__(self, source: _Optional[str] = ..., omit_subscribers: _Optional[bool] = ...) -> None: ...
+    def __init__(self, source: _Optional[str] = ..., omit_subscribers: bool = ...) -> None: ...
 
 class ListSharedStreamsResponse(_message.Message):
     __slots__ = ("shared_streams", "detached_subscribers", "totals", "wide_groups")
@@ -88,7 +85,7 @@ class SharedStream(_message.Message):
     subscribers: _containers.RepeatedCompositeFieldContainer[Subscriber]
     subscriber_count: int
     view_of: str
-    def __init__(self, id: _Optional[str] = ..., stream_key: _Optional[str] = ..., source: _Optional[str] = ..., scope: _Optional[str] = ..., pipeline: _Optional[str] = ..., state: _Optional[_Union[SharedStream.State, str]] = ..., trailing: _Optional[bool] = ..., oldest: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., newest: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., ring_events: _Optional[int] = ..., ring_bytes: _Optional[int] = ..., lag: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., events_read: _Optional[int] = ..., batches_read: _Optional[int] = ..., resumes: _Optional[int] = ..., cursor_open: _Optional[bool] = ..., subscribers: _Optional[_Iterable[_Union[Subscriber, _Mapping]]] = ..., subscriber_count: _Optional[int] = ..., view_of: _Optional[str] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., stream_key: _Optional[str] = ..., source: _Optional[str] = ..., scope: _Optional[str] = ..., pipeline: _Optional[str] = ..., state: _Optional[_Union[SharedStream.State, str]] = ..., trailing: bool = ..., oldest: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., newest: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., ring_events: _Optional[int] = ..., ring_bytes: _Optional[int] = ..., lag: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., events_read: _Optional[int] = ..., batches_read: _Optional[int] = ..., resumes: _Optional[int] = ..., cursor_open: bool = ..., subscribers: _Optional[_Iterable[_Union[Subscriber, _Mapping]]] = ..., subscriber_count: _Optional[int] = ..., view_of: _Optional[str] = ...) -> None: ...
 
 class WideGroup(_message.Message):
     __slots__ = ("source", "options", "feeds", "views", "decision", "scope", "events_read", "events_taken", "ring_bytes")
@@ -140,7 +137,7 @@ class Subscriber(_message.Message):
     credit_events: int
     credit_bytes: int
     peer: str
-    def __init__(self, id: _Optional[str] = ..., tenant: _Optional[str] = ..., subscription: _Optional[str] = ..., instance_id: _Optional[str] = ..., state: _Optional[str] = ..., position: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., lag: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., lag_events: _Optional[int] = ..., events_sent: _Optional[int] = ..., events_unacked: _Optional[int] = ..., credit_events: _Optional[int] = ..., credit_bytes: _Optional[int] = ..., peer: _Optional[str] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., tenant: _Optional[str] = ..., subscription: _Optional[str] = ..., instance_id: _Optional[str] = ..., state: _Optional[str] = ..., position: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., lag: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., lag_events: _Optional[int] = ..., events_sent: _Optional[int] = ..., events_unacked: _Optional[int] = ..., credit_events: _Optional[int] = ..., credit_bytes: _Optional[int] = ..., peer: _Optional[str] = ...) -> None: ...
 
 class Totals(_message.Message):
     __slots__ = ("shared_streams", "cursors", "subscribers", "memory_bytes", "memory_bytes_max")
@@ -168,7 +165,7 @@ class ListTenantsResponse(_message.Message):
     SINCE_FIELD_NUMBER: _ClassVar[int]
     tenants: _containers.RepeatedCompositeFieldContainer[TenantUsage]
     since: _timestamp_pb2.Timestamp
-    def __init__(self, tenants: _Optional[_Iterable[_Union[TenantUsage, _Mapping]]] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    def __init__(self, tenants: _Optional[_Iterable[_Union[TenantUsage, _Mapping]]] = ..., since: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class TenantUsage(_message.Message):
     __slots__ = ("tenant", "open_streams", "subscriptions", "shared_streams", "exclusive_streams", "events_sent", "bytes_sent", "upstream_events", "upstream_bytes", "upstream_share", "configured", "quotas", "held_back")
@@ -198,7 +195,7 @@ class TenantUsage(_message.Message):
     configured: bool
     quotas: _containers.RepeatedCompositeFieldContainer[QuotaUse]
     held_back: _duration_pb2.Duration
-    def __init__(self, tenant: _Optional[str] = ..., open_streams: _Optional[int] = ..., subscriptions: _Optional[int] = ..., shared_streams: _Optional[int] = ..., exclusive_streams: _Optional[int] = ..., events_sent: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., upstream_events: _Optional[float] = ..., upstream_bytes: _Optional[float] = ..., upstream_share: _Optional[float] = ..., configured: _Optional[bool] = ..., quotas: _Optional[_Iterable[_Union[QuotaUse, _Mapping]]] = ..., held_back: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    def __init__(self, tenant: _Optional[str] = ..., open_streams: _Optional[int] = ..., subscriptions: _Optional[int] = ..., shared_streams: _Optional[int] = ..., exclusive_streams: _Optional[int] = ..., events_sent: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., upstream_events: _Optional[float] = ..., upstream_bytes: _Optional[float] = ..., upstream_share: _Optional[float] = ..., configured: bool = ..., quotas: _Optional[_Iterable[_Union[QuotaUse, _Mapping]]] = ..., held_back: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class QuotaUse(_message.Message):
     __slots__ = ("quota", "limit", "used")
@@ -234,4 +231,4 @@ class DrainResponse(_message.Message):
     DEADLINE_FIELD_NUMBER: _ClassVar[int]
     sessions: int
     deadline: _duration_pb2.Duration
-    def __init__(self, sessions: _Optional[int] = ..., deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    def __init__(self, sessions: _Optional[int] = ..., deadline: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...

@@ -1,5 +1,3 @@
-import datetime
-
 from feedmux.v1 import feed_pb2 as _feed_pb2
 from google.protobuf import empty_pb2 as _empty_pb2
 from google.protobuf import field_mask_pb2 as _field_mask_pb2
@@ -7,8 +5,7 @@ from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -42,7 +39,7 @@ class Subscription(_message.Message):
     epoch: int
     expire_time: _timestamp_pb2.Timestamp
     routing_key: str
-    def __init__(self, name: _Optional[str] = ..., feed: _Optional[_Union[_feed_pb2.Feed, _Mapping]] = ..., on_invalidate: _Optional[_Union[_feed_pb2.OnInvalidate, str]] = ..., on_history_lost: _Optional[_Union[_feed_pb2.OnHistoryLost, str]] = ..., position: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., etag: _Optional[str] = ..., active: _Optional[bool] = ..., owner: _Optional[str] = ..., epoch: _Optional[int] = ..., expire_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., routing_key: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., feed: _Optional[_Union[_feed_pb2.Feed, _Mapping]] = ..., on_invalidate: _Optional[_Union[_feed_pb2.OnInvalidate, str]] = ..., on_history_lost: _Optional[_Union[_feed_pb2.OnHistoryLost, str]] = ..., position: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., etag: _Optional[str] = ..., active: bool = ..., owner: _Optional[str] = ..., epoch: _Optional[int] = ..., expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., routing_key: _Optional[str] = ...) -> None: ...
 
 class CreateSubscriptionRequest(_message.Message):
     __slots__ = ("subscription", "start")
@@ -90,7 +87,7 @@ class DeleteSubscriptionRequest(_message.Message):
     name: str
     etag: str
     allow_missing: bool
-    def __init__(self, name: _Optional[str] = ..., etag: _Optional[str] = ..., allow_missing: _Optional[bool] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., etag: _Optional[str] = ..., allow_missing: bool = ...) -> None: ...
 
 class SeekSubscriptionRequest(_message.Message):
     __slots__ = ("name", "to")

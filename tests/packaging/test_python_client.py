@@ -1,0 +1,80 @@
+"""The Python client, installed from its wheel beside the oldest and the newest of what it depends on.
+
+Applications have pins of their own. The oldest are the lower bounds in pyproject.toml, the newest what
+constraints.txt names.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+REPOSITORY: Final = Path(__file__).parents[2]
+UV: Final = Path(sys.prefix) / "bin" / "uv"
+TOOLS: Final = ("hypothesis", "pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist")
+TIMEOUT_S: Final = 280.0
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What the client is installed beside."""
+
+    python: str
+    options: tuple[str, ...]
+    """Of uv: which versions it chooses."""
+
+
+ENVIRONMENTS: Final = {
+    "oldest": Environment("3.11", ("--resolution", "lowest-direct")),
+    "newest": Environment("3.13", ("--constraint", "constraints.txt")),
+}
+
+
+def interpreter(version: str) -> Path | None:
+    """A Python of that version: on the PATH, or of pyenv, whose own command runs only what is chosen."""
+    on_path = shutil.which(f"python{version}")
+    candidates = [Path(on_path)] if on_path else []
+    candidates += sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}"))
+    works = (each for each in candidates if subprocess.run([each, "-c", ""], capture_output=True).returncode == 0)
+    return next(works, None)
+
+
+def run(*command: str | Path) -> str:
+    """Its output. Fails with that where it fails."""
+    outside = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST_"))}
+    done = subprocess.run(
+        command,
+        cwd=REPOSITORY,
+        env=outside,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert done.returncode == 0, f"{' '.join(map(str, command))}:\n{done.stdout}"
+    return done.stdout
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not UV.exists(), reason="no uv in this environment")
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_the_client_works_beside(name: str, tmp_path: Path) -> None:
+    environment = ENVIRONMENTS[name]
+    base = interpreter(environment.python)
+    if base is None:
+        pytest.skip(f"no Python {environment.python} on this machine")
+    run(UV, "venv", "--quiet", "--python", base, tmp_path / "venv")
+    python = tmp_path / "venv" / "bin" / "python"
+    install = (UV, "pip", "install", "--quiet", "--python", python)
+    run(*install, *environment.options, REPOSITORY)
+    run(*install, "--constraint", "constraints.txt", *TOOLS)
+    run(UV, "pip", "check", "--quiet", "--python", python)
+    installed = run(python, "-c", "import feedmux; print(feedmux.__file__)")
+    assert Path(installed.strip()).is_relative_to(tmp_path)
+    told = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/client")
+    assert " passed" in told
