@@ -1,4 +1,8 @@
-"""The largest request that is allowed costs the event loop two milliseconds at most, whatever it asks."""
+"""The largest request that is allowed costs the event loop two milliseconds at most, whatever it asks.
+
+Two milliseconds of a core on which a Python loop takes 23 ns a turn. A machine that is slower, or busy, takes longer for
+both: so a request is measured in turns of such a loop, which runs right before and after it.
+"""
 
 import asyncio
 import json
@@ -22,7 +26,9 @@ from tests.integration.servers import KEY_A, OPERATOR_KEY, Here, serving, settin
 from tests.integration.wire import LATEST, at
 
 Documents = Database[dict[str, Any]]
-LOOP_MS_MAX = 2.0
+TURNS = 20_000
+"""Of the loop beside a request: about half a millisecond."""
+COST_MAX = 90_000
 REPEATS = 7
 
 
@@ -181,8 +187,8 @@ async def alone(
 
 
 @contextmanager
-def longest_callback(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], float]]:
-    """The CPU time of this thread in the longest callback of its loop, in milliseconds."""
+def longest_callback(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
+    """The CPU time of this thread in the longest callback of its loop, in nanoseconds."""
     run = asyncio.Handle._run
     longest = 0
 
@@ -194,7 +200,16 @@ def longest_callback(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], f
 
     with monkeypatch.context() as patched:
         patched.setattr(asyncio.Handle, "_run", timed)
-        yield lambda: longest / 1e6
+        yield lambda: longest
+
+
+def turn_ns() -> float:
+    """The CPU time of one turn of a Python loop, now."""
+    began = time.thread_time_ns()
+    done = 0
+    for number in range(TURNS):
+        done ^= number
+    return (time.thread_time_ns() - began) / TURNS
 
 
 async def ended(here: Here, method: str, data: bytes) -> None:
@@ -212,16 +227,17 @@ async def ended(here: Here, method: str, data: bytes) -> None:
     call.cancel()
 
 
-async def cost_ms(here: Here, monkeypatch: pytest.MonkeyPatch, method: str, data: bytes) -> float:
-    """The least of some tries: what else this machine does only adds to it."""
+async def cost(here: Here, monkeypatch: pytest.MonkeyPatch, method: str, data: bytes) -> float:
+    """In turns of a Python loop. The least of some tries: what else this machine does only adds to it."""
     costs = []
     for _ in range(REPEATS):
         monkeypatch.setattr(here.server.service.checks, "_known", KnownVerdicts())
+        before_ns = turn_ns()
         with longest_callback(monkeypatch) as longest:
             await ended(here, method, data)
             await asyncio.sleep(0.01)
-        costs.append(longest())
-        if costs[-1] <= LOOP_MS_MAX:
+        costs.append(longest() / max(before_ns, turn_ns()))
+        if costs[-1] <= COST_MAX:
             break
     return min(costs)
 
@@ -230,13 +246,13 @@ async def test_the_largest_requests(alone: Here, database: Documents, monkeypatc
     subscription = feed_pb2.Feed(source="main", database=database.name, collection="c")
     await alone.api.create("cost", subscription)
     costs = {
-        name: await cost_ms(alone, monkeypatch, method, message.SerializeToString())
+        name: await cost(alone, monkeypatch, method, message.SerializeToString())
         for name, (method, message) in requests_of(database.name).items()
     }
     for name, (method, data) in RAW.items():
-        costs[name] = await cost_ms(alone, monkeypatch, f"{SUBSCRIPTIONS}/{method}", data)
+        costs[name] = await cost(alone, monkeypatch, f"{SUBSCRIPTIONS}/{method}", data)
     await alone.api.delete("cost")
-    assert {name: ms for name, ms in costs.items() if ms > LOOP_MS_MAX} == {}
+    assert {name: turns for name, turns in costs.items() if turns > COST_MAX} == {}
 
 
 async def test_every_method_is_here(database: Documents) -> None:
