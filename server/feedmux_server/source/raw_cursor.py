@@ -4,8 +4,7 @@ pymongo's public raw-batch cursor exists for collections only and does not show 
 (docs/adr/0002), and it builds an object per event before it returns the bytes. This module is the one place that uses
 pymongo's private names: the aggregate command for databases, the raw cursor's `_unpack_response`,
 `_postbatchresumetoken` and `_max_await_time_ms`, `_retryable_read`, `_close_cursor_soon`, a session's `mark_dirty`, and
-what these need. The dependency is pinned to one minor release, and tests/integration/test_raw_cursor.py fails when they
-change.
+what these need. `private_names` checks that they are there, and tests/integration/test_raw_cursor.py what they do.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,20 +12,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import bson
-from bson import Int64, _array_of_documents_to_buffer
+from bson import Int64
 from bson.codec_options import CodecOptions
-from pymongo.asynchronous.aggregation import _DatabaseAggregationCommand
 from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.command_cursor import AsyncRawBatchCommandCursor
 from pymongo.asynchronous.database import AsyncDatabase
 from pymongo.asynchronous.mongo_client import AsyncMongoClient
 from pymongo.errors import OperationFailure
-from pymongo.message import _CursorAddress
-from pymongo.operations import _Op
 from pymongo.read_preferences import ReadPreference
 
 from feedmux_server.cancelling import cancellable
+from feedmux_server.source.private_names import (
+    _array_of_documents_to_buffer,
+    _CursorAddress,
+    _DatabaseAggregationCommand,
+    _Op,
+)
 from feedmux_server.source.read_watch import Address
 
 _REPLY = CodecOptions[dict[str, Any]](unicode_decode_error_handler="replace")

@@ -110,6 +110,10 @@ def _needing(name: str, command: Command) -> Iterator[None]:
             f"`feedmux {name}` needs the Python package {missing}, which is not installed",
             f"pip install '{command.install}'",
         ) from None
+    except ImportError as error:
+        if error.name != "pymongo":
+            raise
+        raise CliError(error.msg, f"pip install '{command.install}'") from None
 
 
 class _Module:

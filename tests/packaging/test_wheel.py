@@ -1,7 +1,7 @@
-"""The Python client, installed from its wheel beside the oldest and the newest of what it depends on.
+"""The wheel, installed beside the oldest and the newest of what it depends on.
 
-Applications have pins of their own. The oldest are the lower bounds in pyproject.toml, the newest what
-constraints.txt names.
+Applications have pins of their own beside the Python client. The oldest are the lower bounds in pyproject.toml, the
+newest what constraints.txt names.
 """
 
 import os
@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+
+from feedmux_server.source.private_names import RELEASES
 
 REPOSITORY: Final = Path(__file__).parents[2]
 UV: Final = Path(sys.prefix) / "bin" / "uv"
@@ -44,8 +46,8 @@ def interpreter(version: str) -> Path | None:
     return next(works, None)
 
 
-def run(*command: str | Path) -> str:
-    """Its output. Fails with that where it fails."""
+def run(*command: str | Path, code: int = 0) -> str:
+    """Its output. Fails with that where the exit code is another one."""
     outside = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST_"))}
     done = subprocess.run(
         command,
@@ -56,8 +58,15 @@ def run(*command: str | Path) -> str:
         text=True,
         timeout=TIMEOUT_S,
     )
-    assert done.returncode == 0, f"{' '.join(map(str, command))}:\n{done.stdout}"
+    assert done.returncode == code, f"{' '.join(map(str, command))}:\n{done.stdout}"
     return done.stdout
+
+
+def made(base: Path, folder: Path) -> tuple[Path, tuple[str | Path, ...]]:
+    """An environment: its Python, and the command that installs into it."""
+    run(UV, "venv", "--quiet", "--python", base, folder / "venv")
+    python = folder / "venv" / "bin" / "python"
+    return python, (UV, "pip", "install", "--quiet", "--python", python)
 
 
 @pytest.mark.long
@@ -68,9 +77,7 @@ def test_the_client_works_beside(name: str, tmp_path: Path) -> None:
     base = interpreter(environment.python)
     if base is None:
         pytest.skip(f"no Python {environment.python} on this machine")
-    run(UV, "venv", "--quiet", "--python", base, tmp_path / "venv")
-    python = tmp_path / "venv" / "bin" / "python"
-    install = (UV, "pip", "install", "--quiet", "--python", python)
+    python, install = made(base, tmp_path)
     run(*install, *environment.options, REPOSITORY)
     run(*install, "--constraint", "constraints.txt", *TOOLS)
     run(UV, "pip", "check", "--quiet", "--python", python)
@@ -78,3 +85,18 @@ def test_the_client_works_beside(name: str, tmp_path: Path) -> None:
     assert Path(installed.strip()).is_relative_to(tmp_path)
     told = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/client")
     assert " passed" in told
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not UV.exists(), reason="no uv in this environment")
+def test_the_server_works_with_the_oldest_pymongo_and_refuses_older_ones(tmp_path: Path) -> None:
+    oldest = int(RELEASES.split()[0].removeprefix("4."))
+    python, install = made(Path(sys.executable), tmp_path)
+    run(*install, "--constraint", "constraints.txt", *TOOLS)
+    run(*install, f"{REPOSITORY}[embedded]", f"pymongo==4.{oldest}.0")
+    told = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/integration/test_raw_cursor.py")
+    assert " passed" in told
+    run(*install, f"pymongo==4.{oldest - 1}.0")
+    refused = run(python.with_name("feedmux"), "serve", "--config", "none.yaml", code=1)
+    assert f"works with pymongo {RELEASES}, and 4.{oldest - 1}.0 is installed" in refused
+    assert "pip install 'feedmux[server]'" in refused
