@@ -5,7 +5,6 @@ again. Messages are made by the functions below, with events whose `_id` is a pl
 """
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
@@ -35,7 +34,7 @@ class Call:
         self.arrived = asyncio.Event()
         self.ended = asyncio.Event()
         """The script has come to its end, or the client has cancelled the call."""
-        self.began_s = time.monotonic()
+        self.began_s = asyncio.get_running_loop().time()
         self.ended_s = 0.0
         """When the server began to end it: the client knows of it later. 0 before."""
         self.heard_s = self.began_s
@@ -96,12 +95,12 @@ class Call:
     async def abort(
         self, status: grpc.StatusCode, reason: str = "", retry_after_s: float | None = None, **metadata: str
     ) -> None:
-        self.ended_s = time.monotonic()
+        self.ended_s = asyncio.get_running_loop().time()
         await abort(self._context, status, reason, retry_after_s, **metadata)
 
     async def end(self, code: grpc.StatusCode, details: str, trailing: Sequence[tuple[str, str | bytes]]) -> None:
         """Ends the call with a status and trailing metadata as they are given."""
-        self.ended_s = time.monotonic()
+        self.ended_s = asyncio.get_running_loop().time()
         await self._context.abort(code, details, trailing_metadata=tuple(trailing))
 
 
@@ -169,7 +168,7 @@ class ScriptedServer:
             raise
         finally:
             listener.cancel()
-            call.ended_s = call.ended_s or time.monotonic()
+            call.ended_s = call.ended_s or asyncio.get_running_loop().time()
             call.ended.set()
 
     async def unary(self, name: str, request: bytes, context: Any) -> bytes:

@@ -50,7 +50,8 @@ class Stalled:
 
 def sessions(here: World, tenant: str, count: int, credit: int = 64 * MIB) -> Stalled:
     key, _ = here.feed("one")
-    return Stalled([here.session(key, tenant, 0, credit=credit) for _ in range(count)])
+    # A heartbeat would be taken for the message that the client does not read.
+    return Stalled([here.session(key, tenant, 0, credit=credit, heartbeat_s=3600) for _ in range(count)])
 
 
 def held(here: World) -> int:
@@ -130,7 +131,7 @@ async def test_commits_of_a_client_that_does_not_read_do_not_gather(monkeypatch:
     async with world(monkeypatch) as here:
         key, log = here.feed("one")
         log.write(1)
-        client = here.session(key, "t", 0, durable=True)
+        client = here.session(key, "t", 0, durable=True, heartbeat_s=3600)
         for number in range(1, 1000):
             client.session.committed(number, b"position")
         client.session.state_available(False)

@@ -5,9 +5,11 @@ newest what constraints.txt names.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -62,6 +64,13 @@ def run(*command: str | Path, code: int = 0) -> str:
     return done.stdout
 
 
+def lower_bounds() -> set[str]:
+    """Of the client's dependencies, as pip writes installed ones."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    named = [re.findall(r"[\w.-]+", each) for each in project["dependencies"]]
+    return {f"{name}=={oldest}" for name, oldest, *_ in named}
+
+
 def made(base: Path, folder: Path) -> tuple[Path, tuple[str | Path, ...]]:
     """An environment: its Python, and the command that installs into it."""
     run(UV, "venv", "--quiet", "--python", base, folder / "venv")
@@ -83,6 +92,8 @@ def test_the_client_works_beside(name: str, tmp_path: Path) -> None:
     run(UV, "pip", "check", "--quiet", "--python", python)
     installed = run(python, "-c", "import feedmux; print(feedmux.__file__)")
     assert Path(installed.strip()).is_relative_to(tmp_path)
+    if name == "oldest":
+        assert lower_bounds() <= set(run(UV, "pip", "freeze", "--python", python).splitlines())
     told = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/client")
     assert " passed" in told
 

@@ -395,7 +395,7 @@ class User(Reader):
             self._older = None
 
     def _ack_earlier(self, session: AsyncSession) -> None:
-        """A program that mixes its sessions up is told."""
+        """A program that acks an event of another session gets an error."""
         if self._earlier is not None and self._earlier[0] is not session:
             with pytest.raises(ValueError, match="another session's"):
                 session.ack(self._earlier[1])
@@ -406,7 +406,7 @@ class User(Reader):
 
     def _notice(self, notice: Notice) -> None:
         self.diary.was_told(notice)
-        self.recorder.note(f"{self.name} is told {type(notice).__name__}")
+        self.recorder.note(f"{self.name} gets {type(notice).__name__}")
         error = notice.error if isinstance(notice, Disconnected) else None
         sought = isinstance(error, Fenced) and error.metadata.get("cause") == "SEEK"
         if (sought or isinstance(notice, _RESETS)) and self._object:

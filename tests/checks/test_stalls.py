@@ -1,0 +1,21 @@
+"""The unit tests on a machine that stands still now and then: none rests on how fast something is."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.kinds import UNIT
+
+SIMULATED = "tests/sim"
+"""No clock of the machine moves it."""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("number", range(1, 11))
+def test_unit_tests_pass(number: int) -> None:
+    folders = [folder for folder in UNIT if folder != SIMULATED]
+    command = [sys.executable, "-m", "pytest", "-p", "tests.stalls", "--stalls", str(number), "--quiet", *folders]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-20_000:]
