@@ -161,8 +161,9 @@ type Open struct {
 	// Optional, durable subscriptions only: what this client last saw acknowledged. Wins over an older stored position of
 	// the same or an earlier epoch; a stored position that was moved by SeekSubscription since then wins over it.
 	LastAcked *LastAcked `protobuf:"bytes,5,opt,name=last_acked,json=lastAcked,proto3" json:"last_acked,omitempty"`
-	// Optional. A name of this client object, stable over its reconnects: the same instance replaces its own half-open
-	// session at once. At most 120 bytes.
+	// Optional. A name of this client object, stable over its reconnects and shared with no other, for example a random
+	// UUID: a session of the same instance replaces the one before it at once, which ends with FENCED and the cause LEASE.
+	// At most 120 bytes.
 	InstanceId string `protobuf:"bytes,6,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
 	// Optional. Credit to begin with. None is zero: a paused session.
 	Credit *Credit `protobuf:"bytes,7,opt,name=credit,proto3" json:"credit,omitempty"`

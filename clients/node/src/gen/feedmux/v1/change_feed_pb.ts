@@ -121,8 +121,9 @@ export type Open = Message<"feedmux.v1.Open"> & {
   lastAcked?: LastAcked | undefined;
 
   /**
-   * Optional. A name of this client object, stable over its reconnects: the same instance replaces its own half-open
-   * session at once. At most 120 bytes.
+   * Optional. A name of this client object, stable over its reconnects and shared with no other, for example a random
+   * UUID: a session of the same instance replaces the one before it at once, which ends with FENCED and the cause LEASE.
+   * At most 120 bytes.
    *
    * @generated from field: string instance_id = 6;
    */

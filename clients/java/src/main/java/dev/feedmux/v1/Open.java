@@ -305,8 +305,9 @@ private static final long serialVersionUID = 0L;
   private volatile java.lang.Object instanceId_ = "";
   /**
    * <pre>
-   * Optional. A name of this client object, stable over its reconnects: the same instance replaces its own half-open
-   * session at once. At most 120 bytes.
+   * Optional. A name of this client object, stable over its reconnects and shared with no other, for example a random
+   * UUID: a session of the same instance replaces the one before it at once, which ends with FENCED and the cause LEASE.
+   * At most 120 bytes.
    * </pre>
    *
    * <code>string instance_id = 6 [json_name = "instanceId"];</code>
@@ -327,8 +328,9 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Optional. A name of this client object, stable over its reconnects: the same instance replaces its own half-open
-   * session at once. At most 120 bytes.
+   * Optional. A name of this client object, stable over its reconnects and shared with no other, for example a random
+   * UUID: a session of the same instance replaces the one before it at once, which ends with FENCED and the cause LEASE.
+   * At most 120 bytes.
    * </pre>
    *
    * <code>string instance_id = 6 [json_name = "instanceId"];</code>
@@ -1804,8 +1806,9 @@ private static final long serialVersionUID = 0L;
     private java.lang.Object instanceId_ = "";
     /**
      * <pre>
-     * Optional. A name of this client object, stable over its reconnects: the same instance replaces its own half-open
-     * session at once. At most 120 bytes.
+     * Optional. A name of this client object, stable over its reconnects and shared with no other, for example a random
+     * UUID: a session of the same instance replaces the one before it at once, which ends with FENCED and the cause LEASE.
+     * At most 120 bytes.
      * </pre>
      *
      * <code>string instance_id = 6 [json_name = "instanceId"];</code>
@@ -1825,8 +1828,9 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. A name of this client object, stable over its reconnects: the same instance replaces its own half-open
-     * session at once. At most 120 bytes.
+     * Optional. A name of this client object, stable over its reconnects and shared with no other, for example a random
+     * UUID: a session of the same instance replaces the one before it at once, which ends with FENCED and the cause LEASE.
+     * At most 120 bytes.
      * </pre>
      *
      * <code>string instance_id = 6 [json_name = "instanceId"];</code>
@@ -1847,8 +1851,9 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. A name of this client object, stable over its reconnects: the same instance replaces its own half-open
-     * session at once. At most 120 bytes.
+     * Optional. A name of this client object, stable over its reconnects and shared with no other, for example a random
+     * UUID: a session of the same instance replaces the one before it at once, which ends with FENCED and the cause LEASE.
+     * At most 120 bytes.
      * </pre>
      *
      * <code>string instance_id = 6 [json_name = "instanceId"];</code>
@@ -1865,8 +1870,9 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. A name of this client object, stable over its reconnects: the same instance replaces its own half-open
-     * session at once. At most 120 bytes.
+     * Optional. A name of this client object, stable over its reconnects and shared with no other, for example a random
+     * UUID: a session of the same instance replaces the one before it at once, which ends with FENCED and the cause LEASE.
+     * At most 120 bytes.
      * </pre>
      *
      * <code>string instance_id = 6 [json_name = "instanceId"];</code>
@@ -1880,8 +1886,9 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. A name of this client object, stable over its reconnects: the same instance replaces its own half-open
-     * session at once. At most 120 bytes.
+     * Optional. A name of this client object, stable over its reconnects and shared with no other, for example a random
+     * UUID: a session of the same instance replaces the one before it at once, which ends with FENCED and the cause LEASE.
+     * At most 120 bytes.
      * </pre>
      *
      * <code>string instance_id = 6 [json_name = "instanceId"];</code>

@@ -142,8 +142,9 @@ public interface OpenOrBuilder extends
 
   /**
    * <pre>
-   * Optional. A name of this client object, stable over its reconnects: the same instance replaces its own half-open
-   * session at once. At most 120 bytes.
+   * Optional. A name of this client object, stable over its reconnects and shared with no other, for example a random
+   * UUID: a session of the same instance replaces the one before it at once, which ends with FENCED and the cause LEASE.
+   * At most 120 bytes.
    * </pre>
    *
    * <code>string instance_id = 6 [json_name = "instanceId"];</code>
@@ -152,8 +153,9 @@ public interface OpenOrBuilder extends
   java.lang.String getInstanceId();
   /**
    * <pre>
-   * Optional. A name of this client object, stable over its reconnects: the same instance replaces its own half-open
-   * session at once. At most 120 bytes.
+   * Optional. A name of this client object, stable over its reconnects and shared with no other, for example a random
+   * UUID: a session of the same instance replaces the one before it at once, which ends with FENCED and the cause LEASE.
+   * At most 120 bytes.
    * </pre>
    *
    * <code>string instance_id = 6 [json_name = "instanceId"];</code>
