@@ -1,11 +1,14 @@
 """What every command has in common: exit codes, one clear line for an error, extras that are not installed."""
 
+import argparse
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from feedmux.cli import main
+from feedmux.cli.feed_arguments import pipeline
 from tests.cli.conftest import clean_environment, run
 
 SERVER_PACKAGES = (
@@ -68,6 +71,42 @@ def test_wrong_usage_exits_2_and_says_why(arguments: list[str], capsys: pytest.C
     assert code == 2
     told = capsys.readouterr()
     assert (told.err + told.out).strip()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["wach", "shop"], "watch"),
+        (["watch", "shop", "--pipelin", "[]"], "--pipeline"),
+        (["subscriptions", "creat", "a", "b"], "create"),
+        (["subscriptions", "create", "a", "b", "--full-docment", "required"], "--full-document"),
+        (["subscriptions", "create", "a", "b", "--on-invalidate", "stp"], "stop"),
+    ],
+)
+def test_what_is_mistyped_is_suggested(arguments: list[str], meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert capsys.readouterr().err.endswith(f"; did you mean {meant}?\n")
+
+
+def test_nothing_is_suggested_for_what_resembles_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["xyzzy"])
+    assert "did you mean" not in capsys.readouterr().err
+
+
+def test_a_pipeline_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "pipeline.json"
+    file.write_text('[{"$match": {"n": 1}}]')
+    assert pipeline(f"@{file}") == file.read_text()
+
+
+def test_a_pipeline_file_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "latin").write_bytes(b"\xe9")
+    (tmp_path / "object").write_text("{}")
+    for name, words in (("none", "No such file"), ("latin", "not UTF-8"), ("object", "an array")):
+        with pytest.raises(argparse.ArgumentTypeError, match=words):
+            pipeline(f"@{tmp_path}/{name}")
 
 
 def test_help_lists_the_commands() -> None:

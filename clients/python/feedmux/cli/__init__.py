@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from feedmux.cli.failure import CliError, as_cli_error
+from feedmux.cli.parser import Parser
 from feedmux.cli.terminal import Terminal, silence_stdout
 
 INTERRUPTED = 130
@@ -30,6 +31,7 @@ class Command:
 
 COMMANDS = {
     "watch": Command("watch", "show changes as they happen"),
+    "consume": Command("consume", "print or process the events of a durable subscription, and acknowledge them"),
     "explain": Command("explain", "what opening a feed would do, what is withheld, why it would be refused"),
     "subscriptions": Command("subscriptions", "list, create, change, move and delete durable subscriptions"),
     "streams": Command("streams", "what the server reads from MongoDB, and for whom"),
@@ -65,9 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="feedmux", description="MongoDB's change feeds, read once and served to many.", allow_abbrev=False
-    )
+    parser = Parser(prog="feedmux", description="MongoDB's change feeds, read once and served to many.")
     parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, command in COMMANDS.items():
@@ -76,7 +76,6 @@ def _run(argv: list[str]) -> int:
             help=command.summary,
             description=command.summary[0].upper() + command.summary[1:] + ".",
             formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
         )
         if argv and argv[0] == name:
             with _needing(name, command):

@@ -6,6 +6,7 @@ import binascii
 import json
 import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from bson import json_util
@@ -33,7 +34,10 @@ def add_feed_arguments(parser: argparse.ArgumentParser, *, optional: bool = True
         )  # fmt: skip
     group = parser.add_argument_group("feed")
     group.add_argument(
-        "--pipeline", metavar="JSON", type=pipeline, help="stages for MongoDB to run, an array in extended JSON"
+        "--pipeline",
+        metavar="JSON",
+        type=pipeline,
+        help="stages for MongoDB to run, an array in extended JSON; @FILE reads it from a file",
     )
     group.add_argument("--full-document", metavar="MODE", help="for updates: updateLookup, whenAvailable or required")
     group.add_argument(
@@ -74,7 +78,14 @@ def scope_name(feed: Feed) -> str:
 
 
 def pipeline(text: str) -> str:
-    """Extended JSON, checked for being an array; the server judges the stages."""
+    """Extended JSON, or @FILE with it, checked for being an array; the server judges the stages."""
+    if text.startswith("@"):
+        try:
+            text = Path(text[1:]).read_text()
+        except OSError as error:
+            raise argparse.ArgumentTypeError(f"{text[1:]} cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise argparse.ArgumentTypeError(f"{text[1:]} is not UTF-8") from None
     try:
         stages = json.loads(text)
     except ValueError as error:

@@ -31,7 +31,7 @@ def new_key() -> NewKey:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, title="actions")
-    new = actions.add_parser("new", help="make a key", description="Makes a key.", allow_abbrev=False)
+    new = actions.add_parser("new", help="make a key", description="Makes a key.")
     new.add_argument("--tenant", metavar="NAME", default="my-team", help="the name for the line of the tenants file")
     new.add_argument("--label", metavar="TEXT", default="", help="what the key is for, to know it when it is replaced")
     new.add_argument("--expires", metavar="TIME", type=_time, help="2027-01-31 or 2027-01-31T12:00:00Z (UTC)")

@@ -58,7 +58,7 @@ def _add(
     actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, summary: str, act: Action
 ) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = actions.add_parser(
-        name, help=summary, description=summary[0].upper() + summary[1:] + ".", allow_abbrev=False
+        name, help=summary, description=summary[0].upper() + summary[1:] + "."
     )
     parser.set_defaults(act=act)
     add_json_option(parser)

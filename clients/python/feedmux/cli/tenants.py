@@ -28,7 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "check",
         help="whether a tenants file can be used",
         description="Says whether a tenants file can be used, and where it is wrong. Exit code 1 if it cannot.",
-        allow_abbrev=False,
     )
     check.add_argument("file", metavar="FILE", type=Path, help="YAML, or TOML if it ends in .toml")
     add_json_option(check)
@@ -36,7 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "usage",
         help="what each tenant uses of a server",
         description="What each tenant uses of a server, and its part of what is read from MongoDB.",
-        allow_abbrev=False,
     )
     usage.add_argument("--tenant", metavar="NAME", default="", help="only this one")
     add_json_option(usage)

@@ -26,7 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="show what a token says",
         description="Shows what a token says. It does not verify a position: only a server of the deployment that made"
         " it has the key.",
-        allow_abbrev=False,
     )
     decode.add_argument(
         "token",

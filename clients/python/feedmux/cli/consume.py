@@ -1,0 +1,236 @@
+"""`feedmux consume`: the events of a durable subscription, acknowledged once they are printed or processed."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bson.timestamp import Timestamp
+
+import feedmux
+from feedmux.cli.connection import OPEN_TIMEOUT_S, add_connection_options, connected
+from feedmux.cli.event_output import EventOutput, add_output_options, count, print_notice, remark, wait, write
+from feedmux.cli.failure import CliError, UsageError
+from feedmux.cli.feed_arguments import (
+    START_HELP,
+    add_feed_arguments,
+    feed_of,
+    namespace,
+    position_text,
+    scope_name,
+    start,
+)
+
+PRINTED_AT_ONCE: Final = 1000
+"""Events that are printed and acknowledged together, at most."""
+HEARTBEAT_S: Final = 1.0
+"""With --until-caught-up: how often an idle server says how far it has read."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "Examples:\n"
+        "  feedmux consume orders-to-search --create shop.orders --start earliest\n"
+        "  feedmux consume orders-to-search --exec ./index-one.sh\n"
+        "  feedmux consume orders-to-search --until-caught-up --exec 'psql -f -' --batch 500\n"
+        "  feedmux consume orders-to-search | tee -a orders.jsonl\n\n"
+        "An event is acknowledged when it has been written, or when the command of --exec has exited with 0. An event\n"
+        "that is not acknowledged is delivered again by the next run, so the command may see an event more than once.\n"
+        "The format is that of `feedmux watch`."
+    )
+    parser.add_argument("name", metavar="NAME", help="the durable subscription")
+    add_output_options(parser)
+    parser.add_argument(
+        "--until-caught-up", action="store_true", help="end after the events that MongoDB had committed at the start"
+    )
+    parser.add_argument(
+        "--exec",
+        metavar="COMMAND",
+        dest="command_line",
+        help="run a shell command for each event, which it reads from standard input; stop if it fails",
+    )
+    parser.add_argument(
+        "--batch", metavar="N", type=count, help="with --exec: up to N events for each run of the command, one per line"
+    )
+    parser.add_argument(
+        "--takeover", action="store_true", help="end the session of another client that reads the subscription"
+    )
+    new = parser.add_argument_group("a new subscription")
+    new.add_argument(
+        "--create",
+        metavar="DB[.COLL]",
+        dest="namespace",
+        type=namespace,
+        help="create the subscription if there is none of that name; * is the whole deployment",
+    )
+    new.add_argument("--start", metavar="PLACE", type=start, help=f"with --create: {START_HELP}")
+    add_feed_arguments(parser, optional=False)
+    add_connection_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    _check_usage(args)
+    output = EventOutput(args, to_stdout=args.command_line is None)
+    signals = _Signals()
+    sink: _Sink = _Printer(output) if args.command_line is None else _Command(args.command_line, output, signals)
+    with connected(args, lambda error: _explained(error, args.name)) as client:
+        if args.namespace is not None:
+            client.create_subscription(args.name, feed_of(args), start=args.start)
+        feed = client.get_subscription(args.name).feed
+        output.one_collection = feed.collection is not None
+        head = client.resolve(feedmux.Start.latest(), feed).cluster_time if args.until_caught_up else None
+        options: dict[str, Any] = {"format": output.wire_format, "open_timeout_s": OPEN_TIMEOUT_S}
+        if head is not None:
+            options["heartbeat_s"] = HEARTBEAT_S
+        with client.subscription(args.name).open(takeover=args.takeover, on_notice=print_notice, **options) as session:
+            if output.for_people:
+                remark(f"consuming {args.name} ({scope_name(feed)}) at {args.endpoint} (Ctrl-C ends)")
+            _consume(session, sink, signals, args.batch or sink.at_once, args.limit, head)
+    return 0
+
+
+def _check_usage(args: argparse.Namespace) -> None:
+    if args.namespace is None:
+        given = [
+            option
+            for option in ("start", "pipeline", "full_document", "full_document_before_change", "show_expanded_events")
+            if getattr(args, option)
+        ]
+        if given:
+            raise UsageError(f"--{given[0].replace('_', '-')} is for a new subscription: give --create DB[.COLL] too")
+    if args.batch is not None and args.command_line is None:
+        raise UsageError("--batch is for --exec: give a command")
+
+
+def _consume(
+    session: feedmux.Session,
+    sink: _Sink,
+    signals: _Signals,
+    at_once: int,
+    limit: int | None,
+    head: Timestamp | None,
+) -> None:
+    """Hands events to the sink and acknowledges them: up to `limit` events, or all before the cluster time `head`."""
+    done = 0
+    while limit is None or done < limit:
+        events = _take(session, at_once if limit is None else min(at_once, limit - done))
+        if events:
+            sink.process(events)
+            session.ack(events[-1])
+            signals.check()
+            done += len(events)
+        if head is not None and session.cluster_time is not None:
+            left = _number(head) - _number(session.cluster_time)
+            # All before `head` is wanted. Events of one cluster time, a transaction's, come without a pause.
+            if left <= 0 or (left == 1 and not events):
+                return
+
+
+def _number(time: Timestamp) -> int:
+    return time.time << 32 | time.inc
+
+
+def _take(session: feedmux.Session, most: int) -> list[feedmux.Event]:
+    """The events that have arrived, at most so many; none when there was nothing for a while."""
+    event = wait(session)
+    events = [] if event is None else [event]
+    while events and len(events) < most:
+        try:
+            event = session.try_next()
+        except feedmux.FeedmuxError:
+            break  # the next call raises it again, when these events are done
+        if event is None:
+            break
+        events.append(event)
+    return events
+
+
+class _Sink:
+    """Where the events go."""
+
+    at_once = 1
+    """Events, at most."""
+
+    def process(self, events: Sequence[feedmux.Event]) -> None:
+        """Returns when they may be acknowledged; raises otherwise."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class _Printer(_Sink):
+    output: EventOutput
+    at_once = PRINTED_AT_ONCE
+
+    def process(self, events: Sequence[feedmux.Event]) -> None:
+        write(b"".join(map(self.output.encode, events)))
+        sys.stdout.flush()
+
+
+@dataclass(frozen=True, slots=True)
+class _Command(_Sink):
+    command_line: str
+    output: EventOutput
+    signals: _Signals
+
+    def process(self, events: Sequence[feedmux.Event]) -> None:
+        data = b"".join(map(self.output.encode, events))
+        with self.signals.deferred():
+            status = subprocess.run(self.command_line, shell=True, input=data).returncode
+        if status == 0:
+            return
+        self.signals.check()
+        what = "the event" if len(events) == 1 else f"the {len(events)} events"
+        how = f"exited with {status}" if status > 0 else f"was killed by {signal.Signals(-status).name}"
+        raise CliError(
+            f"the command {how}: {what} it was given {'is' if len(events) == 1 else 'are'} not acknowledged",
+            f"The next run delivers {'it' if len(events) == 1 else 'them'} again.",
+        )
+
+
+class _Signals:
+    """SIGINT and SIGTERM end this command: at once, but after a running --exec unless a second signal comes."""
+
+    def __init__(self) -> None:
+        self._deferring = False
+        self._received = 0
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._handle)
+
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Until the block has ended; `check` then raises."""
+        self._deferring = True
+        try:
+            yield
+        finally:
+            self._deferring = False
+
+    def check(self) -> None:
+        """Raises SystemExit if a signal has come."""
+        if self._received:
+            raise SystemExit(128 + self._received)
+
+    def _handle(self, number: int, _: object) -> None:
+        again, self._received = self._received, number
+        if again or not self._deferring:
+            self.check()
+
+
+def _explained(error: Exception, name: str) -> CliError | None:
+    if isinstance(error, feedmux.SubscriptionNotFound):
+        return CliError(error.message, f"Create it: feedmux consume {name} --create DB.COLL")
+    if isinstance(error, feedmux.SubscriptionBusy):
+        return CliError(error.message, "Another client reads it now: wait until that client has closed, or --takeover.")
+    if isinstance(error, feedmux.FeedInvalidated) and error.position:
+        return CliError(
+            "the feed has ended: its collection or database was dropped or renamed",
+            f"Resume after it: feedmux subscriptions seek {name} {position_text(error.position)}",
+        )
+    return None

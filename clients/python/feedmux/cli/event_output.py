@@ -1,0 +1,104 @@
+"""What `feedmux watch` and `feedmux consume` share: the format of events, notices, and when a loop may end."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import Final
+
+import feedmux
+from feedmux.cli.event_line import event_line
+from feedmux.cli.failure import UsageError
+from feedmux.cli.terminal import Terminal, local_time, reader_has_gone
+from feedmux.feeds import Format
+
+CHECK_EVERY_S: Final = 1.0
+"""How often an idle command checks whether its output still has a reader."""
+
+Encode = Callable[[feedmux.Event], bytes]
+
+
+def add_output_options(parser: argparse.ArgumentParser) -> None:
+    """--limit, --json, --raw."""
+    parser.add_argument("--limit", metavar="N", type=count, help="end after N events")
+    parser.add_argument("--json", action="store_true", help="JSON lines on a terminal, too")
+    parser.add_argument("--raw", action="store_true", help="the BSON documents as MongoDB sent them (| bsondump)")
+
+
+class EventOutput:
+    """The format of the events that a command prints or hands to another program."""
+
+    def __init__(self, args: argparse.Namespace, *, to_stdout: bool = True) -> None:
+        """Raises UsageError for options that do not make sense together."""
+        self._terminal = Terminal(sys.stdout)
+        if args.raw and args.json:
+            raise UsageError("--raw and --json exclude each other")
+        if args.raw and to_stdout and self._terminal.interactive:
+            raise UsageError("--raw writes binary data, and standard output is a terminal", "Pipe it: | bsondump")
+        self.for_people = to_stdout and self._terminal.interactive and not args.json
+        self._end = b"" if args.raw else b"\n"
+        self.wire_format: Format = "bson" if args.raw or self.for_people else "extended_json_relaxed"
+        self.one_collection = False
+        """All events are of one collection: a narrow terminal has no room for its name."""
+
+    def encode(self, event: feedmux.Event) -> bytes:
+        """One event: a line, or a BSON document."""
+        if self.for_people:
+            return event_line(self._terminal, event.document, one_collection=self.one_collection).encode() + b"\n"
+        return event.raw + self._end
+
+
+def write(data: bytes) -> None:
+    """To standard output, which may be buffered."""
+    sys.stdout.buffer.write(data)
+
+
+def wait(session: feedmux.Session) -> feedmux.Event | None:
+    """The next event, or None when `CHECK_EVERY_S` has passed. Raises BrokenPipeError when nobody reads the output."""
+    event = session.try_next()
+    if event is not None:
+        return event
+    sys.stdout.flush()
+    try:
+        return session.next(CHECK_EVERY_S)
+    except TimeoutError:
+        if reader_has_gone():
+            raise BrokenPipeError from None
+        return None
+
+
+def remark(text: str) -> None:
+    """A line for people on standard error, after what was printed before."""
+    sys.stdout.flush()
+    print(Terminal(sys.stderr).paint(text, "dim"), file=sys.stderr)
+
+
+def print_notice(notice: feedmux.Notice) -> None:
+    """One line on standard error."""
+    match notice:
+        case feedmux.Disconnected():
+            text = f"connection lost ({notice.error.message}); reconnecting"
+        case feedmux.Draining():
+            text = "the server is shutting down; reconnecting"
+        case feedmux.Degraded():
+            dependency = "MongoDB" if notice.dependency == "source" else "Redis"
+            text = f"the server {'has lost' if notice.away else 'is again connected to'} {dependency}"
+        case feedmux.HistoryAtRisk():
+            text = f"the oplog will have dropped this position in {notice.remaining_s:.0f} s"
+        case feedmux.Gap():
+            text = f"events are missing from {local_time(notice.after[0])} to {local_time(notice.before[0])}"
+        case feedmux.Rewound():
+            text = f"moved back to {local_time(notice.begins_at[0])}: events are delivered again"
+        case feedmux.Skipped():
+            reached, begins = local_time(notice.had_reached[0]), local_time(notice.begins_at[0])
+            text = f"the stored position was moved from {reached} to {begins}: events between are skipped"
+    remark(f"-- {text}")
+
+
+def count(text: str) -> int:
+    """A whole number from 1, as an argument."""
+    number = int(text) if text.isdecimal() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be a whole number, 1 or more")
+    return number

@@ -1,0 +1,41 @@
+"""argparse without abbreviations, whose errors suggest what a mistyped command, value or option was meant to be."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Any, NoReturn
+
+_CHOICE = re.compile(r"invalid choice: '(?P<typed>[^']*)' \(choose from (?P<known>.*)\)")
+_OPTION = re.compile(r"unrecognized arguments: (?P<typed>--[\w-]+)")
+
+
+class Parser(argparse.ArgumentParser):
+    """Also of its subcommands, whose parsers argparse makes of the same class."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
+
+    def error(self, message: str) -> NoReturn:
+        """Exits with 2."""
+        super().error(message + self._suggestion(message))
+
+    def _suggestion(self, message: str) -> str:
+        if found := _CHOICE.search(message):
+            known = re.findall(r"[^\s',]+", found["known"])
+        elif found := _OPTION.search(message):
+            known = list(self._options())
+        else:
+            return ""
+        close = get_close_matches(found["typed"], known, 1)
+        return f"; did you mean {close[0]}?" if close else ""
+
+    def _options(self) -> Iterator[str]:
+        """Of this command and of those below."""
+        for action in self._actions:
+            yield from action.option_strings
+            if isinstance(action, argparse._SubParsersAction):
+                for each in action.choices.values():
+                    yield from each._options()

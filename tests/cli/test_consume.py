@@ -1,0 +1,212 @@
+"""`feedmux consume`: what is printed or processed is acknowledged, everything else is delivered again."""
+
+import json
+import signal
+import subprocess
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import bson
+import pytest
+from pymongo.database import Database
+
+from feedmux.cli import main
+from tests.cli.conftest import FEEDMUX, Site
+from tests.cli.test_watch import on_terminal
+
+Documents = Database[dict[str, Any]]
+Consume = Callable[..., subprocess.CompletedProcess[str]]
+
+APPEND = "cat >> {0}; echo run >> {0}.runs"
+
+
+@pytest.fixture
+def name(site: Site) -> Iterator[str]:
+    name = f"consume-{uuid.uuid4().hex[:8]}"
+    yield name
+    site.run("subscriptions", "delete", name, "--allow-missing")
+
+
+@pytest.fixture
+def consume(site: Site, name: str) -> Consume:
+    """`feedmux consume NAME …`, which ends by itself."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return site.run("consume", name, *arguments)
+
+    return run
+
+
+@pytest.fixture
+def orders(database: Documents, consume: Consume) -> Documents:
+    """Six inserts, the first of them acknowledged."""
+    database.orders.insert_many([{"n": number} for number in range(6)])
+    first = consume("--create", f"{database.name}.orders", "--start", "earliest", "--limit", "1")
+    assert numbers(first.stdout) == [0], first.stderr
+    return database
+
+
+def numbers(lines: str) -> list[int]:
+    return [json.loads(line)["fullDocument"]["n"] for line in lines.splitlines()]
+
+
+def test_a_run_begins_after_what_the_one_before_printed(orders: Documents, consume: Consume) -> None:
+    second = consume("--limit", "2")
+    assert (second.returncode, second.stderr) == (0, "")
+    assert numbers(second.stdout) == [1, 2]
+    assert numbers(consume("--until-caught-up").stdout) == [3, 4, 5]
+    orders.orders.insert_one({"n": 6})
+    # A subscription that is there is not created again, and keeps its position.
+    again = consume("--create", f"{orders.name}.orders", "--start", "earliest", "--until-caught-up")
+    assert numbers(again.stdout) == [6]
+    assert consume("--until-caught-up").stdout == ""
+
+
+def test_until_caught_up_where_nothing_matches(database: Documents, consume: Consume) -> None:
+    database.orders.insert_one({"n": 1})
+    none = '[{"$match": {"operationType": "delete"}}]'
+    done = consume("--create", database.name, "--start", "earliest", "--pipeline", none, "--until-caught-up")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_exec_gets_each_event_and_acknowledges_it(orders: Documents, consume: Consume, tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    done = consume("--exec", APPEND.format(seen), "--limit", "3")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert numbers(seen.read_text()) == [1, 2, 3]
+    assert seen.with_suffix(".runs").read_text().splitlines() == ["run"] * 3
+    assert numbers(consume("--until-caught-up").stdout) == [4, 5]
+
+
+def test_exec_in_batches(orders: Documents, consume: Consume, tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    assert consume("--exec", APPEND.format(seen), "--batch", "2", "--until-caught-up").returncode == 0
+    assert numbers(seen.read_text()) == [1, 2, 3, 4, 5]
+    assert 3 <= len(seen.with_suffix(".runs").read_text().splitlines()) <= 5
+
+
+def test_an_event_whose_command_fails_is_delivered_again(orders: Documents, consume: Consume, tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    fails = f'line=$(cat); echo "$line" >> {seen}; case $line in *\'"n":2\'*|*\'"n": 2\'*) exit 3;; esac'
+    done = consume("--exec", fails)
+    assert done.returncode == 1
+    assert "exited with 3" in done.stderr
+    assert "delivers it again" in done.stderr
+    assert numbers(seen.read_text()) == [1, 2]
+    assert numbers(consume("--until-caught-up").stdout) == [2, 3, 4, 5]
+
+
+def test_a_command_need_not_read_its_events(orders: Documents, consume: Consume) -> None:
+    orders.orders.insert_one({"n": 6, "padding": "x" * 1_000_000})
+    assert consume("--exec", "true", "--until-caught-up").returncode == 0
+    assert consume("--until-caught-up").stdout == ""
+
+
+def test_raw_is_bson(orders: Documents, site: Site, name: str, tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    assert site.run("consume", name, "--raw", "--exec", f"cat >> {seen}", "--limit", "2").returncode == 0
+    assert [event["fullDocument"]["n"] for event in bson.decode_all(seen.read_bytes())] == [1, 2]
+
+
+def test_on_a_terminal_it_is_for_people(orders: Documents, site: Site, name: str) -> None:
+    environment = site.environment | {"TERM": "dumb", "COLUMNS": "160"}
+    head, *lines = on_terminal(environment, "consume", name, "--limit", "2").splitlines()
+    assert head.startswith(f"consuming {name} ({orders.name}.orders)")
+    assert [line.rpartition("n: ")[2] for line in lines] == ["1", "2"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it_with_its_acks_stored(
+    orders: Documents, site: Site, name: str, consume: Consume, number: int, code: int
+) -> None:
+    with site.start("consume", name) as consuming:
+        assert consuming.stdout is not None
+        assert consuming.stderr is not None
+        for _ in range(5):
+            consuming.stdout.readline()
+        orders.orders.insert_one({"n": 6})
+        consuming.stdout.readline()  # so those before are acknowledged
+        consuming.send_signal(number)
+        assert consuming.wait(60) == code
+        assert consuming.stderr.read() == b""
+    assert set(numbers(consume("--until-caught-up").stdout)) <= {6}
+
+
+def test_a_signal_waits_for_the_command(
+    orders: Documents, site: Site, name: str, consume: Consume, tmp_path: Path
+) -> None:
+    begun, go_on = tmp_path / "begun", tmp_path / "go-on"
+    slow = f"cat > /dev/null; echo begun; until [ -e {go_on} ]; do sleep 0.05; done"
+    with site.start("consume", name, "--exec", slow) as consuming:
+        assert consuming.stdout is not None
+        assert consuming.stdout.readline() == b"begun\n"
+        consuming.send_signal(signal.SIGTERM)
+        go_on.touch()
+        assert consuming.wait(60) == 143
+        assert consuming.stdout.read() == b"", "no other event was begun"
+    assert numbers(consume("--until-caught-up").stdout) == [2, 3, 4, 5]
+    assert not begun.exists()
+
+
+def test_what_its_reader_has_not_taken_is_not_acknowledged(orders: Documents, site: Site, name: str) -> None:
+    orders.orders.insert_many([{"n": number, "padding": "x" * 100_000} for number in range(6, 16)])
+    with site.start("consume", name) as consuming:
+        assert consuming.stdout is not None
+        assert numbers(consuming.stdout.readline().decode()) == [1]
+        consuming.stdout.close()
+        assert consuming.wait(60) == 0
+    left = numbers(site.run("consume", name, "--until-caught-up").stdout)
+    assert left[-1] == 15
+    assert len(left) >= 10, "a pipe holds less than one of the large events"
+
+
+def test_one_reader_at_a_time_unless_it_takes_over(orders: Documents, site: Site, name: str, consume: Consume) -> None:
+    with site.start("consume", name) as consuming:
+        assert consuming.stdout is not None
+        assert consuming.stderr is not None
+        consuming.stdout.readline()
+        busy = consume("--limit", "1")
+        assert busy.returncode == 1
+        assert "--takeover" in busy.stderr
+        orders.orders.insert_one({"n": 6})
+        assert consume("--takeover", "--until-caught-up").returncode == 0
+        assert consuming.wait(60) == 1
+
+
+def test_the_end_by_an_invalidate_says_how_to_resume(orders: Documents, site: Site, name: str) -> None:
+    orders.orders.drop()
+    done = site.run("consume", name)
+    assert done.returncode == 1
+    operations = [json.loads(line)["operationType"] for line in done.stdout.splitlines()]
+    assert operations == ["insert"] * 5 + ["drop", "invalidate"]
+    orders.orders.insert_one({"n": 7})
+    said = done.stderr.partition("Resume after it: feedmux ")[2].split()
+    assert site.run(*said).returncode == 0
+    assert numbers(site.run("consume", name, "--until-caught-up").stdout) == [7]
+
+
+def test_a_subscription_that_does_not_exist(consume: Consume, name: str) -> None:
+    done = consume("--limit", "1")
+    assert done.returncode == 1
+    assert f"feedmux consume {name} --create" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--start", "earliest"], "--create"),
+        (["--pipeline", "[]"], "--create"),
+        (["--batch", "2"], "--exec"),
+        (["--raw", "--json"], "exclude"),
+    ],
+)
+def test_wrong_usage(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["consume", "orders", *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_help() -> None:
+    done = subprocess.run([*FEEDMUX, "consume", "--help"], capture_output=True, text=True, check=True)
+    assert "acknowledged when" in done.stdout
