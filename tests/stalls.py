@@ -25,7 +25,7 @@ EVERY = 8
 
 
 class _Stalls:
-    """A clock that jumps, and counts by whose turns it does."""
+    """A clock that jumps ahead now and then, when an event loop begins a turn."""
 
     def __init__(self) -> None:
         self._draw, self._left_s, self._ahead_s = random.Random(0), 0.0, 0.0

@@ -1,18 +1,21 @@
 """`feedmux consume`: what is printed or processed is acknowledged, everything else is delivered again."""
 
 import json
+import shlex
 import signal
 import subprocess
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import bson
 import pytest
 from pymongo.database import Database
 
+import feedmux
 from feedmux.cli import main
+from feedmux.cli.consume import Signals, Sink, process_events
 from tests.cli.conftest import FEEDMUX, Site
 from tests.cli.test_watch import on_terminal
 
@@ -96,6 +99,15 @@ def test_an_event_whose_command_fails_is_delivered_again(orders: Documents, cons
     assert "delivers it again" in done.stderr
     assert numbers(seen.read_text()) == [1, 2]
     assert numbers(consume("--until-caught-up").stdout) == [2, 3, 4, 5]
+
+
+def test_a_seek_during_a_command_is_not_undone_by_its_ack(
+    orders: Documents, site: Site, name: str, consume: Consume
+) -> None:
+    seek = shlex.join([*FEEDMUX, "subscriptions", "seek", name, "earliest"])
+    done = consume("--exec", f"cat > /dev/null; exec {seek}", "--limit", "1")
+    assert done.returncode == 0, done.stderr
+    assert numbers(consume("--until-caught-up").stdout) == list(range(6))
 
 
 def test_a_command_need_not_read_its_events(orders: Documents, consume: Consume) -> None:
@@ -210,3 +222,70 @@ def test_wrong_usage(arguments: list[str], words: str, capsys: pytest.CaptureFix
 def test_help() -> None:
     done = subprocess.run([*FEEDMUX, "consume", "--help"], capture_output=True, text=True, check=True)
     assert "acknowledged when" in done.stdout
+
+
+class ScriptedSession:
+    """Plays a list: an event, None where none has arrived, an error."""
+
+    cluster_time = None
+
+    def __init__(self, *script: object) -> None:
+        self.script = list(script)
+        self.acked: list[object] = []
+
+    def try_next(self) -> object:
+        step = self.script.pop(0)
+        if isinstance(step, Exception):
+            raise step
+        return step
+
+    def next(self, timeout_s: float) -> object:
+        return self.try_next()
+
+    def ack(self, event: object) -> None:
+        self.acked.append(event)
+
+
+class Recorded(Sink):
+    def __init__(self) -> None:
+        self.processed: list[list[object]] = []
+
+    def process(self, events: Sequence[object]) -> None:
+        self.processed.append(list(events))
+
+
+def test_events_before_an_error_are_processed_first() -> None:
+    error = feedmux.FeedInvalidated("dropped")
+    session, sink = ScriptedSession("a", "b", None, "c", "d", error, error), Recorded()
+    with pytest.raises(feedmux.FeedInvalidated):
+        process_events(cast(feedmux.Session, session), sink, Signals(), 10, None, None)
+    assert sink.processed == [["a", "b"], ["c", "d"]]
+    assert session.acked == ["b", "d"]
+
+
+def test_a_limit_is_kept_within_batches() -> None:
+    session, sink = ScriptedSession(*"abcdefg"), Recorded()
+    process_events(cast(feedmux.Session, session), sink, Signals(), 2, 5, None)
+    assert sink.processed == [["a", "b"], ["c", "d"], ["e"]]
+    assert session.script == ["f", "g"]
+
+
+def test_a_signal_while_a_command_runs_waits_for_its_ack() -> None:
+    class Signalled(Recorded):
+        defers_signals = True
+
+        def process(self, events: Sequence[object]) -> None:
+            super().process(events)
+            signal.raise_signal(signal.SIGTERM)
+
+    signals, session, sink = Signals(), ScriptedSession(*"ab"), Signalled()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signals.handle()
+    try:
+        with pytest.raises(SystemExit) as ended:
+            process_events(cast(feedmux.Session, session), sink, signals, 1, None, None)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert ended.value.code == 143
+    assert (sink.processed, session.acked) == ([["a"]], ["a"])

@@ -190,10 +190,10 @@ def test_as_a_client(site: Site, redis_server: RedisServer) -> None:
     assert "✗ credentials" in stranger.stdout
     nobody = run("doctor", "--endpoint", f"localhost:{free_ports(1)[0]}")
     assert nobody.returncode == 1
-    assert "listen.data" in nobody.stdout
+    assert "nothing listens on localhost" in nobody.stdout
     other = run("doctor", "--endpoint", f"localhost:{redis_server.port}", "--timeout", "2")
     assert other.returncode == 1
-    assert "does not answer as a gRPC server" in other.stdout
+    assert "is not a feedmux server" in other.stdout
 
 
 async def test_as_a_client_with_tls(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> None:
@@ -211,8 +211,8 @@ async def test_as_a_client_with_tls(mongo: ReplicaSet, redis_server: RedisServer
 
         assert "valid for 0 days" in await seen("localhost", authority.path)
         assert "✗ certificate" in await seen("localhost", other.path)
-        assert "IP address mismatch" in await seen("127.0.0.1", authority.path)
-        assert "does not answer as a gRPC server" in await seen("localhost", None)
+        assert "is not for the name 127.0.0.1" in await seen("127.0.0.1", authority.path)
+        assert "uses TLS" in await seen("localhost", None)
 
 
 async def test_a_certificate_that_has_expired(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> None:

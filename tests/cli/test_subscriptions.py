@@ -54,7 +54,7 @@ def test_creating_it_again(site: Site, database: Documents, name: str) -> None:
     assert site.json("subscriptions", "create", name, database.name)["position"] == first["position"]
     other = site.run("subscriptions", "create", name, f"{database.name}.orders")
     assert other.returncode == 1
-    assert "other content" in other.stderr
+    assert 'feed.collection is "", not "orders"' in other.stderr
     shown = site.run("subscriptions", "get", name)
     assert "stored position" in shown.stdout
     site.run("subscriptions", "delete", name)

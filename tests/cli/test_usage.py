@@ -44,6 +44,11 @@ def run_without(packages: tuple[str, ...], *arguments: str) -> subprocess.Comple
         ["bogus"],
         ["watch", ".orders"],
         ["watch", "shop."],
+        ["watch", "[shop]"],
+        ["watch", "shop[.orders]"],
+        ["watch", "shop", "--endpoint", "localhost"],
+        ["watch", "shop", "--endpoint", "http://localhost:7117"],
+        ["streams", "--operator-endpoint", "localhost:"],
         ["watch", "shop", "--pipeline", "{"],
         ["watch", "shop", "--pipeline", "{}"],
         ["watch", "shop", "--start", "sometime"],
@@ -81,6 +86,7 @@ def test_wrong_usage_exits_2_and_says_why(arguments: list[str], capsys: pytest.C
         (["subscriptions", "creat", "a", "b"], "create"),
         (["subscriptions", "create", "a", "b", "--full-docment", "required"], "--full-document"),
         (["subscriptions", "create", "a", "b", "--on-invalidate", "stp"], "stop"),
+        (["watch", "shop", "--full-document", "updatelookup"], "updateLookup"),
     ],
 )
 def test_what_is_mistyped_is_suggested(arguments: list[str], meant: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,7 +162,7 @@ def test_no_server_is_one_clear_line(arguments: list[str]) -> None:
     assert done.returncode == 1
     assert done.stdout == ""
     reason, hint = done.stderr.splitlines()
-    assert "cannot reach localhost:1" in reason
+    assert "nothing listens on localhost:1 " in reason
     assert "feedmux dev" in hint
 
 

@@ -78,7 +78,7 @@ def test_on_a_terminal_it_is_for_people(site: Site, database: Documents) -> None
     assert "\x1b" not in plain
     head, insert, update, delete = plain.splitlines()
     assert head.startswith("watching")
-    assert re.match(r"\d\d:\d\d:\d\d\.\d{3}  insert ", insert)
+    assert re.match(r"\d\d:\d\d:\d\d\.\d{3}Z  insert ", insert)
     assert f"{key}  customer: 7" in insert
     assert 'status: "paid", -note' in update
     assert delete.rstrip().endswith(str(key))
@@ -127,7 +127,8 @@ def test_the_end_by_an_invalidate_says_how_to_go_on(site: Site, database: Docume
 @pytest.mark.parametrize(
     ("arguments", "environment", "words"),
     [
-        (["shop"], {"FEEDMUX_API_KEY": "wrong"}, "valid credentials"),
+        (["shop"], {"FEEDMUX_API_KEY": "wrong"}, "rejects this API key"),
+        (["shop"], {"FEEDMUX_API_KEY": ""}, "wants an API key"),
         (["shop", "--source", "elsewhere"], {}, "--source or FEEDMUX_SOURCE"),
         (["admin"], {}, "internal databases"),
         (["shop", "--pipeline", '[{"$group": {}}]'], {}, "$group"),

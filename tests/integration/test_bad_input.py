@@ -463,9 +463,15 @@ async def test_oversized_requests(api: Api, database: Documents) -> None:
 
 async def test_same_name_other_content(api: Api, database: Documents, name: str) -> None:
     await api.create(name, feed(database.name, "c"))
-    check(await refused(api.create(name, feed(database.name, "d"))), "ALREADY_EXISTS", "SUBSCRIPTION_EXISTS")
-    other = await refused(api.create(name, feed(database.name, "c"), on_invalidate=2))
+    other = await refused(api.create(name, feed(database.name, "d"), on_invalidate=2))
     check(other, "ALREADY_EXISTS", "SUBSCRIPTION_EXISTS")
+    assert other.message.endswith(
+        ': feed.collection is "c", not "d"; on_invalidate is ON_INVALIDATE_UNSPECIFIED, not ON_INVALIDATE_CONTINUE'
+    )
+    changed = feed(database.name, "c", '[{"$match": {"n": 1}}]', show_expanded_events=True)
+    other = await refused(api.create(name, changed))
+    check(other, "ALREADY_EXISTS", "SUBSCRIPTION_EXISTS")
+    assert other.message.endswith(": feed.pipeline differs; feed.show_expanded_events is false, not true")
 
 
 CALLS: dict[str, tuple[Callable[[Api, str], Awaitable[Any]], str, str]] = {

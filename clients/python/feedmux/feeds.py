@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 import bson
@@ -78,8 +78,9 @@ class Start:
 
     @classmethod
     def at_time(cls, at: datetime) -> "Start":
-        """The first event at or after a wall-clock time, by the whole second. A naive time is local time."""
-        return cls("time", time=(int(at.timestamp()), 0))
+        """The first event at or after a wall-clock time, by the whole second. A naive time is UTC, as pymongo's are."""
+        aware = at if at.tzinfo else at.replace(tzinfo=UTC)
+        return cls("time", time=(int(aware.timestamp()), 0))
 
 
 StartLike = Start | bytes | datetime | Timestamp | Mapping[str, Any] | Literal["earliest", "latest"]

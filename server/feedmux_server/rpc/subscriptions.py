@@ -2,10 +2,12 @@
 
 import asyncio
 import hashlib
+import json
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 
 from google.protobuf import empty_pb2
+from google.protobuf.message import Message
 
 from feedmux.v1 import feed_pb2, subscriptions_pb2
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
@@ -29,6 +31,8 @@ PAGE_BYTES_MAX = 1 << 20
 MESSAGES_AT_ONCE = 20
 DEFINITION_BYTES_MAX = 64 * 1024
 """As it is stored."""
+QUOTED_MAX = 200
+"""Characters of a value in an error text."""
 _UPDATABLE = frozenset({"feed", "on_invalidate", "on_history_lost"})
 
 
@@ -49,15 +53,20 @@ class Subscriptions:
         definition = _checked(convert.definition(wanted))
         await self._check_room(tenant, wanted.name)
         async with self._room_for(tenant, wanted.name, definition):
-            stored = await self._service.store.create(
-                tenant,
-                wanted.name,
-                definition=definition,
-                etag=_etag(definition),
-                position=self._service.positions(key, tenant).encode(place),
-                cluster_time=place.cluster_time,
-                order=order_bytes(place),
-            )
+            try:
+                stored = await self._service.store.create(
+                    tenant,
+                    wanted.name,
+                    definition=definition,
+                    etag=_etag(definition),
+                    position=self._service.positions(key, tenant).encode(place),
+                    cluster_time=place.cluster_time,
+                    order=order_bytes(place),
+                )
+            except FeedmuxError as error:
+                if error.reason is not ErrorReason.SUBSCRIPTION_EXISTS:
+                    raise
+                raise await self._exists(tenant, wanted.name, definition) or error from None
         return self._message(stored).SerializeToString()
 
     async def get(self, data: bytes, context: Context) -> bytes:
@@ -163,6 +172,20 @@ class Subscriptions:
         finally:
             self._service.batcher.recheck(tenant, name)
 
+    async def _exists(self, tenant: str, name: str, wanted: bytes) -> FeedmuxError | None:
+        """SUBSCRIPTION_EXISTS with what differs; None where the subscription has been deleted meanwhile."""
+        try:
+            existing = (await self._service.store.get(tenant, name)).definition
+        except FeedmuxError as error:
+            if error.reason is ErrorReason.SUBSCRIPTION_NOT_FOUND:
+                return None
+            raise
+        parse = subscriptions_pb2.Subscription.FromString
+        differences = "; ".join(_differences(parse(existing), parse(wanted))) or "it has just been changed"
+        return FeedmuxError(
+            ErrorReason.SUBSCRIPTION_EXISTS, f"subscription {name!r} exists with another definition: {differences}"
+        )
+
     def _message(self, stored: StoredSubscription) -> subscriptions_pb2.Subscription:
         return _message(stored, self._service.unused_days)
 
@@ -233,6 +256,29 @@ def _checked(definition: bytes) -> bytes:
             field="subscription",
         )
     return definition
+
+
+def _differences(existing: Message, wanted: Message, prefix: str = "") -> Iterator[str]:
+    """A text for each field that differs."""
+    for field in existing.DESCRIPTOR.fields:
+        one, other = getattr(existing, field.name), getattr(wanted, field.name)
+        if one == other:
+            continue
+        name = prefix + field.name
+        if field.message_type is feed_pb2.Feed.DESCRIPTOR:
+            yield from _differences(one, other, f"{name}.")
+        elif field.enum_type is not None:
+            values = field.enum_type.values_by_number
+            yield f"{name} is {values[one].name}, not {values[other].name}"
+        elif isinstance(one, (str, bool, int)):
+            yield f"{name} is {_short(one)}, not {_short(other)}"
+        else:
+            yield f"{name} differs"
+
+
+def _short(value: str | bool | int) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= QUOTED_MAX else text[: QUOTED_MAX - 1] + "…"
 
 
 def _etag(definition: bytes) -> str:

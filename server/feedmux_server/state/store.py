@@ -90,7 +90,7 @@ class SubscriptionStore:
         if _status(answer) == "EXISTS":
             raise FeedmuxError(
                 ErrorReason.SUBSCRIPTION_EXISTS,
-                f"A subscription {name!r} with other content exists: update it, or take another name",
+                f"a subscription {name!r} with another definition exists",
             )
         await self._index(tenant, name)
         _check_replicated(replicated)
@@ -342,7 +342,7 @@ def _check(name: str, answer: Answer) -> None:
         case "NOT_FOUND":
             raise FeedmuxError(
                 ErrorReason.SUBSCRIPTION_NOT_FOUND,
-                f"There is no subscription {name!r}: create it, at the last acked place if there is one",
+                f"there is no subscription {name!r}",
             )
         case "ETAG_MISMATCH":
             raise FeedmuxError(

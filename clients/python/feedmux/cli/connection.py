@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import feedmux
 from feedmux.cli.failure import CliError, UsageError, as_cli_error
+from feedmux.cli.reachability import endpoint, why_unreachable
 
 ENDPOINT = "localhost:7117"
 TIMEOUT_S = 10.0
@@ -23,6 +25,7 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--endpoint",
         metavar="HOST:PORT",
+        type=endpoint,
         default=os.environ.get("FEEDMUX_ENDPOINT") or ENDPOINT,
         help=f"the server (FEEDMUX_ENDPOINT; {ENDPOINT})",
     )
@@ -57,7 +60,7 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
 
 
 def tls_of(args: argparse.Namespace) -> bool | feedmux.Tls:
-    """Raises CliError for a file that cannot be read."""
+    """Raises CliError for a file that cannot be read or holds something else."""
     if (args.certificate_file is None) != (args.key_file is None):
         raise UsageError("--certificate-file and --key-file go together")
     if args.ca_file is None and args.certificate_file is None:
@@ -70,6 +73,19 @@ def tls_of(args: argparse.Namespace) -> bool | feedmux.Tls:
         except OSError as error:
             name = option.replace("_", "-")
             raise CliError(f"--{name} {path} cannot be read: {error.strerror}") from None
+    if args.ca_file is not None:
+        try:
+            ssl.create_default_context(cafile=args.ca_file)
+        except ssl.SSLError:
+            raise CliError(f"--ca-file {args.ca_file} holds no certificate in PEM") from None
+    if args.certificate_file is not None:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(args.certificate_file, args.key_file)
+        except ssl.SSLError:
+            raise CliError(
+                f"--certificate-file {args.certificate_file} and --key-file {args.key_file} are not a certificate and"
+                " its private key in PEM"
+            ) from None
     return feedmux.Tls(root=args.ca_file, certificate=args.certificate_file, key=args.key_file)
 
 
@@ -87,5 +103,32 @@ def connected(
         with made as client:
             yield client
     except feedmux.FeedmuxError as error:
-        told = (wrap(error) if wrap else None) or as_cli_error(error, args.endpoint)
+        told = (wrap(error) if wrap else None) or _rejected(error, args) or explained(error, args.endpoint, tls)
         raise told or error from None
+
+
+def _rejected(error: feedmux.FeedmuxError, args: argparse.Namespace) -> CliError | None:
+    """The server has one message for all that is wrong with credentials; here it is known what was sent."""
+    if not isinstance(error, feedmux.Unauthenticated):
+        return None
+    if args.api_key is not None:
+        return CliError(
+            f"{args.endpoint} rejects this API key: it is unknown, or has expired",
+            "Check --api-key or FEEDMUX_API_KEY. The server's tenants file lists the hashes of the keys it accepts.",
+        )
+    if args.certificate_file is not None:
+        return CliError(
+            f"{args.endpoint} does not know this client certificate, and no API key was given",
+            "The server's tenants file lists the names of certificates; or give a key by FEEDMUX_API_KEY.",
+        )
+    return CliError(
+        f"{args.endpoint} wants an API key, and none was given",
+        "Give it by FEEDMUX_API_KEY or --api-key; `feedmux keys new` makes one.",
+    )
+
+
+def explained(error: feedmux.FeedmuxError, address: str, tls: bool | feedmux.Tls) -> CliError | None:
+    """What to tell about an error of a call to this address."""
+    if isinstance(error, feedmux.Unavailable) and not error.reason:
+        return why_unreachable(address, tls) or as_cli_error(error, address)
+    return as_cli_error(error, address)

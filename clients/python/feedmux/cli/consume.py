@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -77,8 +77,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     _check_usage(args)
     output = EventOutput(args, to_stdout=args.command_line is None)
-    signals = _Signals()
-    sink: _Sink = _Printer(output) if args.command_line is None else _Command(args.command_line, output, signals)
+    signals = Signals()
+    signals.handle()
+    sink: Sink = _Printer(output) if args.command_line is None else _Command(args.command_line, output, signals)
     with connected(args, lambda error: _explained(error, args.name)) as client:
         if args.namespace is not None:
             client.create_subscription(args.name, feed_of(args), start=args.start)
@@ -91,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
         with client.subscription(args.name).open(takeover=args.takeover, on_notice=print_notice, **options) as session:
             if output.for_people:
                 remark(f"consuming {args.name} ({scope_name(feed)}) at {args.endpoint} (Ctrl-C ends)")
-            _consume(session, sink, signals, args.batch or sink.at_once, args.limit, head)
+            process_events(session, sink, signals, args.batch or sink.at_once, args.limit, head)
     return 0
 
 
@@ -108,10 +109,10 @@ def _check_usage(args: argparse.Namespace) -> None:
         raise UsageError("--batch is for --exec: give a command")
 
 
-def _consume(
+def process_events(
     session: feedmux.Session,
-    sink: _Sink,
-    signals: _Signals,
+    sink: Sink,
+    signals: Signals,
     at_once: int,
     limit: int | None,
     head: Timestamp | None,
@@ -119,10 +120,12 @@ def _consume(
     """Hands events to the sink and acknowledges them: up to `limit` events, or all before the cluster time `head`."""
     done = 0
     while limit is None or done < limit:
-        events = _take(session, at_once if limit is None else min(at_once, limit - done))
+        most = at_once if limit is None else min(at_once, limit - done)
+        events = _take(session, most, watch_reader=sink.writes_to_stdout)
         if events:
-            sink.process(events)
-            session.ack(events[-1])
+            with signals.deferred() if sink.defers_signals else nullcontext():
+                sink.process(events)
+                session.ack(events[-1])
             signals.check()
             done += len(events)
         if head is not None and session.cluster_time is not None:
@@ -136,9 +139,9 @@ def _number(time: Timestamp) -> int:
     return time.time << 32 | time.inc
 
 
-def _take(session: feedmux.Session, most: int) -> list[feedmux.Event]:
+def _take(session: feedmux.Session, most: int, *, watch_reader: bool) -> list[feedmux.Event]:
     """The events that have arrived, at most so many; none when there was nothing for a while."""
-    event = wait(session)
+    event = wait(session, watch_reader=watch_reader)
     events = [] if event is None else [event]
     while events and len(events) < most:
         try:
@@ -151,11 +154,14 @@ def _take(session: feedmux.Session, most: int) -> list[feedmux.Event]:
     return events
 
 
-class _Sink:
+class Sink:
     """Where the events go."""
 
     at_once = 1
     """Events, at most."""
+    writes_to_stdout = False
+    defers_signals = False
+    """SIGINT and SIGTERM wait until events that are processed are acknowledged too."""
 
     def process(self, events: Sequence[feedmux.Event]) -> None:
         """Returns when they may be acknowledged; raises otherwise."""
@@ -163,9 +169,10 @@ class _Sink:
 
 
 @dataclass(frozen=True, slots=True)
-class _Printer(_Sink):
+class _Printer(Sink):
     output: EventOutput
     at_once = PRINTED_AT_ONCE
+    writes_to_stdout = True
 
     def process(self, events: Sequence[feedmux.Event]) -> None:
         write(b"".join(map(self.output.encode, events)))
@@ -173,15 +180,15 @@ class _Printer(_Sink):
 
 
 @dataclass(frozen=True, slots=True)
-class _Command(_Sink):
+class _Command(Sink):
     command_line: str
     output: EventOutput
-    signals: _Signals
+    signals: Signals
+    defers_signals = True
 
     def process(self, events: Sequence[feedmux.Event]) -> None:
         data = b"".join(map(self.output.encode, events))
-        with self.signals.deferred():
-            status = subprocess.run(self.command_line, shell=True, input=data).returncode
+        status = subprocess.run(self.command_line, shell=True, input=data).returncode
         if status == 0:
             return
         self.signals.check()
@@ -193,15 +200,19 @@ class _Command(_Sink):
         )
 
 
-class _Signals:
-    """SIGINT and SIGTERM end this command: at once, but after a running --exec unless a second signal comes."""
+class Signals:
+    """SIGINT and SIGTERM end this command: at once, but after a running --exec and its ack unless a second signal
+    comes."""
 
     def __init__(self) -> None:
         self._deferring = False
         self._received = 0
+
+    def handle(self) -> None:
+        """Installs the handlers, but for a signal that is ignored (nohup)."""
         for number in (signal.SIGINT, signal.SIGTERM):
             if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, self._handle)
+                signal.signal(number, self._receive)
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
@@ -217,7 +228,7 @@ class _Signals:
         if self._received:
             raise SystemExit(128 + self._received)
 
-    def _handle(self, number: int, _: object) -> None:
+    def _receive(self, number: int, _: object) -> None:
         again, self._received = self._received, number
         if again or not self._deferring:
             self.check()

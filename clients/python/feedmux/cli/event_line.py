@@ -10,7 +10,7 @@ from typing import Any
 from bson import Binary, Decimal128, ObjectId, Regex, Timestamp
 from bson.datetime_ms import DatetimeMS
 
-from feedmux.cli.terminal import Terminal, cut, local_time, plain
+from feedmux.cli.terminal import Terminal, cut, plain, utc_time
 
 _COLOURS = {
     "insert": ("green",),
@@ -83,9 +83,9 @@ def _time(event: Mapping[str, Any]) -> str:
     wall, cluster = event.get("wallTime"), event.get("clusterTime")
     if isinstance(wall, datetime):
         aware = wall if wall.tzinfo else wall.replace(tzinfo=UTC)
-        return local_time(aware.timestamp(), milliseconds=True)
+        return utc_time(aware.timestamp(), milliseconds=True)
     if isinstance(cluster, Timestamp):
-        return local_time(cluster.time)
+        return utc_time(cluster.time)
     return ""
 
 

@@ -10,7 +10,7 @@ from typing import Final
 import feedmux
 from feedmux.cli.event_line import event_line
 from feedmux.cli.failure import UsageError
-from feedmux.cli.terminal import Terminal, local_time, reader_has_gone
+from feedmux.cli.terminal import Terminal, reader_has_gone, utc_time
 from feedmux.feeds import Format
 
 CHECK_EVERY_S: Final = 1.0
@@ -54,8 +54,11 @@ def write(data: bytes) -> None:
     sys.stdout.buffer.write(data)
 
 
-def wait(session: feedmux.Session) -> feedmux.Event | None:
-    """The next event, or None when `CHECK_EVERY_S` has passed. Raises BrokenPipeError when nobody reads the output."""
+def wait(session: feedmux.Session, *, watch_reader: bool = True) -> feedmux.Event | None:
+    """The next event, or None when `CHECK_EVERY_S` has passed.
+
+    With `watch_reader`, raises BrokenPipeError when nobody reads standard output any more.
+    """
     event = session.try_next()
     if event is not None:
         return event
@@ -63,7 +66,7 @@ def wait(session: feedmux.Session) -> feedmux.Event | None:
     try:
         return session.next(CHECK_EVERY_S)
     except TimeoutError:
-        if reader_has_gone():
+        if watch_reader and reader_has_gone():
             raise BrokenPipeError from None
         return None
 
@@ -87,11 +90,11 @@ def print_notice(notice: feedmux.Notice) -> None:
         case feedmux.HistoryAtRisk():
             text = f"the oplog will have dropped this position in {notice.remaining_s:.0f} s"
         case feedmux.Gap():
-            text = f"events are missing from {local_time(notice.after[0])} to {local_time(notice.before[0])}"
+            text = f"events are missing from {utc_time(notice.after[0])} to {utc_time(notice.before[0])}"
         case feedmux.Rewound():
-            text = f"moved back to {local_time(notice.begins_at[0])}: events are delivered again"
+            text = f"moved back to {utc_time(notice.begins_at[0])}: events are delivered again"
         case feedmux.Skipped():
-            reached, begins = local_time(notice.had_reached[0]), local_time(notice.begins_at[0])
+            reached, begins = utc_time(notice.had_reached[0]), utc_time(notice.begins_at[0])
             text = f"the stored position was moved from {reached} to {begins}: events between are skipped"
     remark(f"-- {text}")
 

@@ -8,10 +8,11 @@ from feedmux.errors import (
     SubscriptionBusy,
     SubscriptionExists,
     SubscriptionNotFound,
-    Unauthenticated,
     Unavailable,
 )
 
+SERVER_HINT = "Is the server running? `feedmux dev` starts one; --endpoint or FEEDMUX_ENDPOINT names another."
+PORTS_HINT = "The data port is 7117 by default; operator (7118), health (7119) and metrics have ports of their own."
 FAILED = 1
 WRONG_USAGE = 2
 
@@ -46,15 +47,15 @@ def _reason(error: FeedmuxError, endpoint: str) -> str:
     if isinstance(error, Unavailable) and not error.reason and endpoint:
         # gRPC lists every address it tried; the last words are the reason.
         return f"cannot reach {endpoint} ({error.message.rpartition(': ')[2] or error.status})"
+    if error.status == "UNIMPLEMENTED" and not error.reason and endpoint:
+        return f"{endpoint} is a gRPC server, but not a feedmux server's data port"
     return error.message or error.status
 
 
 def _hint(error: FeedmuxError, endpoint: str) -> str:
     match error:
         case Unavailable() if not error.reason:
-            return "Is the server running? `feedmux dev` starts one; --endpoint or FEEDMUX_ENDPOINT names another."
-        case Unauthenticated():
-            return "Give the key by --api-key or FEEDMUX_API_KEY; `feedmux keys new` makes one."
+            return SERVER_HINT
         case SubscriptionNotFound():
             return "`feedmux subscriptions list` shows those there are."
         case SubscriptionExists():
@@ -69,6 +70,8 @@ def _hint(error: FeedmuxError, endpoint: str) -> str:
         case InternalError():
             found = error.metadata.get("correlation_id")
             return f"A defect of the server; its log says more under {found}." if found else ""
+    if error.status == "UNIMPLEMENTED" and not error.reason:
+        return PORTS_HINT
     if error.reason == "SOURCE_NOT_FOUND":
         return "Name one that the server's configuration has: --source or FEEDMUX_SOURCE."
     return ""

@@ -15,9 +15,11 @@ from bson.timestamp import Timestamp
 from feedmux.feeds import Feed, Start
 
 START_HELP = (
-    "where to begin: latest, earliest, a time (2026-11-21T10:00:00Z; without a zone local time), how long ago (90s,"
+    "where to begin: latest, earliest, a time (2026-11-21T10:00:00Z; without a zone UTC), how long ago (90s,"
     " 15m, 2h, 7d), a cluster time (SECONDS:INCREMENT), a resume token (hex or JSON), or a position of feedmux"
 )
+FULL_DOCUMENT = ("default", "updateLookup", "whenAvailable", "required")
+FULL_DOCUMENT_BEFORE_CHANGE = ("off", "whenAvailable", "required")
 POSITION_FIRST_BYTE = 0xF2
 _AGO = re.compile(r"(\d{1,9})([smhd])")
 _AGO_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -39,9 +41,17 @@ def add_feed_arguments(parser: argparse.ArgumentParser, *, optional: bool = True
         type=pipeline,
         help="stages for MongoDB to run, an array in extended JSON; @FILE reads it from a file",
     )
-    group.add_argument("--full-document", metavar="MODE", help="for updates: updateLookup, whenAvailable or required")
     group.add_argument(
-        "--full-document-before-change", metavar="MODE", help="the document before: whenAvailable or required"
+        "--full-document",
+        metavar="MODE",
+        choices=FULL_DOCUMENT,
+        help="for updates: updateLookup, whenAvailable or required",
+    )
+    group.add_argument(
+        "--full-document-before-change",
+        metavar="MODE",
+        choices=FULL_DOCUMENT_BEFORE_CHANGE,
+        help="the document before the change: whenAvailable or required",
     )
     group.add_argument("--show-expanded-events", action="store_true", help="also DDL events (MongoDB 6.0 and later)")
 
@@ -64,6 +74,8 @@ def namespace(text: str) -> tuple[str | None, str | None]:
     """`DB`, or `DB.COLL` split at the first dot; `*` is the whole deployment."""
     if text in ("", "*"):
         return None, None
+    if text.startswith("[") or "[." in text:
+        raise argparse.ArgumentTypeError(f"{text!r}: the brackets in DB[.COLL] mark an optional part; leave them out")
     database, dot, collection = text.partition(".")
     if not database or (dot and not collection):
         raise argparse.ArgumentTypeError(f"{text!r} is not DB or DB.COLL")

@@ -1,13 +1,19 @@
 """The way to the operator's port, for the commands of those who run the service."""
 
+from __future__ import annotations
+
 import argparse
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from feedmux.cli.connection import TIMEOUT_S, add_tls_options, tls_of
-from feedmux.cli.failure import CliError, as_cli_error
+from feedmux.cli.connection import TIMEOUT_S, add_tls_options, explained, tls_of
+from feedmux.cli.failure import CliError
+from feedmux.cli.reachability import endpoint
+
+if TYPE_CHECKING:
+    from feedmux.target import Tls
 
 _ENDPOINT = "localhost:7118"
 
@@ -21,6 +27,7 @@ def add_operator_options(parser: argparse.ArgumentParser) -> argparse._ArgumentG
     group.add_argument(
         "--operator-endpoint",
         metavar="HOST:PORT",
+        type=endpoint,
         default=os.environ.get("FEEDMUX_OPERATOR_ENDPOINT") or _ENDPOINT,
         help=f"the server's operator port (FEEDMUX_OPERATOR_ENDPOINT; {_ENDPOINT})",
     )
@@ -55,12 +62,12 @@ def connected_operator(args: argparse.Namespace) -> Iterator[Ask]:
             try:
                 return getattr(stub, method)(request, timeout=TIMEOUT_S, metadata=metadata)
             except grpc.RpcError as error:
-                raise _failure(error, args.operator_endpoint) from None
+                raise _failure(error, args.operator_endpoint, tls) from None
 
         yield ask
 
 
-def _failure(error: Any, endpoint: str) -> Exception:
+def _failure(error: Any, address: str, tls: bool | Tls) -> Exception:
     import grpc
 
     from feedmux.status import error_from_status
@@ -72,9 +79,9 @@ def _failure(error: Any, endpoint: str) -> Exception:
             " configuration.",
         )
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-        return CliError(f"{endpoint} is not an operator port", "It is a port of its own, by default 7118.")
+        return CliError(f"{address} is not an operator port", "It is a port of its own, by default 7118.")
     told = error_from_status(error.code(), error.details() or "", error.trailing_metadata())
-    failure = as_cli_error(told, endpoint)
+    failure = explained(told, address, tls)
     if failure is None:
         return told
     failure.hint = failure.hint.replace("--endpoint or FEEDMUX_ENDPOINT", "--operator-endpoint")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from feedmux.cli.connection import add_json_option
 from feedmux.cli.operator import add_operator_options, connected_operator
-from feedmux.cli.terminal import Terminal, duration, local_time, plain, print_json, size, table
+from feedmux.cli.terminal import Terminal, duration, plain, print_json, size, table, utc_time
 
 if TYPE_CHECKING:
     from feedmux.v1 import feed_pb2, operator_pb2
@@ -90,7 +90,7 @@ def _stream_row(terminal: Terminal, stream: operator_pb2.SharedStream) -> tuple[
         terminal.paint(state, _STATE_COLOURS.get(state, "dim")) + (" trailing" if stream.trailing else ""),
         stream.subscriber_count,
         f"{stream.ring_events} events, {size(stream.ring_bytes)}",
-        f"{local_time(stream.oldest.seconds)} - {local_time(stream.newest.seconds)}",
+        f"{utc_time(stream.oldest.seconds)} - {utc_time(stream.newest.seconds)}",
         duration(stream.lag.ToTimedelta().total_seconds()),
         "open" if stream.cursor_open else f"view of {stream.view_of}" if stream.view_of else "none",
         stream.events_read,
@@ -119,7 +119,7 @@ def _subscriber_row(stream: str, one: operator_pb2.Subscriber) -> tuple[object, 
         one.tenant,
         one.subscription or "(inline)",
         one.state,
-        local_time(one.position.seconds),
+        utc_time(one.position.seconds),
         f"{one.lag_events} events, {duration(one.lag.ToTimedelta().total_seconds())}",
         one.events_sent,
         one.events_unacked,

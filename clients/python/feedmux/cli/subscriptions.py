@@ -13,6 +13,7 @@ import feedmux
 from feedmux.cli.connection import add_connection_options, add_json_option, connected
 from feedmux.cli.failure import UsageError
 from feedmux.cli.feed_arguments import (
+    FULL_DOCUMENT,
     START_HELP,
     add_feed_arguments,
     feed_of,
@@ -21,7 +22,7 @@ from feedmux.cli.feed_arguments import (
     scope_name,
     start,
 )
-from feedmux.cli.terminal import Terminal, duration, iso_time, local_time, print_json, table
+from feedmux.cli.terminal import Terminal, duration, iso_time, print_json, table, utc_time
 
 Action = Callable[["feedmux.Client", argparse.Namespace], int]
 
@@ -38,7 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     update = _name(_add(actions, "update", "change the filter or the policies; the place stays", _update))
     update.add_argument("--pipeline", metavar="JSON", type=pipeline, help="the new stages; [] for none")
-    update.add_argument("--full-document", metavar="MODE", help="the new mode; an empty one for none")
+    update.add_argument(
+        "--full-document", metavar="MODE", choices=("", *FULL_DOCUMENT), help="the new mode; an empty one for none"
+    )
     _add_policies(update)
 
     seek = _name(_add(actions, "seek", "move the stored position, also backwards", _seek))
@@ -204,4 +207,4 @@ def _stored(info: feedmux.SubscriptionInfo) -> str:
     if info.cluster_time is None:
         return "-"
     at_s = info.cluster_time.time
-    return f"{local_time(at_s)} ({duration(max(0.0, time.time() - at_s))} ago)"
+    return f"{utc_time(at_s)} ({duration(max(0.0, time.time() - at_s))} ago)"

@@ -120,12 +120,12 @@ def reader_has_gone() -> bool:
         return False
 
 
-def local_time(seconds: float, *, milliseconds: bool = False) -> str:
-    """Time of day, with the date where it is not today's."""
-    moment = datetime.fromtimestamp(seconds).astimezone()
-    shape = "%H:%M:%S" if moment.date() == datetime.now().astimezone().date() else "%Y-%m-%d %H:%M:%S"
-    text = moment.strftime(shape)
-    return f"{text}.{moment.microsecond // 1000:03d}" if milliseconds else text
+def utc_time(seconds: float, *, milliseconds: bool = False) -> str:
+    """Time of day in UTC, with the date where it is not today's: `07:26:06Z`, `2026-11-26 07:26:06Z`."""
+    moment = datetime.fromtimestamp(seconds, UTC)
+    shape = "%H:%M:%S" if moment.date() == datetime.now(UTC).date() else "%Y-%m-%d %H:%M:%S"
+    fraction = f".{moment.microsecond // 1000:03d}" if milliseconds else ""
+    return f"{moment.strftime(shape)}{fraction}Z"
 
 
 def iso_time(moment: datetime | None) -> str | None:

@@ -1,0 +1,229 @@
+"""Why a server cannot be used: looks at the endpoint with plain sockets, because gRPC says only that it failed."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import socket
+import ssl
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from feedmux.cli.failure import PORTS_HINT, SERVER_HINT, CliError
+
+if TYPE_CHECKING:
+    from feedmux.target import Tls
+
+TIMEOUT_S: Final = 3.0
+"""For each connection."""
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://+", re.IGNORECASE)
+_GRPC_SCHEMES = ("dns:", "ipv4:", "ipv6:", "unix:", "unix-abstract:", "vsock:", "xds:")
+"""https://github.com/grpc/grpc/blob/master/doc/naming.md"""
+_PROXY_VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")
+_HTTP2_BEGINNING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+"""A client's preface and an empty SETTINGS frame (RFC 9113, 3.4)."""
+_FRAME_HEADER_BYTES = 9
+_SETTINGS = 4
+
+
+def endpoint(text: str) -> str:
+    """An argument HOST:PORT, or a target with one of gRPC's schemes. Raises ArgumentTypeError."""
+    if text.lower().startswith(_GRPC_SCHEMES) or _split(text) is not None:
+        return text
+    if found := _URL.match(text):
+        rest = text[found.end() :].partition("/")[0]
+        example = rest if _split(rest) else "localhost:7117"
+        raise argparse.ArgumentTypeError(f"{text!r} is a URL; give HOST:PORT, as in {example}")
+    raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, as in localhost:7117")
+
+
+def why_unreachable(text: str, tls: bool | Tls, timeout_s: float = TIMEOUT_S) -> CliError | None:
+    """The cause and what to do about it; None where this finds none."""
+    server = server_at(text, timeout_s)
+    if server is None or any(os.environ.get(name) for name in _PROXY_VARIABLES):
+        return None
+    try:
+        server.check(tls)
+    except CliError as cause:
+        return cause
+    return None
+
+
+def server_at(text: str, timeout_s: float = TIMEOUT_S) -> Server | None:
+    """The server at HOST:PORT; None for anything else. `timeout_s` is for each connection."""
+    target = _split(text)
+    return Server(text, *target, timeout_s) if target else None
+
+
+@dataclass(frozen=True, slots=True)
+class Secured:
+    """What a TLS handshake told."""
+
+    certificate: Any
+    """As `ssl.SSLSocket.getpeercert` gives it."""
+    http2: bool
+    """The server speaks HTTP/2 (ALPN)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What listens at an address. Each call makes connections of its own, and raises CliError with what fails."""
+
+    text: str
+    """The address as the user wrote it."""
+    host: str
+    port: int
+    timeout_s: float
+
+    def check(self, tls: bool | Tls) -> None:
+        """Connects as a client would."""
+        if tls is False:
+            self._check_plaintext()
+        elif not self.handshake(tls).http2:
+            raise CliError(
+                f"{self.text} uses TLS, but does not offer HTTP/2, which gRPC needs",
+                "Is it a feedmux server's data port? A proxy in front of one must pass HTTP/2.",
+            )
+
+    def connect(self) -> socket.socket:
+        """A connected socket."""
+        try:
+            addresses = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        except OSError:
+            raise CliError(
+                f"the host name {self.host} cannot be resolved", "Check the name and this machine's DNS."
+            ) from None
+        try:
+            return socket.create_connection((self.host, self.port), self.timeout_s)
+        except ConnectionRefusedError:
+            raise CliError(f"nothing listens on {self.text} (connection refused)", SERVER_HINT) from None
+        except TimeoutError:
+            raise CliError(
+                f"{self.text} does not answer (no connection to {addresses[0][4][0]} within {self.timeout_s:g} s)",
+                "Check the address, and the firewalls and network policies between here and there.",
+            ) from None
+        except OSError as error:
+            raise CliError(
+                f"no connection to {self.text} ({error.strerror})", "Check the address and this machine's network."
+            ) from None
+
+    def handshake(self, tls: bool | Tls) -> Secured:
+        """Makes a TLS connection as the client would, and closes it."""
+        name = (None if isinstance(tls, bool) else tls.server_name) or self.host
+        with self.connect() as plain:
+            try:
+                with _context(tls).wrap_socket(plain, server_hostname=name) as secured:
+                    result = Secured(secured.getpeercert(), secured.selected_alpn_protocol() == "h2")
+                    # With TLS 1.3 a server judges the client certificate after it: by an alert, or by closing.
+                    if not result.http2 or _first_frame(secured):
+                        return result
+                    reason = "CLOSED"
+            except TimeoutError:
+                raise self._silent() from None
+            except ssl.SSLCertVerificationError as error:
+                raise self._untrusted(error, name, tls) from None
+            except (ssl.SSLError, OSError) as error:
+                reason = getattr(error, "reason", None) or error.strerror or "no answer"
+        if reason == "CLOSED" or "ALERT" in reason:
+            ended = f"{self.text} ends the connection after the TLS handshake"
+            if not isinstance(tls, bool) and tls.certificate is not None:
+                raise CliError(
+                    f"{ended}: it may not accept the client certificate",
+                    "The authority of --certificate-file must be in the server's tls.client_ca_file.",
+                )
+            raise CliError(
+                f"{ended}: it may require a client certificate", "Give one by --certificate-file and --key-file."
+            )
+        if self._speaks_http2():
+            raise CliError(f"{self.text} does not use TLS", "Leave out --tls, --ca-file and --certificate-file.")
+        raise CliError(f"{self.text} does not use TLS, and is no feedmux server", PORTS_HINT)
+
+    def _check_plaintext(self) -> None:
+        with self.connect() as plain:
+            try:
+                answer = _first_frame(plain)
+            except TimeoutError:
+                raise self._silent() from None
+            except OSError:
+                answer = b""
+        if _is_settings(answer):
+            return
+        if answer.startswith((b"HTTP/", b"<")):
+            raise CliError(f"{self.text} is a web server, not a feedmux server's data port", PORTS_HINT)
+        if self._accepts_tls():
+            raise CliError(f"{self.text} uses TLS", "Give --tls, or --ca-file FILE where its authority is private.")
+        raise CliError(f"what listens on {self.text} is not a feedmux server", PORTS_HINT)
+
+    def _speaks_http2(self) -> bool:
+        try:
+            with self.connect() as plain:
+                return _is_settings(_first_frame(plain))
+        except (CliError, OSError):
+            return False
+
+    def _accepts_tls(self) -> bool:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        try:
+            with self.connect() as plain, context.wrap_socket(plain, server_hostname=self.host):
+                return True
+        except ssl.SSLError as error:
+            return "ALERT" in (error.reason or "")
+        except (CliError, OSError):
+            return False
+
+    def _silent(self) -> CliError:
+        return CliError(
+            f"{self.text} accepts connections, but does not answer",
+            "If it is a feedmux server's data port: the server hangs, or what is in front of it cannot reach it.",
+        )
+
+    def _untrusted(self, error: ssl.SSLCertVerificationError, name: str, tls: bool | Tls) -> CliError:
+        message = error.verify_message.rstrip(".")
+        if "mismatch" in message:
+            return CliError(
+                f"the certificate of {self.text} is not for the name {name}",
+                "Use a name that the certificate has, or have the server's certificate name this host.",
+            )
+        if "expired" in message or "not yet valid" in message:
+            return CliError(
+                f"the certificate of {self.text} is not valid now ({message})", "Renew it, or set this machine's clock."
+            )
+        roots = "this system's roots" if isinstance(tls, bool) or tls.root is None else str(tls.root)
+        return CliError(
+            f"the certificate of {self.text} is not signed by an authority in {roots} ({message})",
+            "Give the certificate of its authority by --ca-file FILE.",
+        )
+
+
+def _split(text: str) -> tuple[str, int] | None:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16 or (":" in host and host[0] != "["):
+        return None
+    return host.strip("[]"), int(port)
+
+
+def _first_frame(connected: socket.socket) -> bytes:
+    """The header of the first frame that the other side sends, if it speaks HTTP/2."""
+    connected.sendall(_HTTP2_BEGINNING)
+    answer = b""
+    try:
+        while len(answer) < _FRAME_HEADER_BYTES and (more := connected.recv(_FRAME_HEADER_BYTES - len(answer))):
+            answer += more
+    except ConnectionError:  # after an answer, because it does not read on
+        if not answer:
+            raise
+    return answer
+
+
+def _is_settings(answer: bytes) -> bool:
+    return len(answer) == _FRAME_HEADER_BYTES and answer[3] == _SETTINGS and not any(answer[5:])
+
+
+def _context(tls: bool | Tls) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=None if isinstance(tls, bool) or not tls.root else str(tls.root))
+    if not isinstance(tls, bool) and tls.certificate and tls.key:
+        context.load_cert_chain(tls.certificate, tls.key)
+    context.set_alpn_protocols(["h2"])
+    return context

@@ -1,0 +1,157 @@
+"""A server that cannot be used: the cause is named, whatever gRPC says."""
+
+import http.server
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+from cryptography import x509
+
+from feedmux.cli.failure import CliError
+from feedmux.cli.reachability import server_at, why_unreachable
+from feedmux.target import Tls
+from feedmux_server.embedded.ports import free_ports
+from tests.integration.certificates import Authority
+
+GUARD_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("grpc_proxy", "https_proxy", "http_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@contextmanager
+def grpc_server(credentials: grpc.ServerCredentials | None = None) -> Iterator[str]:
+    """A gRPC server without services."""
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = (
+        server.add_insecure_port("127.0.0.1:0")
+        if credentials is None
+        else server.add_secure_port("127.0.0.1:0", credentials)
+    )
+    server.start()
+    try:
+        yield f"localhost:{port}"
+    finally:
+        server.stop(None).wait()
+
+
+def secured(tls: Tls, client_ca: Path | None = None) -> grpc.ServerCredentials:
+    pair = Path(str(tls.key)).read_bytes(), Path(str(tls.certificate)).read_bytes()
+    roots = client_ca.read_bytes() if client_ca else None
+    return grpc.ssl_server_credentials([pair], roots, require_client_auth=roots is not None)
+
+
+def cause(endpoint: str, tls: bool | Tls = False) -> str:
+    """What is found; empty where nothing is."""
+    found = why_unreachable(endpoint, tls, GUARD_S)
+    assert found is None or found.hint
+    return found.message if found else ""
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def served(authority: Authority) -> Tls:
+    """The server's files."""
+    return authority.sign("server", x509.DNSName("localhost"))
+
+
+def test_a_server_without_tls() -> None:
+    with grpc_server() as endpoint:
+        assert cause(endpoint) == ""
+        assert cause(endpoint, True) == f"{endpoint} does not use TLS"
+
+
+def test_a_server_with_tls(authority: Authority, served: Tls, tmp_path: Path) -> None:
+    with grpc_server(secured(served)) as endpoint:
+        assert cause(endpoint, Tls(root=authority.path)) == ""
+        assert cause(endpoint) == f"{endpoint} uses TLS"
+        assert "not signed by an authority in this system's roots" in cause(endpoint, True)
+        other = Authority(tmp_path, "other")
+        assert f"not signed by an authority in {other.path}" in cause(endpoint, Tls(root=other.path))
+        by_address = endpoint.replace("localhost", "127.0.0.1")
+        assert cause(by_address, Tls(root=authority.path)).endswith("is not for the name 127.0.0.1")
+        assert cause(by_address, Tls(root=authority.path, server_name="localhost")) == ""
+
+
+def test_a_certificate_that_has_expired(authority: Authority) -> None:
+    old = authority.sign("old", x509.DNSName("localhost"), lasts_s=-60.0)
+    with grpc_server(secured(old)) as endpoint:
+        assert "is not valid now (certificate has expired)" in cause(endpoint, Tls(root=authority.path))
+
+
+def test_a_server_that_wants_a_client_certificate(authority: Authority, served: Tls, tmp_path: Path) -> None:
+    with grpc_server(secured(served, authority.path)) as endpoint:
+        assert cause(endpoint, Tls(root=authority.path)).endswith("may require a client certificate")
+        mine = authority.sign("client")
+        assert cause(endpoint, mine) == ""
+        stranger = Authority(tmp_path, "other").sign("stranger")
+        theirs = Tls(root=authority.path, certificate=stranger.certificate, key=stranger.key)
+        assert cause(endpoint, theirs).endswith("may not accept the client certificate")
+
+
+def test_a_web_server() -> None:
+    with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            endpoint = f"localhost:{server.server_address[1]}"
+            assert cause(endpoint) == f"{endpoint} is a web server, not a feedmux server's data port"
+            assert cause(endpoint, True) == f"{endpoint} does not use TLS, and is no feedmux server"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_server_of_another_kind() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def hang_up() -> None:
+            while True:
+                try:
+                    connected, _ = listening.accept()
+                except OSError:
+                    return
+                connected.close()
+
+        thread = threading.Thread(target=hang_up, daemon=True)
+        thread.start()
+        endpoint = f"localhost:{listening.getsockname()[1]}"
+        assert cause(endpoint) == f"what listens on {endpoint} is not a feedmux server"
+        listening.shutdown(socket.SHUT_RDWR)
+    thread.join()
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_server_that_does_not_answer(tls: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = server_at(f"localhost:{listening.getsockname()[1]}", timeout_s=0.2)
+        assert server is not None
+        with pytest.raises(CliError, match="accepts connections, but does not answer"):
+            server.check(tls)
+
+
+def test_no_server() -> None:
+    endpoint = f"localhost:{free_ports(1)[0]}"
+    assert cause(endpoint) == cause(endpoint, True) == f"nothing listens on {endpoint} (connection refused)"
+
+
+def test_a_name_that_is_unknown() -> None:
+    assert cause("nowhere.invalid:7117") == "the host name nowhere.invalid cannot be resolved"
+
+
+def test_what_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cause("unix:/nowhere") == ""
+    monkeypatch.setenv("https_proxy", "http://proxy.invalid:1")
+    assert cause("nowhere.invalid:7117") == ""

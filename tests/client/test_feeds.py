@@ -1,0 +1,23 @@
+"""Starts as users give them."""
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from feedmux.feeds import Start, as_start
+
+NOON = datetime(2026, 11, 21, 12, 0, 0, 999_999)  # noqa: DTZ001 - without a zone, as pymongo gives times
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        NOON,
+        NOON.replace(tzinfo=UTC),
+        datetime(2026, 11, 21, 14, 0, 0, tzinfo=timezone(timedelta(hours=2))),
+    ],
+)
+def test_a_time_without_a_zone_is_utc_as_pymongo_s_are(moment: datetime) -> None:
+    noon_s = 1_795_262_400
+    assert Start.at_time(moment).time == (noon_s, 0)
+    assert as_start(moment) == Start.at_time(moment)
