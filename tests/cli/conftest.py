@@ -61,10 +61,10 @@ class Site:
 
 
 def clean_environment() -> dict[str, str]:
-    """Ours without what is set for feedmux, and without colours."""
+    """Ours without what is set for feedmux, without the user's contexts, and without colours."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("FEEDMUX_")}
     kept.pop("NO_COLOR", None)
-    return kept
+    return kept | {"XDG_CONFIG_HOME": os.devnull}
 
 
 def run(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:

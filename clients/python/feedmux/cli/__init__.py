@@ -9,8 +9,8 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from feedmux.cli.failure import CliError, as_cli_error
@@ -18,6 +18,8 @@ from feedmux.cli.parser import Parser
 from feedmux.cli.terminal import Terminal, silence_stdout
 
 INTERRUPTED = 130
+COMPLETE = "__complete"
+"""What the scripts of `feedmux completion` call: SHELL, then the words up to the cursor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ COMMANDS = {
     "doctor": Command("doctor", "look at a deployment, and say what to do"),
     "drain": Command("drain", "have a server tell its clients to go elsewhere, and end"),
     "token": Command("token", "what a resume token or position says"),
+    "context": Command("context", "name the connections of these commands, so that they need no options"),
+    "completion": Command("completion", "print a script that completes commands in bash, zsh or fish"),
     "keys": Command("keys", "make API keys"),
     "tenants": Command("tenants", "check a tenants file; who uses how much", "feedmux[server]"),
     "serve": Command("serve", "run the server on your own MongoDB and Redis", "feedmux[server]"),
@@ -67,6 +71,33 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: list[str]) -> int:
+    if argv[:1] == [COMPLETE]:
+        from feedmux.cli.completion import print_candidates
+
+        words = argv[2:]
+        with suppress(CliError):  # of a command that needs an extra
+            print_candidates(argv[1], _parser(words[0]), words)
+        return 0
+    parser = _parser(argv[0] if argv else "")
+    args = parser.parse_args(argv)
+    if args.version:
+        from importlib.metadata import version
+
+        print(f"feedmux {version('feedmux')}")
+        return 0
+    if args.command is None:
+        parser.print_help()
+        return 2
+    complete: Callable[[argparse.Namespace], None] | None = getattr(args, "complete", None)
+    if complete is not None:
+        complete(args)
+    with _needing(args.command, COMMANDS[args.command]):
+        result: int = args.run(args)
+    return result
+
+
+def _parser(called: str) -> Parser:
+    """With the arguments of the command that is called; the others have none."""
     parser = Parser(prog="feedmux", description="MongoDB's change feeds, read once and served to many.")
     parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
@@ -77,23 +108,12 @@ def _run(argv: list[str]) -> int:
             description=command.summary[0].upper() + command.summary[1:] + ".",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        if argv and argv[0] == name:
+        if called == name:
             with _needing(name, command):
                 module: _Module = importlib.import_module(f"{__name__}.{command.module}")  # type: ignore[assignment]
                 module.add_arguments(each)
             each.set_defaults(run=module.run)
-    args = parser.parse_args(argv)
-    if args.version:
-        from importlib.metadata import version
-
-        print(f"feedmux {version('feedmux')}")
-        return 0
-    if args.command is None:
-        parser.print_help()
-        return 2
-    with _needing(args.command, COMMANDS[args.command]):
-        result: int = args.run(args)
-    return result
+    return parser
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,46 +11,57 @@ from pathlib import Path
 import feedmux
 from feedmux.cli.failure import CliError, UsageError, as_cli_error
 from feedmux.cli.reachability import endpoint, why_unreachable
+from feedmux.cli.settings import fill_in
 
-ENDPOINT = "localhost:7117"
 TIMEOUT_S = 10.0
 OPEN_TIMEOUT_S = 3.0
 """How long a server that cannot be reached is tried again before a command gives up."""
 
 
 def add_connection_options(parser: argparse.ArgumentParser) -> None:
-    """--endpoint, --api-key, --source, and those of TLS."""
+    """--context, --endpoint, --api-key, --source, and those of TLS. `settings.fill_in` completes them."""
     group = parser.add_argument_group("connection")
+    add_context_option(group)
+    add_connection_settings(group)
+    add_tls_settings(group)
+    parser.set_defaults(complete=fill_in)
+
+
+def add_context_option(group: argparse._ArgumentGroup) -> None:
+    """--context."""
     group.add_argument(
-        "--endpoint",
-        metavar="HOST:PORT",
-        type=endpoint,
-        default=os.environ.get("FEEDMUX_ENDPOINT") or ENDPOINT,
-        help=f"the server (FEEDMUX_ENDPOINT; {ENDPOINT})",
+        "--context", metavar="NAME", help="stored settings of a connection (FEEDMUX_CONTEXT); see `feedmux context`"
+    )
+
+
+def add_connection_settings(group: argparse._ArgumentGroup) -> None:
+    """--endpoint, --api-key, --source."""
+    group.add_argument(
+        "--endpoint", metavar="HOST:PORT", type=endpoint, help="the server (FEEDMUX_ENDPOINT; localhost:7117)"
     )
     group.add_argument(
-        "--api-key",
-        metavar="KEY",
-        default=os.environ.get("FEEDMUX_API_KEY") or None,
-        help="better by FEEDMUX_API_KEY: other users of this machine see arguments",
+        "--api-key", metavar="KEY", help="better by FEEDMUX_API_KEY: other users of this machine see arguments"
     )
     group.add_argument(
         "--source",
         metavar="NAME",
-        default=os.environ.get("FEEDMUX_SOURCE") or "main",
         help="the MongoDB deployment in the server's configuration (FEEDMUX_SOURCE; main)",
     )
-    add_tls_options(group)
 
 
-def add_tls_options(group: argparse._ArgumentGroup) -> None:
+def add_tls_settings(group: argparse._ArgumentGroup) -> None:
     """--tls, --ca-file, --certificate-file, --key-file."""
-    group.add_argument("--tls", action="store_true", help="use TLS with the system's roots")
-    group.add_argument("--ca-file", metavar="FILE", type=Path, help="use TLS with these roots (PEM)")
     group.add_argument(
-        "--certificate-file", metavar="FILE", type=Path, help="use TLS with this client certificate (PEM)"
+        "--tls", action="store_true", default=None, help="use TLS with the system's roots (FEEDMUX_USE_TLS=1)"
     )
-    group.add_argument("--key-file", metavar="FILE", type=Path, help="and its private key (PEM)")
+    group.add_argument("--ca-file", metavar="FILE", type=Path, help="use TLS with these roots, PEM (FEEDMUX_CA_FILE)")
+    group.add_argument(
+        "--certificate-file",
+        metavar="FILE",
+        type=Path,
+        help="use TLS with this client certificate, PEM (FEEDMUX_CERTIFICATE_FILE)",
+    )
+    group.add_argument("--key-file", metavar="FILE", type=Path, help="and its private key, PEM (FEEDMUX_KEY_FILE)")
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from feedmux.cli.connection import add_connection_options
 from feedmux.cli.failure import CliError, UsageError
+from feedmux.cli.settings import SETTINGS, fill_in
 from feedmux.cli.terminal import Terminal, plain, print_json
 
 _MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "failed": ("✗", "red"), "unknown": ("?", "yellow")}
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", metavar="S", type=float, default=10.0, help="for each check (10)")
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
     add_connection_options(parser)
-    parser.set_defaults(endpoint=None)
+    parser.set_defaults(complete=None)
     parser.epilog = (
         "With --config it looks as the server would: MongoDB, Redis, files, clocks. With --endpoint as a client:\n"
         "the way to the server, its certificate, its health, the key. Both may be given. Exit code 1 when a check\n"
@@ -45,7 +46,10 @@ def run(args: argparse.Namespace) -> int:
         # Nothing is named: what the environment names.
         path = Path(os.environ["FEEDMUX_CONFIG"]) if os.environ.get("FEEDMUX_CONFIG") else None
         from_server = path is not None or any(name.upper().startswith("FEEDMUX_SOURCES") for name in os.environ)
-        args.endpoint = os.environ.get("FEEDMUX_ENDPOINT") or None
+    # With --config alone it does not look as a client, whatever the environment names.
+    if args.endpoint is not None or args.config is None:
+        fill_in(args, with_defaults=False)
+        args.source = args.source or SETTINGS["source"].default
     if not (from_server or args.endpoint):
         raise UsageError(
             "nothing to look at", "Name the server's file by --config, or a server by --endpoint (FEEDMUX_ENDPOINT)."

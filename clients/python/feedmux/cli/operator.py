@@ -3,42 +3,45 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from feedmux.cli.connection import TIMEOUT_S, add_tls_options, explained, tls_of
+from feedmux.cli.connection import TIMEOUT_S, add_context_option, add_tls_settings, explained, tls_of
 from feedmux.cli.failure import CliError
 from feedmux.cli.reachability import endpoint
+from feedmux.cli.settings import fill_in
 
 if TYPE_CHECKING:
     from feedmux.target import Tls
-
-_ENDPOINT = "localhost:7118"
 
 Ask = Callable[[str, Any], Any]
 """Method and request to response."""
 
 
 def add_operator_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """--operator-endpoint, --operator-key, and those of TLS."""
+    """--context, --operator-endpoint, --operator-key, and those of TLS. `settings.fill_in` completes them."""
     group = parser.add_argument_group("connection")
+    add_context_option(group)
+    add_operator_settings(group)
+    add_tls_settings(group)
+    parser.set_defaults(complete=fill_in)
+    return group
+
+
+def add_operator_settings(group: argparse._ArgumentGroup) -> None:
+    """--operator-endpoint, --operator-key."""
     group.add_argument(
         "--operator-endpoint",
         metavar="HOST:PORT",
         type=endpoint,
-        default=os.environ.get("FEEDMUX_OPERATOR_ENDPOINT") or _ENDPOINT,
-        help=f"the server's operator port (FEEDMUX_OPERATOR_ENDPOINT; {_ENDPOINT})",
+        help="the server's operator port (FEEDMUX_OPERATOR_ENDPOINT; localhost:7118)",
     )
     group.add_argument(
         "--operator-key",
         metavar="KEY",
-        default=os.environ.get("FEEDMUX_OPERATOR_KEY") or None,
         help="better by FEEDMUX_OPERATOR_KEY: other users of this machine see arguments",
     )
-    add_tls_options(group)
-    return group
 
 
 @contextmanager

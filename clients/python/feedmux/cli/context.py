@@ -1,0 +1,138 @@
+"""`feedmux context`: named connections, so that commands need no options: save, use, list, show, delete."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from feedmux.cli import settings
+from feedmux.cli.connection import add_connection_settings, add_json_option, add_tls_settings
+from feedmux.cli.failure import CliError, UsageError
+from feedmux.cli.operator import add_operator_settings
+from feedmux.cli.terminal import Terminal, print_json, table
+
+_SHOWN_OF_A_SECRET = 8
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "Examples:\n"
+        "  feedmux context save dev --environment --use      with FEEDMUX_ENDPOINT and FEEDMUX_API_KEY set\n"
+        "  feedmux context save prod --endpoint feedmux.example.com:443 --tls\n"
+        "  feedmux subscriptions list --context prod\n\n"
+        "An option of a command comes before an environment variable, and that before the context."
+    )
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, title="actions")
+    save = actions.add_parser(
+        "save",
+        help="store the connection options that are given",
+        description="Stores the connection options that are given. Others that the context has already stay. A key is"
+        " stored in plain text, in a file that only you may read.",
+    )
+    save.add_argument("name", metavar="NAME")
+    save.add_argument("--use", action="store_true", help="also use it for commands that name no context")
+    save.add_argument(
+        "--environment",
+        action="store_true",
+        help="store what FEEDMUX_ENDPOINT, FEEDMUX_API_KEY and so on say, too",
+    )
+    group = save.add_argument_group("connection")
+    add_connection_settings(group)
+    add_operator_settings(group)
+    add_tls_settings(group)
+    use = actions.add_parser("use", help="choose the context of commands that name none")
+    use.add_argument("name", metavar="NAME", nargs="?", help="none: no context")
+    add_json_option(actions.add_parser("list", help="all contexts"))
+    show = actions.add_parser("show", help="the settings of one; keys are cut short")
+    show.add_argument("name", metavar="NAME", nargs="?", help="by default the one in use")
+    add_json_option(show)
+    delete = actions.add_parser("delete", help="delete one")
+    delete.add_argument("name", metavar="NAME")
+
+
+def run(args: argparse.Namespace) -> int:
+    _ACTIONS[args.action](args)
+    return 0
+
+
+def _save(args: argparse.Namespace) -> None:
+    given = settings.given_in(args, with_variables=args.environment)
+    exists = args.name in settings.names()
+    stored = {**settings.load(args.name).settings} if exists else {}
+    if not given and not exists:
+        raise UsageError(
+            "nothing to save: give --endpoint, --api-key or another option of a connection, or --environment"
+        )
+    stored.update(given)
+    context = settings.Context(args.name, {name: _plain(stored[name]) for name in settings.SETTINGS if name in stored})
+    settings.save(context)
+    print(f"context {args.name} is saved: {', '.join(context.settings)}")
+    if args.use:
+        settings.use(args.name)
+        print(f"context {args.name} is in use")
+
+
+def _use(args: argparse.Namespace) -> None:
+    settings.use(args.name)
+    print(f"context {args.name} is in use" if args.name else "no context is in use")
+
+
+def _list(args: argparse.Namespace) -> None:
+    current = settings.in_use()
+    found = [settings.load(name) for name in settings.names()]
+    if args.json:
+        print_json({"in_use": current, "contexts": [{"name": each.name, **_shown(each)} for each in found]})
+        return
+    if not found:
+        print("No contexts yet: `feedmux context save NAME --endpoint HOST:PORT --api-key KEY` makes one.")
+        return
+    rows = [
+        (
+            "*" if each.name == current else "",
+            each.name,
+            each.settings.get("endpoint", settings.SETTINGS["endpoint"].default),
+            "yes" if each.settings.keys() & {"tls", "ca_file", "certificate_file"} else "no",
+            "yes" if "api_key" in each.settings else "no",
+            "yes" if "operator_key" in each.settings else "no",
+        )
+        for each in found
+    ]
+    print(table(Terminal(sys.stdout), ("", "NAME", "ENDPOINT", "TLS", "API KEY", "OPERATOR KEY"), rows))
+
+
+def _show(args: argparse.Namespace) -> None:
+    context = settings.chosen(args.name)
+    if context is None:
+        raise CliError("no context is in use", "`feedmux context use NAME` chooses one, `feedmux context list` lists.")
+    shown = {"name": context.name, **_shown(context)}
+    if args.json:
+        print_json(shown)
+        return
+    terminal = Terminal(sys.stdout)
+    for name, value in shown.items():
+        print(f"{terminal.paint(name.replace('_', ' ').ljust(17), 'dim')} {value}")
+
+
+def _delete(args: argparse.Namespace) -> None:
+    if args.name not in settings.names():
+        settings.load(args.name)  # says so
+    settings.path_of(args.name).unlink(missing_ok=True)
+    if settings.in_use() == args.name:
+        settings.use(None)
+    print(f"context {args.name} is deleted")
+
+
+def _shown(context: settings.Context) -> dict[str, Any]:
+    return {
+        name: f"{value[:_SHOWN_OF_A_SECRET]}…" if settings.SETTINGS[name].is_secret else _plain(value)
+        for name, value in context.settings.items()
+    }
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
+
+
+_ACTIONS = {"save": _save, "use": _use, "list": _list, "show": _show, "delete": _delete}

@@ -1,0 +1,213 @@
+"""The settings of a connection: an option, else an environment variable, else the context in use, else a default.
+
+A context is a named TOML file of settings: `contexts/NAME.toml` in the folder `feedmux` of $XDG_CONFIG_HOME or
+~/.config. The file `context` beside them has the name of the one in use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final
+
+from feedmux.cli.failure import CliError, UsageError
+from feedmux.cli.reachability import endpoint
+
+CONTEXT_VARIABLE: Final = "FEEDMUX_CONTEXT"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting, by the name it has in a context and, with dashes, as an option."""
+
+    variable: str
+    default: str | None = None
+    parse: Callable[[str], Any] = str
+    """Of a variable. Raises ArgumentTypeError."""
+    kind: type = str
+    """In a context."""
+    is_path: bool = False
+    is_secret: bool = False
+
+
+def _switch(text: str) -> bool:
+    if text.lower() not in ("0", "1", "false", "true"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither 1 nor 0")
+    return text.lower() in ("1", "true")
+
+
+SETTINGS: Final[Mapping[str, Setting]] = {
+    "endpoint": Setting("FEEDMUX_ENDPOINT", "localhost:7117", endpoint),
+    "api_key": Setting("FEEDMUX_API_KEY", is_secret=True),
+    "source": Setting("FEEDMUX_SOURCE", "main"),
+    "operator_endpoint": Setting("FEEDMUX_OPERATOR_ENDPOINT", "localhost:7118", endpoint),
+    "operator_key": Setting("FEEDMUX_OPERATOR_KEY", is_secret=True),
+    "tls": Setting("FEEDMUX_USE_TLS", parse=_switch, kind=bool),
+    "ca_file": Setting("FEEDMUX_CA_FILE", parse=Path, is_path=True),
+    "certificate_file": Setting("FEEDMUX_CERTIFICATE_FILE", parse=Path, is_path=True),
+    "key_file": Setting("FEEDMUX_KEY_FILE", parse=Path, is_path=True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A context as it is stored."""
+
+    name: str
+    settings: Mapping[str, Any]
+
+
+def fill_in(args: argparse.Namespace, *, with_defaults: bool = True) -> None:
+    """Sets those of SETTINGS that the arguments have and that no option has set. Raises CliError."""
+    wanted = [name for name in SETTINGS if getattr(args, name, "") is None]
+    given = {name: value for name in wanted if (value := _variable(name)) is not None}
+    known = {name: getattr(args, name, None) for name in SETTINGS} | given
+    context = chosen(args.context)
+    # A key is not sent to another server than the one it is for, unless the context is named for that very command.
+    if context is not None and (args.context or not _elsewhere(context, known)):
+        given = {name: context.settings[name] for name in wanted if name in context.settings} | given
+    for name in wanted:
+        value = given.get(name)
+        setattr(args, name, SETTINGS[name].default if value is None and with_defaults else value)
+
+
+def given_in(args: argparse.Namespace, *, with_variables: bool) -> dict[str, Any]:
+    """The settings that options give, and variables, as a context stores them. Raises CliError."""
+    found: dict[str, Any] = {}
+    for name, setting in SETTINGS.items():
+        value = getattr(args, name, None)
+        if value is None and with_variables:
+            value = _variable(name)
+        if value is not None:
+            found[name] = str(value.absolute()) if setting.is_path else value
+    return found
+
+
+def folder() -> Path:
+    """Where the contexts are."""
+    base = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(base) if base else Path.home() / ".config") / "feedmux"
+
+
+def names() -> list[str]:
+    """The names of all contexts, sorted."""
+    return sorted(path.stem for path in (folder() / "contexts").glob("*.toml"))
+
+
+def in_use() -> str | None:
+    """The name that `feedmux context use` has set."""
+    try:
+        return (folder() / "context").read_text().strip() or None
+    except OSError:
+        return None
+
+
+def chosen(option: str | None) -> Context | None:
+    """The context of --context, of FEEDMUX_CONTEXT, or the one in use. Raises CliError."""
+    if option is not None:
+        return load(option)
+    name = os.environ.get(CONTEXT_VARIABLE) or in_use()
+    return load(name) if name else None
+
+
+def load(name: str) -> Context:
+    """Raises CliError for a context that there is not, or whose file cannot be used."""
+    path = path_of(name)
+    try:
+        settings: dict[str, Any] = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        close = get_close_matches(name, names(), 1)
+        hint = f"Did you mean {close[0]}? " if close else ""
+        raise CliError(
+            f"there is no context {name!r}",
+            f"{hint}`feedmux context list` shows those there are, `feedmux context save {name}` makes one.",
+        ) from None
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        raise CliError(f"context {name}: {path} cannot be read: {reason}") from None
+    return Context(name, {key: _checked(name, path, key, value) for key, value in settings.items()})
+
+
+def _checked(name: str, path: Path, key: str, value: Any) -> Any:
+    if key not in SETTINGS:
+        close = get_close_matches(key, SETTINGS, 1)
+        hint = f"Did you mean {close[0]}?" if close else f"There are {', '.join(SETTINGS)}."
+        raise CliError(f"context {name}: {path} has an unknown setting {key!r}", hint)
+    setting = SETTINGS[key]
+    of_its_kind = isinstance(value, setting.kind)
+    if not of_its_kind:
+        wanted = "true or false" if setting.kind is bool else "a string"
+        raise CliError(f"context {name}: {key} in {path} is not {wanted}")
+    if setting.is_path:
+        return path.parent / value
+    if setting.parse is endpoint:
+        try:
+            endpoint(value)
+        except argparse.ArgumentTypeError as error:
+            raise CliError(f"context {name}: {key} in {path}: {error}") from None
+    return value
+
+
+def save(context: Context) -> None:
+    """Raises CliError. The file is readable by its owner only, because of the keys."""
+    lines = (f"{key} = {_toml(value)}\n" for key, value in context.settings.items())
+    _write(path_of(context.name), "".join(lines))
+
+
+def use(name: str | None) -> None:
+    """The context of commands that name none; None for no context. Raises CliError."""
+    _write(folder() / "context", f"{load(name).name}\n" if name else "")
+
+
+def path_of(name: str) -> Path:
+    """A context's file. Raises UsageError for what is no name."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} cannot be a context's name: use up to 64 letters, digits, '.', '_' and '-', and begin with a"
+            " letter or digit"
+        )
+    return folder() / "contexts" / f"{name}.toml"
+
+
+def _variable(name: str) -> Any:
+    setting = SETTINGS[name]
+    text = os.environ.get(setting.variable)
+    if not text:
+        return None
+    try:
+        return setting.parse(text)
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"{setting.variable}: {error}") from None
+
+
+def _elsewhere(context: Context, known: Mapping[str, Any]) -> bool:
+    """An option or a variable names another server than the context does."""
+    return any(
+        known[name] is not None and known[name] != context.settings.get(name, SETTINGS[name].default)
+        for name in ("endpoint", "operator_endpoint")
+    )
+
+
+def _toml(value: str | bool) -> str:
+    # A JSON string is a basic string of TOML, but for this one character.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _write(path: Path, text: str) -> None:
+    new = path.with_name(path.name + ".new")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        new.unlink(missing_ok=True)
+        new.touch(0o600)
+        new.write_text(text)
+        new.rename(path)
+    except OSError as error:
+        raise CliError(f"{path} cannot be written: {error.strerror}") from None
