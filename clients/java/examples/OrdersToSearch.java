@@ -14,7 +14,7 @@ final class OrdersToSearch {
                 .apiKey(System.getenv("FEEDMUX_API_KEY"))
                 .build()) {
             // The place is kept by the server, under this name. Creating it again changes nothing.
-            Subscription subscription = client.subscription("orders-to-search");
+            Subscription subscription = client.subscription("orders-in-java");
             Document changes = new Document("operationType", new Document("$in", List.of("insert", "update")));
             subscription.create(Feed.builder()
                     .database("shop")
