@@ -1,19 +1,73 @@
-"""The Markdown pages: links within the repository lead somewhere, and the README stays short."""
+"""The Markdown pages: links lead somewhere, lines and the README are not too long, and words have one meaning."""
 
 import re
 import subprocess
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 README_LINES_MAX = 120
+COLUMNS_MAX = 120
+GENERATED = {
+    "docs/client-conformance.md": "written by python -m tests.conformance.clients.table",
+    "docs/conformance.md": "written by python -m tests.conformance.statements",
+    "docs/metrics.md": "written by python -m tests.telemetry.metrics_page",
+}
+"""Pages that a program writes: its text has to be corrected, and not the page."""
+RECORDS = ("CHANGELOG.md", "docs/adr/")
+"""Pages and folders that record the past, in the words of that time."""
 FENCE = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`[^`\n]*`")
 LINK = re.compile(r"\]\(([^)\s]+)\)|^\[[^\]^]+\]: (\S+)", re.MULTILINE)
 HEADING = re.compile(r"^#{1,6} (.+?)\s*$", re.MULTILINE)
 ANCHOR = re.compile(r'<a id="([^"]+)">')
+INDENTED_CODE = re.compile(r"(?<=\n\n)(?: {4}.*\n|\n(?= {4}))+")
+PANEL = re.compile(r"(?<!\*)\*[A-Z][^*\n]*\*(?!\*)")  # docs/runbook.md names the dashboard's panels so
+FROM_CODE = re.compile(r"<!-- (?!end\b)[\w ]+ -->.*?<!-- end -->", re.DOTALL)
+WIDE = re.compile(
+    r"\|"  # a row of a table
+    r"|<"  # HTML
+    r"|\[[^\]]+\]: "  # where a link or a footnote leads
+    r"|(?:[-*] )?!?\[[^\]]*\]\(\S+\)[.,;:]?$",  # nothing but a link or an image
+)
+"""Matches the lines that cannot be wrapped."""
+
+
+class Word(NamedTuple):
+    """A phrase to avoid in prose, what to write instead, and a sentence that contains the phrase."""
+
+    pattern: str
+    instead: str
+    example: str
+
+
+WORDS = (
+    Word(
+        r"\b(?:begin|start|resume|continue|reconnect|come)(?:s|ed)? behind\b"
+        r"|\b(?:one|place|position|documents?|stages?|token) behind\b",
+        "after (behind is for lag only)",
+        "The feed resumes behind the invalidate event.",
+    ),
+    Word(r"\bfor ever\b", "forever, endlessly, or the limit", "Two clients would fence each other for ever."),
+    Word(r"\b(?:go|goes|going|went) on\b(?! to\b)", "resume, or continue", "Its sessions go on elsewhere."),
+    Word(r"\b(?:is|are|was|were|that|while|when) away\b", "is unavailable", "Commits wait while Redis is away."),
+    Word(r"\b(?:held|holds?|holding) back\b", "throttled", "Streams of that tenant are held back."),
+    Word(r"\bgiven up\b", "evicted, closed, or abandoned", "The oldest events of a ring are given up."),
+    Word(r"\blet(?:s|ting)? in\b", "accept, or reject", "Another application is not let in."),
+    Word(r"\bmend(?:s|ed|ing)?\b", "fix, or repair", "Mend the cause named there."),
+    Word(r"\b(?:is|are|been) told\b", "notify, or report", "Clients are told of the drain."),
+    Word(
+        r"\b(?:stored|last|old|oldest|same) places?\b"
+        r"|\b(?:los|mov|leav)(?:es?|t|ing|ed) (?:its|their|the) place\b",
+        "position",
+        "A late reader loses its place.",
+    ),
+)
+"""Phrases with another word in the glossary (docs/concepts.md). A phrase that is often right is not in this table."""
 
 
 def pages() -> list[str]:
@@ -57,6 +111,32 @@ def dead_links(page: Path) -> list[str]:
     return dead
 
 
+def lines_of(text: str) -> Iterator[tuple[int, str]]:
+    """The lines of a page with their numbers; lines of code are empty."""
+    for pattern in (FENCE, INDENTED_CODE):
+        text = pattern.sub(lambda code: "\n" * code[0].count("\n"), text)
+    return enumerate(text.split("\n"), 1)
+
+
+def wide_lines(text: str) -> list[int]:
+    """The numbers of the lines of prose that are wider than COLUMNS_MAX."""
+    return [number for number, line in lines_of(text) if len(line) > COLUMNS_MAX and not WIDE.match(line.lstrip())]
+
+
+def wrong_words(text: str) -> list[str]:
+    """The phrases of a page that are in WORDS, each with its line and what to write instead."""
+    # Headings are exempt, because links lead to them.
+    text = "\n".join("" if line.startswith("#") else line for _, line in lines_of(text))
+    for pattern in (FROM_CODE, CODE, PANEL):
+        text = pattern.sub(lambda left_out: "\n" * left_out[0].count("\n"), text)
+    found = []
+    for word in WORDS:
+        for match in re.finditer(word.pattern.replace(" ", r"\s+"), text, re.IGNORECASE):
+            line = text.count("\n", 0, match.start()) + 1
+            found.append(f"{line}: {' '.join(match[0].split())!r}: write {word.instead}")
+    return found
+
+
 @pytest.mark.parametrize("page", pages())
 def test_links_lead_somewhere(page: str) -> None:
     assert dead_links(REPOSITORY / page) == []
@@ -74,3 +154,49 @@ def test_a_dead_link_is_found(tmp_path: Path) -> None:
 
 def test_the_readme_is_short() -> None:
     assert len((REPOSITORY / "README.md").read_text().splitlines()) <= README_LINES_MAX
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if page not in GENERATED])
+def test_prose_is_not_too_wide(page: str) -> None:
+    assert wide_lines((REPOSITORY / page).read_text()) == []
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if page not in GENERATED and not page.startswith(RECORDS)])
+def test_words_mean_what_they_say(page: str) -> None:
+    assert wrong_words((REPOSITORY / page).read_text()) == []
+
+
+def test_generated_pages_say_what_writes_them() -> None:
+    for page, reason in GENERATED.items():
+        assert reason.removeprefix("written by ") in (REPOSITORY / page).read_text()
+
+
+def test_a_wide_line_is_found() -> None:
+    wide = "x " * COLUMNS_MAX
+    link = f"[text](https://example.com/{'x' * COLUMNS_MAX})"
+    assert wide_lines(f"{'x' * COLUMNS_MAX}\n{wide}\n- {wide}\n{link} and\n# {wide}\n    {wide}\n") == [2, 3, 4, 5, 6]
+    assert wide_lines(f"```\n{wide}\n```\n| {wide} |\n<img {wide}>\n{link}\n- {link}.\n![{wide}](x.svg)\n") == []
+    assert wide_lines(f"[^1]: {wide}\n[name]: {link}\n\n    {wide}\n\n    {wide}\n\nProse\n") == []
+
+
+@pytest.mark.parametrize("word", WORDS, ids=lambda word: word.instead)
+def test_a_wrong_word_is_found(word: Word) -> None:
+    [found] = wrong_words(f"First.\n{word.example}\n")
+    assert found.startswith("2: ")
+    assert found.endswith(word.instead)
+    assert len(wrong_words(f"| a | {word.example} |\n- {word.example.replace(' ', chr(10))}\n")) == 2
+    assert wrong_words(f"# {word.example}\n*{word.example}*\n```\n{word.example}\n```\n`{word.example}`\n") == []
+    assert wrong_words(f"<!-- words of the code -->\n| {word.example} |\n<!-- end -->\n") == []
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "A consumer that is five minutes or two events behind MongoDB falls further behind.",
+        "Put the server behind a proxy, and go on to the next page.",
+        "The client gives up after 30 s.",
+        "A server a mile away answered; in the first place, it was told apart by its name.",
+    ],
+)
+def test_a_word_in_its_meaning_may_stay(sentence: str) -> None:
+    assert wrong_words(sentence) == []
