@@ -41,7 +41,9 @@ class Language:
 
 LANGUAGES: Final = {
     "go": Language(
-        ("go", "build", "-C", "clients/go", "-o", ".bin/bench", "./bench"), ("clients/go/.bin/bench",), ("go",)
+        ("go", "build", "-C", "clients/go/feedmux", "-o", ".bin/bench", "./bench"),
+        ("clients/go/feedmux/.bin/bench",),
+        ("go",),
     ),
     "node": Language(("clients/node/compile",), ("node", "clients/node/build/bench/read.js"), ("node", "npm")),
     "java": Language(

@@ -15,7 +15,7 @@ import pytest
 
 from feedmux_server.embedded import Process
 
-FOLDER = Path(__file__).parents[2] / "clients" / "go"
+FOLDER = Path(__file__).parents[2] / "clients" / "go" / "feedmux"
 TIMEOUT_S = 280.0
 
 FULL = pytest.mark.full
@@ -50,7 +50,7 @@ def test_the_generated_code_is_that_of_proto(tmp_path: Path) -> None:
     names = sorted({each.name for folder in (ours, fresh) for each in folder.iterdir()})
     same, different, missing = filecmp.cmpfiles(ours, fresh, names, shallow=False)
     assert same
-    assert not different + missing, "generated code differs from proto/: clients/go/generate.sh"
+    assert not different + missing, "generated code differs from proto/: clients/go/feedmux/generate.sh"
 
 
 def test_the_readme_shows_the_example_as_it_is() -> None:

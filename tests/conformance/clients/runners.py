@@ -44,8 +44,9 @@ class Language:
         return [tool for tool in self.tools if shutil.which(tool) is None]
 
 
-def _script(name: str, title: str, *tools: str) -> Language:
-    run = f"clients/{name}/conformance/run"
+def _script(folder: str, title: str, *tools: str) -> Language:
+    name = folder.partition("/")[0]
+    run = f"clients/{folder}/conformance/run"
     return Language(name, title, (run,), (run, "--build"), tools)
 
 
@@ -53,7 +54,7 @@ LANGUAGES: Final = {
     each.name: each
     for each in (
         Language("python", "Python", (sys.executable, "-m", "tests.conformance.clients.python_runner")),
-        _script("go", "Go", "go"),
+        _script("go/feedmux", "Go", "go"),
         _script("node", "Node", "node", "npm"),
         _script("java", "Java", "java", "mvn"),
     )

@@ -1,0 +1,178 @@
+// Package feedmux is the client of feedmux: MongoDB change events through a shared, durable feed.
+//
+//	client, err := feedmux.NewClient("localhost:7117", &feedmux.Options{APIKey: key})
+//	…
+//	session, err := client.Subscription("orders-to-search").Open(ctx, nil)
+//	…
+//	for event, err := range session.Events(ctx) {
+//		if err != nil {
+//			return err
+//		}
+//		var change Change
+//		if err := event.Decode(&change); err != nil {
+//			return err
+//		}
+//		index(change)
+//		session.Ack(event)
+//	}
+//
+// A session reconnects by itself, behind the last acked event, and hands nothing out twice. Errors are told apart by
+// errors.Is and the Err… values.
+package feedmux
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/feedmux/feedmux/clients/go/feedmux/feedmuxpb"
+)
+
+// Version is that of this client.
+const Version = "0.1.0"
+
+// Client is a connection to feedmux. It is safe for use by several goroutines. Nothing connects before the first call.
+type Client struct {
+	link        *link
+	feeds       feedmuxpb.ChangeFeedClient
+	control     feedmuxpb.SubscriptionsClient
+	source      string
+	callTimeout time.Duration
+	session     SessionOptions
+	logger      *slog.Logger
+}
+
+// NewClient makes a client of host:port, or of any gRPC target. Options may be nil.
+func NewClient(target string, options *Options) (*Client, error) {
+	if options == nil {
+		options = &Options{}
+	}
+	if options.APIKey != "" && options.Token != nil {
+		return nil, errors.New("feedmux: give APIKey or Token, not both")
+	}
+	if options.Session.Takeover {
+		return nil, errors.New("feedmux: Takeover is for one Open; it cannot be a default")
+	}
+	session := options.Session.over(packageDefaults)
+	if err := session.check(); err != nil {
+		return nil, err
+	}
+	link, err := newLink(target, options)
+	if err != nil {
+		return nil, err
+	}
+	return &Client{
+		link:        link,
+		feeds:       feedmuxpb.NewChangeFeedClient(link),
+		control:     feedmuxpb.NewSubscriptionsClient(link),
+		source:      cmp.Or(options.Source, "main"),
+		callTimeout: cmp.Or(options.CallTimeout, 30*time.Second),
+		session:     session,
+		logger:      cmp.Or(options.Logger, slog.Default()),
+	}, nil
+}
+
+// Close closes the open sessions, with their acks, all at the same time and each within its CloseTimeout, then the
+// connections. Whoever waits in one of these sessions, or asks it for more, gets ErrClientClosed, and so does every later
+// call. Where acks could not be confirmed Close gives ErrAcksUnconfirmed, as that of the session would. Closing again
+// gives the same result.
+func (c *Client) Close() error { return c.link.close() }
+
+// Subscription is a durable subscription by name. Nothing is sent.
+func (c *Client) Subscription(name string) *Subscription { return &Subscription{c, name} }
+
+// Feed is a feed whose place the caller keeps. Nothing is sent.
+func (c *Client) Feed(feed Feed) *InlineFeed { return &InlineFeed{c, feed} }
+
+// InlineFeed is a feed whose place the caller keeps.
+type InlineFeed struct {
+	client *Client
+	feed   Feed
+}
+
+// Open opens a session at a start, the zero Start being now. The context bounds the opening; the session lives until it
+// is closed. Options may be nil.
+func (f *InlineFeed) Open(ctx context.Context, start Start, options *SessionOptions) (*Session, error) {
+	message, err := f.feed.message(f.client.source)
+	if err != nil {
+		return nil, err
+	}
+	return open(ctx, f.client, opening{feed: message, start: start, instanceID: rand.Text()}, options)
+}
+
+// Explain says what Open would do. A refusal is part of the answer, not an error.
+func (f *InlineFeed) Explain(ctx context.Context, start Start) (*Explanation, error) {
+	message, err := f.feed.message(f.client.source)
+	if err != nil {
+		return nil, err
+	}
+	request := &feedmuxpb.ExplainRequest{Feed: message, Start: start.message}
+	return explanationOf(call(ctx, f.client, f.client.feeds.Explain, request))
+}
+
+// ResolvedPosition is a position to be stored, and what time it stands for.
+type ResolvedPosition struct {
+	Place
+	// Time is the cluster time as wall-clock time, by the second; zero where it is unknown.
+	Time time.Time
+}
+
+// Resolve gives the position that a start stands for in this feed.
+func (f *InlineFeed) Resolve(ctx context.Context, start Start) (*ResolvedPosition, error) {
+	message, err := f.feed.message(f.client.source)
+	if err != nil {
+		return nil, err
+	}
+	if start.message == nil {
+		start = Latest()
+	}
+	request := &feedmuxpb.ResolvePositionRequest{Feed: message, Start: start.message}
+	answer, err := call(ctx, f.client, f.client.feeds.ResolvePosition, request)
+	if err != nil {
+		return nil, err
+	}
+	resolved := &ResolvedPosition{
+		Place: Place{Position: answer.GetPosition(), ClusterTime: timestamp(answer.GetClusterTime())},
+	}
+	if answer.GetTime() != nil {
+		resolved.Time = answer.GetTime().AsTime()
+	}
+	return resolved, nil
+}
+
+// call makes one unary call with the client's credentials and deadline.
+func call[Request, Answer proto.Message](
+	ctx context.Context,
+	client *Client,
+	method func(context.Context, Request, ...grpc.CallOption) (Answer, error),
+	request Request,
+) (Answer, error) {
+	var none Answer
+	if client.link.isClosed() {
+		return none, clientClosed()
+	}
+	if _, bounded := ctx.Deadline(); !bounded {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, client.callTimeout)
+		defer cancel()
+	}
+	ctx, err := client.link.context(ctx)
+	if err != nil {
+		return none, err
+	}
+	answer, err := method(ctx, request)
+	if err != nil {
+		failed := errorFromStatus(err)
+		if ctx.Err() != nil {
+			failed.causes = append(failed.causes, ctx.Err())
+		}
+		return none, failed
+	}
+	return answer, nil
+}
