@@ -4,16 +4,37 @@ It uploads nothing. docs/releasing.md describes a release.
 """
 
 import argparse
+import hashlib
+import json
+import os
 import re
+import shlex
+import shutil
+import subprocess
 import sys
+import tarfile
+import tempfile
+import time
 import tomllib
-from collections.abc import Mapping
+import xml.etree.ElementTree as ET
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from email.parser import Parser
 from pathlib import Path
 from typing import Final
 
+import yaml
+
 REPOSITORY: Final = Path(__file__).resolve().parent
+UV: Final = Path(sys.executable).parent / "uv"
+SBOM_PYTHON: Final = "cyclonedx-bom==7.5.0"
+SBOM_GO: Final = "github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0"
+TWINE: Final = "twine==7.0.0"
+OUTPUT_LINES: Final = 40
+"""Of a command that failed, how many of its last lines are shown."""
 
 
 class NotReady(Exception):
@@ -96,12 +117,438 @@ def set_version(version: str, root: Path = REPOSITORY) -> list[str]:
     return sorted({place.file for place in (SOURCE, *COPIES)})
 
 
-# --- command line ------------------------------------------------------------------------------------------------
+# --- commands ------------------------------------------------------------------------------------------------------
+
+
+def run(*command: str | Path, cwd: Path = REPOSITORY, environment: Mapping[str, str] | None = None) -> str:
+    """What it prints. Its failure is an error that shows the end of that."""
+    # What this Python is told is not for the interpreters of new environments.
+    outside = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        env=outside | dict(environment or {}),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode:
+        end = "\n".join(done.stdout.splitlines()[-OUTPUT_LINES:])
+        raise NotReady(f"`{shlex.join(map(str, command))}` failed (exit code {done.returncode}):\n{end}")
+    return done.stdout
+
+
+@contextmanager
+def step(text: str) -> Iterator[None]:
+    """Says what is being done, and how long it took."""
+    print(f"{text} … ", end="", flush=True)
+    started = time.monotonic()
+    try:
+        yield
+    except BaseException:
+        print("failed", flush=True)
+        raise
+    print(f"done in {time.monotonic() - started:.0f} s", flush=True)
+
+
+# --- what is checked before anything is built ------------------------------------------------------------------------
+
+
+def check_tree(root: Path = REPOSITORY) -> None:
+    """Rejects a work tree that differs from its last commit."""
+    if changed := run("git", "status", "--porcelain", cwd=root):
+        raise NotReady(
+            f"The work tree has changes that are in no commit:\n{changed}"
+            "Commit or remove them, or pass --allow-dirty for a trial."
+        )
+
+
+def check_versions(root: Path = REPOSITORY) -> None:
+    """Rejects files that name another version than pyproject.toml."""
+    version = project_version(root)
+    if different := differences(root):
+        named = ", ".join(f"{file} ({other})" for file, other in different.items())
+        raise NotReady(
+            f"pyproject.toml has version {version}, but not {named}. Run `./run release set-version {version}`."
+        )
+
+
+def check_changelog(root: Path = REPOSITORY) -> None:
+    """Rejects a changelog without this version, or with an empty section of it."""
+    version = project_version(root)
+    found = re.search(
+        rf"^## {re.escape(version)}\b[^\n]*\n(.*?)(?=^## |\Z)",
+        (root / "CHANGELOG.md").read_text(),
+        re.MULTILINE | re.DOTALL,
+    )
+    if found is None or not found[1].strip():
+        raise NotReady(f"CHANGELOG.md says nothing about {version}. Add a section `## {version}` with its changes.")
+
+
+def open_points(root: Path = REPOSITORY) -> list[str]:
+    """What may stand open while a release is tried out, but not when it is published."""
+    version = project_version(root)
+    points = []
+    if re.search(rf"^## {re.escape(version)} \(unreleased\)", (root / "CHANGELOG.md").read_text(), re.MULTILINE):
+        points.append(f"CHANGELOG.md calls {version} unreleased: put the date there, `## {version} (YYYY-MM-DD)`.")
+    pages = sorted(run("git", "ls-files", "*.md", cwd=root).split())
+    early = [page for page in pages if "Until the first release" in (root / page).read_text()]
+    if early:
+        points.append(f"These pages say how to install before the first release, remove that: {', '.join(early)}.")
+    return points
+
+
+# --- building --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """One run: what is built from where to where."""
+
+    version: str
+    tree: Path
+    """A copy of the files that git knows: nothing else gets into a package, and no build changes the work tree."""
+    dist: Path
+    scratch: Path
+    epoch: int
+    """The time of the last commit, for archives that hold times."""
+
+    def folder(self, name: str) -> Path:
+        made = self.dist / name
+        made.mkdir(parents=True, exist_ok=True)
+        return made
+
+    def sbom(self, name: str) -> Path:
+        return self.folder("sbom") / f"feedmux-{self.version}-{name}.cdx.json"
+
+
+@contextmanager
+def prepared(dist: Path, root: Path = REPOSITORY) -> Iterator[Build]:
+    """A Build with a fresh copy of the tree. Removes what an earlier run left in `dist`."""
+    for name in (*(part.folder for part in PARTS.values() if part.folder), "sbom"):
+        shutil.rmtree(dist / name, ignore_errors=True)
+    (dist / SUMS).unlink(missing_ok=True)
+    epoch = int(run("git", "log", "-1", "--format=%ct", cwd=root))
+    with tempfile.TemporaryDirectory(prefix="feedmux-release-") as temporary:
+        tree, scratch = Path(temporary) / "tree", Path(temporary) / "scratch"
+        scratch.mkdir()
+        for file in run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=root).split("\0"):
+            if file and (root / file).is_file():
+                (tree / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(root / file, tree / file)
+                os.utime(tree / file, (epoch, epoch))
+        yield Build(project_version(root), tree, dist.resolve(), scratch, epoch)
+
+
+def expect(names: Iterable[str], needed: Iterable[str], allowed: str, archive: Path) -> None:
+    """Rejects an archive that lacks a needed file, or has one that `allowed` does not match."""
+    found = set(names)
+    if missing := sorted(set(needed) - found):
+        raise NotReady(f"{archive.name} lacks {', '.join(missing)}.")
+    if junk := sorted(name for name in found if not re.fullmatch(allowed, name)):
+        raise NotReady(f"{archive.name} has files that do not belong into it: {', '.join(junk)}.")
+
+
+def python(build: Build) -> None:
+    """The wheel and the sdist."""
+    out, version = build.folder("python"), build.version
+    source, wheel = out / f"feedmux-{version}.tar.gz", out / f"feedmux-{version}-py3-none-any.whl"
+    clock = {"SOURCE_DATE_EPOCH": str(build.epoch)}
+    run(
+        UV,
+        "build",
+        "--quiet",
+        "--sdist",
+        "--wheel",
+        "--no-create-gitignore",
+        "--out-dir",
+        out,
+        build.tree,
+        environment=clock,
+    )
+    check_wheel(wheel, version)
+    again = build.scratch / "from-sdist"
+    run(UV, "build", "--quiet", "--wheel", "--out-dir", again, source, environment=clock)
+    if (again / wheel.name).read_bytes() != wheel.read_bytes():
+        raise NotReady(f"{source.name} builds another wheel than the repository. Compare tool.hatch in pyproject.toml.")
+    run(UV, "tool", "run", "--quiet", "--from", TWINE, "twine", "check", "--strict", wheel, source)
+    fresh = build.scratch / "venv"
+    run(UV, "venv", "--quiet", "--python", sys.executable, fresh)
+    install = (UV, "pip", "install", "--quiet", "--python", fresh / "bin/python")
+    run(*install, wheel)
+    told = run(fresh / "bin/feedmux", "--version", cwd=build.scratch).strip()
+    if told != f"feedmux {version}":
+        raise NotReady(f"The installed wheel's `feedmux --version` says {told!r}. Expected feedmux {version}.")
+    # What the image holds.
+    run(*install, "--constraint", build.tree / "constraints.txt", f"{wheel}[server]")
+    run(
+        *(UV, "tool", "run", "--quiet", "--from", SBOM_PYTHON, "cyclonedx-py", "environment", "--output-reproducible"),
+        *("--pyproject", build.tree / "pyproject.toml", "--output-file", build.sbom("python-server"), fresh),
+        environment=clock,
+    )
+
+
+def check_wheel(wheel: Path, version: str) -> None:
+    """Rejects a wheel with other files than the packages', without types, licence or description."""
+    info = f"feedmux-{version}.dist-info"
+    with zipfile.ZipFile(wheel) as opened:
+        names = [name for name in opened.namelist() if not name.endswith("/")]
+        typed = [f"{package}/py.typed" for package in ("feedmux", "feedmux_server", "feedmux_spark")]
+        code = r"(feedmux|feedmux_server|feedmux_spark)/(?!(.*/)?tests?/)(.+\.(pyi?|lua)|py\.typed)"
+        expect(
+            names,
+            [*typed, "pyspark_feedmux.py", f"{info}/METADATA", f"{info}/licenses/LICENSE", f"{info}/entry_points.txt"],
+            rf"{code}|pyspark_feedmux\.py|{re.escape(info)}/[\w./]+",
+            wheel,
+        )
+        metadata = Parser().parsestr(opened.read(f"{info}/METADATA").decode())
+    if not metadata.get_payload():
+        raise NotReady(f"{wheel.name} has no description. Set `readme` in pyproject.toml.")
+
+
+def node(build: Build) -> None:
+    """npm's package."""
+    out, version, source = build.folder("node"), build.version, build.tree / "clients/node"
+    run("npm", "ci", "--no-audit", "--no-fund", cwd=source)
+    run("npm", "pack", "--pack-destination", out, cwd=source)
+    package = out / f"feedmux-{version}.tgz"
+    check_npm_package(package, version)
+    user = build.scratch / "npm"
+    user.mkdir()
+    (user / "package.json").write_text('{"private": true}\n')
+    run("npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", package, cwd=user)
+    for code in ("import('feedmux').then((it) => console.log(it.VERSION))", "console.log(require('feedmux').VERSION)"):
+        told = run("node", "--no-warnings", "--eval", code, cwd=user).strip()
+        if told != version:
+            raise NotReady(f"node: `{code}` in a project with {package.name} says {told!r}. Expected {version}.")
+    bom = run("npm", "sbom", "--sbom-format", "cyclonedx", "--omit", "dev", cwd=source)
+    build.sbom("node").write_text(json.dumps(json.loads(bom), indent=2) + "\n")
+
+
+def check_npm_package(package: Path, version: str) -> None:
+    """Rejects a package with other files than compiled ones, or without one that its package.json names."""
+    with tarfile.open(package) as opened:
+        names = [member.name.removeprefix("package/") for member in opened if member.isfile()]
+        manifest = opened.extractfile("package/package.json")
+        assert manifest is not None
+        told = json.load(manifest)
+    entry = told["exports"]["."]
+    needed = {
+        "LICENSE",
+        "README.md",
+        *(path.removeprefix("./") for path in (told["main"], told["types"], *entry.values())),
+    }
+    expect(names, needed, r"LICENSE|README\.md|package\.json|dist/(?!.*test).+\.(d\.ts|js)", package)
+    if (told["version"], told["license"]) != (version, "Apache-2.0"):
+        raise NotReady(f"{package.name} says version {told['version']}, licence {told['license']}. Fix package.json.")
+
+
+def java(build: Build) -> None:
+    """Maven's jars, with sources and documentation."""
+    out, version, source = build.folder("java"), build.version, build.tree / "clients/java"
+    run("mvn", "-q", "-B", "-ntp", "-P", "release", "-DskipTests", "package", cwd=source)
+    for ending in (".jar", "-sources.jar", "-javadoc.jar"):
+        made = source / f"target/feedmux-client-{version}{ending}"
+        shutil.copy(made, out)
+        check_jar(out / made.name)
+    shutil.copy(source / "pom.xml", out / f"feedmux-client-{version}.pom")
+    check_pom(out / f"feedmux-client-{version}.pom")
+    shutil.copy(source / "target/sbom.json", build.sbom("java"))
+
+
+def check_jar(jar: Path) -> None:
+    """Rejects a jar with other files than those of its kind."""
+    with zipfile.ZipFile(jar) as opened:
+        names = [name for name in opened.namelist() if not name.endswith("/")]
+    if "-javadoc" in jar.name:
+        expect(names, ["index.html", "dev.feedmux.client/dev/feedmux/Session.html"], r"(?s).+", jar)
+    else:
+        ending = "java" if "-sources" in jar.name else "class"
+        needed = [f"dev/feedmux/Session.{ending}", f"dev/feedmux/v1/ChangeFeedGrpc.{ending}", "META-INF/LICENSE"]
+        code = rf"dev/feedmux/((errors|v1)/)?(?!\w*Test\b)[\w$-]+\.{ending}"
+        expect(names, needed, rf"{code}|META-INF/(LICENSE|MANIFEST\.MF|maven/.+)", jar)
+
+
+def check_pom(pom: Path) -> None:
+    """Rejects what Maven Central would reject."""
+    names = {"m": "http://maven.apache.org/POM/4.0.0"}
+    root = ET.parse(pom).getroot()
+    wanted = ("name", "description", "url", "licenses/m:license/m:url", "developers/m:developer/m:name", "scm/m:url")
+    missing = [each.replace("m:", "") for each in wanted if not (root.findtext(f"m:{each}", "", names)).strip()]
+    if missing:
+        raise NotReady(f"{pom.name} lacks {', '.join(missing)}, which Maven Central requires. Add them to pom.xml.")
+
+
+def go(build: Build) -> None:
+    """Nothing but an SBOM: a Go module is published by its tag. Checks what its users will get."""
+    source = build.tree / GO_MODULE
+    module = run("go", "list", "-m", cwd=source).strip()
+    package = run("go", "list", "-f", "{{.Name}}", ".", cwd=source).strip()
+    if module.rpartition("/")[2] != package or not module.endswith(GO_MODULE):
+        raise NotReady(f"go.mod names {module}: expected a path that ends in {GO_MODULE}, with package {package}.")
+    if not (source / "LICENSE").exists():
+        raise NotReady(f"{GO_MODULE} has no LICENSE, without which pkg.go.dev shows no documentation. Copy it there.")
+    run("go", "build", "./...", cwd=source)
+    user = build.scratch / "go"
+    user.mkdir()
+    shutil.copy(source / "examples/orders/main.go", user)
+    run("go", "mod", "init", "example.com/user", cwd=user)
+    run("go", "mod", "edit", f"-require={module}@v{build.version}", f"-replace={module}={source}", cwd=user)
+    run("go", "mod", "tidy", cwd=user)
+    run("go", "build", "-o", build.scratch / "go-program", ".", cwd=user)
+    target = build.sbom("go")
+    run(
+        "go",
+        "run",
+        SBOM_GO,
+        "mod",
+        "-type",
+        "library",
+        "-licenses",
+        "-short-purls",
+        "-json",
+        "-output",
+        target,
+        source,
+        cwd=user,
+    )
+    # It takes the version from a tag, which does not exist yet.
+    told = json.loads(target.read_text())
+    told["metadata"]["component"]["version"] = f"v{build.version}"
+    target.write_text(json.dumps(told, indent=2) + "\n")
+
+
+def chart(build: Build) -> None:
+    """The chart, packaged by Helm's own code."""
+    from helm_python import expand, lint, package  # Loads Helm's library.
+
+    out, source = build.folder("helm"), build.tree / "helm/feedmux"
+    if errors := lint(source, CHART_VALUES, strict=True)["errors"]:
+        raise NotReady(f"Helm finds errors in helm/feedmux: {'; '.join(errors)}")
+    made = Path(package(source, destination=out))
+    expand(build.scratch / "chart", made)
+    sent, ours = contents(build.scratch / "chart/feedmux"), contents(source)
+    if different := sorted(file for file in sent.keys() | ours.keys() if sent.get(file) != ours.get(file)):
+        raise NotReady(f"{made.name} and helm/feedmux differ in {', '.join(different)}. Check .helmignore.")
+
+
+def contents(chart: Path) -> Mapping[str, object]:
+    """The files of a chart. Helm writes Chart.yaml anew, so that only its values can be compared."""
+    files = {str(path.relative_to(chart)): path.read_bytes() for path in chart.rglob("*") if path.is_file()}
+    return {name: yaml.safe_load(data) if name == "Chart.yaml" else data for name, data in files.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is published to one registry."""
+
+    title: str
+    make: Callable[[Build], None]
+    tools: tuple[str, ...] = ()
+    folder: str = ""
+    """In dist/."""
+
+    @property
+    def missing(self) -> list[str]:
+        """Tools that this machine does not have."""
+        return [tool for tool in self.tools if shutil.which(tool) is None]
+
+
+CHART_VALUES: Final = {
+    "sources": {"main": {"uriSecret": {"name": "mongodb", "key": "uri"}}},
+    "redis": {"url": "redis://redis:6379/0"},
+    "tenants": {"existingConfigMap": "feedmux-tenants"},
+}
+"""The values without defaults, as the chart's README sets them."""
+GO_MODULE: Final = "clients/go/feedmux"
+SUMS: Final = "SHA256SUMS"
+PARTS: Final = {
+    "python": Part("Python: wheel and sdist", python, folder="python"),
+    "node": Part("Node.js: npm package", node, ("node", "npm"), "node"),
+    "java": Part("Java: jar, sources, javadoc", java, ("java", "mvn"), "java"),
+    "go": Part("Go: module", go, ("go",)),
+    "chart": Part("Helm: chart", chart, folder="helm"),
+}
+
+
+def write_sums(dist: Path) -> Path:
+    """SHA-256 of every file, as `sha256sum --check` reads them."""
+    files = sorted(path for path in dist.rglob("*") if path.is_file() and path.name != SUMS)
+    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(dist)}\n" for path in files]
+    (dist / SUMS).write_text("".join(lines))
+    return dist / SUMS
+
+
+def publishing(version: str, dist: Path) -> str:
+    """The commands, in an order in which what is hardest to undo comes last."""
+    return f"""\
+# The image and the chart; REGISTRY is yours.
+docker build -f Containerfile -t REGISTRY/feedmux:{version} .
+docker push REGISTRY/feedmux:{version}
+helm push {dist}/helm/feedmux-{version}.tgz oci://REGISTRY/charts
+# Maven Central waits for a confirmation on its page.
+mvn -f clients/java -P release,publish -DskipTests deploy
+# PyPI and npm: a version that was uploaded cannot be uploaded again.
+uv publish {dist}/python/feedmux-{version}*
+npm publish {dist}/node/feedmux-{version}.tgz
+# The tags. The second one publishes the Go module, and Go's proxy never forgets it.
+git tag -a v{version} -m 'feedmux {version}'
+git tag -a {GO_MODULE}/v{version} -m 'feedmux for Go {version}'
+git push origin v{version} {GO_MODULE}/v{version}"""
+
+
+# --- command line --------------------------------------------------------------------------------------------------
+
+
+def release(parts: list[str], dist: Path, *, allow_dirty: bool, final: bool) -> None:
+    """Checks, builds, validates, and prints what is left to do."""
+    missing = {name: PARTS[name].missing for name in parts if PARTS[name].missing}
+    if missing:
+        tools = ", ".join(sorted({tool for each in missing.values() for tool in each}))
+        rest = " ".join(name for name in parts if name not in missing)
+        raise NotReady(f"Not installed: {tools}. Install them, or try the other parts: --only {rest or 'PART'}")
+    version = project_version()
+    with step(f"Checking the work tree, versions and changelog of {version}"):
+        if not allow_dirty:
+            check_tree()
+        check_versions()
+        check_changelog()
+        points = open_points()
+        if final and points:
+            raise NotReady("\n".join(["Not final yet.", *points]))
+    with prepared(dist) as build:
+        for number, name in enumerate(parts, 1):
+            with step(f"[{number}/{len(parts)}] {PARTS[name].title}"):
+                PARTS[name].make(build)
+    sums = write_sums(dist)
+    print(f"\nIn {dist}, and built as it will be published:\n\n{sums.read_text()}")
+    print("The SBOMs cover what pip, npm, Maven and Go install; Debian's packages in the image are in none of them.\n")
+    for point in points:
+        print(f"Before publishing: {point}")
+    if allow_dirty or len(parts) < len(PARTS):
+        print("This was a trial. Run `./run release` on a clean work tree for the commands that publish.")
+    else:
+        print(f"Nothing was uploaded. What publishes {version} (docs/releasing.md):\n\n{publishing(version, dist)}")
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="./run release", description=__doc__.partition("\n")[0])
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    parser = argparse.ArgumentParser(
+        prog="./run release",
+        description="Checks, builds and validates a release in dist/, and prints the commands that publish it. "
+        "It uploads nothing. docs/releasing.md describes a release.",
+    )
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART",
+                        help=f"build these parts alone, for a trial: {', '.join(PARTS)}")  # fmt: skip
+    parser.add_argument("--final", action="store_true",
+                        help="fail where something must still be done before publishing")  # fmt: skip
+    parser.add_argument("--allow-dirty", action="store_true",
+                        help="build the files as they are, committed or not, for a trial")  # fmt: skip
+    parser.add_argument("--dist", type=Path, default=Path("dist"), metavar="FOLDER",
+                        help="where the files go; dist/ by default")  # fmt: skip
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     new = commands.add_parser("set-version", help="write a version into every file that names it")
     new.add_argument("version", metavar="X.Y.Z")
     return parser.parse_args()
@@ -110,8 +557,10 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     args = arguments()
     try:
-        for file in set_version(args.version):
-            print(file)
+        if args.command == "set-version":
+            print(f"{args.version} stands in: {', '.join(set_version(args.version))}. Next: CHANGELOG.md")
+        else:
+            release(args.only, args.dist, allow_dirty=args.allow_dirty, final=args.final)
     except NotReady as error:
         print(f"release: {error}", file=sys.stderr)
         return 1
