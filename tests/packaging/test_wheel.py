@@ -1,12 +1,14 @@
-"""The wheel, installed beside the oldest and the newest of what it depends on.
+"""The wheel, installed beside the oldest and the newest of what it depends on, and with the Python of the image.
 
 Applications have pins of their own beside the Python client. The oldest are the lower bounds in pyproject.toml, the
 newest what constraints.txt names.
 """
 
+import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -17,6 +19,7 @@ from typing import Final
 import pytest
 
 from feedmux_server.source.private_names import RELEASES
+from tests.started import Started
 
 REPOSITORY: Final = Path(__file__).parents[2]
 UV: Final = Path(sys.prefix) / "bin" / "uv"
@@ -48,13 +51,17 @@ def interpreter(version: str) -> Path | None:
     return next(works, None)
 
 
-def run(*command: str | Path, code: int = 0) -> str:
+def outside() -> dict[str, str]:
+    """The environment without what is meant for this interpreter and these tests."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST_"))}
+
+
+def run(*command: str | Path, code: int = 0, cwd: Path = REPOSITORY, **environment: str) -> str:
     """Its output. Fails with that where the exit code is another one."""
-    outside = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST_"))}
     done = subprocess.run(
         command,
-        cwd=REPOSITORY,
-        env=outside,
+        cwd=cwd,
+        env=outside() | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -111,3 +118,41 @@ def test_the_server_works_with_the_oldest_pymongo_and_refuses_older_ones(tmp_pat
     refused = run(python.with_name("feedmux"), "serve", "--config", "none.yaml", code=1)
     assert f"works with pymongo {RELEASES}, and 4.{oldest - 1}.0 is installed" in refused
     assert "pip install 'feedmux[server]'" in refused
+
+
+def python_of_the_image() -> str:
+    """Its minor version, as the Containerfile names it."""
+    found = re.search(r"^ARG PYTHON=python:(\d+\.\d+)\.", (REPOSITORY / "Containerfile").read_text(), re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not UV.exists(), reason="no uv in this environment")
+def test_the_server_runs_with_the_python_of_the_image(tmp_path: Path) -> None:
+    version = python_of_the_image()
+    base = interpreter(version)
+    if base is None:
+        pytest.skip(f"no Python {version} on this machine")
+    python, install = made(base, tmp_path)
+    run(*install, "--constraint", "constraints.txt", f"{REPOSITORY}[embedded]")
+    run(UV, "pip", "check", "--quiet", "--python", python)
+    shown = "import sys, feedmux_server; print(*sys.version_info[:2], sep='.'); print(feedmux_server.__file__)"
+    running, file = run(python, "-c", shown, cwd=tmp_path).splitlines()
+    assert running == version
+    assert Path(file).is_relative_to(tmp_path)
+    program, log = python.with_name("feedmux"), tmp_path / "dev.log"
+    command: list[str | Path] = [program, "dev", "--port", "0", "--json", "--workload", "--rate", "50"]
+    with (
+        log.open("w") as errors,
+        Started(command, cwd=tmp_path, env=outside(), stdout=subprocess.PIPE, stderr=errors, text=True) as dev,
+    ):
+        assert dev.stdout is not None
+        told = dev.stdout.readline()
+        assert told, log.read_text()
+        reached = {f"FEEDMUX_{name.upper()}": json.loads(told)[name] for name in ("endpoint", "api_key")}
+        printed = run(program, "watch", "shop.orders", "--limit", "1", cwd=tmp_path, **reached)
+        (event,) = (json.loads(line) for line in printed.splitlines())
+        assert event["ns"] == {"db": "shop", "coll": "orders"}
+        dev.send_signal(signal.SIGINT)
+        assert dev.wait(60) == 0, log.read_text()
