@@ -195,7 +195,7 @@ def open_points(root: Path = REPOSITORY) -> list[str]:
     if re.search(rf"^## {re.escape(version)} \(unreleased\)", (root / "CHANGELOG.md").read_text(), re.MULTILINE):
         points.append(f"CHANGELOG.md calls {version} unreleased: put the date there, `## {version} (YYYY-MM-DD)`.")
     pages = sorted(run("git", "ls-files", "*.md", cwd=root).split())
-    early = [page for page in pages if "Until the first release" in (root / page).read_text()]
+    early = [page for page in pages if re.search("^Until the first release", (root / page).read_text(), re.MULTILINE)]
     if early:
         points.append(f"These pages say how to install before the first release, remove that: {', '.join(early)}.")
     return points

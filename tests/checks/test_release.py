@@ -101,7 +101,7 @@ def test_a_changelog_without_the_version_is_rejected(text: str, repository: Path
 def test_open_points_are_named(repository: Path) -> None:
     assert open_points(repository) == []
     (repository / "CHANGELOG.md").write_text("## 1.2.3 (unreleased)\n\n- News.\n")
-    (repository / "README.md").write_text("Until the first release, from a checkout:\n")
+    (repository / "README.md").write_text("# It\n\nUntil the first release, from a checkout:\n")
     changelog, pages = open_points(repository)
     assert "unreleased" in changelog
     assert "README.md" in pages
