@@ -537,6 +537,7 @@ def release(parts: list[str], dist: Path, *, allow_dirty: bool, final: bool) -> 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="./run release",
+        usage="%(prog)s [--only PART …] [--final] [--allow-dirty] [--dist FOLDER]\n       %(prog)s set-version X.Y.Z",
         description="Checks, builds and validates a release in dist/, and prints the commands that publish it. "
         "It uploads nothing. docs/releasing.md describes a release.",
     )
@@ -548,7 +549,7 @@ def arguments() -> argparse.Namespace:
                         help="build the files as they are, committed or not, for a trial")  # fmt: skip
     parser.add_argument("--dist", type=Path, default=Path("dist"), metavar="FOLDER",
                         help="where the files go; dist/ by default")  # fmt: skip
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", prog="./run release")
     new = commands.add_parser("set-version", help="write a version into every file that names it")
     new.add_argument("version", metavar="X.Y.Z")
     return parser.parse_args()
@@ -564,6 +565,9 @@ def main() -> int:
     except NotReady as error:
         print(f"release: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("\nrelease: interrupted; nothing was uploaded", file=sys.stderr)
+        return 130
     return 0
 
 
