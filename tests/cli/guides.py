@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +34,14 @@ def mongosh(block: str) -> tuple[str, dict[str, Any]]:
 
 def run_commands(guide: str, folder: Path, environment: Mapping[str, str], timeout_s: float = 150) -> list[str]:
     """Runs the `sh` blocks in one shell; what each printed. Fails with all output if one of them does."""
-    steps = [f"echo == {number}\n{textwrap.dedent(block)}" for number, block in enumerate(blocks(guide, "sh"))]
+    return run_steps([textwrap.dedent(block) for block in blocks(guide, "sh")], folder, environment, timeout_s)
+
+
+def run_steps(steps: Sequence[str], folder: Path, environment: Mapping[str, str], timeout_s: float) -> list[str]:
+    """Runs pieces of a shell script in one shell; what each printed. Fails with all output if one of them does."""
+    script = "\n".join(f"echo == {number}\n{step}" for number, step in enumerate(steps))
     with Started(
-        ["bash", "-c", "set -euo pipefail\n" + "\n".join(steps)],
+        ["bash", "-c", f"set -euo pipefail\n{script}"],
         cwd=folder,
         env=clean_environment() | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **environment},
         stdin=subprocess.DEVNULL,
@@ -51,4 +56,5 @@ def run_commands(guide: str, folder: Path, environment: Mapping[str, str], timeo
             if shell.poll() is None:
                 os.killpg(shell.pid, signal.SIGKILL)
     assert shell.returncode == 0, output
+    output = re.sub(r"\x1b\[[\d;]*m", "", output)  # Maven resets colours that it has not set.
     return re.split(r"^== \d+\n", output, flags=re.MULTILINE)[1:]

@@ -1,0 +1,173 @@
+"""docs/quickstart: the commands and programs of each page are run in their order, and print what the page shows."""
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import clean_environment
+from tests.cli.guides import DOCS, run_steps
+from tests.started import Started
+
+REPOSITORY = DOCS.parent
+START = "./run dev --workload\n"
+BLOCK = re.compile(r"([^\n]*)\n\n```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+TIMEOUT_S = 280.0
+"""For a machine that has none of the packages yet."""
+
+TOOLS = {
+    "python": (),
+    "go": ("go",),
+    "node": ("node", "npm"),
+    "java": ("java", "mvn"),
+    "spark": (),
+    "grpc": ("buf",),
+}
+LONG = {"java", "spark"}
+"""Their packages take more than 20 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A piece of the script, and what the page says that it prints."""
+
+    script: str
+    printed: str = ""
+
+
+def steps(page: str, key: str) -> list[Step]:
+    """The page as a script, without the server's start: its programs are saved under the names that it gives."""
+    found: list[Step] = []
+    for before, kind, block in BLOCK.findall((DOCS / "quickstart" / f"{page}.md").read_text()):
+        if kind == "sh":
+            found.append(Step(block.replace("FEEDMUX_API_KEY=…", f"FEEDMUX_API_KEY={key}")))
+        elif kind == "text":
+            found[-1] = Step(found[-1].script, block)
+        else:
+            name = re.search(r"^Save this as `([\w./]+)`:$", before)
+            assert name, f"{page}: no name for the program after {before!r}"
+            found.append(Step(f"cat > {name[1]} <<'END_OF_PROGRAM'\n{block}END_OF_PROGRAM\n"))
+    assert found[0].script == START
+    return found[1:]
+
+
+def shape(text: str) -> str:
+    """Output without what differs from run to run."""
+    for pattern, name in (
+        (r"^go: .*\n", ""),  # Go says what it downloads.
+        (r"\b[0-9a-f]{24}\b", "ID"),
+        (r'"[\w+/=]{40,}"', "BYTES"),
+        (r"^(insert|update|replace|delete)\b", "OPERATION"),
+        (r"\d+", "N"),
+    ):
+        text = re.sub(pattern, name, text, flags=re.MULTILINE)
+    return text
+
+
+def shows(printed: str, output: str) -> bool:
+    """Whether the output is what the page shows: once, or as often as a command is repeated. `…` is any lines."""
+    lines = (r"(.*\n)*?" if line == "…\n" else re.escape(line) for line in shape(printed).splitlines(keepends=True))
+    return re.fullmatch(f"({''.join(lines)})+", shape(output)) is not None
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of this one as it is, because the pages build in it, and work beside it."""
+    folder = tmp_path_factory.mktemp("quickstart") / "feedmux"
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=REPOSITORY, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    for name in filter(None, listed.stdout.split("\0")):
+        source = REPOSITORY / name
+        if source.is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """That of a second terminal, with a server of `./run dev --workload` in the first."""
+    command = [sys.executable, "-m", "feedmux.cli", *START.split()[1:], "--rate", "20", "--port", "0", "--json"]
+    with Started(
+        command,
+        cwd=tmp_path_factory.mktemp("dev"),
+        env=clean_environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as dev:
+        assert dev.stdout is not None
+        told = json.loads(dev.stdout.readline())
+        yield {"FEEDMUX_ENDPOINT": told["endpoint"], "KEY": told["api_key"], "PYTHONPATH": ""}
+        dev.send_signal(signal.SIGINT)
+        assert dev.wait(60) == 0
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, marks=pytest.mark.full if page in LONG else ()) for page in TOOLS])
+def test_the_page(page: str, checkout: Path, environment: dict[str, str]) -> None:
+    path = f"{Path(sys.executable).parent}:{clean_environment()['PATH']}"
+    missing = [tool for tool in TOOLS[page] if shutil.which(tool, path=path) is None]
+    if missing:
+        pytest.skip(f"no {' and no '.join(missing)} on this machine")
+    if not TOOLS[page] and find_spec("ensurepip") is None:
+        pytest.skip("this Python makes no virtual environments with pip")
+    page_steps = steps(page, environment["KEY"])
+    outputs = run_steps([step.script for step in page_steps], checkout, environment, TIMEOUT_S)
+    assert any(step.printed for step in page_steps)
+    for step, output in zip(page_steps, outputs, strict=True):
+        assert not step.printed or shows(step.printed, output), f"the page says\n{step.printed}but it prints\n{output}"
+    # The second run continues: no event of the subscription comes twice, and none comes late.
+    everything = "".join(outputs)
+    changes = [int(number) for number in re.findall(r"^change (\d+)", everything, re.MULTILINE)]
+    assert changes == sorted(set(changes))
+    batches = re.findall(r"^micro-batch (\d+)", everything, re.MULTILINE)
+    committed = re.findall(r'"committed": {\s+"deliverySequence": "1",\s+"position": "(\S+)"', everything)
+    assert len(changes) == 6 or batches == ["0", "1"] or len(set(committed)) == 2, everything
+
+
+def test_the_examples_of_the_python_client(environment: dict[str, str], tmp_path: Path) -> None:
+    programs = re.findall(r"```python\n(.*?)```", (REPOSITORY / "clients/python/README.md").read_text(), re.DOTALL)
+    credentials = {"FEEDMUX_API_KEY": environment["KEY"], "PYTHONPATH": str(REPOSITORY / "clients/python")}
+    assert programs
+    for program in programs:
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=tmp_path, env=clean_environment() | environment | credentials, capture_output=True, text=True,
+            timeout=TIMEOUT_S, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{program}\n{done.stdout}{done.stderr}"
+        assert done.stdout
+
+
+def test_every_page_is_run() -> None:
+    assert {page.stem for page in (DOCS / "quickstart").glob("*.md")} == set(TOOLS)
+
+
+def test_subscriptions_have_names_of_their_own() -> None:
+    for page in TOOLS:
+        names = re.findall(r"\borders-[a-z]+", (DOCS / "quickstart" / f"{page}.md").read_text())
+        assert set(names) == {f"orders-{page}"}
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        ("insert 6a27f0c8d5b6f3a1c0e4b911\nchange 5 new\n", True),
+        ("delete 6b0931d989c3b435241f9973\nchange 1234 new\n" * 2, True),
+        ("delete 6b0931d989c3b435241f9973\n", False),
+        ("Traceback\ninsert 6a27f0c8d5b6f3a1c0e4b911\nchange 5 new\n", False),
+        ("insert None\nchange 5 new\n", False),
+    ],
+)
+def test_other_output_is_found(output: str, expected: bool) -> None:
+    assert shows("update 6a27f0c8d5b6f3a1c0e4b90e\nchange 214 new\n", output) == expected
