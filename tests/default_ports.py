@@ -10,7 +10,14 @@ _SYN_SENT, _ESTABLISHED, _LISTEN = "02", "01", "0A"
 
 
 def used() -> dict[int, str]:
-    """Which of the ports this process and those that it started use, and the command of one that does (Linux)."""
+    """Which of the ports this process and those that it started use, and the command of one that does (Linux).
+
+    The table of processes is not read at one moment: what is found is looked for again.
+    """
+    return _used() and _used()
+
+
+def _used() -> dict[int, str]:
     sockets = {inode: port for inode, port in _sockets().items() if port in DEFAULT_PORTS}
     if not sockets:
         return {}

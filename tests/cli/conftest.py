@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +65,7 @@ def clean_environment() -> dict[str, str]:
     """Ours without what is set for feedmux, without the user's contexts, and without colours."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("FEEDMUX_")}
     kept.pop("NO_COLOR", None)
-    return kept | {"XDG_CONFIG_HOME": os.devnull}
+    return kept | {"XDG_CONFIG_HOME": str(Path(tempfile.gettempdir()) / "feedmux-no-configuration")}
 
 
 def run(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
