@@ -70,13 +70,18 @@ WORDS = (
 """Phrases with another word in the glossary (docs/concepts.md). A phrase that is often right is not in this table."""
 
 
-def pages() -> list[str]:
-    """The repository's Markdown files."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", "*.md"],
+def listed(*patterns: str) -> list[str]:
+    """The repository's files whose names match."""
+    found = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *patterns],
         cwd=REPOSITORY, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    return listed.stdout.split()
+    return [name for name in found.stdout.split() if (REPOSITORY / name).is_file()]
+
+
+def pages() -> list[str]:
+    """The repository's Markdown files."""
+    return listed("*.md")
 
 
 def prose(path: Path) -> str:

@@ -1,0 +1,104 @@
+"""Comments and docstrings use the words of the glossary, as the pages do (tests/checks/test_docs.py has the table)."""
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.checks.test_docs import REPOSITORY, WORDS, listed
+
+GENERATED: Final = (
+    "clients/go/feedmux/feedmuxpb/",
+    "clients/java/src/main/java/dev/feedmux/v1/",
+    "clients/node/src/gen/",
+    "clients/python/feedmux/v1/",
+)
+QUOTES: Final = ("tests/checks/test_docs.py", "tests/checks/test_words.py")
+"""The table of words, and its test."""
+LINE_COMMENT: Final = {
+    ".go": r"//(.*)",
+    ".java": r"//(.*)|^\s*/?\*+(.*)",
+    ".ts": r"//(.*)|^\s*/?\*+(.*)",
+    ".js": r"//(.*)|^\s*/?\*+(.*)",
+    ".proto": r"//(.*)",
+    ".lua": r"--(.*)",
+    ".yaml": r"(?:^|\s)#(.*)",
+    ".toml": r"(?:^|\s)#(.*)",
+    ".sh": r"(?:^|\s)#(.*)",
+}
+CODE: Final = re.compile(r"`[^`\n]*`")
+
+
+def texts(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a file's comments and docstrings, with their numbers."""
+    source = path.read_text()
+    if path.suffix == ".py":
+        yield from python_texts(source)
+        return
+    pattern = re.compile(LINE_COMMENT[path.suffix])
+    for number, line in enumerate(source.splitlines(), 1):
+        if found := pattern.search(line):
+            yield number, next(text for text in found.groups() if text is not None)
+
+
+def python_texts(source: str) -> Iterator[tuple[int, str]]:
+    """Comments, and strings that are statements of their own."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield from enumerate(node.value.value.splitlines(), node.lineno)
+
+
+def wrong(path: Path) -> list[str]:
+    """Phrases with another word in the glossary, with their lines."""
+    found = []
+    for number, line in texts(path):
+        for word in WORDS:
+            found += [
+                f"{number}: {match[0]!r}: write {word.instead}"
+                for match in re.finditer(word.pattern, CODE.sub("", line), re.IGNORECASE)
+            ]
+    return found
+
+
+def sources() -> list[str]:
+    """The files with code that people write."""
+    patterns = ("*.py", *(f"*{suffix}" for suffix in LINE_COMMENT))
+    return [name for name in listed(*patterns) if not name.startswith(GENERATED) and name not in QUOTES]
+
+
+def test_comments_mean_what_they_say() -> None:
+    found = {name: lines for name in sources() if (lines := wrong(REPOSITORY / name))}
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    ("suffix", "text", "line"),
+    [
+        (".py", 'a = "for ever"  # it waits for ever\n', 1),
+        (".py", 'def f():\n    """Waits.\n\n    For ever.\n    """\n', 4),
+        (".py", 'LIMIT = 1\n"""It waits for ever."""\n', 2),
+        (".go", 'a := "for ever" // waits for ever\n', 1),
+        (".java", "/**\n * Waits for ever.\n */\n", 2),
+        (".ts", "/** Waits for ever. */\n", 1),
+        (".lua", "return 1 -- for ever\n", 1),
+        (".yaml", "a: 1 # for ever\n", 1),
+    ],
+)
+def test_a_word_is_found(suffix: str, text: str, line: int, tmp_path: Path) -> None:
+    path = tmp_path / f"file{suffix}"
+    path.write_text(text)
+    assert [each.partition(":")[0] for each in wrong(path)] == [str(line)]
+
+
+def test_other_words_and_names_are_not(tmp_path: Path) -> None:
+    path = tmp_path / "file.py"
+    path.write_text('a = "for ever"\n"""`for ever` is a name, and the reader is behind."""\n')
+    assert wrong(path) == []
