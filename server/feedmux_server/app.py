@@ -172,7 +172,7 @@ class _Unfit:
         try:
             await readiness.run(READINESS_EVERY_S, READINESS_TIMEOUT_S)
         except (FeedmuxError, StartupError) as error:
-            log.error("a dependency that came back cannot be used: %s", error)
+            log.error("a dependency is available again but cannot be used, so the server stops: %s", error)
             self.found = CannotStart(str(error))
             self._stop.set()
 
@@ -196,15 +196,15 @@ def _audit_log(config: Config) -> AuditLog:
     except OSError as error:
         raise ConfigError(
             f"audit.file {config.audit.file} cannot be written: {error.strerror}. Name a file in a folder that this"
-            " user may write to, or leave it out: then the lines go to standard error"
+            " user may write to, or leave audit.file out to write the lines to standard error"
         ) from None
 
 
 def _warn_of_plaintext(config: Config) -> None:
     if addresses := config.plaintext_addresses:
         log.warning(
-            "keys and events cross the network in plaintext: %s is without TLS. Set tls.certificate_file and"
-            " tls.key_file; or, where a proxy or a service mesh encrypts the connection, listen.accept_plaintext",
+            "keys and events cross the network in plaintext: %s does not use TLS. Set tls.certificate_file and"
+            " tls.key_file, or set listen.accept_plaintext if a proxy or a service mesh encrypts the connection",
             " and ".join(addresses),
         )
 

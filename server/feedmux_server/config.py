@@ -1,6 +1,7 @@
 """Configuration: one TOML or YAML file, then environment variables `FEEDMUX_…` (`__` between levels).
 
-`app` reads it and hands plain dataclasses down; no other module imports this one. Every tunable says what it trades.
+`app` reads it and hands plain dataclasses down; no other module imports this one. The description of every tunable
+names its trade-off.
 """
 
 import difflib
@@ -42,11 +43,11 @@ S = TypeVar("S", bound=BaseModel)
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used; the message names file, field and reason."""
+    """The configuration cannot be used; the message names the file, the field and the reason."""
 
 
 class FileUnreadable(ConfigError):
-    """A file that the configuration names cannot be read now, which may pass."""
+    """A file that the configuration names cannot be read now; a later attempt may succeed."""
 
 
 class _Section(BaseModel):
@@ -63,13 +64,13 @@ class SourceSection(_Section):
         " account may not run replSetGetConfig, so that positions survive a change of permissions.",
     )
     server_selection_timeout_ms: int = Field(
-        default=10_000, ge=100, description="How long a request waits for a MongoDB that is away, in milliseconds."
+        default=10_000, ge=100, description="How long a request waits for an unavailable MongoDB, in milliseconds."
     )
     history_reads: int = Field(
         2,
         ge=1,
-        description="Reads of history from MongoDB at a time. Each takes one of its cores while it lasts; streams that"
-        " are at the head never wait for one. More lets feeds of different tenants catch up side by side.",
+        description="Concurrent reads of history from MongoDB. Each occupies one core of MongoDB while it lasts;"
+        " streams at the head never wait for such a read. More lets feeds of different tenants catch up in parallel.",
     )
 
 
@@ -77,29 +78,30 @@ class ListenSection(_Section):
     """Addresses, host:port. Port 0 picks a free one."""
 
     data: str = Field(
-        default="127.0.0.1:7117", description="ChangeFeed and Subscriptions. 0.0.0.0:7117 for all interfaces."
+        default="127.0.0.1:7117",
+        description="Services ChangeFeed and Subscriptions. 0.0.0.0:7117 listens on all interfaces.",
     )
     data_mtls: str = Field(
         default="",
-        description="A second address for the same, where a client certificate is required; `data` then wants none."
-        " Needs tls.client_ca_file.",
+        description="A second address for the same services, where a client certificate is required; `data` then"
+        " requires none. Needs tls.client_ca_file.",
     )
-    operator: str = Field(default="127.0.0.1:7118", description="Operator.")
-    health: str = Field(default="127.0.0.1:7119", description="grpc.health.v1 without TLS, for probes.")
+    operator: str = Field(default="127.0.0.1:7118", description="Service Operator.")
+    health: str = Field(default="127.0.0.1:7119", description="Service grpc.health.v1 without TLS, for probes.")
     metrics: str = Field(
         default="127.0.0.1:9117",
-        description="The metrics page for Prometheus, http without TLS; empty for none. Where this is not set and the"
-        " default port is taken, the server goes on without it.",
+        description="The metrics page for Prometheus, HTTP without TLS; empty for none. If this is not set and the"
+        " default port is in use, the server runs without the page.",
     )
     accept_plaintext: bool = Field(
         default=False,
-        description="Credentials may cross the network without TLS: where a proxy or a service mesh encrypts the"
-        " connection. False: the server warns at its start if `data` or `operator` accepts them so.",
+        description="Whether credentials may cross the network without TLS, because a proxy or a service mesh encrypts"
+        " the connection. False: the server warns at its start if `data` or `operator` accepts them without TLS.",
     )
 
     @property
     def open_addresses(self) -> tuple[str, ...]:
-        """Of data and operator, those that other machines can reach."""
+        """The addresses `data` and `operator`, if other machines can reach them."""
         return tuple(each for each in (self.data, self.operator) if not _is_of_this_machine(each))
 
 
@@ -110,8 +112,8 @@ class TlsSection(_Section):
     key_file: Path = Field(description="Private key, PEM.")
     client_ca_file: Path | None = Field(
         default=None,
-        description="Authorities of the clients' certificates, PEM. With it `listen.data` requires a client"
-        " certificate; where `listen.data_mtls` is set, only that address does.",
+        description="Authorities of the clients' certificates, PEM. If set, `listen.data` requires a client"
+        " certificate; if `listen.data_mtls` is set as well, only that address does.",
     )
 
 
@@ -126,22 +128,24 @@ class JwtSection(_Section):
     jwks_file: Path | None = Field(default=None, description="The issuer's public keys (JWKS); this or jwks_url.")
     jwks_url: str | None = Field(
         default=None,
-        description="Where the issuer publishes its keys; https, or http on this machine. While it cannot be read the"
-        " keys read last stay in force.",
+        description="Where the issuer publishes its keys; https, or http on this machine. While the URL cannot be read,"
+        " the keys read last stay in force.",
     )
     algorithms: tuple[Algorithm, ...] = Field(
         default=("RS256", "ES256"),
         min_length=1,
-        description="Signatures that are accepted: RS256 to RS512, PS256 to PS512, ES256 to ES512, EdDSA. There is no"
-        " HMAC, because who can check it can also forge it.",
+        description="Accepted signatures: RS256 to RS512, PS256 to PS512, ES256 to ES512, EdDSA. HMAC is not supported,"
+        " because anyone who can check an HMAC can also forge one.",
     )
     tenant_claim: str = Field(
-        default="tenant", min_length=1, description="The claim that names the tenant, one of the tenants file."
+        default="tenant",
+        min_length=1,
+        description="The claim that names the tenant, which must be in the tenants file.",
     )
     refresh_s: float = Field(
         default=300.0,
         ge=1,
-        description="How often jwks_url is read. A token of an unknown key has it read at once, every 10 s at most.",
+        description="How often jwks_url is read. A token with an unknown key causes an extra read, at most every 10 s.",
     )
 
     @model_validator(mode="after")
@@ -172,33 +176,35 @@ class LimitsSection(_Section):
     memory_bytes: int = Field(
         default=1 << 30,
         ge=64 << 20,
-        description="For all that is held for tenants, but ranges. The rings have what the rest leaves: over it the"
-        " oldest chunks of the largest go, and who was there reads them from MongoDB again. A quarter at most is for"
-        " messages that clients have not taken, a quarter for what unacknowledged events retain, an eighth for"
-        " requests.",
+        description="For everything held for tenants except ranges. The rings get what the rest leaves: above that, the"
+        " oldest chunks of the largest rings are evicted, and subscribers that still need them read them from MongoDB"
+        " again. At most a quarter is for messages that clients have not taken, a quarter for what unacknowledged"
+        " events retain, and an eighth for requests.",
     )
     ring_bytes: int = Field(
         default=64 << 20,
         ge=4 << 20,
-        description="Ring of one stream. Larger: slower subscribers stay on the shared read.",
+        description="Ring of one stream. Larger: slow subscribers stay on the shared read for longer.",
     )
     ring_events: int = Field(default=500_000, ge=1_000, description="Events in one ring.")
     read_ahead_bytes: int = Field(
         default=4 << 20,
         ge=1 << 20,
-        description="The pump reads on while a subscriber with credit is nearer to the head than this. More is read in"
-        " bursts that MongoDB feels; keep it under half of ring_bytes, or the fastest subscriber pushes others out.",
+        description="The pump continues to read while a subscriber with credit is nearer to the head than this. Larger"
+        " values cause bursts of reads that load MongoDB; keep it under half of ring_bytes, or the fastest subscriber"
+        " pushes others out.",
     )
     join_distance_s: int = Field(
         default=30,
         ge=0,
-        description="A subscriber waits for a stream that is behind its place by at most this (cluster time), instead"
-        " of opening its own. More shares more reads after a mass reconnect; a late starter waits longer.",
+        description="A subscriber waits for a stream that is behind its position by at most this (cluster time),"
+        " instead of opening another one. More shares more reads after a mass reconnect; a late starter waits longer.",
     )
     trailing_streams: int = Field(
         default=32,
         ge=1,
-        description="Streams that read history beside the leading one of their feed, in all. Each costs an oplog scan.",
+        description="Streams, in total, that read history beside the leading stream of their feed. Each costs an oplog"
+        " scan.",
     )
     batch_events: int = Field(
         default=4_000,
@@ -210,99 +216,104 @@ class LimitsSection(_Section):
         default=1_000,
         ge=10,
         le=60_000,
-        description="How long MongoDB waits for an event before it answers with how far it has read. With more than 125"
+        description="How long MongoDB waits for an event before it reports how far it has read. With more than 125"
         " feeds without events it waits longer, up to 8 s.",
     )
     event_time_s: PositiveFloat = Field(
         default=5.0,
-        description="How long MongoDB may compute on one event for the pipeline of a feed; then the feed ends.",
+        description="How long MongoDB may compute on one event for the pipeline of a feed before the feed ends.",
     )
     gather_ms: float = Field(
-        default=5.0, ge=0, le=1_000, description="Opens for one feed are gathered for this long and share one read."
+        default=5.0,
+        ge=0,
+        le=1_000,
+        description="Requests to open one feed are gathered for this long and share one read.",
     )
     linger_s: float = Field(
-        default=10.0, ge=0, description="A stream without subscribers is kept for this long, for those who reconnect."
+        default=10.0, ge=0, description="A stream without subscribers stays open for this long, in case they reconnect."
     )
     idle_close_s: float = Field(
-        default=60.0, ge=1, description="With nobody to take more for this long, the cursor in MongoDB is closed."
+        default=60.0, ge=1, description="If no subscriber can take more for this long, the cursor in MongoDB is closed."
     )
-    credit_events: int = Field(default=1_000_000, ge=1, description="Most unused credit of a session, in events.")
-    credit_bytes: int = Field(default=64 << 20, ge=1, description="Most unused credit of a session, in bytes.")
+    credit_events: int = Field(default=1_000_000, ge=1, description="Maximum unused credit of a session, in events.")
+    credit_bytes: int = Field(default=64 << 20, ge=1, description="Maximum unused credit of a session, in bytes.")
     unacked_events: int = Field(
         default=50_000,
         ge=1,
-        description="Delivery to a durable subscription pauses at this many unacknowledged events. It bounds what comes"
-        " again after a failure, and the memory for their tokens.",
+        description="Delivery to a durable subscription pauses at this many unacknowledged events. It bounds the events"
+        " that are delivered again after a failure, and the memory for their tokens.",
     )
     kept_bytes: int = Field(
         default=256 << 20,
         ge=1 << 20,
-        description="Events that PlanRange has read and ReadRange has not. Over it the oldest range of the tenant that"
-        " keeps most is given up, and read from MongoDB again. Counts beside memory_bytes.",
+        description="Events that PlanRange has read and ReadRange has not. Above this, the oldest range of the tenant"
+        " that retains most is evicted, and read from MongoDB again when needed. Counts in addition to memory_bytes.",
     )
     sessions: int = Field(default=10_000, ge=1, description="Sessions of the process; about 60 KB each when idle.")
     request_bytes: int = Field(
         default=256 << 10,
         ge=16 << 10,
         le=1 << 20,
-        description="Largest request. The default holds the largest pipeline there may be; less spares memory where"
+        description="Largest request. The default fits the largest pipeline that is allowed; less saves memory if"
         " pipelines are small.",
     )
     first_message_s: float = Field(
         default=10.0,
         gt=0,
         le=120,
-        description="A call whose request has not arrived after this long is ended: Subscribe without its Open, too.",
+        description="A call whose request has not arrived after this long is ended, including Subscribe without its"
+        " Open message.",
     )
     connections: int = Field(
         default=11_000,
         ge=1,
-        description="Connections of each port, from clients with or without credentials; further ones are closed."
-        " About 20 KB each, more with TLS, and a file descriptor. Not below `sessions`, which may each have one.",
+        description="Connections of each port, from clients with or without credentials; more connections are closed."
+        " Each takes about 20 KB, more with TLS, and a file descriptor. Do not set it below `sessions`, because each"
+        " session may have a connection.",
     )
     streams_per_connection: int = Field(
         default=10_000,
         ge=1,
-        description="Calls on one connection at a time; a client's further ones wait within the client. A client object"
-        " has one connection for all its sessions.",
+        description="Concurrent calls on one connection; further calls wait within the client. A client object has one"
+        " connection for all its sessions.",
     )
     history_at_risk_s: tuple[PositiveFloat, ...] = Field(
         default=(3_600.0, 600.0),
-        description="A session is told when the time until its place leaves the oplog, by the oplog's present rate,"
-        " falls below each of these. The largest is also what the metrics call at risk. Empty: nobody is told.",
+        description="A session is notified when the time until its position leaves the oplog, at the oplog's present"
+        " rate, falls below each of these. The largest is also what the metrics call at risk. Empty: no notification.",
     )
     history_look_s: float = Field(
         default=10.0,
         ge=0.1,
-        description="How often the oplog of each source is looked at: three small commands. Less often: warnings and"
+        description="How often the oplog of each source is checked, with three small commands. Less often: warnings and"
         " lags are older.",
     )
     stored_look_s: float = Field(
         default=60.0,
         ge=1,
-        description="How often the stored positions of all subscriptions are looked at, so that one whose consumer is"
-        " away is warned of as well: a Redis command for each.",
+        description="How often the stored positions of all subscriptions are checked, with one Redis command each, so"
+        " that the server also warns about a subscription whose consumer is not connected.",
     )
     drain_s: float = Field(
-        default=5.0, ge=0.1, description="After SIGTERM clients have this long to acknowledge what they have."
+        default=5.0, ge=0.1, description="After SIGTERM, clients have this long to acknowledge the events they have."
     )
     drain_delay_s: float = Field(
         default=0.0,
         ge=0,
-        description="After SIGTERM, health says NOT_SERVING for this long before clients are told to go, so that"
-        " balancers which look only now and then send nobody here any more. Counts beside drain_s.",
+        description="After SIGTERM, health reports NOT_SERVING for this long before clients are asked to disconnect, so"
+        " that load balancers that check only now and then stop sending clients here. Counts in addition to drain_s.",
     )
     connection_age_s: float = Field(
         default=3_600.0,
         ge=0,
-        description="Connections older than this, by a tenth more or less, are replaced, and their sessions reconnect"
-        " a little later, each at its own time and without loss: so that new replicas get their share. 0: never.",
+        description="Connections older than this, give or take a tenth, are replaced. Their sessions reconnect a little"
+        " later, at different times and without loss, so that new replicas get their share. 0: never.",
     )
     unused_subscription_days: float = Field(
         default=0.0,
         ge=0,
-        description="Subscriptions that nobody has opened, sought or changed for so many days are deleted, announced"
-        " in the log and the audit log a tenth of the time before (a week at most). 0: never.",
+        description="Subscriptions that nobody has opened, sought or changed for this many days are deleted. The log"
+        " and the audit log announce it a tenth of that time before, at most a week. 0: never.",
     )
 
     @model_validator(mode="after")
@@ -313,7 +324,7 @@ class LimitsSection(_Section):
 
 
 class RedisSection(_Section):
-    """Where positions are kept."""
+    """Redis, which stores positions."""
 
     url: str = Field(
         default="redis://127.0.0.1:6379/0",
@@ -321,31 +332,33 @@ class RedisSection(_Section):
         " redis+cluster://HOST:6379,HOST:6379 or unix://PATH; with TLS rediss://, rediss+sentinel://,"
         " rediss+cluster:// (docs/redis.md).",
     )
-    username: str = Field(default="", description="User of Redis's ACL. Empty: the URL's, or `default`.")
-    password: SecretStr = Field(default=SecretStr(""), description="Its password. Empty: the URL's, or none.")
-    sentinel_username: str = Field(default="", description="User at the sentinels, where they want one.")
+    username: str = Field(default="", description="User of Redis's ACL. Empty: the user in the URL, or `default`.")
+    password: SecretStr = Field(
+        default=SecretStr(""), description="Password of the user. Empty: the password in the URL, or none."
+    )
+    sentinel_username: str = Field(default="", description="User at the sentinels, if they require one.")
     sentinel_password: SecretStr = Field(default=SecretStr(""), description="Password at the sentinels.")
     ca_file: Path | None = Field(
-        default=None, description="Authorities of Redis's certificate, PEM. None: those of the system."
+        default=None, description="Authorities of Redis's certificate, PEM. None: the system's authorities."
     )
     certificate_file: Path | None = Field(default=None, description="Client certificate for Redis, PEM.")
-    key_file: Path | None = Field(default=None, description="Its private key, PEM.")
+    key_file: Path | None = Field(default=None, description="Private key of the client certificate, PEM.")
     commit_interval_s: float = Field(
         default=0.5,
         ge=0.01,
-        description="Acks are written at most once per subscription in this time. Shorter: less comes again after a"
-        " crash; longer: less load on Redis.",
+        description="Acks are written at most once per subscription in this time. Shorter: fewer events are delivered"
+        " again after a crash; longer: less load on Redis.",
     )
     control_replicas: Literal["auto"] | NonNegativeInt = Field(
         default="auto",
-        description="Replicas that must have what CreateSubscription, UpdateSubscription, SeekSubscription and"
-        " DeleteSubscription change before the call succeeds, so that a failover does not undo it. auto: 1 where one is"
-        " connected. 0: none is waited for. Acks never wait.",
+        description="How many Redis replicas must have the change that CreateSubscription, UpdateSubscription,"
+        " SeekSubscription or DeleteSubscription makes before the call succeeds, so that a failover does not undo it."
+        " auto: 1 if a replica is connected. 0: calls do not wait for replicas. Acks never wait.",
     )
     lease_s: float = Field(
         default=15.0,
         ge=2,
-        description="A subscription whose owner has vanished is free after this long.",
+        description="A subscription whose owner has disappeared can be opened again after this long.",
     )
 
     @model_validator(mode="after")
@@ -356,39 +369,42 @@ class RedisSection(_Section):
 
 
 class PositionsSection(_Section):
-    """The keys that authenticate positions. Without a file the first server creates one in Redis, and all take it."""
+    """The keys that authenticate positions. Without a file the first server creates a key in Redis, and all use it."""
 
     key_file: Path | None = Field(
         default=None,
         description="Keys of positions, one a line in base64, at least 32 bytes each (openssl rand -base64 32): the"
-        " first signs, all verify. The same on every server; read again when it changes (docs/operations.md).",
+        " first signs, all verify. Use the same file on every server; it is read again when it changes"
+        " (docs/operations.md).",
     )
 
 
 class WideSection(_Section):
-    """Wide streams: many narrow feeds read as one stream of their database or deployment. What is delivered stays the
-    same."""
+    """Wide streams: many narrow feeds are read as one stream of their database or deployment. The delivered events stay
+    the same."""
 
-    enabled: bool = Field(default=True, description="Off: every feed is read by a change stream of its own.")
+    enabled: bool = Field(default=True, description="False: every feed is read by a separate change stream.")
     feeds_min: int = Field(
         default=8,
         ge=2,
-        description="Feeds of collections or databases with the same options from which on they share one stream; with"
-        " less than half of that it is given up.",
+        description="How many feeds of collections or databases with the same options it takes to share one stream;"
+        " with less than half of that, the shared stream is closed.",
     )
     events_per_s_max: float = Field(
         default=20_000,
         gt=0,
-        description="Events per second of the wide stream above which it is given up, unless half of them are for its"
-        " feeds. More spares MongoDB scans, and costs this process the events of others.",
+        description="A wide stream with more events per second than this is closed, unless half of them are for its"
+        " feeds. A higher value saves MongoDB scans, and costs this process time for events of other namespaces.",
     )
     ring_bytes: int = Field(
-        default=32 << 20, ge=1 << 20, description="What a feed may be behind, in bytes of the wide stream, to join it."
+        default=32 << 20,
+        ge=1 << 20,
+        description="How far a feed may be behind, in bytes of the wide stream, to join it.",
     )
     inbox_bytes: int = Field(
         default=4 << 20,
         ge=64 << 10,
-        description="Events of one feed that wait for its subscribers; with more it reads MongoDB on its own.",
+        description="Events of one feed that wait for its subscribers; above this, the feed reads MongoDB by itself.",
     )
 
 
@@ -396,10 +412,10 @@ class LogSection(_Section):
     """Logs go to standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="debug, info, warning or error; from warning on only what wants attention."
+        default="info", description="debug, info, warning or error. From warning on, only messages that need attention."
     )
     format: Literal["auto", "json", "text"] = Field(
-        default="auto", description="auto: text on a terminal, else JSON lines."
+        default="auto", description="auto: text on a terminal, otherwise JSON lines."
     )
 
 
@@ -410,27 +426,28 @@ class TelemetrySection(_Section):
     tenants: int = Field(
         default=50,
         ge=0,
-        description="Tenants that stand by name in the metrics, as they come; all further ones are `other`. More cost"
-        " whoever stores the metrics about 40 series each.",
+        description="How many tenants the metrics name, in order of appearance; all further tenants are `other`. Each"
+        " further name adds about 40 series to the metrics store.",
     )
     shutdown_s: float = Field(
         default=2.0,
         ge=0,
-        description="At the end, how long to wait for what was not sent to a collector yet; what is left is dropped.",
+        description="How long to wait at the end to send telemetry that is still queued for a collector; the rest is"
+        " dropped.",
     )
 
 
 class AuditSection(_Section):
-    """Who was refused, and who did what: JSON lines, without documents, keys or tokens."""
+    """Records who was rejected and who did what: JSON lines, without documents, keys or tokens."""
 
     file: Path | None = Field(
-        default=None, description="Appended to, and opened anew when it was rotated. None: standard error."
+        default=None, description="The server appends to it, and reopens it after a rotation. None: standard error."
     )
     lines_per_minute: int = Field(
         default=60,
         ge=1,
-        description="For each peer, tenant and kind of event; what is above is counted, and the count is written."
-        " Lower: an attacker fills the disk more slowly; higher: more of what they tried is seen.",
+        description="Limit for each peer, tenant and kind of event; more lines are counted, and the count is written."
+        " Lower: an attacker fills the disk more slowly; higher: the log shows more of what the attacker tried.",
     )
 
 
@@ -450,20 +467,21 @@ class Config(BaseSettings):
     tenants_file: Path | None = Field(
         default=None,
         description="YAML or TOML file of the tenants and their credentials (docs/tenants.md). It is read again when it"
-        " changes; `feedmux tenants check` says whether it can be used.",
+        " changes; `feedmux tenants check` checks whether it can be used.",
     )
     reload_s: float = Field(
         default=2.0,
         ge=0.05,
         le=10,
-        description="How often the tenants file, the TLS files, the JWKS file and the keys of positions are looked at,"
-        " and open streams are compared with their credentials. A changed file is acted on when the next look finds the"
-        " same.",
+        description="How often the tenants file, the TLS files, the JWKS file and the keys of positions are checked for"
+        " changes, and open streams are compared with their credentials. A changed file takes effect when the next"
+        " check finds it unchanged since.",
     )
     when_away: Literal["refuse", "wait"] = Field(
         default="refuse",
-        description="When a source or Redis cannot be reached at the start: refuse to start, or wait: serve what is"
-        " there, say NOT_SERVING for the rest, and go on trying. What is unfit is refused in either case.",
+        description="What to do if a source or Redis cannot be reached at the start. refuse: do not start. wait: serve"
+        " what is available, report NOT_SERVING for the rest, and keep trying. A source or Redis that is unsuitable"
+        " prevents the start in either case.",
     )
     operator_key_hashes: tuple[str, ...] = Field(
         default=(), description="SHA-256 hashes of the operators' keys, as `feedmux keys new` prints them."
@@ -482,7 +500,7 @@ class Config(BaseSettings):
 
     @property
     def plaintext_addresses(self) -> tuple[str, ...]:
-        """Where credentials cross the network without TLS, and nobody has said that this is meant."""
+        """Addresses where credentials cross the network without TLS although `listen.accept_plaintext` is not set."""
         return () if self.tls is not None or self.listen.accept_plaintext else self.listen.open_addresses
 
     @field_validator("operator_key_hashes")
@@ -509,12 +527,12 @@ class Config(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        # The environment wins over the file, whose values come in as arguments.
+        # The environment overrides the file, whose values come in as arguments.
         return (env_settings, init_settings)
 
 
 class QuotaSection(_Section):
-    """What a tenant may use of one replica. Counts refuse what exceeds them; rates slow it down."""
+    """What a tenant may use of one replica. Calls that exceed a count are rejected; rates slow calls down."""
 
     subscriptions: int = Field(default=1_000, ge=0, description="Durable subscriptions that exist.")
     subscription_bytes: int = Field(
@@ -600,7 +618,7 @@ class ApiKeySection(_Section):
 
 
 class CertificateSection(_Section):
-    """A name in a client certificate: one of the three."""
+    """A name in a client certificate: exactly one of the three fields."""
 
     common_name: str | None = Field(default=None, min_length=1)
     dns: str | None = Field(default=None, min_length=1)
@@ -618,9 +636,11 @@ class CertificateSection(_Section):
 
 
 class GrantSection(_Section):
-    """Namespaces that a tenant may see, and what of their documents (docs/grants.md)."""
+    """Namespaces that a tenant may see, and which parts of their documents (docs/grants.md)."""
 
-    source: str = Field(default="*", description="Pattern of the source's name: * any characters, ? one.")
+    source: str = Field(
+        default="*", description="Pattern of the source's name: * stands for any characters, ? for one."
+    )
     database: str = Field(description="Pattern of the database's name.")
     collection: str = Field(default="*", description="Pattern of the collection's name.")
     match: dict[str, Any] | None = Field(
@@ -687,7 +707,7 @@ class TenantsFile(_Section):
 
     tenants: tuple[Tenant, ...] = Field(min_length=1)
     default_quotas: QuotaSection = QuotaSection()
-    """For what a tenant's own `quotas` do not name."""
+    """Quotas that apply where a tenant's own `quotas` name none."""
 
     def quotas(self) -> dict[str, Quotas]:
         """What each tenant may use."""
@@ -723,7 +743,7 @@ def load_config(path: Path | None) -> Config:
 
 
 def _check_environment() -> None:
-    """A variable of a section that there is not would be ignored. Clients' variables have no `__`."""
+    """Reject variables of unknown sections, which would be ignored. Clients' variables have no `__`."""
     strange = [
         f"  {name}: there is no section {section.lower()!r}{_meant(section.lower(), _HELP)}"
         for name in os.environ
@@ -745,7 +765,7 @@ def load_tenants(path: Path) -> TenantsFile:
 
 
 def _doubles(tenants: Sequence[Tenant]) -> Iterator[tuple[tuple[int | str, ...], str]]:
-    """What must be unique in the file and is not: who a credential belongs to would depend on the order."""
+    """Yield what must be unique in the file and is not: the owner of a credential would depend on the order."""
     seen: set[tuple[str, str]] = set()
     for number, tenant in enumerate(tenants):
         here: tuple[int | str, ...] = ("tenants", number)
@@ -759,7 +779,7 @@ def _doubles(tenants: Sequence[Tenant]) -> Iterator[tuple[tuple[int | str, ...],
         ]
         for place, kind, value in named:
             if (kind, value) in seen:
-                yield place, f"this {kind} stands in the file twice"
+                yield place, f"this {kind} appears in the file twice"
             seen.add((kind, value))
 
 
@@ -771,7 +791,8 @@ def _no_line(_: Sequence[int | str]) -> int | None:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], Line]:
-    """A TOML (.toml) or YAML file, and where its values stand. Raises ConfigError without a word of the file."""
+    """Read a TOML (.toml) or YAML file, and return also the lines of its values. The ConfigError that it raises quotes
+    nothing of the file."""
     line: Line = _no_line
     try:
         text = path.read_text("utf-8")
@@ -791,17 +812,17 @@ def _read(path: Path) -> tuple[dict[str, Any], Line]:
     except RecursionError:
         raise ConfigError(f"{path} cannot be parsed: it is nested too deeply") from None
     if not isinstance(content, dict):
-        raise ConfigError(f"{path} must hold a mapping at its top level")
+        raise ConfigError(f"{path} must have a mapping at its top level")
     return content, line
 
 
 def make_config(values: dict[str, Any]) -> Config:
-    """From values alone, whatever the environment says. Raises ConfigError."""
+    """Build the configuration from `values` alone, and ignore the environment. Raises ConfigError."""
     return _build(_WithoutEnvironment, values, "given")
 
 
 def describe_options() -> str:
-    """Every option with its default and its trade-off, for `feedmux serve --help` and the documentation."""
+    """Describe every option with its default and its trade-off, for `feedmux serve --help` and the documentation."""
     lines: list[str] = []
     for name, kind in _SECTIONS:
         lines.append(f"{name}: {_purpose(kind)}")
@@ -813,10 +834,10 @@ def describe_options() -> str:
 
 
 def sample_config() -> str:
-    """A commented TOML file: every option with its default, and what has none to be filled in."""
+    """Return a commented TOML file: every option with its default, and options without a default to fill in."""
     lines = [
         "# feedmux serve --config THIS_FILE",
-        "# What is commented out shows its default. Environment variables win over the file:",
+        "# Options that are commented out show their defaults. Environment variables override the file:",
         "# FEEDMUX_REDIS__URL is url in [redis], FEEDMUX_SOURCES__MAIN__URI is uri in [sources.main].",
         "",
         *_sample_of(Config, skip={name.partition(".")[0] for name, _ in _SECTIONS}),
@@ -897,7 +918,7 @@ def _toml(value: object) -> str:
 
 
 class _WithoutEnvironment(Config):
-    """The configuration of a server that is part of something: `feedmux dev`, the demo, a test."""
+    """The configuration of a server inside another program: `feedmux dev`, the demo, a test."""
 
     @classmethod
     def settings_customise_sources(
@@ -920,7 +941,7 @@ def _build(kind: type[S], values: dict[str, Any], origin: str, line: Line = _no_
     except ValidationError as error:
         guide = _HELP if issubclass(kind, Config) else "docs/tenants.md"
         found = error.errors(include_input=False)
-        # An entry that cannot be read is not counted, and the list then seems empty.
+        # pydantic does not count an entry that it cannot read, so the list may seem empty.
         problems = [
             _told(each["loc"], _problem(each, guide), line)
             for each in found
@@ -934,7 +955,7 @@ def _is_inside(place: Sequence[int | str], other: Sequence[int | str]) -> bool:
 
 
 def _problem(error: ErrorDetails, guide: str) -> str:
-    """What is wrong, and where pydantic does not say it, what to do."""
+    """Describe what is wrong, and add what to do where pydantic does not say it."""
     match error["type"]:
         case "extra_forbidden":
             return f"there is no such option{_meant(str(error['loc'][-1]), guide)}"
@@ -946,7 +967,7 @@ def _problem(error: ErrorDetails, guide: str) -> str:
 def _meant(name: str, guide: str) -> str:
     known = {option for _, kind in _SECTIONS for option in kind.model_fields} | set(Config.model_fields)
     close = difflib.get_close_matches(name, known, 1)
-    return f"; is {close[0]} meant?" if close else f"; {guide} lists those there are"
+    return f"; did you mean {close[0]}?" if close else f"; {guide} lists all options"
 
 
 def _told(place: Sequence[int | str], problem: str, line: Line) -> str:

@@ -54,14 +54,14 @@ class Credentials:
         if config.tenants_file is None:
             raise ConfigError(
                 "no authentication is configured. Name a tenants_file (make a key with `feedmux keys new`), or pass"
-                " --insecure-no-auth to let everybody in"
+                " --insecure-no-auth to accept every caller without credentials"
             )
         self._tenants_watch = WatchedFiles([config.tenants_file])
         try:
             self._registry = Registry(load_tenants(config.tenants_file).records())
         except ConfigError as error:
             raise ConfigError(
-                f"tenants_file: {error}. `feedmux tenants check FILE` looks at it without a server"
+                f"tenants_file: {error}. `feedmux tenants check FILE` checks the file without a server"
             ) from None
         verifier: JwtVerifier | None = None
         if config.jwt is not None:
@@ -114,7 +114,7 @@ class Credentials:
         try:
             materials = await asyncio.to_thread(read_position_keys, self._config.positions.key_file)
         except ConfigError as error:
-            log.error("the keys of positions cannot be used; those read before stay in force: %s", error)
+            log.error("the keys of positions cannot be used; the keys read before stay in force: %s", error)
             return not isinstance(error, FileUnreadable)
         if self.position_keys.replace(materials):
             log.info("the keys of positions were read again", extra={"count": len(materials)})
@@ -126,7 +126,7 @@ class Credentials:
         try:
             self.tls.replace(await asyncio.to_thread(load_tls, self._config.tls))
         except ConfigError as error:
-            log.error("the TLS files cannot be used; those read before stay in force: %s", error)
+            log.error("the TLS files cannot be used; the files read before stay in force: %s", error)
             return not isinstance(error, FileUnreadable)
         log.info("the TLS files were read again; new connections use them")
         return True

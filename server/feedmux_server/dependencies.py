@@ -65,7 +65,7 @@ class Dependencies:
             if isinstance(outcome, BaseException):
                 if not wait or not _is_away(outcome):
                     raise outcome
-                log.error("starting without %s, which is waited for: %s", name, outcome)
+                log.error("starting without %s, and waiting for it to become available: %s", name, outcome)
         return found
 
     def readiness(self, health: Health) -> Readiness:

@@ -38,7 +38,7 @@ from feedmux_server.state.store import SubscriptionStore
 from feedmux_server.tls_files import load_tls
 
 _EXPIRES_SOON_DAYS: Final = 21
-_RENEW: Final = "Renew it; the server reads it anew"
+_RENEW: Final = "Renew it; the server reads the new file by itself"
 DAY_S: Final = 86_400
 
 
@@ -80,14 +80,14 @@ async def _within(step: Step, timeout_s: float) -> list[Finding]:
                 step.name,
                 Level.FAILED,
                 f"no answer within {timeout_s:g} s",
-                "See whether it runs and is not overloaded; --timeout allows it more",
+                "Check that it runs and is not overloaded, or allow more time with --timeout",
             )
         ]
     except (FeedmuxError, StartupError, ConfigError) as error:
-        return [Finding(step.name, Level.FAILED, str(error).rstrip("."), "Mend it, and run this again")]
+        return [Finding(step.name, Level.FAILED, str(error).rstrip("."), "Fix this, and run the command again")]
     except Exception as error:  # noqa: BLE001 one check must not keep the others from being made
         return [
-            Finding(step.name, Level.UNKNOWN, f"it could not be looked at ({type(error).__name__})", "See its own log")
+            Finding(step.name, Level.UNKNOWN, f"it could not be checked ({type(error).__name__})", "Check its own log")
         ]
 
 
@@ -105,7 +105,7 @@ def _steps(config: Config, collections: Sequence[str], timeout_s: float, stack: 
     try:
         redis = connect(config.redis.url, redis_access(config.redis))
     except StartupError as error:
-        told = Finding("redis.url", Level.FAILED, str(error), "Mend it in the configuration (docs/redis.md)")
+        told = Finding("redis.url", Level.FAILED, str(error), "Fix it in the configuration (docs/redis.md)")
         return [*steps, Step("redis.url", lambda: _told(told), "redis")]
     stack.push_async_callback(redis.aclose)
     return [*steps, *_redis_steps(redis, config, timeout_s)]
@@ -165,7 +165,7 @@ def _unreadable(name: str, kind: str) -> Step:
     told = Finding(
         f"{name}.uri",
         Level.FAILED,
-        f"sources.{name}.uri is no MongoDB URI ({kind})",
+        f"sources.{name}.uri is not a valid MongoDB URI ({kind})",
         "Write mongodb://HOST:27017/?replicaSet=NAME, with user and password percent-encoded",
     )
     return Step(told.check, lambda: _told(told), name)
@@ -187,21 +187,19 @@ async def _files(config: Config) -> list[Finding]:
         found.append(Finding("positions", Level.OK, f"{config.positions.key_file} has {count} keys of positions"))
     if config.tenants_file is None:
         advice = "Name a tenants_file (docs/tenants.md); without one the server starts only with --insecure-no-auth"
-        found.append(Finding("tenants", Level.WARNING, "no tenants file is configured", advice))
+        found.append(Finding("tenants", Level.WARNING, "no tenants_file is configured", advice))
     else:
         count = len(load_tenants(config.tenants_file).tenants)
         found.append(Finding("tenants", Level.OK, f"{config.tenants_file} has {count} tenants"))
     if addresses := config.plaintext_addresses:
-        advice = (
-            "Set tls.certificate_file and tls.key_file, or listen.accept_plaintext where a proxy or a mesh encrypts"
-        )
-        says = f"keys cross the network in plaintext: {' and '.join(addresses)} is without TLS"
+        advice = "Set tls.certificate_file and tls.key_file, or listen.accept_plaintext if a proxy or a mesh encrypts"
+        says = f"keys cross the network in plaintext: {' and '.join(addresses)} does not use TLS"
         found.append(Finding("tls", Level.WARNING, says, advice))
     elif config.tls is None and config.listen.accept_plaintext:
         found.append(Finding("tls", Level.OK, "plaintext is accepted (listen.accept_plaintext)"))
     elif config.tls is None:
-        advice = "Leave it so only where a proxy ends TLS, or nobody else can listen"
-        found.append(Finding("tls", Level.WARNING, "the data and operator ports are without TLS", advice))
+        advice = "Keep this only if a proxy terminates TLS or nobody else can listen on the network"
+        found.append(Finding("tls", Level.WARNING, "the data and operator ports do not use TLS", advice))
     else:
         found += _certificates(config.tls)
     return found
@@ -222,7 +220,7 @@ def _expiry(name: str, path: Path) -> Finding:
     if left_days < 0:
         return Finding(name, Level.FAILED, f"the certificate in {path} has expired", _RENEW)
     if time.time() < certificate.not_valid_before_utc.timestamp():
-        return Finding(name, Level.FAILED, f"the certificate in {path} is not valid yet", "See this machine's clock")
+        return Finding(name, Level.FAILED, f"the certificate in {path} is not valid yet", "Check this machine's clock")
     says = f"the certificate in {path} is for {names} and valid for {left_days:.0f} days"
     if left_days < _EXPIRES_SOON_DAYS:
         return Finding(name, Level.WARNING, says, _RENEW)

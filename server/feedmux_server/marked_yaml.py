@@ -71,7 +71,7 @@ def _refuse_doubles(node: yaml.Node, seen_nodes: set[int]) -> None:
         for key, value in node.value:
             if isinstance(key, yaml.ScalarNode):
                 if key.value in keys:
-                    raise MarkedError(f"line {key.start_mark.line + 1}: this key stands in its mapping twice")
+                    raise MarkedError(f"line {key.start_mark.line + 1}: this key appears twice in its mapping")
                 keys.add(key.value)
             _refuse_doubles(value, seen_nodes)
     elif isinstance(node, yaml.SequenceNode):

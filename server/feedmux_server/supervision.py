@@ -73,12 +73,12 @@ class Tasks:
                     if isinstance(error, asyncio.CancelledError):
                         raise
                     # Nobody cancels it twice, so it ends also where its clean-up has failed.
-                    self._failed(kind, error, "a task failed unexpectedly while it was ended")
+                    self._failed(kind, error, "a task failed unexpectedly while it was being stopped")
                     return
                 if loop.time() - began_s >= RECOVERED_S:
                     backoff.reset()
                 delay_s = backoff.next_delay(random.random())
-                self._failed(kind, error, "a task failed unexpectedly, and is started again", seconds=delay_s)
+                self._failed(kind, error, "a task failed unexpectedly, and will be restarted", seconds=delay_s)
             await asyncio.sleep(delay_s)
 
     async def _once(self, kind: str, work: Callable[[], Work]) -> None:

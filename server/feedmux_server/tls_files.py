@@ -24,9 +24,9 @@ def load_tls(section: TlsSection) -> TlsMaterial:
         )
     except (ssl.SSLError, ValueError, OSError):
         raise ConfigError(
-            f"tls.certificate_file and tls.key_file: {section.certificate_file} and {section.key_file} are no"
-            " certificate chain and its private key in PEM, without a passphrase. `openssl x509 -pubkey` and"
-            " `openssl pkey -pubout` say whether they belong together"
+            f"tls.certificate_file and tls.key_file: {section.certificate_file} and {section.key_file} are not a"
+            " certificate chain and its private key in PEM without a passphrase. To check whether they belong together,"
+            " compare the output of `openssl x509 -pubkey` and `openssl pkey -pubout`"
         ) from None
     if material.client_authorities is not None:
         try:

@@ -48,7 +48,7 @@ def test_a_configuration_that_contradicts_itself(
 def test_a_variable_of_no_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEEDMUX_LISTENS__DATA", "127.0.0.1:0")
     monkeypatch.setenv("FEEDMUX_API_KEY", "a client's")
-    with pytest.raises(ConfigError, match=r"FEEDMUX_LISTENS__DATA.*is listen meant"):
+    with pytest.raises(ConfigError, match=r"FEEDMUX_LISTENS__DATA.*did you mean listen"):
         load_config(Path(write_config(tmp_path, sources=MAIN)))
 
 

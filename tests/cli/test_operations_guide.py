@@ -60,7 +60,7 @@ def test_the_guides_commands(guarded: ReplicaSet, redis_server: RedisServer, tmp
         "FEEDMUX_OPERATOR_ENDPOINT": f"localhost:{operator}",
     }
     doctor, client, looked, drained = run_commands("operations.md", tmp_path, environment)
-    assert "the account may do all that feedmux does" in doctor
+    assert "the account has every privilege that feedmux needs" in doctor
     assert "shop.orders stores pre- and post-images" in doctor
     assert " 0 failed" in doctor
     assert "the server says SERVING" in client

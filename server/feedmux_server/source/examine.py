@@ -37,13 +37,13 @@ def _deployment(name: str, hello: Mapping[str, Any]) -> Finding:
             check,
             Level.WARNING,
             f"source {name!r} is a sharded cluster (mongos), on which feedmux is untested",
-            "Try it before you rely on it; `earliest` and the oplog's headroom are not to be had there",
+            "Try it before you rely on it; `earliest` and the oplog's headroom are not available there",
         )
     if "setName" not in hello:
         return Finding(
             check,
             Level.FAILED,
-            f"source {name!r} is a standalone mongod, which has no change streams",
+            f"source {name!r} is a standalone mongod, which does not support change streams",
             "Start it with --replSet and run rs.initiate() once (one node is enough), then name the set in the URI:"
             " ?replicaSet=rs0",
         )
@@ -64,8 +64,8 @@ def _version(name: str, build: Mapping[str, Any]) -> Finding:
         return Finding(
             f"{name}.version",
             Level.WARNING,
-            f"source {name!r} is MongoDB {version}, newer than this feedmux knows",
-            "Look for a newer feedmux, and try this one before you rely on it",
+            f"source {name!r} is MongoDB {version}, which is newer than this version of feedmux knows",
+            "Check whether there is a newer feedmux, and try this one before you rely on it",
         )
     return Finding(f"{name}.version", Level.OK, f"source {name!r} is MongoDB {version}")
 
@@ -111,8 +111,8 @@ class SourceExamination:
                 Finding(
                     check,
                     Level.FAILED,
-                    f"MongoDB of source {self._name!r} is not reached",
-                    f"Check sources.{self._name}.uri (hosts, replicaSet, TLS), the network between, and that it runs",
+                    f"MongoDB of source {self._name!r} cannot be reached",
+                    f"Check sources.{self._name}.uri (hosts, replicaSet, TLS), the network, and that MongoDB runs",
                 )
             ]
         except (OperationFailure, ConfigurationError) as error:
@@ -121,7 +121,7 @@ class SourceExamination:
                 Finding(
                     check,
                     Level.FAILED,
-                    f"MongoDB of source {self._name!r} does not let feedmux in{code}",
+                    f"MongoDB of source {self._name!r} does not accept feedmux's credentials{code}",
                     f"Check user, password and authSource in sources.{self._name}.uri",
                 )
             ]
@@ -131,7 +131,7 @@ class SourceExamination:
     async def _oplog(self) -> list[Finding]:
         check = f"{self._name}.oplog"
         if self._sharded:
-            return [Finding(check, Level.UNKNOWN, "a mongos has no oplog to look at", "Look at each shard's")]
+            return [Finding(check, Level.UNKNOWN, "a mongos has no oplog to check", "Check the oplog of each shard")]
         oplog = self._client.local["oplog.rs"]
         try:
             first = await oplog.find_one({}, {"ts": 1}, sort=[("$natural", 1)])
@@ -139,12 +139,12 @@ class SourceExamination:
         except OperationFailure as error:
             return [_missing(check, error, "the oplog cannot be read", 'find on {db: "local", collection: "oplog.rs"}')]
         if first is None or last is None:
-            return [Finding(check, Level.FAILED, "the oplog is empty", "Run rs.initiate(), and see rs.status()")]
+            return [Finding(check, Level.FAILED, "the oplog is empty", "Run rs.initiate(), and check rs.status()")]
         window_h = (last["ts"].time - first["ts"].time) / 3600
         says = f"the oplog of source {self._name!r} reaches back {_hours(window_h)}"
-        advice = "A reader that is away for longer loses its place: enlarge it (docs/operations.md, Oplog)"
+        advice = "A reader that is down for longer loses its position: enlarge the oplog (docs/operations.md, Oplog)"
         if window_h < _WINDOW_LEAST_H:
-            fresh = "; it may be young rather than small" if window_h < 0.2 else ""
+            fresh = "; it may be new rather than small" if window_h < 0.2 else ""
             return [Finding(check, Level.WARNING, says + fresh, advice)]
         return [Finding(check, Level.OK if window_h >= _WINDOW_WANTED_H else Level.WARNING, says, advice)]
 
@@ -153,15 +153,15 @@ class SourceExamination:
             (
                 "change streams cannot be opened",
                 self._open_stream,
-                'find and changeStream on {db: "", collection: ""}, or the feeds of single databases alone',
+                'find and changeStream on {db: "", collection: ""}, and can serve only feeds of single databases',
             ),
             (
-                "the replica set's id cannot be read, so that positions hold its name instead",
+                "the replica set's id cannot be read, so positions hold the set's name instead",
                 lambda: self._client.admin.command("replSetGetConfig"),
                 f"replSetGetConfig on {{cluster: true}}, or set sources.{self._name}.id",
             ),
             (
-                "databases cannot be listed, which `feedmux explain` does",
+                "databases cannot be listed, which `feedmux explain` needs",
                 # Without the privilege names would be left out, and no error come.
                 lambda: self._client.admin.command("listDatabases", nameOnly=True, authorizedDatabases=False),
                 "listDatabases on {cluster: true}",
@@ -178,7 +178,9 @@ class SourceExamination:
         # Without change streams there is nothing; the others are missed by some.
         if found and found[0].says != wanted[0][0]:
             found = [Finding(each.check, Level.WARNING, each.says, each.advice) for each in found]
-        return found or [Finding(f"{self._name}.permissions", Level.OK, "the account may do all that feedmux does")]
+        return found or [
+            Finding(f"{self._name}.permissions", Level.OK, "the account has every privilege that feedmux needs")
+        ]
 
     async def _open_stream(self) -> None:
         async with await self._client.watch(max_await_time_ms=1):
@@ -198,7 +200,7 @@ class SourceExamination:
                 yield _missing(check, error, f"{database} cannot be listed", f'listCollections on {{db: "{database}"}}')
                 continue
             if not found:
-                yield Finding(check, Level.WARNING, f"{namespace} does not exist", "Create it, or mend the name")
+                yield Finding(check, Level.WARNING, f"{namespace} does not exist", "Create it, or correct the name")
             elif not found[0].get("options", {}).get("changeStreamPreAndPostImages", {}).get("enabled"):
                 yield Finding(
                     check,
@@ -216,14 +218,14 @@ class SourceExamination:
         ended_s = time.time()
         # pymongo gives UTC without a zone.
         skew_s = local.replace(tzinfo=UTC).timestamp() - (began_s + ended_s) / 2
-        advice = "Run NTP on both: lag is shown wrongly, and starts by time are off by as much"
+        advice = "Run NTP on both: until then reported lag is wrong, and starts by time are off by the same amount"
         return [clock_finding(f"{self._name}.clock", "MongoDB", skew_s, (ended_s - began_s) / 2, advice)]
 
 
 def _missing(check: str, error: OperationFailure, says: str, privilege: str) -> Finding:
     if error.code in _NOT_PERMITTED:
         return Finding(check, Level.FAILED, says, f"The account lacks {privilege} (docs/operations.md, MongoDB role)")
-    return Finding(check, Level.FAILED, f"{says} (code {error.code})", "See MongoDB's log")
+    return Finding(check, Level.FAILED, f"{says} (code {error.code})", "Check MongoDB's log")
 
 
 def _hours(hours: float) -> str:

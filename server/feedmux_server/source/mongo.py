@@ -126,15 +126,16 @@ class Source:
                 ErrorReason.SOURCE_UNAVAILABLE,
                 f"MongoDB of source {self.name!r} at {self._hosts()} was not reached within"
                 f" {self._config.server_selection_timeout_ms / 1000:g} s. Check sources.{self.name}.uri (hosts,"
-                " replicaSet, TLS) and that it runs; sources.<name>.server_selection_timeout_ms allows it more time",
+                " replicaSet, TLS) and that MongoDB runs, or allow it more time with"
+                f" sources.{self.name}.server_selection_timeout_ms",
             ) from error
         except OperationFailure as error:
             if error.code != _AUTHENTICATION_FAILED:
                 raise self.unavailable(error) from error
             raise FeedmuxError(
                 ErrorReason.SOURCE_UNAUTHORIZED,
-                f"MongoDB of source {self.name!r} refuses the user or password. Check sources.{self.name}.uri: user,"
-                " password (percent-encoded) and authSource",
+                f"MongoDB of source {self.name!r} rejects the user or password. Check user, password"
+                f" (percent-encoded) and authSource in sources.{self.name}.uri",
             ) from error
         except PyMongoError as error:
             raise self.unavailable(error) from error

@@ -155,7 +155,7 @@ class ReadWatch:
             stuck = read.stuck(operations, now_s)
             if stuck is None:
                 continue
-            log.warning("MongoDB takes too long for one event of a feed; the read is ended")
+            log.warning("MongoDB takes too long for one event of a feed; the read is stopped")
             read.stop()
             async with asyncio.timeout(_ASK_S):
                 await self._server.kill_operation(address, stuck["opid"])
