@@ -109,6 +109,6 @@ def check_sequence(sequence: int, sent: int) -> None:
     if not 0 <= sequence <= sent:
         raise FeedmuxError(
             ErrorReason.ACK_OUT_OF_RANGE,
-            f"ack of delivery {sequence}, but this session has delivered {sent}",
+            f"the ack names delivery {sequence}, but this session has delivered only {sent}",
             field="ack.delivery_sequence",
         )

@@ -12,7 +12,7 @@ class Backoff:
 
     def __init__(self, initial_s: float, maximum_s: float, multiplier: float, jitter: float) -> None:
         if not 0 < initial_s <= maximum_s or multiplier < 1 or not 0 <= jitter <= 1:
-            raise ValueError("not so: 0 < initial_s <= maximum_s, multiplier >= 1, jitter 0 to 1")
+            raise ValueError("must hold: 0 < initial_s <= maximum_s, multiplier >= 1, jitter 0 to 1")
         self._initial_s = initial_s
         self._maximum_s = maximum_s
         self._multiplier = multiplier

@@ -46,7 +46,7 @@ def render_events(data: bytes, offsets: Sequence[int], canonical: bool) -> Itera
             ).encode()
         except (bson.errors.BSONError, ValueError, RecursionError):
             raise FeedmuxError(
-                ErrorReason.BSON_INVALID, "an event cannot be written as JSON; format BSON delivers it"
+                ErrorReason.BSON_INVALID, "an event cannot be written as JSON; use format BSON to receive it"
             ) from None
         yield text
 

@@ -48,7 +48,7 @@ def check_parts(parts: FeedParts) -> bytes:
         if names != ["comment"]:
             raise FeedmuxError(
                 ErrorReason.MESSAGE_INVALID,
-                "feed.comment is a BSON document of one field named `comment`",
+                "feed.comment must be a BSON document with one field named `comment`",
                 {"field": "feed.comment"},
                 field="feed.comment",
             )

@@ -94,7 +94,7 @@ def granted(grants: tuple[Grant, ...], scope: Scope) -> tuple[Grant, ...]:
 def denied(scope: Scope) -> FeedmuxError:
     return FeedmuxError(
         ErrorReason.NAMESPACE_DENIED,
-        "this namespace is not granted; the grants of a tenant stand in the server's tenants file",
+        "this namespace is not granted; the server's tenants file defines the grants of a tenant",
         {"source": scope.source, "namespace": scope.namespace},
     )
 

@@ -52,7 +52,7 @@ def check_path(field: str, path: str) -> None:
         if not part or part.startswith("$"):
             raise ValueError(f"{field}: {path!r} has a part that is empty or begins with $")
         if part.isdigit():
-            raise ValueError(f"{field}: {path!r} has a part that is a number; arrays are gone through without one")
+            raise ValueError(f"{field}: {path!r} has a part that is a number; leave array indices out of a path")
 
 
 def match_expression(match: bytes, document: str) -> Expression:
@@ -72,7 +72,7 @@ def _check_document(match: Mapping[str, Any], depth: int) -> int:
                 or not value
                 or not all(isinstance(each, Mapping) and each for each in value)
             ):
-                raise ValueError(f"match: {name} takes a list of conditions, none of them empty")
+                raise ValueError(f"match: {name} takes a list of conditions that are not empty")
             terms += sum(_check_document(each, depth - 1) for each in value)
         elif isinstance(name, str) and name.startswith("$"):
             raise ValueError(f"match: {name} is not one of $and, $or, $nor")

@@ -21,13 +21,13 @@ def withheld(grants: Grants, spec: FeedSpec, cache: PolicyCache | None = None) -
         names = ", ".join(f"{grant.database}.{grant.collection}" for grant in cases)
         found.append((f"everything outside {names}", "the feed is wider than the grants"))
         if not all(grant.whole_database for grant in cases):
-            found.append(("dropDatabase events", "they come where a grant covers all collections of the database"))
+            found.append(("dropDatabase events", "they are shown where a grant covers all collections of the database"))
     found.append(
-        ("names of collections that are not granted, in rename events", "the side of a rename that is granted is shown")
+        ("names of collections that are not granted, in rename events", "only the granted side of a rename is shown")
     )
     unknown = "fields and kinds of events that feedmux does not know"
     if asked.keeps_changes:
-        unknown = "kinds of events that feedmux does not know, and fields of others than changes to documents"
+        unknown = "kinds of events that feedmux does not know, and unknown fields of events other than document changes"
     found.append((unknown, "they could show what is not granted"))
     for grant in cases:
         found += _of_grant(grant, spec)
@@ -51,18 +51,18 @@ def _of_grant(grant: Grant, spec: FeedSpec) -> list[Withheld]:
         found.append(
             (
                 f"{where}: documents that the grant's condition does not hold for",
-                "an update that moves a document into view comes as an insert, one that moves it out as a delete",
+                "an update that moves a document into view comes as an insert, and out of view as a delete",
             )
         )
         found.append(
             (
                 f"{where}: updates, replacements and deletes without stored images",
-                "only images say whose a document was; enable changeStreamPreAndPostImages on the collection",
+                "only images show which documents matched; enable changeStreamPreAndPostImages on the collection",
             )
         )
     if grant.hide:
         found.append((f"{where}: {len(grant.hide)} hidden field(s), wherever they occur", "the grant hides them"))
-        found.append((f"{where}: updates that change nothing but hidden fields", "nor is it shown that they happen"))
+        found.append((f"{where}: updates that change nothing but hidden fields", "the grant hides these updates too"))
         found.append((f"{where}: changes of documents whose shard key holds a hidden field", _IN_TOKEN))
     if not grant.is_plain and spec.show_expanded_events:
         found.append((f"{where}: create, modify, index and sharding events", _IN_TOKEN))

@@ -131,7 +131,7 @@ def _keeps_changes(cases: tuple[Grant, ...], scope: Scope) -> bool:
 
 
 def _check_images(spec: FeedSpec) -> None:
-    why = "where a grant matches documents: only stored images say whose a document was at the time of a change"
+    why = "where a grant matches documents: only stored images show which documents match at the time of a change"
     if spec.full_document not in _IMAGES_SHOWN:
         raise _refused("full_document", f"full_document can be default or whenAvailable {why}")
     if spec.full_document_before_change not in _IMAGES_SHOWN:

@@ -66,7 +66,7 @@ class OplogForecast:
         """
         state = self.state
         if state is None:
-            raise LookupError("the oplog was not looked at yet")
+            raise LookupError("the oplog was not checked yet")
         ahead_s = cluster_time_s - state.oldest_s
         if ahead_s < 0:
             return 0.0

@@ -110,7 +110,7 @@ class _Twice:
         if len(names) < element.depth:
             names.append(set())
         if element.name in names[-1]:
-            raise _invalid("this name stands twice in its document", element.path)
+            raise _invalid("this name appears twice in its document", element.path)
         if element.name == "$ref":
             raise _not_allowed(element, f"this is not allowed{_ADVICE}")
         names[-1].add(element.name)

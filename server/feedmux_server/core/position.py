@@ -97,7 +97,7 @@ def decode_position(data: bytes, fingerprint: bytes, keys: PositionKeys) -> Posi
     content = _content(data)
     key = keys.verifying(data[_KEY_ID])
     if key is None:
-        raise _invalid("the position was not made by this deployment, or with a key that it no longer has")
+        raise _invalid("the position was not made by this deployment, or was made with a key that it no longer has")
     if not key.verifies(content, data[-MAC_BYTES:]):
         raise _invalid("the position is damaged or forged")
     if data[_FINGERPRINT] != fingerprint:
@@ -117,7 +117,7 @@ def _content(data: bytes) -> bytes:
     if len(data) > POSITION_BYTES_MAX:
         raise _invalid(f"the position is longer than {POSITION_BYTES_MAX} bytes")
     if data[0] != _VERSION:
-        raise _invalid("the position is not one of feedmux, or of a version that this server does not know")
+        raise _invalid("the position is not from feedmux, or its version is unknown to this server")
     if len(data) <= _HEAD_BYTES + MAC_BYTES:
         raise _invalid("the position is cut short")
     return data[:-MAC_BYTES]

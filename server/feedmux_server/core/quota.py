@@ -346,7 +346,7 @@ def exceeded(quota: str, limit: int, *, retry_after_s: float | None = _RETRY_AFT
     """The refusal, with what a client needs to wait or to ask for more."""
     return FeedmuxError(
         ErrorReason.QUOTA_EXCEEDED,
-        f"the tenant's quota {quota} is {limit}: close or wait, or ask the operator for more",
+        f"the tenant's quota {quota} is {limit}: use less, wait and try again, or ask the operator for a higher quota",
         {"quota": quota, "limit": str(limit)},
         retry_after_s=retry_after_s,
     )

@@ -83,7 +83,7 @@ class _Scan:
         rest = self._pattern[self._at : self._at + 3]
         kind = next((each for each in _GROUPS if rest.startswith(each)), "")
         if rest.startswith(("?", "*")) and not kind:
-            raise ValueError("in a regular expression, looking around, named groups and PCRE's verbs are not allowed")
+            raise ValueError("in a regular expression, look-around, named groups and PCRE's verbs are not allowed")
         self._at += len(kind)
         if kind.endswith(")"):
             return
@@ -107,7 +107,7 @@ class _Scan:
             if any(int(count) > _REPEAT_MAX for count in inside.replace(" ", "").split(",") if count):
                 raise ValueError(f"more than {_REPEAT_MAX} repetitions are not allowed in a regular expression")
         if char != "?" and not self._last_simple:
-            raise ValueError("a repetition of what repeats or chooses is not allowed in a regular expression")
+            raise ValueError("a repetition around a repetition or a choice (|) is not allowed in a regular expression")
         if self._pattern[self._at : self._at + 1] in ("?", "+"):
             self._at += 1
         self._simple[-1] = False

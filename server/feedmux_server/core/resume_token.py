@@ -138,7 +138,7 @@ class ResumeToken:
         """
         token = cls.decode(raw)
         if key_string(token) is None and not _has_form_of_mongodb(raw):
-            raise UnknownTokenLayout("the token has not the form of MongoDB's: _data, and at times _typeBits")
+            raise UnknownTokenLayout("the token does not have MongoDB's form: _data, and sometimes _typeBits")
         return replace(token, given=Given.BY_CLIENT)
 
     @classmethod

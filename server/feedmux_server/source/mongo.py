@@ -256,7 +256,8 @@ class Source:
         if entry is None:
             raise FeedmuxError(
                 ErrorReason.SOURCE_UNSUITABLE,
-                f"source {self.name!r} has no oplog to read the earliest time from (mongos); start at a time instead",
+                f"source {self.name!r} is a mongos, which has no oplog to read the earliest time from; start at a time"
+                " instead",
             )
         oldest = _as_int(entry["ts"])
         self.saw(oldest)

@@ -366,8 +366,8 @@ class ChangeStreamReader:
         limit_s = self._limits.event_time_s
         return FeedmuxError(
             ErrorReason.PIPELINE_FAILED,
-            f"MongoDB takes longer than {limit_s:g} s {for_what}, which is the limit (limits.event_time_s). Let the"
-            " pipeline compute less, or drop such events before",
+            f"MongoDB takes longer than {limit_s:g} s {for_what}, which is the limit (limits.event_time_s). Make the"
+            " pipeline compute less, or let an earlier stage drop such events",
             {"event_time_s": f"{limit_s:g}"},
         )
 
