@@ -1,4 +1,4 @@
-"""The server process: reads the configuration, connects, listens, drains. Owns every long-lived task."""
+"""The server process: it reads the configuration, connects, listens and drains. It owns every long-lived task."""
 
 import asyncio
 import logging
@@ -35,7 +35,7 @@ READINESS_TIMEOUT_S = 3.0
 
 
 class CannotStart(Exception):
-    """The server must not start like this; the message says what to do."""
+    """The server cannot start with this configuration or environment; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,11 @@ class Running:
     ports: Ports
     service: Service
     metrics_port: int | None = None
-    """Of the metrics page, where there is one."""
+    """Port of the metrics page, if there is one."""
 
 
 def serve(config: Config, *, insecure_no_auth: bool, ready: Callable[[Ports], None] | None = None) -> None:
-    """Serves until SIGTERM or SIGINT, then drains. Raises CannotStart."""
+    """Serve until SIGTERM or SIGINT, then drain. Raises CannotStart."""
     uvloop.run(_serve(config, insecure_no_auth, ready))
 
 
@@ -61,7 +61,7 @@ async def _serve(config: Config, insecure_no_auth: bool, ready: Callable[[Ports]
     started = False
 
     def on_signal() -> None:
-        # A second signal while draining ends it at once, and so does the first one before there is anything to drain.
+        # A second signal ends the drain at once. A signal before the server serves ends the process at once.
         if not started or stop.is_set():
             me.cancel()
         stop.set()
@@ -85,7 +85,7 @@ async def _serve(config: Config, insecure_no_auth: bool, ready: Callable[[Ports]
 async def running(
     config: Config, *, insecure_no_auth: bool = False, stop: asyncio.Event | None = None
 ) -> AsyncIterator[Running]:
-    """A server within this event loop; drained at exit. `stop` is set when an operator asks for that.
+    """Run a server within this event loop, and drain it at exit. `stop` is set when an operator asks for a drain.
 
     Raises CannotStart.
     """
@@ -124,7 +124,7 @@ async def running(
             try:
                 ports = await servers.start(health_port)
             except PortInUse as error:
-                # Raised after the tasks have ended, whose group would wrap it.
+                # Raised only after the tasks have ended: their task group would wrap the exception.
                 refusal = CannotStart(str(error))
                 await servers.stop(0)
                 _cancel(keeping)
@@ -162,7 +162,7 @@ def _cancel(tasks: list[asyncio.Task[None]]) -> None:
 
 
 class _Unfit:
-    """What was away at the start and turned out not to be usable ends the server, as it would have at the start."""
+    """Stop the server when a dependency that was unavailable at the start proves unusable, as at the start."""
 
     def __init__(self, stop: asyncio.Event) -> None:
         self.found: CannotStart | None = None

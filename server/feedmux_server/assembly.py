@@ -1,6 +1,6 @@
-"""A server put together without its ports: from MongoDB and Redis up to the service that the handlers serve.
+"""Builds a server without its ports: everything from MongoDB and Redis up to the service that the handlers serve.
 
-`app` gives it connections, gRPC servers and signals. A simulation gives it models, and calls `rpc.handlers` itself.
+`app` supplies connections, gRPC servers and signals. A simulation supplies models, and calls `rpc.handlers` itself.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from feedmux_server.telemetry.observer import Observer
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """The parts, and the work that keeps them going."""
+    """The parts of a server, and their background tasks."""
 
     config: Config
     hub: Hub
@@ -48,7 +48,7 @@ class Assembly:
     service: Service
 
     def start(self, tasks: Tasks) -> list[asyncio.Task[None]]:
-        """Work for as long as the server serves, to be cancelled after the drain. It reads no stream."""
+        """Start the background tasks, to be cancelled after the drain. None of them reads a stream."""
         limits = self.config.limits
         return [
             tasks.keep_running("commit-batcher", self.batcher.run),
@@ -62,7 +62,7 @@ class Assembly:
         ]
 
     async def close(self) -> None:
-        """Ends what is read, and the processes beside this one. To be called where no session is open any more."""
+        """End all reads and side processes. Call it only once no session is open any more."""
         self.ranges.close()
         self.hub.stop()
         await self.hub.renderer.close()
@@ -83,8 +83,8 @@ def assemble(
     limits: HubLimits | None = None,
     side_processes: SideProcesses = SideProcess,
 ) -> Assembly:
-    """Connects and starts nothing. `stop` is set when an operator asks for a drain. `limits` are by default those of
-    `config`, which has lower bounds for them."""
+    """Build the parts, without connecting or starting anything. `stop` is set when an operator asks for a drain.
+    `limits` default to those of `config`, which enforces lower bounds for them."""
     store = SubscriptionStore(
         redis,
         lease_s=config.redis.lease_s,

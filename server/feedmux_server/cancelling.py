@@ -1,12 +1,13 @@
-"""Cancellation that must not get lost.
+"""Makes sure that a cancellation is not lost.
 
-In Python 3.11 `asyncio.wait_for` returns a result, and no CancelledError, to a task that is cancelled in the same turn
-of the event loop in which that result has come (python/cpython#86296; 3.12 is free of it). pymongo sends every message
-and opens every connection by it. A task that asks MongoDB in a loop would go on for good, and whoever waits for its
-end would wait as long.
+In Python 3.11 `asyncio.wait_for` returns a result, instead of raising CancelledError, to a task that is cancelled in
+the same turn of the event loop in which the result arrives (python/cpython#86296; fixed in 3.12). pymongo uses
+`wait_for` to send every message and to open every connection. A task that asks MongoDB in a loop would continue
+forever, and code that waits for the task to end would wait forever too.
 
-And what it leaves behind: an error that pymongo raises refers to frames that refer to it, and to the buffer for a reply
-that was on its way, up to 48 MB. Python would find that cycle at its next look at everything, minutes later.
+This module also frees memory: an error that pymongo raises refers to frames that refer to the error, and to the buffer
+for a reply that was in flight, up to 48 MB. Python would find that cycle only at its next full collection, minutes
+later.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ T = TypeVar("T")
 
 
 async def cancellable(call: Awaitable[T]) -> T:
-    """What `call` returns or raises, and CancelledError if this task was cancelled meanwhile."""
+    """Return or raise what `call` does, but raise CancelledError if this task was cancelled meanwhile."""
     task = asyncio.current_task()
     assert task is not None
     before = task.cancelling()
@@ -33,7 +34,7 @@ async def cancellable(call: Awaitable[T]) -> T:
 
 
 def _empty_frames(error: BaseException) -> None:
-    """Where it was raised stays known; what the frames there referred to is let go."""
+    """Release what the frames of the traceback refer to. The traceback itself stays."""
     seen: set[int] = set()
     left: list[BaseException | None] = [error]
     while left:

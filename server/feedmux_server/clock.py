@@ -1,6 +1,6 @@
-"""The clocks of the server's code, and the place where a simulation puts its own.
+"""The clocks that the server's code uses, and the means for a simulation to replace them.
 
-`tests/checks/test_order.py` refuses other clocks where the code can be simulated: not in threads and commands.
+`tests/checks/test_order.py` rejects other clocks in code that can be simulated, which excludes threads and commands.
 """
 
 import time
@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the module `time` offers and the server uses."""
+    """The functions of module `time` that the server uses."""
 
     def monotonic(self) -> float: ...
 
@@ -21,7 +21,7 @@ _clock: Clock = time
 
 
 def monotonic_s() -> float:
-    """For lengths of time: no step of the system's clock moves it."""
+    """Return a time for measuring durations: adjustments of the system's clock do not affect it."""
     return _clock.monotonic()
 
 
@@ -32,7 +32,7 @@ def wall_s() -> float:
 
 @contextmanager
 def replaced(clock: Clock) -> Iterator[None]:
-    """All code of the server in this process goes by `clock` meanwhile."""
+    """Make all code of the server in this process use `clock` meanwhile."""
     global _clock
     before, _clock = _clock, clock
     try:

@@ -1,7 +1,8 @@
-"""Credentials as they are configured: read at the start, and again when the files change.
+"""The configured credentials: read at the start, and again when the files change.
 
-Between `config`, which checks the files, and `tenants` and `rpc`, which use what is in them. A file that cannot be
-used any more leaves what was read before in force, and is logged once. Streams whose credential is gone are ended.
+This module stands between `config`, which checks the files, and `tenants` and `rpc`, which use their contents. If a
+file cannot be used any more, the contents read before stay in force, and the error is logged once. Streams whose
+credential is gone are ended.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class Credentials:
-    """Raises ConfigError where a file cannot be used at the start."""
+    """The credentials of one server. The constructor raises ConfigError if a file cannot be used."""
 
     def __init__(self, config: Config, *, insecure_no_auth: bool) -> None:
         self._config = config
@@ -40,12 +41,12 @@ class Credentials:
         self._jwks: Jwks | None = None
         self.tls: Tls | None = None
         self.position_keys = PositionKeys()
-        """Empty where no file is configured: then they are in Redis."""
+        """Empty if no file is configured, because the keys are then in Redis."""
         if config.positions.key_file is not None:
             self._keys_watch = WatchedFiles([config.positions.key_file])
             self.position_keys.replace(read_position_keys(config.positions.key_file))
         if config.tls is not None:
-            # Looked at first: what changes while it is read is read again.
+            # The watch begins before the read, so that a file that changes during the read is read again.
             self._tls_watch = WatchedFiles(tls_paths(config.tls))
             self.tls = Tls(load_tls(config.tls))
         if insecure_no_auth:
@@ -73,24 +74,24 @@ class Credentials:
         self.operator_auth = Authenticator(Registry([TenantRecord("operator", operators)]))
 
     def quotas_of(self, tenant: str) -> Quotas:
-        """What a tenant may use now."""
+        """Return the tenant's present quotas."""
         record = self._registry.tenants.get(tenant) if self._registry is not None else None
         return record.quotas if record is not None else UNLIMITED_QUOTAS
 
     def grants(self) -> dict[str, Grants]:
-        """What each tenant may see now; without a tenants file, what everybody may."""
+        """Return each tenant's present grants; without a tenants file, the grants of the anonymous tenant."""
         if self._registry is None:
             return {ANONYMOUS.tenant: None}
         return {record.name: record.grants for record in self._registry.tenants.values()}
 
     def trusted(self) -> frozenset[str]:
-        """The tenants whose pipelines may use MongoDB's whole language; without a tenants file, everybody."""
+        """Return the tenants whose pipelines may use MongoDB's whole language; without a tenants file, all callers."""
         if self._registry is None:
             return frozenset({ANONYMOUS.tenant})
         return frozenset(record.name for record in self._registry.tenants.values() if record.any_pipelines)
 
     def start(self, service: Service, tasks: Tasks) -> list[asyncio.Task[None]]:
-        """What keeps them up to date; to be cancelled at the end."""
+        """Start the tasks that keep the credentials up to date; to be cancelled at the end."""
         every_s = self._config.reload_s
         work: dict[str, Callable[[], Work]] = {"audit-suppressed": partial(_flush_audit, service)}
         if self._config.positions.key_file is not None:
@@ -143,7 +144,7 @@ class Credentials:
         return True
 
     async def use_tenants(self, service: Service, records: Sequence[TenantRecord]) -> None:
-        """Has `service` go by these from now on, and ends the streams of those that are gone or see something else."""
+        """Make `service` use `records` from now on. End streams of tenants that are gone or whose grants changed."""
         assert self._registry is not None
         changes = self._registry.replace(records)
         log.info(
@@ -173,7 +174,8 @@ def read_position_keys(path: Path) -> tuple[bytes, ...]:
 
 
 def _jwks(section: JwtSection) -> Jwks:
-    """A file must be usable at the start; a URL may be later: an issuer that is away is no reason not to serve."""
+    """Read the JWKS. A file must be usable at the start; a URL need not be, because the server also serves while the
+    issuer is unavailable."""
     if section.jwks_url is not None:
         host = urlsplit(section.jwks_url).hostname
         return Jwks(partial(read_url, section.jwks_url), f"of {host}")

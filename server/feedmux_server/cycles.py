@@ -1,8 +1,9 @@
-"""When Python looks for reference cycles, so that a look stops the event loop for a few milliseconds at most.
+"""Controls when Python collects reference cycles, so that one stops the event loop only for milliseconds.
 
-A look walks all objects of a generation, one or two microseconds for each. What waits and what the rings hold lives
-for long, has no cycles and is freed when it is let go, so walking it again and again is of no use. What one look has
-left is therefore frozen: not walked any more. Cycles among it are found by a full look now and then.
+A collection walks all objects of a generation, at one or two microseconds each. Waiting tasks and the contents of the
+rings live long, have no cycles and are freed when their last reference goes, so walking them again and again is
+useless. The objects that survive a collection are therefore frozen: Python does not walk them any more. An occasional
+full collection finds cycles among them.
 """
 
 import asyncio
@@ -12,17 +13,17 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 YOUNG: Final = 2_000
-"""Objects made and not yet freed, after which the young ones are walked."""
+"""A collection of the young generation starts at this many objects made and not yet freed."""
 _FULL_EVERY_S: Final = 1_800.0
-"""A call leaves cycles of 5 objects, one that fails of 50 to 90, and nearly all of them are found young."""
+"""A call leaves cycles of 5 objects, a failed call of 50 to 90, and young collections find nearly all of them."""
 _LOOKS_MIN: Final = 50
-"""Before the next full look, however long that takes: an idle process has none."""
+"""Collections before the next full one, however long they take: an idle process needs no full collection."""
 
 
 @asynccontextmanager
 async def looking_for_cycles() -> AsyncIterator[None]:
-    """For a process that is all ours. Behind it Python looks as it did."""
-    looks = _LOOKS_MIN  # one at once: what is loaded by now stays
+    """Control the collections of a process that runs nothing but feedmux. Afterwards Python collects as before."""
+    looks = _LOOKS_MIN  # one full collection at once: what is loaded by now stays loaded
 
     def looked(phase: str, _info: dict[str, int]) -> None:
         nonlocal looks
@@ -41,7 +42,7 @@ async def looking_for_cycles() -> AsyncIterator[None]:
 
     before = gc.get_threshold()
     gc.callbacks.append(looked)
-    # The older generations are empty, but for what a look has just left.
+    # The older generations are empty except for what a collection has just left.
     gc.set_threshold(YOUNG, 1_000, 1_000)
     task = asyncio.create_task(look_at_all(), name="cycles")
     try:

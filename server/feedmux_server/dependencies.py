@@ -1,7 +1,8 @@
-"""MongoDB and Redis as they are configured: connected and judged at the start, watched from then on.
+"""The configured MongoDB deployments and Redis: connected and checked at the start, watched from then on.
 
-Between `config` and `app`. What is away at the start is an error, or with `when_away: wait` something that is waited
-for while the rest is served; what is unfit (a standalone mongod, a Redis that evicts) is an error at any time.
+This module stands between `config` and `app`. A dependency that is unavailable at the start is an error; with
+`when_away: wait` the server waits for it and serves the rest. An unsuitable one (a standalone mongod, a Redis that
+evicts) is an error at any time.
 """
 
 import asyncio
@@ -32,16 +33,19 @@ class Dependencies:
     redis: Client
     redis_url: str
     stored_keys: SigningKeys | None
-    """None where they come from a file."""
+    """None if the keys of positions come from a file."""
     redis_checked: bool = False
     there: dict[str, bool] = field(default_factory=dict)
-    """`redis` and `source/NAME`, as they were found at the start."""
+    """Whether `redis` and each `source/NAME` was available at the start."""
 
     @classmethod
     async def connect(
         cls, config: Config, stack: AsyncExitStack, observer: Observer, position_keys: PositionKeys
     ) -> "Dependencies":
-        """Raises FeedmuxError, StartupError, ConfigError. Fills `position_keys` from Redis where no file has them."""
+        """Connect to all dependencies. Fill `position_keys` from Redis unless a file has them.
+
+        Raises FeedmuxError, StartupError, ConfigError.
+        """
         wait = config.when_away == "wait"
         redis = connect(config.redis.url, redis_access(config.redis))
         stack.push_async_callback(redis.aclose)
@@ -78,7 +82,7 @@ class Dependencies:
         }
 
     async def _check_redis(self) -> None:
-        """Raises STATE_UNAVAILABLE, and StartupError where it is unfit."""
+        """Check Redis. Raises STATE_UNAVAILABLE, and StartupError if Redis is unsuitable."""
         if self.redis_checked:
             await check_writable(self.redis)
             await self._refresh_keys()
@@ -102,12 +106,13 @@ def _is_away(error: BaseException) -> bool:
 
 
 async def check_source(source: Source) -> None:
-    """Raises SOURCE_UNAVAILABLE; until it has once been there, also what makes it unfit."""
+    """Check a source. Raises SOURCE_UNAVAILABLE; until the source was available once, also errors that name why it is
+    unsuitable."""
     if source.connected:
         try:
             await source.operation_time()
         except FeedmuxError as error:
-            # A password that is being changed is no reason to end.
+            # A rejected password may be one that is being changed, which must not end the server.
             raise FeedmuxError(ErrorReason.SOURCE_UNAVAILABLE, error.message) from error
         return
     for warning in await cancellable(source.connect()):
@@ -115,7 +120,7 @@ async def check_source(source: Source) -> None:
 
 
 def make_source(config: SourceConfig, observer: Observer) -> Source:
-    """Raises ConfigError for a URI that cannot be read; without a word of it, because it holds a password."""
+    """Make a source. Raises ConfigError for an invalid URI, without quoting it, because it may hold a password."""
     try:
         return Source(config, observer)
     except Exception as error:  # noqa: BLE001 pymongo raises several kinds for a URI it cannot read

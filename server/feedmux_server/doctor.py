@@ -1,6 +1,7 @@
-"""Looks at a deployment as the server's configuration names it: MongoDB, Redis, TLS files, tenants. Changes nothing but
-for one probe in Redis, which it removes, and what any list of subscriptions corrects: entries of those that are gone,
-and sizes. Each step has a time limit; a step that fails does not stop the others.
+"""Checks the deployment that the server's configuration names: MongoDB, Redis, TLS files, tenants.
+
+It changes nothing except one probe in Redis, which it removes, and what listing subscriptions always corrects: entries
+of subscriptions that are gone, and sizes. Each step has a time limit; a step that fails does not stop the others.
 """
 
 import asyncio
@@ -44,7 +45,7 @@ DAY_S: Final = 86_400
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`vital`: when it fails, the other steps of its `part` are not tried."""
+    """One check. If a `vital` step fails, the other steps of its `part` are skipped."""
 
     name: str
     run: Callable[[], Awaitable[list[Finding]]]
@@ -55,8 +56,8 @@ class Step:
 async def examine(
     config: Config, collections: Sequence[str], timeout_s: float, begins: Callable[[str], None] = lambda _: None
 ) -> AsyncIterator[Finding]:
-    """Findings as they come; `begins` is told the name of each step before. `collections`: [source:]database.collection
-    whose images are looked at."""
+    """Yield findings as they come. `begins` is called with the name of each step before the step. `collections` are
+    [source:]database.collection, and their stored images are checked."""
     async with AsyncExitStack() as stack:
         given_up: set[str] = set()
         for step in _steps(config, collections, timeout_s, stack):
@@ -136,7 +137,7 @@ def _redis_steps(redis: Client, config: Config, timeout_s: float) -> list[Step]:
 
 
 async def _subscriptions(redis: Client, config: Config, timeout_s: float) -> list[Finding]:
-    """Whether each can be opened, as far as Redis goes."""
+    """Check whether each subscription can be opened, as far as Redis is concerned."""
     check, found, count = "redis.subscriptions", list[Finding](), 0
     store = SubscriptionStore(redis, lease_s=config.redis.lease_s, timeout_s=timeout_s)
     file = config.positions.key_file
@@ -180,7 +181,7 @@ async def _one(finding: Awaitable[Finding]) -> list[Finding]:
 
 
 async def _files(config: Config) -> list[Finding]:
-    """The tenants file, the keys of positions and the certificates."""
+    """Check the tenants file, the keys of positions and the certificates."""
     found: list[Finding] = []
     if config.positions.key_file is not None:
         count = len(read_position_keys(config.positions.key_file))

@@ -1,7 +1,7 @@
-"""YAML with the line of every value, so that a mistake in a file can be pointed at.
+"""Reads YAML with the line of every value, so that an error message can name the line of a mistake.
 
-`config` reads its files with it. Beyond YAML's own rules it refuses a key that stands twice in one mapping: of two
-`api_keys` one would silently win. Invariant: no text of the file is in a message, because the file may hold passwords.
+`config` reads its files with this module. Beyond YAML's own rules it rejects a key that appears twice in one mapping:
+of two `api_keys` one would silently win. Invariant: no message quotes the file, because it may hold passwords.
 """
 
 import re
@@ -12,22 +12,22 @@ from typing import Any, Final
 import yaml
 
 _QUOTED: Final = re.compile(r"'[^']{4,}'")
-"""PyYAML quotes what it met: signs, and words of the file."""
+"""PyYAML's messages quote the characters and words of the file that it met."""
 
 
 class MarkedError(Exception):
-    """Not YAML; the message names line and column."""
+    """The text is not YAML; the message names the line and the column."""
 
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """The values of a document, and where they stand."""
+    """The values of a document, and their lines."""
 
     content: Any
     _root: yaml.Node | None
 
     def line(self, path: Sequence[int | str]) -> int | None:
-        """Line (from 1) of the value at `path`, or of the innermost value around it that is there."""
+        """Return the line (from 1) of the value at `path`, or of the innermost existing value around it."""
         node, line = self._root, None
         for step in path:
             line = line if node is None else node.start_mark.line + 1

@@ -1,6 +1,6 @@
-"""`python -m feedmux_server.probe HOST:PORT [SERVICE]`: asks grpc.health.v1, and ends with 0 where it says SERVING.
+"""`python -m feedmux_server.probe HOST:PORT [SERVICE]`: asks grpc.health.v1, and exits with 0 if the answer is SERVING.
 
-For container health checks and `helm test`, where there is no other program to ask with.
+For container health checks and `helm test`, where no other health client is installed.
 """
 
 import argparse
@@ -14,7 +14,7 @@ _TIMEOUT_S = 5.0
 
 
 def status_of(address: str, service: str) -> str:
-    """Such as SERVING; the name of gRPC's status where there is no answer."""
+    """Return the health status, such as SERVING, or the name of gRPC's status if there is no answer."""
     with grpc.insecure_channel(address) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)
         try:

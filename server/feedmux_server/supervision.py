@@ -1,8 +1,8 @@
-"""Owns the tasks of a server, so that none of them ends it and none ends unseen.
+"""Owns the tasks of a server, so that no failed task ends the server and no task ends unnoticed.
 
-An `asyncio.TaskGroup` alone cancels all its tasks when one of them fails, and says nothing when one ends by the
-CancelledError of somebody else. Here a task that fails unexpectedly is logged with its stack and counted
-(`feedmux.task.failures`); one that keeps something up to date is started again after a pause.
+An `asyncio.TaskGroup` alone cancels all its tasks when one of them fails, and does not report a task that ends with a
+CancelledError raised by something it awaited. Here a task that fails unexpectedly is logged with its stack and counted
+(`feedmux.task.failures`); a task that keeps something up to date is restarted after a pause.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ Work = Coroutine[Any, Any, None]
 RETRY_FIRST_S: Final = 1.0
 RETRY_MAX_S: Final = 60.0
 RECOVERED_S: Final = 60.0
-"""A task that has run for so long has recovered: its next failure is a first one."""
+"""A task that has run for this long has recovered: its next failure counts as the first."""
 
 
 class Tasks:
-    """An async context manager that waits for its tasks at its end. An error of its body cancels them."""
+    """An async context manager that waits for its tasks at its end. An error in its body cancels them."""
 
     def __init__(self, observer: Observer = NOBODY) -> None:
         self._group = asyncio.TaskGroup()
@@ -45,16 +45,16 @@ class Tasks:
     def keep_running(
         self, kind: str, work: Callable[[], Work], *, of: str = "", context: Context | None = None
     ) -> asyncio.Task[None]:
-        """Runs `work` until it returns or the task is cancelled, and again whenever it fails.
+        """Run `work` until it returns or the task is cancelled, and restart it whenever it fails.
 
-        `kind` is the metric's attribute and has few values; `of` tells the tasks of one kind apart by name.
+        `kind` is the metric's attribute and has few values; `of` distinguishes the tasks of one kind by name.
         """
         return self._begin(kind, self._kept(kind, work), of, context)
 
     def run_once(
         self, kind: str, work: Callable[[], Work], *, of: str = "", context: Context | None = None
     ) -> asyncio.Task[None]:
-        """Runs `work` to its end, good or bad. The names as in `keep_running`."""
+        """Run `work` once, whether it succeeds or fails. The names are as in `keep_running`."""
         return self._begin(kind, self._once(kind, work), of, context)
 
     def _begin(self, kind: str, work: Work, of: str, context: Context | None) -> asyncio.Task[None]:
@@ -72,7 +72,7 @@ class Tasks:
                 if _is_cancelled():
                     if isinstance(error, asyncio.CancelledError):
                         raise
-                    # Nobody cancels it twice, so it ends also where its clean-up has failed.
+                    # Nobody cancels the task twice, so it must end even if its clean-up failed.
                     self._failed(kind, error, "a task failed unexpectedly while it was being stopped")
                     return
                 if loop.time() - began_s >= RECOVERED_S:
@@ -95,7 +95,7 @@ class Tasks:
 
 
 def _is_cancelled() -> bool:
-    """Whether it is this task that is cancelled: awaiting something that was cancelled raises the same error."""
+    """Return whether this task itself is cancelled: awaiting something that was cancelled raises the same error."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

@@ -1,4 +1,4 @@
-"""TLS files, read and checked: gRPC says no more of a bad pair than of a port in use."""
+"""Reads and checks TLS files: gRPC's error for a bad pair says no more than its error for a port in use."""
 
 import ssl
 from pathlib import Path
