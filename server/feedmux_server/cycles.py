@@ -1,4 +1,4 @@
-"""Controls when Python collects reference cycles, so that one stops the event loop only for milliseconds.
+"""Controls when Python collects reference cycles, so that each stops the event loop only for milliseconds.
 
 A collection walks all objects of a generation, at one or two microseconds each. Waiting tasks and the contents of the
 rings live long, have no cycles and are freed when their last reference goes, so walking them again and again is

@@ -1,4 +1,4 @@
-"""Which of the events sent in a session are acknowledged, and what place that allows to store.
+"""Tracks which events sent in a session are acknowledged, and which position may therefore be stored.
 
 Fed by `Subscriber.take` with what was sent; asked by the session on each Ack. Holds chunks from sending until
 acknowledgement. One of a chunk's holders pays for what the chunk costs after its ring has evicted it
@@ -13,7 +13,7 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.resume_token import ResumeToken
 
 TRACKED_BYTES = 450
-"""What a chunk costs each of those who have yet to acknowledge its events, beside the chunk.."""
+"""What a chunk costs each tracker that awaits acknowledgement of its events, in addition to the chunk."""
 
 
 class AckTracker:

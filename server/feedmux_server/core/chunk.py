@@ -221,7 +221,7 @@ class Chunk:
         return read_token(event_id(view.data, view.offsets[index], view.offsets[index + 1]))
 
     def place_behind(self, index: int) -> ResumeToken:
-        """The place behind event `index`: the chunk's own end behind its last event."""
+        """The position after event `index`: after the last event it is the chunk's end."""
         return self.end if index == self.count - 1 else self.token(index)
 
     def first_after(self, place: ResumeToken) -> int:
@@ -240,7 +240,7 @@ class Chunk:
         return first
 
     def ack_place(self, index: int) -> ResumeToken | None:
-        """The place to store when event `index` is acknowledged; None inside a split event."""
+        """The position to store when event `index` is acknowledged; None inside a split event."""
         if index == self.count - 1 and not self._split:
             return self.end
         raw = self._tokens.cut(index, index + 1) if self._tokens is not None else self._ack_token(index)
@@ -256,7 +256,7 @@ class Chunk:
         return Chunk(view.data[base:], offsets, start, self.end, self.read_time_s, split=self._split)
 
     def render_error(self, wire_format: str) -> FeedmuxError | None:
-        """Why the chunk cannot be had in `wire_format`."""
+        """Why the chunk cannot be rendered in `wire_format`."""
         return self._failures.get(wire_format) if self._failures is not None else None
 
     def cannot_render(self, wire_format: str, error: FeedmuxError) -> dict[str, FeedmuxError]:
@@ -267,7 +267,7 @@ class Chunk:
         return self._failures
 
     def drop_bytes(self) -> None:
-        """Gives up the events. While an ack tracker holds the chunk, their tokens are extracted first, once for all."""
+        """Evict the events. If an ack tracker holds the chunk, first extract the tokens, once for all trackers."""
         if self.evicted:
             return
         if self._holders:

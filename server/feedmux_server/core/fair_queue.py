@@ -19,7 +19,7 @@ class FairQueue(Generic[T]):
         return self._size
 
     def put(self, owner: str, item: T) -> None:
-        """An item that is in it keeps its place."""
+        """Add an item; one that is already in the queue keeps its turn."""
         items = self._by_owner.get(owner)
         if items is None:
             items = self._by_owner[owner] = OrderedDict()

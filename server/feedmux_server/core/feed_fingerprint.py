@@ -1,4 +1,4 @@
-"""The fingerprint of a feed: what a reader in bulk gives back, so that the feed that planned a range also reads it.
+"""The fingerprint of a feed: a bulk reader sends it back, so that the feed that planned a range also reads the range.
 
 Feeds that give the same events have the same fingerprint: the notation of the pipeline, the fields of `_NO_MATTER` and
 the tenant's grants are no part of it. Grants may change under a running query, and take effect at once. Only fields

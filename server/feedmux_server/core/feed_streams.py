@@ -1,8 +1,8 @@
-"""All SharedStreams of one StreamKey: who joins which, when one is opened, handed over, closed.
+"""Manages all SharedStreams of one StreamKey: which subscriber joins which stream, and when streams open and close.
 
-Pure and synchronous, so that checking that a place is covered and attaching there is one step. `fanout.hub` gives it
-a `StreamPort` whose `start` spawns a pump. Invariants: a subscriber is attached to one stream or to none; one that is
-attached will meet every event behind its place exactly once; one that is detached and has credit is in `_waiting`.
+Pure and synchronous, so that checking that a position is covered and attaching there is one step. `fanout.hub` gives it
+a `StreamPort` whose `start` spawns a pump. Invariants: a subscriber is attached to one stream or to none; an attached
+subscriber meets every event after its position exactly once; a detached subscriber with credit is in `_waiting`.
 """
 
 from collections.abc import Iterator
@@ -23,11 +23,11 @@ class StreamLimits:
 
     ring: RingLimits = field(default_factory=RingLimits)
     read_ahead_bytes: int = 4 * 1024 * 1024
-    """The pump reads on while a subscriber with credit is nearer to the head than this. At most half the ring,
+    """The pump continues to read while a subscriber with credit is nearer to the head than this. At most half the ring,
     or the fastest subscriber pushes the others out."""
     join_distance_s: int = 30
-    """A subscriber waits for a stream that is behind its place by less than this (cluster time), rather than open one.
-    More shares more reads after a mass reconnect, and lets a late starter wait longer."""
+    """A subscriber waits for a stream that is behind its position by less than this (cluster time), instead of opening
+    another one. More shares more reads after a mass reconnect, and makes a late starter wait longer."""
 
 
 class StreamPort(Protocol):
@@ -44,7 +44,7 @@ class StreamPort(Protocol):
         """The newest cluster time that this process has seen of MongoDB."""
 
     def waits(self, subscriber: Subscriber) -> None:
-        """For a trailing stream's slot: those who hold one without use may have gone to rest."""
+        """Note that a subscriber waits for a trailing stream's slot: streams that hold a slot may have become idle."""
 
     def waits_no_longer(self, subscriber: Subscriber) -> None: ...
 
@@ -77,7 +77,7 @@ class FeedStreams:
         return len(self.detached) + sum(len(stream.subscribers) for stream in self.streams)
 
     def leader(self) -> SharedStream | None:
-        """The live stream that is furthest ahead. One that nobody else may join leads only others like it."""
+        """The live stream that is furthest ahead. A stream that others may not join leads only others of that kind."""
         best: SharedStream | None = None
         for stream in self.streams:
             if stream.end_error is None and (
@@ -89,8 +89,8 @@ class FeedStreams:
         return best
 
     def is_beside(self, stream: SharedStream) -> bool:
-        """Whether it reads beside the leading stream: one that trails, or a start of a client's own at the present,
-        which is not joined with the others until MongoDB has judged it by the feed's next event."""
+        """Whether the stream is beside the leading one: it trails, or it starts at a client's token at the present and
+        is not merged with the others until MongoDB has judged that token at the feed's next event."""
         return stream.end_error is None and stream is not self.leader()
 
     def is_trailing(self, stream: SharedStream) -> bool:
@@ -108,7 +108,7 @@ class FeedStreams:
         return SubscriberState.CATCH_UP if self.is_trailing(stream) else SubscriberState.LIVE
 
     def join(self, subscriber: Subscriber) -> None:
-        """Attaches where the place is covered or soon will be; else opens a stream there, or waits for a slot."""
+        """Attach to a stream that covers the position or soon will; else open a stream there, or wait for a slot."""
         at = subscriber.at
         stream = self._covering(at) or (None if at.native else self._approaching(at))
         if stream is not None and at.native is not None:
@@ -136,7 +136,7 @@ class FeedStreams:
             self._attach(subscriber, stream)
 
     def leave(self, subscriber: Subscriber) -> None:
-        """Detaches; the place stays with the subscriber, who joins again when it has credit."""
+        """Detach the subscriber, which keeps its position and joins again when it has credit."""
         if isinstance(subscriber.stream, SharedStream):
             self._detach(subscriber, subscriber.stream)
         self.detached[subscriber.id] = subscriber
@@ -150,12 +150,12 @@ class FeedStreams:
             subscriber.acks.release()
 
     def hand_over(self, subscriber: Subscriber) -> None:
-        """Moves one on a trailing stream to a stream ahead that holds its place safely, at the exact event."""
+        """Move a subscriber from a trailing stream to one ahead that safely covers its position, at the exact event."""
         here = subscriber.stream
         if len(self.streams) == 1 or not isinstance(here, SharedStream) or not self._verified(here):
             return
         if here.end_error is not None and subscriber.at_head:
-            return  # what ended this stream is told first: a stream behind an invalidate is not its continuation
+            return  # report the end of this stream first: a stream after an invalidate does not continue it
         place = subscriber.at.place
         for ahead in self.streams:
             if (
@@ -170,7 +170,7 @@ class FeedStreams:
                 return
 
     def close(self, stream: SharedStream) -> None:
-        """The pump is done. Nobody stays attached to a dead stream: who has not met its end yet looks elsewhere."""
+        """Close a stream whose pump is done. Subscribers that have not met its end yet look for another stream."""
         self.streams.remove(stream)
         self._port.streams_changed()
         for subscriber in list(stream.subscribers.values()):
@@ -187,12 +187,12 @@ class FeedStreams:
         )
 
     def admit_waiting(self) -> None:
-        """A stream may have come near: those who wait try again."""
+        """Let waiting subscribers try again, because a stream may now be near enough."""
         for subscriber in list(self._waiting.values()):
             self.admit(subscriber)
 
     def admit(self, subscriber: Subscriber) -> None:
-        """One who waits tries again."""
+        """Let one waiting subscriber try again."""
         self._wait_no_longer(subscriber)
         subscriber.wake()
 
@@ -234,7 +234,7 @@ class FeedStreams:
             self._port.waits_no_longer(subscriber)
 
     def _covering(self, at: JoinPoint) -> SharedStream | None:
-        """The stream furthest ahead whose ring holds the place."""
+        """The stream furthest ahead whose ring covers the position."""
         best: SharedStream | None = None
         for stream in self.streams:
             if (
@@ -260,7 +260,7 @@ class FeedStreams:
         return ring[seq].token(index - 1).raw == at.place.raw
 
     def _approaching(self, at: JoinPoint) -> SharedStream | None:
-        """A stream that is a little behind the place, or that is not yet open and can begin further back."""
+        """A stream that is a little behind the position, or that is not yet open and can begin further back."""
         if at.place.from_invalidate:
             return None  # a stream from before would end there
         for stream in sorted(self.streams, key=lambda each: each.ring.newest.cluster_time, reverse=True):
@@ -284,7 +284,7 @@ class FeedStreams:
         return (later >> 32) - (earlier >> 32) <= self._limits.join_distance_s
 
     def _behind(self, at: JoinPoint) -> SharedStream | None:
-        """Any stream that will come to the place, however far back, taken when no other may be opened."""
+        """A stream that will reach the position, however far behind, for when no other may be opened."""
         behind = [s for s in self.streams if s.joinable and at.place.is_after(s.ring.newest)]
         return max(behind, key=lambda stream: stream.ring.newest.cluster_time, default=None)
 

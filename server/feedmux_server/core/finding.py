@@ -1,5 +1,5 @@
-"""What a look at a part of the deployment has found, and what to do about it. Made by `source` and `state`; the start
-of the server refuses on FAILED and logs WARNING, `feedmux doctor` shows them all."""
+"""What a check of a part of the deployment has found, and what to do about it. Made by `source` and `state`; the server
+does not start on FAILED and logs WARNING, `feedmux doctor` shows all findings."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ SKEW_MOST_S: Final = 2.0
 class Level(StrEnum):
     OK = "ok"
     WARNING = "warning"
-    """It works, and somebody should know."""
+    """It works, but the operator should know."""
     FAILED = "failed"
     UNKNOWN = "unknown"
-    """It could not be looked at; `advice` says how it could."""
+    """It could not be checked; `advice` says how to check it."""
 
 
 @dataclass(frozen=True, slots=True)

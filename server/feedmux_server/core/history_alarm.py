@@ -1,11 +1,11 @@
-"""When a session is told that its place is about to leave the oplog: once for each threshold, again only after it was
-clearly safe in between."""
+"""Decides when to notify a session that its position is about to leave the oplog: once for each threshold, and again
+only if the position was clearly safe in between."""
 
 from collections.abc import Sequence
 from typing import Final
 
 REARM_FACTOR: Final = 1.5
-"""A threshold counts as left behind again at so many times its value; a forecast sways."""
+"""A threshold is armed again once the headroom exceeds it by this factor, because a forecast fluctuates."""
 
 
 class HistoryAlarm:

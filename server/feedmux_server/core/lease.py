@@ -42,7 +42,7 @@ class LeaseRules:
     def may_restore(self, confirmed_s: float, now_s: float) -> bool:
         """Whether missing state can only mean lost state.
 
-        An owner that was away for long could have missed the whole life of a tombstone, and would bring back
-        what was deleted; half of it leaves room for the difference of two clocks.
+        An owner that was disconnected for long could have missed the whole life of a tombstone, and would bring back
+        what was deleted; half of that life leaves room for the difference of two clocks.
         """
         return now_s - confirmed_s < self.tombstone_s / 2

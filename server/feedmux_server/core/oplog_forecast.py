@@ -1,6 +1,6 @@
-"""When a place will have left the oplog, by what the oplog has been seen to do.
+"""Forecasts when a position will leave the oplog, from how the oplog has moved so far.
 
-Two ways to see it, and the sooner of the two counts, for each is blind where the other sees:
+There are two estimates, and the sooner one counts, because each misses what the other sees:
 
 - by bytes: what is appended per second has to fill the room that is left and to overwrite what lies before the place.
   That notices a burst at once, and takes the oplog for evenly dense.
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 HEADROOM_MAX_S: Final = 30 * 86_400.0
-"""More is not told: an idle deployment would give infinity."""
+"""The highest value that is reported: an idle deployment would give infinity."""
 _FAST_S: Final = 60.0
 _SLOW_S: Final = 3_600.0
 _CUTS: Final = 8
@@ -60,7 +60,7 @@ class OplogForecast:
         self.state, self._now_s = state, now_s
 
     def headroom_s(self, cluster_time_s: int) -> float:
-        """Seconds until a place of this cluster time has left the oplog: 0 when it has, HEADROOM_MAX_S at most.
+        """Seconds until a position of this cluster time leaves the oplog: 0 if it has left, at most HEADROOM_MAX_S.
 
         Raises LookupError before the first look.
         """

@@ -70,7 +70,7 @@ class ReplayBuffer:
         return self._chunks[seq]
 
     def restart_at(self, place: ResumeToken) -> None:
-        """Sets the place of a ring that has held nothing yet."""
+        """Set the position of a ring that has held nothing yet."""
         if self.next_seq:
             raise RuntimeError("a ring that was filled keeps its start")
         self.oldest = self.newest = place
@@ -92,7 +92,7 @@ class ReplayBuffer:
         """Drops the oldest chunks until the bounds hold, up to `keep_seq`.
 
         The batch just read stays whole, however large, and the one before while nobody has had time to take it: a ring
-        that dropped what nobody could have taken yet would make its subscribers read it again for ever. So a ring
+        that dropped what nobody could have taken yet would make its subscribers read it again forever. So a ring
         exceeds its bound by two batches of MongoDB (16 MiB each) at most.
         """
         while self.first_seq < keep_seq and self.is_full:
@@ -135,7 +135,7 @@ class ReplayBuffer:
         return size - chunk.held_bytes
 
     def grew(self, size: int) -> None:
-        """A chunk in the ring has got another rendering of `size` bytes."""
+        """Count another rendering of `size` bytes of a chunk in the ring."""
         self.bytes += size
         self._rings.changed(self, size)
 
@@ -147,7 +147,7 @@ class ReplayBuffer:
         return self.cum_bytes - self._chunks[seq].cum_bytes if seq < self.next_seq else 0
 
     def locate(self, place: ResumeToken) -> tuple[int, int]:
-        """Chunk and event index of the first event behind `place`; the head when there is none yet.
+        """Return chunk and event index of the first event after `place`; the head when there is none yet.
 
         `place` must not be before `oldest`.
         """

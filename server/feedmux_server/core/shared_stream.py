@@ -24,9 +24,9 @@ class StreamState(StrEnum):
     OPENING = "opening"
     READING = "reading"
     PAUSED = "paused"
-    """The cursor is open, and nobody can take more."""
+    """The cursor is open, but no subscriber can take more."""
     IDLE = "idle"
-    """The cursor is closed, the place is kept."""
+    """The cursor is closed, and the position is retained."""
     RECOVERING = "recovering"
     """Waiting to try again after an error."""
     ENDED = "ended"
@@ -46,7 +46,7 @@ _WITH_CURSOR: Final = frozenset({_S.OPENING, _S.READING, _S.PAUSED})
 
 
 class SharedStream:
-    """Reads one StreamKey from one place on."""
+    """Reads one StreamKey from one position on."""
 
     __slots__ = (
         "_batches", "account", "at_present", "away", "batches_read", "demand_changed", "end_error", "events_read",
@@ -71,7 +71,7 @@ class SharedStream:
         self.read_ahead_bytes = read_ahead_bytes
         self.subscribers: dict[int, Subscriber] = {}
         self.watching: dict[int, Subscriber] = {}
-        """Of them, those who want to know how far it has read."""
+        """The subscribers that want to know how far the stream has read."""
         self.state = StreamState.GATHERING
         self.opened = False
         """MongoDB has accepted the aggregate once."""
@@ -81,7 +81,7 @@ class SharedStream:
         """MongoDB has failed, and has not answered since."""
         self.end_error: FeedmuxError | None = None
         self.demand_changed: Callable[[], None] = _nothing
-        """Called when the pump should look at `wants_more` and `subscribers` again."""
+        """Called when the pump should check `wants_more` and `subscribers` again."""
         self.account = StreamAccount(ledger or Ledger())
         self.events_read = 0
         self.batches_read = 0
@@ -112,7 +112,7 @@ class SharedStream:
             self.at_present = False
 
     def lower_start(self, origin: JoinPoint) -> None:
-        """Begins further back, for one who joined while opens are gathered."""
+        """Begin further back, for a subscriber that joined while the stream gathers subscribers."""
         if self.state is not StreamState.GATHERING:
             raise RuntimeError("the start is fixed once MongoDB was asked")
         self.origin = origin

@@ -33,29 +33,29 @@ PLACE_BOUND = frozenset(
         ErrorReason.PIPELINE_FAILED,
     }
 )
-"""Ends that concern one place in history; every other error concerns the feed wherever it is read."""
+"""Errors that concern one position in history; every other error concerns the feed at any position."""
 
 NativeStart = Literal["resume_after", "start_after"]
 
 
 @dataclass(frozen=True, slots=True)
 class JoinPoint:
-    """Where a subscriber wants to go on, and how MongoDB can be asked for it."""
+    """The position where a subscriber wants to continue, and how to ask MongoDB for it."""
 
     place: ResumeToken
     exact: bool = False
     """The token came from this very stream key, so that resumeAfter takes it."""
     native: NativeStart | None = None
-    """A token of the client's own: MongoDB judges it, and its judgement is final."""
+    """Set for a token that the client gave: MongoDB's verdict on it is final."""
 
 
 class SubscriberState(StrEnum):
     LIVE = "live"
     """At the head of the leading stream, or within its ring."""
     CATCH_UP = "catch_up"
-    """On a trailing stream, or waiting for one to reach its place."""
+    """On a trailing stream, or waiting for a stream to reach its position."""
     LAGGING = "lagging"
-    """Out of every ring; only its position is kept."""
+    """Out of every ring; only its position is retained."""
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class Delivery:
     wire_size: int
     """The bytes of `parts`. With JSON each text has its field's tag and length before it."""
     end: ResumeToken
-    """The place behind the last event."""
+    """The position after the last event."""
     read_time_s: float
 
 
@@ -91,7 +91,7 @@ class NeedsRoom:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """There is nothing more to come: an invalidate (error FEED_INVALIDATED) or what MongoDB refused."""
+    """The feed has ended, by an invalidate (error FEED_INVALIDATED) or another error of MongoDB."""
 
     error: FeedmuxError
 
@@ -105,11 +105,11 @@ class Host(Protocol):
     def end_error(self) -> FeedmuxError | None: ...
 
     def poke(self) -> None:
-        """Something changed that may let the pump read on."""
+        """Notify the pump of a change that may let it continue to read."""
 
 
 class Finder(Protocol):
-    """What finds a stream for a subscriber."""
+    """Finds a stream for a subscriber."""
 
     def join(self, subscriber: "Subscriber") -> None: ...
 
@@ -119,14 +119,14 @@ class Finder(Protocol):
 
 
 def _is_lost_too(error: FeedmuxError, place: ResumeToken) -> bool:
-    """Whether MongoDB would refuse this place as it did another: those who gathered at places that have left the oplog
-    do not ask it one after the other."""
+    """Return whether MongoDB would reject this position as it rejected another, so that subscribers at positions that
+    have left the oplog do not ask MongoDB one after the other."""
     oldest = error.metadata.get("oldest_time") if error.reason is ErrorReason.HISTORY_LOST else None
     return oldest is not None and place.cluster_time >> 32 < datetime.fromisoformat(oldest).timestamp()
 
 
 class Subscriber:
-    """One live session's place in a feed."""
+    """One live session's position in a feed."""
 
     __slots__ = (
         "acks", "at", "batch_events_max", "credit", "event_max", "events_sent", "format", "id", "index", "payload_max",
@@ -152,19 +152,19 @@ class Subscriber:
         self.tenant = tenant
         self.streams = streams
         self.at = at
-        """The place behind the last event taken (or known to be passed)."""
+        """The position after the last event taken (or known to be passed)."""
         self.credit = credit
         self.acks = acks
         self.wake = wake
         self.payload_max = payload_max
-        """Bytes of one delivery of several events at most."""
+        """Maximum bytes of one delivery of several events."""
         self.event_max = _UNLIMITED
-        """Bytes of an event that is delivered alone at most: a larger one waits."""
+        """Maximum bytes of an event that is delivered alone: a larger event waits."""
         self.batch_events_max = batch_events_max
-        """Events of one delivery at most; 0: as many as fit."""
+        """Maximum events of one delivery; 0: as many as fit."""
         self.format = wire_format
         self.wants_progress = wants_progress
-        """It is woken also when the stream has read on and met no event."""
+        """Whether to wake it also when the stream has read further without finding an event."""
         self.stream: Host | None = None
         self.seq = 0
         self.index = 0
@@ -191,7 +191,7 @@ class Subscriber:
             self.resume()
 
     def ack(self, sequence: int) -> bool:
-        """See `AckTracker.ack`; True when there is a new place to store."""
+        """See `AckTracker.ack`; True when there is a new position to store."""
         if self.acks is None:
             check_sequence(sequence, self.events_sent)
             return False
@@ -202,7 +202,7 @@ class Subscriber:
         return moved
 
     def resume(self) -> None:
-        """More may be taken than before: look for a stream if there is none, and let the pump know."""
+        """Continue when more may be taken than before: find a stream if there is none, and notify the pump."""
         if self.can_receive:
             if self.stream is None:
                 self.streams.join(self)
@@ -211,7 +211,7 @@ class Subscriber:
         self.wake()
 
     def take(self) -> Delivery | NeedsRender | NeedsRoom | Ended | None:
-        """What can be sent now; None when there is nothing, or no credit. The end of a feed needs no credit."""
+        """Take what can be sent now; None when there is nothing, or no credit. The end of a feed needs no credit."""
         if not self.can_receive:
             error = self.end_met()
             return Ended(error) if error is not None else None
@@ -232,14 +232,14 @@ class Subscriber:
         return None
 
     def progress(self) -> ResumeToken:
-        """The place up to which everything was delivered, for a heartbeat."""
+        """Return the position up to which everything was delivered, for a heartbeat."""
         if self.can_receive and self.stream is not None and self.at_head:
             self._advance(self.stream.ring)
         return self.at.place
 
     @property
     def safe_place(self) -> ResumeToken:
-        """Where a session that ended now would go on: behind what was acknowledged, or passed with nothing to send."""
+        """Where a session that ended now would resume: after the events acknowledged or passed with nothing to send."""
         if self.acks is not None and self.acks.outstanding:
             return self.acks.place
         if self.stream is not None and self.at_head and self.can_receive:
@@ -251,16 +251,16 @@ class Subscriber:
         return self.stream.ring.events_behind(self.seq, self.index) if self.stream is not None else 0
 
     def _advance(self, ring: ReplayBuffer) -> None:
-        """At the head: all up to the ring's newest place was met.
+        """Move to the ring's newest position; called at the head, where everything before it was met.
 
-        Also behind a native token that MongoDB has not judged yet, as it does at the first event: by the driver
-        specification a postBatchResumeToken takes its place, or the oplog would pass an idle one.
+        This applies also after a native token that MongoDB has not judged yet, which it does at the first event: by the
+        driver specification a postBatchResumeToken replaces the token, or the oplog would pass an idle token.
         """
         if ring.newest.is_after(self.at.place):
             self.at = JoinPoint(ring.newest, exact=True)
 
     def _settle(self) -> None:
-        """Attached to the right stream, or to none: leaves a ring that moved on, and a trailing one that caught up."""
+        """Attach to the right stream, or to none: leave a ring that evicted it, or a stream that caught up."""
         if self.stream is not None and self.seq < self.stream.ring.first_seq:
             self.streams.leave(self)
         if self.stream is None:
@@ -269,8 +269,8 @@ class Subscriber:
             self.streams.hand_over(self)
 
     def end_met(self) -> FeedmuxError | None:
-        """What ended the stream, if it ended at this place too. For one who wants to go on further ahead, what ended
-        it at its own place says nothing: it looks for another stream."""
+        """Return the error that ended the stream, if it applies to this subscriber's position. A subscriber further
+        ahead than a position-bound error looks for another stream instead."""
         stream = self.stream
         if stream is None or stream.end_error is None or not self.at_head:
             return None
@@ -286,7 +286,7 @@ class Subscriber:
         return stream.end_error
 
     def rejoin(self, at: JoinPoint) -> None:
-        """Goes on at `at`, on whatever stream has it."""
+        """Continue at `at`, on any stream that covers it."""
         self.streams.leave(self)
         self.at = at
         self.streams.join(self)
@@ -350,6 +350,6 @@ class Subscriber:
         return Delivery(first_sequence, count, tuple(parts), size, wire_size, self.at.place, read_time_s)
 
     def _skip_passed(self, chunk: Chunk) -> None:
-        """Steps over events at or before the place, on a stream that was joined while behind it."""
+        """Skip events at or before the position, on a stream that was behind the position when joined."""
         if self.index == 0 and self.at.place.is_after(chunk.start):
             self.index = chunk.first_after(self.at.place)

@@ -1,5 +1,5 @@
-"""What kind of MongoDB this is, and whether change streams can be had from it: at the start of the server, and for
-`feedmux doctor`, which looks at more: the oplog's window, permissions, images, clocks.
+"""Checks what kind of MongoDB a source is, and whether it can serve change streams: at the start of the server, and for
+`feedmux doctor`, which also checks the oplog's window, permissions, images and clocks.
 
 Reads only. Nothing here opens the cursors that serve feeds.
 """
@@ -16,7 +16,7 @@ from feedmux_server.core.finding import Finding, Level, clock_finding
 
 OLDEST_VERSION: Final = (6, 0)
 NEWEST_VERSION: Final = (8, 99)
-"""Of which we know how change streams behave; tests run on 6.0.5 and 6.0.27."""
+"""The newest version whose change streams are known to us; tests run on 6.0.5 and 6.0.27."""
 _WINDOW_WANTED_H: Final = 24.0
 _WINDOW_LEAST_H: Final = 1.0
 _NOT_PERMITTED: Final = (13, 8000)
@@ -26,7 +26,7 @@ _Client = AsyncMongoClient[Mapping[str, Any]]
 
 
 def judge_hello(name: str, hello: Mapping[str, Any], build: Mapping[str, Any]) -> list[Finding]:
-    """By its answers to `hello` and `buildInfo`."""
+    """Judge a deployment by its answers to `hello` and `buildInfo`."""
     return [_deployment(name, hello), _version(name, build)]
 
 
@@ -74,10 +74,10 @@ Step = Callable[[], Awaitable[list[Finding]]]
 
 
 class SourceExamination:
-    """Looks at one source with a client of its own. Raises what pymongo raises for a URI that it cannot read."""
+    """Checks one source with a separate client. Raises what pymongo raises for an invalid URI."""
 
     def __init__(self, name: str, uri: str, collections: Sequence[str] = (), *, timeout_ms: int = 5_000) -> None:
-        """`collections`: `database.collection` whose images are looked at."""
+        """`collections`: `database.collection` whose images are checked."""
         self._name = name
         self._collections = collections
         self._client: _Client = AsyncMongoClient(
@@ -162,7 +162,7 @@ class SourceExamination:
             ),
             (
                 "databases cannot be listed, which `feedmux explain` needs",
-                # Without the privilege names would be left out, and no error come.
+                # With authorizedDatabases=True, a missing privilege would hide names instead of causing an error.
                 lambda: self._client.admin.command("listDatabases", nameOnly=True, authorizedDatabases=False),
                 "listDatabases on {cluster: true}",
             ),
@@ -175,7 +175,7 @@ class SourceExamination:
                 await ask()
             except OperationFailure as error:
                 found.append(_missing(f"{self._name}.permissions", error, says, privilege))
-        # Without change streams there is nothing; the others are missed by some.
+        # Only change streams are essential; a lack of the other privileges is a warning.
         if found and found[0].says != wanted[0][0]:
             found = [Finding(each.check, Level.WARNING, each.says, each.advice) for each in found]
         return found or [

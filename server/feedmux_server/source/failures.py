@@ -12,12 +12,12 @@ _LABELS_WIRE_VERSION = 9
 
 
 def judge(error: PyMongoError, during: Literal["aggregate", "getMore"]) -> Verdict:
-    """What to do after `error`."""
+    """Decide what to do after `error`."""
     return classify(_facts(error, during))
 
 
 def as_error(error: PyMongoError, who: str, retry_after_s: float) -> FeedmuxError:
-    """An error of a plain command (ping, a look at the oplog) as the client sees it."""
+    """Turn an error of a plain command (ping, a check of the oplog) into the error that the client sees."""
     if isinstance(error, OperationFailure):
         return judge(error, "aggregate").error
     return FeedmuxError(

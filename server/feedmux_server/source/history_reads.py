@@ -1,9 +1,9 @@
-"""Reads of history from one MongoDB deployment: a few at a time, in turn by tenant.
+"""Limits reads of history from one MongoDB deployment: a few at a time, in turn by tenant.
 
-A reader that is behind gets full batches as fast as MongoDB can find them, which takes one of its cores for as long as
-it lasts. A dozen of them would leave nothing for the streams that are at the head, whoever they belong to. So a reader
-that is behind takes a turn for each batch, from the first one on, and also where a scan of much history gives few
-events; one at the head never waits.
+A reader that is behind gets full batches as fast as MongoDB can find them, which occupies one core of MongoDB until the
+reader has caught up. A dozen such readers would leave nothing for the streams at the head, of any tenant. So a reader
+that is behind takes a turn for each batch, from the first batch on, even if a scan of much history gives few events; a
+reader at the head never waits.
 """
 
 import asyncio
@@ -14,8 +14,8 @@ TURN_MAX_S = 1.0
 
 
 class Turn:
-    """Leave to read one batch. It ends by itself after `TURN_MAX_S`, or a scan of gigabytes that match nothing would
-    keep everybody else waiting."""
+    """Permission to read one batch. It expires after `TURN_MAX_S`, so that a scan of gigabytes without a match does not
+    keep all other readers waiting."""
 
     __slots__ = ("_reads", "_timer")
 
@@ -24,7 +24,7 @@ class Turn:
         self._timer = asyncio.get_running_loop().call_later(TURN_MAX_S, self.end)
 
     def end(self) -> None:
-        """The batch has come, or will not. May be called again."""
+        """End the turn: the batch has come, or will not. May be called again."""
         reads, self._reads = self._reads, None
         self._timer.cancel()
         if reads is not None:
@@ -40,7 +40,7 @@ class HistoryReads:
         self._waiting: FairQueue[asyncio.Future[Turn]] = FairQueue()
 
     def try_begin(self) -> Turn | None:
-        """A turn, if there is one that nobody waits for."""
+        """Return a turn if one is free, else None."""
         if self._free == 0:
             return None
         self._free -= 1
@@ -62,7 +62,7 @@ class HistoryReads:
             raise
 
     def ended(self) -> None:
-        """The next tenant's turn."""
+        """Pass the turn to the next tenant."""
         while self._waiting:
             waiting = self._waiting.get()
             if not waiting.done():

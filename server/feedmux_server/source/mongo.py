@@ -37,15 +37,15 @@ _AUTHENTICATION_FAILED = 18
 _CLOSE_WAIT_S = 1.0
 _UNAUTHORIZED = 13
 _SHARDS_DIFFER_S = 5
-"""What the clocks of shards and of a mongos may differ by."""
+"""The most by which the clocks of shards and of a mongos may differ."""
 
 T = TypeVar("T")
 
 _OF_OPERATIONS = (
     "opid", "active", "numYields", "waitingForLock", "lsid.id", "shard", "cursor.cursorId", "command.aggregate",
 )  # fmt: skip
-"""What is asked of $currentOp. Nothing of what clients wrote: a pipeline may hold values that the driver refuses."""
-# What the user gave goes to MongoDB unchanged, also dates that Python has no type for.
+"""Fields requested from $currentOp. None holds client input: a pipeline may hold values that the driver rejects."""
+# The user's values go to MongoDB unchanged, including dates that Python has no type for.
 _AS_GIVEN = CodecOptions(document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_AUTO)
 
 
@@ -56,7 +56,7 @@ class SourceConfig:
     name: str
     uri: str
     source_id: str = ""
-    """Goes into positions. Empty: the replica set's own id, or its name where that may not be read."""
+    """The id in positions. Empty: the replica set's own id, or its name if the account may not read the id."""
     server_selection_timeout_ms: int = 10_000
     connect_timeout_ms: int = 5_000
     history_reads: int = 2
@@ -96,7 +96,7 @@ class Source:
         """The highest cluster time that this process has seen of the deployment since it last asked for it."""
         self._oplog_measurable = True
         self.is_mongos = False
-        """As far as it has been asked."""
+        """False until the deployment has answered."""
         self._ping: asyncio.Task[Clock] | None = None
         self._next_ping: asyncio.Task[Clock] | None = None
 
@@ -112,7 +112,7 @@ class Source:
         return self._source_id
 
     async def connect(self) -> tuple[str, ...]:
-        """Checks that change streams can be had here; warnings. Raises FeedmuxError with what to do."""
+        """Check that the deployment can serve change streams, and return warnings. Raises FeedmuxError with advice."""
         try:
             hello = await self._client.admin.command("hello")
             self._clock_of(hello, self.known_time)
@@ -143,7 +143,7 @@ class Source:
         return tuple(str(each) for each in found if each.level is Level.WARNING)
 
     def _hosts(self) -> str:
-        """For the operator's eyes: the URI without its credentials."""
+        """Return the hosts of the URI, without its credentials, for messages to the operator."""
         if "+srv" in self._config.uri.partition(":")[0]:
             return self._config.uri.rpartition("@")[2].partition("/")[0]
         return ",".join(f"{host}:{port}" for host, port in parse_uri(self._config.uri)["nodelist"])
@@ -173,7 +173,7 @@ class Source:
         return (await self._clock()).latest_time
 
     def saw(self, cluster_time: int) -> None:
-        """MongoDB has named this cluster time."""
+        """Note a cluster time that MongoDB has reported."""
         if cluster_time > self.known_time:
             self.known_time = cluster_time
 
@@ -194,7 +194,7 @@ class Source:
             return await self._asked(self._oldest())
 
     async def oplog(self) -> OplogState:
-        """A look at the oplog. Raises FeedmuxError: MongoDB is away, it is not permitted, or this is a mongos."""
+        """Check the oplog. Raises FeedmuxError if MongoDB is unavailable, rejects the read, or is a mongos."""
         return await self._asked(self._look_at_oplog())
 
     async def databases(self) -> list[str]:
@@ -293,7 +293,7 @@ class Source:
 
     def _pinging(self, asking: Coroutine[Any, Any, "Clock"]) -> asyncio.Task["Clock"]:
         task = asyncio.create_task(asking, name=f"operation-time-{self.name}")
-        # All who waited may have gone.
+        # Retrieve the exception, because all who waited for it may be gone.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
 
@@ -357,7 +357,7 @@ def _new_client(config: SourceConfig) -> AsyncMongoClient[Mapping[str, Any]]:
         maxPoolSize=None,  # every open stream holds a connection while MongoDB waits for an event
         serverSelectionTimeoutMS=config.server_selection_timeout_ms,
         connectTimeoutMS=config.connect_timeout_ms,
-        # A server that said "shutting down" is looked at again after this long; 10 s would delay every stream.
+        # A server that said "shutting down" is checked again after this long; 10 s would delay every stream.
         heartbeatFrequencyMS=2_000,
         connect=False,
     )

@@ -79,7 +79,7 @@ class RawBatch:
 
 
 class _Cursor(AsyncRawBatchCommandCursor[Any]):
-    """Cuts the events out of a getMore's reply as one run of bytes, without looking at them."""
+    """Cuts the events out of a getMore's reply as one run of bytes, without parsing them."""
 
     def _unpack_response(  # type: ignore[override]
         self,
@@ -127,7 +127,7 @@ class _RawAggregate(_DatabaseAggregationCommand):
 
 
 def _use_no_more(session: AsyncClientSession) -> None:
-    """An operation may go on in MongoDB under the session's id: no other cursor is to have it."""
+    """Prevent reuse of the session, because an operation may continue in MongoDB under the session's id."""
     if session._server_session is not None:
         session._server_session.mark_dirty()
 
@@ -163,7 +163,7 @@ async def aggregate_on(
 async def _run_on(
     client: AsyncMongoClient[Any], address: Address | None, command: Any, database: str = "admin"
 ) -> tuple[Mapping[str, Any], Address]:
-    """The reply, and who gave it."""
+    """Return the reply, and the address of the server that sent it."""
 
     async def run(_session: Any, _server: Any, connection: Any, preference: Any) -> tuple[Mapping[str, Any], Address]:
         reply = await connection.command(database, command, preference, codec_options=_REPLY, client=client)
@@ -198,8 +198,8 @@ class RawChangeStreamCursor:
         options: dict[str, Any],
         opening: Callable[[bytes], None] | None = None,
     ) -> "RawChangeStreamCursor":
-        """Runs the aggregate. `collection` is empty for a database or (on `admin`) the cluster. `opening` is told the
-        session's id before.
+        """Run the aggregate. `collection` is empty for a database or (on `admin`) the cluster. `opening` is called
+        before that, with the session's id.
 
         Raises pymongo's errors. `options` are the aggregate's, with `batchSize` and `maxAwaitTimeMS` for the getMores.
         """
@@ -262,15 +262,15 @@ class RawChangeStreamCursor:
         )
 
     async def interrupt(self) -> None:
-        """Ends the read that is under way, at the cost of the cursor: MongoDB has no other way. The read raises
-        `Interrupted`, unless its answer was on its way, at MongoDB's next write. Raises pymongo's errors."""
+        """End the read that is under way by killing the cursor: MongoDB offers no other way. The read raises
+        `Interrupted` at MongoDB's next write, unless its answer was already on its way. Raises pymongo's errors."""
         self._killed = True
         database, _, collection = self._cursor._ns.partition(".")
         command = {"killCursors": collection, "cursors": [Int64(self.id)]}
         await run_on(self._session.client, self.address, command, database)
 
     async def close(self) -> None:
-        """Kills the cursor on its server; after an error in the background, as that server may be away."""
+        """Kill the cursor on its server; after an error in the background, as that server may be unavailable."""
         if self._reading:
             _use_no_more(self._session)
         cursor, left = self._cursor, self._cursor._killed and self._cursor._id

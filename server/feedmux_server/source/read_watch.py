@@ -28,10 +28,10 @@ log = logging.getLogger(__name__)
 _LOOK_EVERY_S: Final = 1.0
 _ASK_S: Final = 5.0
 OPENS_ARE_SLOWER: Final = 4.0
-"""An aggregate also waits for what is no work of the pipeline, such as a majority."""
+"""An aggregate may take longer by this factor, because it also waits for other things, such as a majority."""
 
 _OPENS_MAY_TAKE_S: Final = 1.25
-"""Before MongoDB is asked what it does."""
+"""How long an aggregate may take before MongoDB is asked about it."""
 
 Operation = Mapping[str, Any]
 Address = tuple[str, int | None]
@@ -41,7 +41,7 @@ class Server(Protocol):
     """What is asked of a deployment."""
 
     async def operations(self, address: Address | None, sessions: list[bytes]) -> list[Operation]:
-        """Those of these sessions, on one server (None: the primary). Raises pymongo's errors."""
+        """Return the operations of these sessions on one server (None: the primary). Raises pymongo's errors."""
 
     async def kill_operation(self, address: Address | None, operation: Any) -> None:
         """Raises pymongo's errors."""
@@ -59,14 +59,14 @@ class Read:
     """0 while it is opened."""
     began_s: float = 0.0
     may_take_s: float = 0.0
-    """What it takes if MongoDB only waits for an event."""
+    """How long the read takes if MongoDB only waits for an event."""
     overran: bool = False
     _scope: asyncio.Timeout | None = None
     _seen: dict[Any, tuple[int, float]] = field(default_factory=dict)
-    """By operation: its yields, and since when there are so many."""
+    """By operation: its number of yields, and since when that number is unchanged."""
 
     def open_in(self, session: bytes) -> None:
-        """An aggregate is sent now."""
+        """Note that an aggregate is sent now in `session`."""
         self.session, self.address, self.cursor_id, self.overran = session, None, 0, False
         self.begin(_OPENS_MAY_TAKE_S)
 
@@ -78,7 +78,7 @@ class Read:
         self.began_s = 0.0
 
     def stop(self) -> None:
-        """Ends the read that is under way, with TimeoutError for who awaits it within `scope`."""
+        """End the read that is under way: awaiting it within `scope` raises TimeoutError."""
         self.overran = True
         if self._scope is not None:
             self._scope.reschedule(asyncio.get_running_loop().time())
@@ -97,7 +97,7 @@ class Read:
         return self.began_s > 0 and monotonic_s() - self.began_s > self.may_take_s
 
     def stuck(self, operations: list[Operation], now_s: float) -> Operation | None:
-        """The operation of this read that has not yielded for too long, after another look at them all."""
+        """Return the operation of this read, among `operations` seen now, that has not yielded for too long."""
         seen, allowed_s = self._seen, self.event_time_s * (1.0 if self.cursor_id else OPENS_ARE_SLOWER)
         self._seen = {}
         for each in operations:
@@ -112,7 +112,8 @@ class Read:
         return None
 
     def _is_mine(self, operation: Operation) -> bool:
-        """A session may have been another cursor's before, whose last read is still under way."""
+        """Return whether the operation belongs to this read: the last read of an earlier cursor of the session may
+        still be under way."""
         if "numYields" not in operation or bytes(operation["lsid"]["id"]) != self.session:
             return False
         if not self.cursor_id:
@@ -121,7 +122,7 @@ class Read:
 
 
 class ReadWatch:
-    """Of one source. Readers `add` the reads of cursors with stages of users, and `remove` them."""
+    """The watch of one source. Readers `add` and `remove` the reads of cursors whose pipelines have user stages."""
 
     def __init__(self, server: Server) -> None:
         self._server = server

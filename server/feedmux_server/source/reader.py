@@ -1,7 +1,7 @@
-"""Reads one change stream from MongoDB as chunks, and says what a failure means.
+"""Reads one change stream from MongoDB as chunks, and interprets failures.
 
-One reader serves one pump. It knows how MongoDB is asked (start options, pipeline, options), keeps the place it has
-read to, and reopens there; when to try again is the pump's decision. Down the path: `core.chunk`.
+One reader serves one pump. It builds the request to MongoDB (start options, pipeline, options), keeps the position it
+has read to, and reopens there; the pump decides when to try again. Next on the data path: `core.chunk`.
 """
 
 import asyncio
@@ -34,11 +34,11 @@ from feedmux_server.source.read_watch import Read
 _RAW = CodecOptions(document_class=RawBSONDocument)
 
 _BACKLOG_BYTES = 256 * 1024
-"""A batch of this size means that MongoDB has more: the next one is asked for in a turn of `HistoryReads`, and before
-this one is looked at if a turn is free."""
+"""A batch of this size means that MongoDB has more: the reader requests the next batch in a turn of `HistoryReads`, and
+if a turn is free it does so before it processes this batch."""
 HISTORY_S = 15
-"""A reader so far before what MongoDB has named reads history, however little of it matches: an idle MongoDB still
-writes a no-op every 10 s, which moves those at the head."""
+"""A reader this far behind the newest known cluster time reads history, however few events match: an idle MongoDB still
+writes a no-op every 10 s, which moves readers at the head."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,30 +67,30 @@ class Batch:
     exhausted: bool
     """The stream was invalidated: MongoDB closed the cursor."""
     gathered_s: float = 0.0
-    """A wide stream has gathered its events for so long, and told of them."""
+    """How long a wide stream has gathered and reported these events."""
 
 
 _SPLIT = "$changeStreamSplitLargeEvent"
 _HISTORY_AWAIT_MS = 10
-"""A read of history waits at MongoDB's newest entry for so long at most: others wait for its turn. A mongos waits for
-its shards meanwhile, and is given the usual time."""
+"""A read of history waits at MongoDB's newest entry for at most this long, because other readers wait for its turn. A
+mongos waits for its shards meanwhile, and gets the usual time."""
 IDLE_S = 8.0
-"""A read of a feed without events waits for so long at most, if nobody waits to hear how far it has come. Its place
-stays young enough to need no turn for reads of history."""
+"""A read of a feed without events waits for at most this long, if no subscriber wants to know progress. Its
+position stays recent enough to need no turn for reads of history."""
 _INTERRUPT_S = 2.0
-"""MongoDB has so long to kill a cursor."""
+"""How long MongoDB may take to kill a cursor."""
 _INTERRUPTED_S = 0.1
-"""And the read of it so long to end. MongoDB 6.0 looks whether it is to end when its oplog has grown, which may take an
-idle one ten seconds; until then it does no work for it."""
+"""How long the read of a killed cursor may then take to end. MongoDB 6.0 notices the kill only when its oplog has
+grown, which may take ten seconds on an idle deployment; until then the read causes no work."""
 _LATE_S = 0.25
-"""A read that waits for events comes back so much after its time at most."""
+"""A read that waits for events returns at most this long after its wait time."""
 _CAREFUL_READS = 256
 """Reads of one event each, after a batch has taken too long: it shows whether a single event does."""
 _FEWER = 16
-"""So many times fewer events are in the batches after that."""
+"""After those reads, batches are smaller by this factor."""
 
 _TOKEN_UNREADABLE = frozenset({15, 207, 6189503, *range(50810, 50832)})
-"""Overflow, InvalidUUID and what has no name: all that 6.0 answered to 600 tokens with a garbled tail, beside 280."""
+"""Overflow, InvalidUUID and unnamed codes: besides 280, all errors of 6.0 for 600 tokens with a garbled tail."""
 
 
 def _may_be_the_token(verdict: Verdict, error: PyMongoError, during: str) -> bool:
@@ -101,7 +101,7 @@ def _may_be_the_token(verdict: Verdict, error: PyMongoError, during: str) -> boo
 
 
 class Failed(Exception):
-    """MongoDB or the network failed in a way that reopening may mend."""
+    """MongoDB or the network failed in a way that reopening may fix."""
 
     def __init__(self, cause: PyMongoError, *, at_once: bool) -> None:
         super().__init__(type(cause).__name__)
@@ -122,8 +122,8 @@ class ChangeStreamReader:
         reads_for: Callable[[], str] = str,
         is_watched: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`reads_for` says whose turn a read of history takes: a tenant that the stream serves now; none by default.
-        `is_watched` says whether somebody waits to hear how far it has come."""
+        """`reads_for` names the tenant whose turn a read of history takes: one that the stream serves now; none by
+        default. `is_watched` says whether a subscriber wants to know how far the stream has read."""
         self._source = source
         self._reads_for = reads_for
         self._is_watched = is_watched
@@ -133,17 +133,17 @@ class ChangeStreamReader:
         self._drop_until: ResumeToken | None = None
         self._cursor: RawChangeStreamCursor | None = None
         self._hurry: asyncio.Future[None] | None = None
-        """While a read waits for longer than usual."""
+        """Set while a read waits for longer than usual."""
         self._hurried = False
-        """The last read was ended, and the cursor with it: the next one opens another, and says what is there."""
+        """The last read was interrupted and its cursor killed: the next read opens another cursor and does not wait."""
         self._behind = False
         """The last batch was a large one: there is more, and it is read in turns."""
         self._at_end_s: float | None = None
-        """When a read brought nothing last: MongoDB had come to its newest entry. None when the last one did."""
+        """When a read last returned no events: MongoDB had reached its newest entry. None if the last had events."""
         self._ahead: asyncio.Future[RawBatch] | None = None
         self._batch_events = limits.batch_events
         self._careful_reads = 0
-        """So many more reads ask for one event each."""
+        """How many more reads ask for one event each."""
         self._watched: Read | None = None
         if has_stages(key.spec):
             self._watched = Read(limits.event_time_s)
@@ -164,25 +164,25 @@ class ChangeStreamReader:
 
     @property
     def _in_history(self) -> bool:
-        """Whether MongoDB scans its oplog for the next batch, also for the first one and where batches are small. A
-        secondary that lags is at its end all the same."""
+        """Whether MongoDB scans its oplog for the next batch, including the first batch and small batches. A lagging
+        secondary counts as at its end."""
         if self._at_end_s is not None and monotonic_s() - self._at_end_s < HISTORY_S:
             return False
         return self._source.known_time - self._at.place.cluster_time > HISTORY_S << 32
 
     @property
     def at(self) -> JoinPoint:
-        """The place read to, where it opens next."""
+        """The position read to, where the reader opens next."""
         return self._at
 
     def go_on_from(self, place: ResumeToken) -> None:
-        """Opens at `place` next: what lies before it was read elsewhere."""
+        """Open at `place` next: everything before this position was read elsewhere."""
         if self._cursor is not None:
             raise RuntimeError("the reader is open")
         self._at = JoinPoint(place, exact=True)
 
     async def open(self) -> None:
-        """Runs the aggregate at the present place. Raises `Failed`, or FeedmuxError when trying again is of no use."""
+        """Run the aggregate at the present position. Raises `Failed`, or FeedmuxError if another try cannot help."""
         while self._cursor is None:
             try:
                 self._cursor = await self._open()
@@ -268,11 +268,11 @@ class ChangeStreamReader:
         self._source.observer.batch_read(self._source.name, events, size, happened_s, read_time_s)
 
     def _shown(self, post_batch: ResumeToken, data: bytes) -> ResumeToken:
-        """A place that says nothing of an event which the policy withheld: a token holds the document's key, and may
-        hold more. It comes from an invalidate that is not shown, or from a mongos whose shards have read further."""
+        """Return a position that reveals nothing of an event that the policy withheld: a token holds the document key,
+        and may hold more. Such a token comes from a hidden invalidate, or from a mongos whose shards read further."""
         if post_batch.is_high_water_mark or data.rfind(post_batch.raw) >= 0:
             return post_batch
-        # An invalidate is alone at its cluster time; behind it is the next one.
+        # An invalidate is alone at its cluster time; after it comes the next cluster time.
         time_ = post_batch.cluster_time + 1 if post_batch.from_invalidate else post_batch.cluster_time
         return ResumeToken.high_water_mark(time_, post_batch.version)
 
@@ -335,8 +335,8 @@ class ChangeStreamReader:
                 await self._close_cursor()
 
     async def _getmore(self, cursor: RawChangeStreamCursor, wait_ms: int) -> RawBatch:
-        """Raises ExecutionTimeout for a read that `read_watch` has stopped, and what ends the feed where that was a
-        read of one event."""
+        """Read one batch. Raises ExecutionTimeout for a read that `read_watch` stopped, or, if that read asked for only
+        one event, the error that ends the feed."""
         cursor.await_up_to(wait_ms)
         watched = self._watched
         if watched is None:
@@ -359,8 +359,8 @@ class ChangeStreamReader:
             watched.end()
 
     async def _too_slow(self, for_what: str) -> FeedmuxError | ExecutionTimeout:
-        """What ends the feed, if it is the pipeline that takes MongoDB so long; else what has it resumed. A wait for a
-        majority or a disk has no yields either."""
+        """Return the error that ends the feed if the pipeline is the cause, and else the error that resumes the feed.
+        Waiting for a majority or a disk has no yields either."""
         if not await self._reads_without_pipeline():
             return ExecutionTimeout("MongoDB is slow, also without the pipeline")
         limit_s = self._limits.event_time_s
@@ -372,9 +372,9 @@ class ChangeStreamReader:
         )
 
     async def _reads_without_pipeline(self) -> bool:
-        """Whether MongoDB gives the next event within the same time to a change stream that is the same otherwise.
+        """Return whether MongoDB delivers the next event in time to the same change stream without the pipeline.
 
-        It has also come to an event that is too large without what the pipeline drops.
+        An event that is too large without the pipeline counts as delivered: MongoDB has reached it.
         """
         cursor: RawChangeStreamCursor | None = None
         stages = self._stages()
@@ -394,12 +394,12 @@ class ChangeStreamReader:
                     await cursor.close()
 
     def hurry(self) -> None:
-        """A read that waits for longer than `max_await_ms` is ended."""
+        """End the present read if it waits for longer than `max_await_ms`."""
         if self._hurry is not None and not self._hurry.done():
             self._hurry.set_result(None)
 
     async def close(self) -> None:
-        """Kills the cursor. Never raises for a MongoDB that is away."""
+        """Kill the cursor. Does not raise if MongoDB is unavailable."""
         self._hurried = False
         await self._close_cursor()
 
@@ -419,7 +419,7 @@ class ChangeStreamReader:
                 await cursor.close()
 
     def _drop_passed(self, chunks: list[Chunk], until: ResumeToken) -> list[Chunk]:
-        """Leaves out what is not behind the place, after a start at its cluster time, which is inclusive."""
+        """Drop events up to position `until`, after a start at its cluster time, which is inclusive."""
         kept: list[Chunk] = []
         for chunk in chunks:
             first = chunk.first_after(until)
@@ -438,7 +438,7 @@ class ChangeStreamReader:
         if at.native is not None:
             stage["resumeAfter" if at.native == "resume_after" else "startAfter"] = token
         elif at.exact:
-            # startAfter also goes past an invalidate, which resumeAfter refuses.
+            # startAfter also continues past an invalidate, which resumeAfter rejects.
             stage["startAfter" if place.from_invalidate else "resumeAfter"] = token
         else:
             time_ = place.cluster_time + 1 if place.from_invalidate else place.cluster_time
@@ -448,7 +448,7 @@ class ChangeStreamReader:
         return [{"$changeStream": stage}, *effective_stages(self._key)]
 
     async def _fail(self, error: PyMongoError, during: Literal["aggregate", "getMore"]) -> None:
-        """Closes the cursor and raises, or returns when another way to open was found at once."""
+        """Close the cursor and raise, or return if the reader can open in another way at once."""
         await self.close()
         if self._watched is not None and self._watched.overran:
             raise Failed(error, at_once=True) from error
@@ -458,8 +458,8 @@ class ChangeStreamReader:
         if verdict.action in (Action.RESUME, Action.RETRY):
             raise Failed(error, at_once=verdict.action is Action.RESUME) from error
         if self._at.native is None and self._at.exact and _may_be_the_token(verdict, error, during):
-            # A token that the pipeline hides now, or that this mongod cannot read: its cluster time finds the place all
-            # the same. What MongoDB refuses then is no fault of the start, and concerns everybody who shares the feed.
+            # The pipeline now hides this token, or this mongod cannot read it, but its cluster time still finds the
+            # position. An error after that is not caused by the start, and concerns all who share the feed.
             self._at = JoinPoint(self._at.place, exact=False)
             if during == "aggregate":
                 return
@@ -472,5 +472,5 @@ class ChangeStreamReader:
         try:
             seconds = await self._source.oldest_time() >> 32
         except FeedmuxError:
-            return  # not permitted, or away: the error is as true without it
+            return  # not permitted, or MongoDB is unavailable: the error is correct without it
         error.metadata["oldest_time"] = datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
