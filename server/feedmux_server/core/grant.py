@@ -40,7 +40,7 @@ class Grant:
 
     @property
     def is_plain(self) -> bool:
-        """Everything in its namespaces is shown."""
+        """Whether everything in the grant's namespaces is shown."""
         return not self.match and not self.hide
 
     @property

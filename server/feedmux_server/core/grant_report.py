@@ -1,11 +1,11 @@
-"""What a tenant's grants withhold of a feed, in words for its user. Names no hidden field and no condition's values."""
+"""Describes what a tenant's grants withhold of a feed. The text names no hidden field and no value of a condition."""
 
 from feedmux_server.core.feed import FeedSpec, Scope
 from feedmux_server.core.grant import Grant, Grants, granted
 from feedmux_server.core.grant_stages import PolicyCache, apply_grants
 
 Withheld = tuple[str, str]
-"""What does not come, and why."""
+"""What the tenant does not receive, and why."""
 
 _IN_TOKEN = "its content is part of the event's resume token, which cannot be changed"
 

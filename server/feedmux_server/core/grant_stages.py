@@ -304,7 +304,7 @@ def _event(hides: list[tuple[int, tuple[str, ...]]], images: _Images) -> Stage:
     before: Expression = True
     if images is not None:
         # The policy asked for the images. What the user did not ask for, or what belongs to the other side of a move
-        # into or out of view, goes again.
+        # into or out of view, is removed again.
         after_update, before_change = images
         after = {"$in": ["$op", ["insert", "replace", *(["update"] if after_update else [])]]}
         before = before_change and {"$ne": ["$op", "insert"]}

@@ -1,7 +1,7 @@
-"""One account of what the process holds for anybody.
+"""One account of all memory that the process holds for tenants.
 
-Rings give way: whatever else grows, their oldest chunks go until the sum is within `bytes_max`. What cannot be taken
-back has a bound of its own, a part of the sum, and something waits or is refused there.
+Rings give way: if anything else grows, their oldest chunks are evicted until the sum is within `bytes_max`. Memory that
+cannot be evicted has a separate bound, a part of the sum; at that bound work waits or is rejected.
 """
 
 from collections.abc import Callable
@@ -74,7 +74,7 @@ class Pool:
         return tenant not in self._overdrawn
 
     def hold(self, tenant: str, size: int) -> "Held":
-        """To be given back with `Held.release`. Whether it may is for the caller to ask before."""
+        """Take a piece, to be given back with `Held.release`. The caller must check before that the tenant may."""
         kind = _Kind.SMALL
         if size > self.room(tenant):
             kind = _Kind.OVERDRAWN
@@ -106,7 +106,7 @@ class Pool:
             self._waiting.get()()
 
     def note(self, tenant: str) -> bool:
-        """True once each time that the tenant runs out of room."""
+        """True once each time the tenant runs out of room."""
         if tenant in self._noted:
             return False
         self._noted.add(tenant)
@@ -166,7 +166,7 @@ class Memory:
 
     @property
     def beside_rings(self) -> dict[str, int]:
-        """What cannot be taken back, by part."""
+        """The memory that cannot be evicted, by part."""
         pools = {"unsent": self.unsent.bytes, "requests": self.requests.bytes}
         return pools | {part: held_bytes() for part, held_bytes in self._others.items()}
 

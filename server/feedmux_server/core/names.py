@@ -1,4 +1,4 @@
-"""Which names are well-formed, and which namespaces nobody may watch.
+"""Checks which names are well-formed, and which namespaces nobody may watch.
 
 feedmux's own names (sources, subscriptions) follow one narrow rule; databases and collections follow
 MongoDB's. What a tenant's grant allows is decided elsewhere.

@@ -1,7 +1,7 @@
-"""Which events of a chunk belong to which namespace: for views of a wide stream, and only when one asks.
+"""Finds which events of a chunk belong to which namespace: for views of a wide stream, and only when a view asks.
 
 Inserts, updates, replaces and deletes concern one namespace. Every other event is a turn: what follows it on a narrow
-stream (an invalidate, nothing, both sides of a rename) is MongoDB's to say, so a view it concerns goes and asks.
+stream (an invalidate, nothing, both sides of a rename) only MongoDB knows, so a view that it concerns asks MongoDB.
 The fields are found by walking over the elements of the event; nothing is decoded.
 """
 

@@ -118,7 +118,7 @@ class PinnedRange:
 
 
 def held_bytes(delivery: Delivery) -> int:
-    """What a delivery costs that is kept."""
+    """The memory that a retained delivery costs."""
     return delivery.size + _DELIVERY_BYTES + _PART_BYTES * len(delivery.parts)
 
 

@@ -1,7 +1,7 @@
-"""feedmux's positions: opaque bytes that name a place in a feed of one tenant, source and scope.
+"""feedmux's positions: opaque bytes that name a point in a feed of one tenant, source and scope.
 
 Clients store them as they are. A position is authenticated by a key of the deployment (`core.position_keys`): one that
-is damaged, forged, of another version, or of another tenant, source or scope is refused, never read as another place.
+is damaged, forged, of another version, or of another tenant, source or scope is rejected, never read as another point.
 It serves every feed of its scope; the stream key and the flags in it say whether MongoDB can be asked to resume after
 the token, must judge it first, or is to be asked for its cluster time.
 A start at an operation time is the high-water mark of that time.

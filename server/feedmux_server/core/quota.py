@@ -1,7 +1,7 @@
-"""What a tenant may use, and what it uses: limits on counts refuse, limits on rates slow down.
+"""What a tenant may use, and what it uses: limits on counts reject calls, limits on rates slow them down.
 
 One `Account` for each tenant of the process, shared by its sessions and calls. Limits are for each replica. Nothing
-here waits: `rpc` refuses by the errors raised here, and the session asks `wait_s` before it takes events.
+here waits: `rpc` rejects calls with the errors raised here, and the session asks `wait_s` before it takes events.
 """
 
 from collections import Counter
@@ -57,7 +57,7 @@ UNLIMITED_QUOTAS: Final = Quotas()
 
 
 class TokenBucket:
-    """Fills at a rate. One taking may overdraw it and the debt is waited for, so nothing is too large for it."""
+    """Fills at a rate. One `take` may overdraw it, and later ones wait for the debt, so no amount is too large."""
 
     __slots__ = ("_at_s", "_balance", "_burst", "_rate_per_s")
 
@@ -89,7 +89,7 @@ class Backlog:
         self.bytes_max = UNLIMITED
         """Above it, tenants with more than an equal share of it are sent nothing more until they acknowledge."""
         self.accounts: dict[Account, None] = {}
-        """Those with a part of it."""
+        """The accounts that have a part of the backlog."""
 
     @property
     def share(self) -> float:
@@ -115,11 +115,11 @@ class Account:
         """How long sessions have waited for a rate or for acks, all together."""
         self._waiting: dict[Callable[[], None], None] = {}
         self._spares: dict[Hashable, Callable[[], None]] = {}
-        """The oldest first: how to close each feed that is open only in case it is wanted again."""
+        """How to close each feed that is open only in case it is used again, the oldest first."""
         self.apply(quotas, now_s)
 
     def apply(self, quotas: Quotas, now_s: float) -> None:
-        """Other limits from now on. What is open stays open, also above a lower limit."""
+        """Apply other limits from now on. What is open stays open, even above a lower limit."""
         self.quotas = quotas
         self._events = TokenBucket(quotas.events_per_s, _BURST_S, now_s)
         self._bytes = TokenBucket(quotas.bytes_per_s, _BURST_S, now_s)
@@ -143,7 +143,7 @@ class Account:
         return self._messages.wait_s(now_s)
 
     def charge(self, requests: float, now_s: float) -> None:
-        """What a call has cost beyond itself, as so many calls more; the next ones wait for it."""
+        """Charge the extra cost of a call as further calls; the next calls wait for it."""
         self._requests.take(requests, now_s)
 
     def read_wait_s(self, now_s: float) -> float:
@@ -184,7 +184,7 @@ class Account:
         self.calls -= 1
 
     def spare(self, feed: Hashable, give_up: Callable[[], None]) -> None:
-        """An open `feed` serves nobody now. `give_up` closes it, when another needs the room."""
+        """Note that an open `feed` serves nobody now. `give_up` closes it if another feed needs the room."""
         self._spares[feed] = give_up
 
     def unspare(self, feed: Hashable) -> None:
@@ -253,7 +253,7 @@ class Account:
         return self._backlog.bytes < self._backlog.bytes_max or self.backlog_bytes < self._backlog.share
 
     def note_backlog(self) -> bool:
-        """True once each time that the backlog comes to its bound."""
+        """True once each time the backlog reaches its bound."""
         if self._backlog_noted or self.backlog_fits:
             return False
         self._backlog_noted = True
@@ -280,11 +280,11 @@ class Account:
             self._wake()
 
     def hold(self, size: int) -> None:
-        """Delivered to a durable subscription, and not yet acknowledged."""
+        """Count bytes delivered to a durable subscription and not yet acknowledged."""
         self.outstanding_bytes += size
 
     def release(self, size: int) -> None:
-        """Acknowledged, or its session is over."""
+        """Undo `hold`: the bytes are acknowledged, or the session is over."""
         self.outstanding_bytes -= size
         self.wake_if_room()
 
@@ -304,7 +304,7 @@ class Account:
 
 
 class Accounts:
-    """The accounts of the process, by tenant; kept while the process lives, for there are as many as tenants."""
+    """The accounts of the process, by tenant. They live as long as the process: there is one per tenant."""
 
     def __init__(self, quotas_of: Callable[[str], Quotas], clock: Callable[[], float]) -> None:
         """`quotas_of` says what a tenant may use now; `clock` is that of all rates, in seconds."""
@@ -343,7 +343,7 @@ class Accounts:
 
 
 def exceeded(quota: str, limit: int, *, retry_after_s: float | None = _RETRY_AFTER_S) -> FeedmuxError:
-    """The refusal, with what a client needs to wait or to ask for more."""
+    """Make the error for an exceeded quota, with what a client needs to wait or to ask for more."""
     return FeedmuxError(
         ErrorReason.QUOTA_EXCEEDED,
         f"the tenant's quota {quota} is {limit}: use less, wait and try again, or ask the operator for a higher quota",

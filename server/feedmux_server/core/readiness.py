@@ -1,5 +1,5 @@
-"""Whether a dependency counts as there: it takes several failures in a row to go, and several successes to come back,
-so that one slow answer does not take a replica out of its service and put it in again."""
+"""Decides whether a dependency counts as available: several failures in a row make it unavailable, and several
+successes available again, so that one slow answer does not remove a replica from its service and add it again."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What to do after an error of MongoDB: resume, try again, go to a time, or tell the user.
+"""Decides what to do after an error of MongoDB: resume, try again, start at a time, or report the error to the user.
 
 getMore errors follow the driver specification ("Resumable Error"): what it does not list ends the stream.
 Aggregate errors are never resumable by it; those that say "not now" are tried again after a backoff.
@@ -41,7 +41,7 @@ class MongoFailure:
 class Verdict:
     action: Action
     error: FeedmuxError
-    """What subscribers hear where the action is FATAL, or cannot be taken, or is spent."""
+    """The error that subscribers get if the action is FATAL, cannot be taken, or is used up."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ class UnknownTokenLayout(ValueError):
 
 
 class Given(Enum):
-    """Who vouches for a token, and so how MongoDB may be asked for it. It stays with the token, in positions too."""
+    """Where a token comes from, and so how MongoDB may be asked for it. It stays with the token, in positions too."""
 
     BY_MONGODB = 0
     """MongoDB sent it in this feed, or it is a high-water mark of ours."""
@@ -57,7 +57,7 @@ class Given(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ResumeToken:
-    """A place in the history of a cluster, as MongoDB wrote it."""
+    """A position in the history of a cluster, as MongoDB wrote it."""
 
     raw: bytes
     """The BSON document as MongoDB sent it."""
@@ -90,8 +90,8 @@ class ResumeToken:
         return fragment is not None or bool(undecoded)
 
     def before_event(self) -> "ResumeToken":
-        """This place, or where it may be inside an event, the high-water mark before: what has that time comes
-        again."""
+        """This position, or if it may be inside an event, the high-water mark before the event: events of that time are
+        delivered again."""
         return ResumeToken.high_water_mark(self.cluster_time, self.version) if self.may_be_inside_event else self
 
     def is_after(self, other: "ResumeToken") -> bool:
@@ -149,7 +149,7 @@ class ResumeToken:
 
     @classmethod
     def high_water_mark(cls, cluster_time: int, version: int = 1) -> Self:
-        """The place just before the first event of `cluster_time`: a stream resumed there begins with it."""
+        """The position just before the first event of `cluster_time`: a stream resumed there begins with that event."""
         if version not in _HIGH_WATER_MARKS or not 0 <= cluster_time < 1 << 64:
             raise ValueError("no such high-water mark")
         data = b"\x82" + cluster_time.to_bytes(8) + _HIGH_WATER_MARKS[version]
@@ -168,7 +168,7 @@ def key_string(token: ResumeToken) -> bytes | None:
 
 @dataclass(frozen=True, slots=True)
 class TokenDescription:
-    """What a token says, for people."""
+    """The contents of a token, for people."""
 
     cluster_time_seconds: int
     cluster_time_increment: int

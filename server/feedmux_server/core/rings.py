@@ -1,7 +1,7 @@
-"""What a process keeps of MongoDB's events and can do without: rings, and events that wait for a view's pump.
+"""Accounts for the events that a process retains and can evict: rings, and events that wait for a view's pump.
 
-They say themselves when they grow or shrink. They are kept by the power of two that their bytes reach, so that finding
-a large one looks at no other: it has at least half as many bytes as the largest.
+Rings report when they grow or shrink. They are grouped by the power of two of their size, so that finding a large ring
+needs no search: any ring of the highest group has at least half as many bytes as the largest.
 """
 
 import itertools
@@ -9,15 +9,15 @@ from typing import Protocol
 
 _CLASSES = 64
 NOT_HELD = -1
-"""The `size_class` of one that has nothing to give up."""
+"""The `size_class` of a ring that has nothing to evict."""
 _LAST = 0
 """The class of those with one piece left, whatever its size."""
 _AT_ONCE = 256
-"""Last pieces given up, and awaited ones looked at and spared: a thousand would hold up the event loop."""
+"""Limit of last pieces evicted, or awaited rings spared, at once: a thousand would block the event loop."""
 
 
 class Evictable(Protocol):
-    """One that gives up memory."""
+    """An object that can release memory."""
 
     bytes: int
     size_class: int
@@ -32,11 +32,11 @@ class Evictable(Protocol):
         """Whether somebody who could take its oldest piece has not had the time to."""
 
     def drop_oldest(self) -> int:
-        """Gives up its oldest piece, and says so by `Rings.changed`. The bytes set free."""
+        """Evict the oldest piece and report that by `Rings.changed`. Returns the bytes set free."""
 
 
 class Rings:
-    """Of one process."""
+    """The rings of one process."""
 
     __slots__ = ("_by_class", "_growths", "bytes")
 
@@ -44,7 +44,7 @@ class Rings:
         self.bytes = 0
         self._growths = 0
         self._by_class: list[dict[Evictable, None]] = [{} for _ in range(_CLASSES)]
-        """Whose turn it is first. Those with their last piece: who has grown least recently."""
+        """The ring whose turn is next comes first; of those with their last piece, the least recently grown."""
 
     def changed(self, ring: Evictable, by: int) -> None:
         """A ring has got `by` bytes more, or fewer, when negative."""

@@ -1,7 +1,7 @@
-"""Who may read history: slots for streams beside the leading one of their feed, shared fairly among tenants.
+"""Slots for reading history: for streams beside the leading one of their feed, shared fairly among tenants.
 
-Looks at feeds with several streams and at those who wait, never at all feeds. Pure; `fanout.hub` calls `admit` when a
-slot may have become free.
+It checks only feeds with several streams and waiting subscribers, never all feeds. Pure; `fanout.hub` calls `admit`
+when a slot may have become free.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Slots:
-    """Of one process."""
+    """The slots of one process."""
 
     def __init__(self, most: int, accounts: Accounts) -> None:
         """`most` streams may read history at a time."""

@@ -1,4 +1,4 @@
-"""What was read from MongoDB for each tenant since the start. What was sent to it is in `quota`.
+"""Counts what was read from MongoDB for each tenant since the start. `quota` counts what was sent to the tenant.
 
 Nothing here is touched for an event. What is read is charged when the tenants of a stream change, or when somebody
 asks: until then the stream's own counters hold it.
