@@ -67,7 +67,7 @@ class AckTracker:
                 break
             self._sent.popleft()
             passed.append((chunk, first, stop))
-        # The newest place counts. A chunk that has none is a part of a split event.
+        # The newest position counts. A chunk without one is a part of a split event.
         for chunk, first, stop in reversed(passed):
             if self.place is not before or self._move_to(chunk, first, stop):
                 break
@@ -94,7 +94,7 @@ class AckTracker:
         self._sent.clear()
 
     def _move_to(self, chunk: Chunk, first: int, stop: int) -> bool:
-        """Whether there is a place to store among these events; it is the later of that and the present one."""
+        """Move `place` to the newest position to store among these events, if later; True if there is one."""
         for index in range(stop - 1, first - 1, -1):
             place = chunk.ack_place(index)
             if place is not None:

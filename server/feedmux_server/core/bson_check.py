@@ -1,7 +1,7 @@
 """Walks BSON that came from outside without decoding it, and checks every length, string and depth.
 
-The walk keeps its own stack, so that the input's depth cannot become ours. It names the place of a fault as a
-field path. `pipeline_policy` looks at the elements that pass; collation and comment are only checked.
+The walk keeps its own stack, so that the input's depth cannot become ours. It reports where a fault is as a
+field path. `pipeline_policy` checks the elements that pass; collation and comment are only walked.
 """
 
 from collections.abc import Iterator
@@ -73,7 +73,7 @@ class _Frame:
     is_array: bool
     index: int = 0
     end_outer: int = 0
-    """Of code with scope: where the value itself ends, else 0."""
+    """For code with scope, where the value itself ends; else 0."""
 
 
 def check_bson(document: bytes, root: str) -> None:

@@ -2,7 +2,7 @@
 
 Built by `source` from one batch (cut at event boundaries when it is large), held by the `ReplayBuffer`, read by
 every `Subscriber` of the stream. Nothing here decodes a document; an event's resume token is cut out of its bytes
-only where a place inside the chunk is asked for.
+only where a position inside the chunk is requested.
 
 Invariant: `offsets` has one entry per event and one for the end, so event i is `data[offsets[i]:offsets[i + 1]]`.
 """
@@ -227,9 +227,9 @@ class Chunk:
     def first_after(self, place: ResumeToken) -> int:
         """Index of the first event after `place`; `count` when there is none.
 
-        Where the place is of another token version, the first that may be after it: of the events at its time, only
-        leading ones that are the very event of the place are known to be passed. What is cut off here and what is left
-        are delivered once each by two readers of whom one ends and the other begins at the place.
+        If `place` has another token version, the first event that may be after it: of the events at its time, only
+        leading ones that are the very event of `place` are known to be passed. If a reader ends at `place` and one
+        begins there, each event is delivered exactly once by one of the two.
         """
         if place.reaches(self.end):
             return self.count
@@ -325,7 +325,7 @@ def cut_batch(
 ) -> list[Chunk]:
     """One MongoDB batch as chunks of at most `bytes_max` bytes each; a larger event stands alone.
 
-    `start` is the place the batch was read from. Raises ValueError on bytes that are not BSON documents.
+    `start` is the position the batch was read from. Raises ValueError on bytes that are not BSON documents.
     """
     offsets = document_offsets(data)
     chunks: list[Chunk] = []

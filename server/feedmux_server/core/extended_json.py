@@ -1,6 +1,6 @@
 """Events as MongoDB's Extended JSON, for clients that do not speak BSON.
 
-The one place that decodes events, and only for those who ask for JSON; its caller keeps the texts of a chunk.
+The only module that decodes events, and only for clients that ask for JSON; its caller retains the texts of a chunk.
 Canonical text parses back to the same document.
 """
 

@@ -28,7 +28,7 @@ _SAME_AS_UNSET: Final = {
 
 
 def feed_fingerprint(feed: FeedSpec) -> bytes:
-    """Of the feed as the user defined it. Equal for feeds that give the same events."""
+    """The fingerprint of the feed as the user defined it. Equal for feeds that give the same events."""
     digest = blake2b(digest_size=_BYTES, person=b"feedmux-feed")
     for name, value in _parts(feed):
         for part in (name.encode(), value):

@@ -210,7 +210,7 @@ class FeedStreams:
         return beside and not self._port.may_trail(tenant)
 
     def _origin(self, at: JoinPoint) -> JoinPoint:
-        """Where a stream begins for this place. One that MongoDB has not reached is waited for at the present, where
+        """Where a stream begins for this position. One that MongoDB has not reached is awaited at the present, where
         others may join: streams that wait for different times would be as many cursors of one feed."""
         present = self._port.known_time + 1
         if at.native is not None or at.place.cluster_time <= present:
@@ -293,7 +293,8 @@ class FeedStreams:
 
 
 def is_ahead(one: SharedStream, other: SharedStream) -> bool:
-    """Whether subscribers of `other` move to `one`; at one place to the older, or two idle heads would never merge."""
+    """Whether subscribers of `other` move to `one`. At equal positions they move to the older stream, so that two idle
+    heads merge."""
     newest, theirs = one.ring.newest, other.ring.newest
     return newest.is_after(theirs) or (one.id < other.id and not theirs.is_after(newest))
 

@@ -66,7 +66,7 @@ def hidden_stages(hides: Hides) -> list[dict[str, Any]]:
         {"$set": {"h": {"$switch": {"branches": branches, "default": {}}}}},
         {"$redact": _redaction()},
         {"$set": entries | documents},
-        # On a field of its own: MongoDB copies what a `$match` looks at, and the parts of a change may be large.
+        # In a separate field: MongoDB copies what a `$match` reads, and the parts of a change may be large.
         {"$set": {"op": {"$cond": [{"$and": [{"$eq": ["$op", "update"]}, {"$or": nothing}]}, None, "$op"]}}},
         {"$match": {"op": {"$type": "string"}}},
         {"$unset": unset},
@@ -214,7 +214,7 @@ def _normal(name: str) -> Expression:
 
 
 def _is_number(part: str) -> Expression:
-    """Of bytes, for a field name need not be UTF-8, and a regular expression would fail on such a name."""
+    """Compare bytes, because a field name need not be UTF-8, and a regular expression would fail on such a name."""
     digits_only = {"$eq": [{"$trim": {"input": part, "chars": "0123456789"}}, ""]}
     return {"$and": [{"$ne": [part, ""]}, digits_only]}
 

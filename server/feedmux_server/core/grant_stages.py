@@ -1,6 +1,6 @@
 """Compiles a tenant's grants into the stages that stand before the user's pipeline.
 
-The stages are the enforcement; nothing behind MongoDB looks at events again. Each event is taken apart (`e`: the fields
+The stages are the enforcement; nothing after MongoDB checks events again. Each event is taken apart (`e`: the fields
 that are known, by name; everything else is left behind), judged (`g`: which grant; `op`: what it is shown as, none for
 not at all), cleaned of hidden fields (`grant_hidden`), and put together anew. The last stage makes a new document by an
 expression: MongoDB moves no `$match` of the user's before such a stage, so the user's pipeline only ever computes on
@@ -28,7 +28,7 @@ _FIELDS: Final = (
     "updateDescription", "fullDocumentBeforeChange", "operationDescription", "stateBeforeChange", "txnNumber", "lsid",
 )  # fmt: skip
 _CHANGES: Final = ("insert", "update", "replace", "delete")
-# Their description is part of their resume token, so it cannot be taken away; with it the event stays away.
+# Their description is part of their resume token and cannot be removed, so the whole event is withheld.
 _DESCRIBED: Final = (
     "create", "createIndexes", "dropIndexes", "modify", "shardCollection", "reshardCollection",
     "refineCollectionShardKey",

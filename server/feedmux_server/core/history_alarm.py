@@ -9,7 +9,7 @@ REARM_FACTOR: Final = 1.5
 
 
 class HistoryAlarm:
-    """Of one session. `thresholds_s` are sorted here, the largest first."""
+    """The alarm of one session. `thresholds_s` are sorted here, the largest first."""
 
     __slots__ = ("_passed", "_thresholds_s")
 

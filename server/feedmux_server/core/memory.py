@@ -58,7 +58,7 @@ class Pool:
         self._shared_bytes = 0
         """Without what is small or overdraws: that takes no room from others."""
         self._by_tenant: dict[str, int] = {}
-        """Of the shared bytes."""
+        """The shared bytes by tenant."""
         self._overdrawn: set[str] = set()
         self._waiting: FairQueue[Callable[[], None]] = FairQueue()
         self._noted: set[str] = set()
@@ -139,7 +139,7 @@ class Held:
 
 
 class Memory:
-    """Of one process."""
+    """The memory of one process."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -175,7 +175,7 @@ class Memory:
         return self.rings.bytes + sum(self.beside_rings.values())
 
     def grew(self, size: int) -> None:
-        """Something has got `size` bytes more: looks at the sum now and then, and has rings give way."""
+        """Count `size` more bytes. Now and then check the sum, and evict from rings if it is too large."""
         self._unchecked_bytes += size
         if self._unchecked_bytes >= self._check_every_bytes:
             self._unchecked_bytes = 0

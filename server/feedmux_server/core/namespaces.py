@@ -45,7 +45,7 @@ class Turn:
 
 
 class NamespaceIndex:
-    """Of one chunk. Event indexes in order, by collection and by database, and the turns."""
+    """The index of one chunk: event indexes in order, by collection and by database, and the turns."""
 
     __slots__ = ("_changes", "collections", "databases", "size_bytes", "turns")
 

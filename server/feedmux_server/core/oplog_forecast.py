@@ -2,9 +2,9 @@
 
 There are two estimates, and the sooner one counts, because each misses what the other sees:
 
-- by bytes: what is appended per second has to fill the room that is left and to overwrite what lies before the place.
+- by bytes: what is appended per second has to fill the free room and to overwrite what lies before the position.
   That notices a burst at once, and takes the oplog for evenly dense.
-- by the oldest entry: how fast it has been moving towards the place. That is true whatever the density, and MongoDB
+- by the oldest entry: how fast it has been moving towards the position. That is true whatever the density, and MongoDB
   cuts the oplog in large pieces, so it takes two of them to see it.
 
 Fed by `fanout.history` with a look every few seconds; no clock here.
@@ -39,7 +39,7 @@ class OplogState:
 
 
 class OplogForecast:
-    """Of one source."""
+    """The forecast of one source."""
 
     __slots__ = ("_cuts", "_fast_bytes_per_s", "_now_s", "_slow_bytes_per_s", "state")
 
@@ -51,7 +51,7 @@ class OplogForecast:
         self._cuts: deque[tuple[float, int]] = deque(maxlen=_CUTS)  # when it was seen, the oldest entry then
 
     def observe(self, state: OplogState, now_s: float) -> None:
-        """A look at a time of any clock that does not jump."""
+        """Take the result of a check of the oplog at `now_s`, by any clock that does not jump."""
         before, passed_s = self.state, now_s - self._now_s
         if before is not None and passed_s > 0:
             self._see_growth(before, state, passed_s)
@@ -85,7 +85,7 @@ class OplogForecast:
             return
         grown = state.size_bytes - before.size_bytes
         if state.oldest_s > before.oldest_s or grown < 0:
-            return  # it was cut meanwhile: what was appended cannot be told from what is gone
+            return  # it was cut meanwhile: appended and removed bytes cannot be told apart
         rate = grown / passed_s
         self._fast_bytes_per_s = _smoothed(self._fast_bytes_per_s, rate, passed_s, _FAST_S)
         self._slow_bytes_per_s = _smoothed(self._slow_bytes_per_s, rate, passed_s, _SLOW_S)

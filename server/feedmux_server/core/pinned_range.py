@@ -110,7 +110,7 @@ class PinnedRange:
                 sequence += small.count
 
     def _pieces(self) -> Iterator[tuple[Delivery, ResumeToken]]:
-        """Each delivery with the place before it."""
+        """Each delivery with the position before it."""
         start = self.after
         for each in self.deliveries:
             yield each, start
@@ -136,7 +136,7 @@ def _pieces_of(delivery: Delivery, start: ResumeToken, payload_max: int) -> Iter
 
 
 def as_chunk(delivery: Delivery, start: ResumeToken) -> Chunk:
-    """The events of a delivery with their offsets. `start` is the place before them."""
+    """The events of a delivery with their offsets. `start` is the position before them."""
     data = b"".join(delivery.parts)
     (chunk,) = cut_batch(data, start, delivery.end, delivery.read_time_s, bytes_max=len(data))
     return chunk
@@ -149,7 +149,7 @@ def trimmed(delivery: Delivery, start: ResumeToken, until: ResumeToken) -> Deliv
     if until.reaches(delivery.end):
         return delivery
     chunk = as_chunk(delivery, start)
-    # The place behind the last event may lie behind the event itself: events decide, not it.
+    # The delivery's end may lie after its last event, so the events decide, not the end.
     stop = chunk.first_after(until)
     if stop == 0:
         return None

@@ -175,7 +175,7 @@ class PipelineUnbounded(Exception):
 
 @dataclass(slots=True)
 class _Bound:
-    """Of a value's bytes. `weights` are on what the document held when it began, and on loops' elements."""
+    """A bound of a value's bytes. `weights` are on what the document held when it began, and on loops' elements."""
 
     constant: float = 0.0
     weights: dict[_Key, float] = field(default_factory=dict)
@@ -188,9 +188,9 @@ class _Bound:
     of_objects: bool = False
     """Its elements are objects, where it is an array."""
     element: "_Bound | None" = None
-    """Of one element, where that is less than the whole."""
+    """The bound of one element, where that is less than the whole."""
     back: "_Bound | None" = None
-    """Of the object that it becomes by `$arrayToObject`, where that is less than the whole."""
+    """The bound of the object that `$arrayToObject` makes of it, where that is less than the whole."""
 
     @property
     def is_constant(self) -> bool:
@@ -226,7 +226,7 @@ def _sum(bounds: Iterable[_Bound], constant: float = 0.0) -> _Bound:
 
 @dataclass(slots=True)
 class _Node:
-    """Of the fields that stages have set, by path."""
+    """The bounds of the fields that stages have set, by path."""
 
     bound: _Bound | None = None
     children: dict[str, "_Node"] = field(default_factory=dict)
@@ -282,7 +282,7 @@ class _Analysis:
         """Loops whose elements are objects."""
         self._set = _Node()
         self._work: list[_Bound] = [_Bound()]
-        """Of the stage, and of the loops within one another."""
+        """The work of the stage, and of the loops within one another."""
         self._work_total = Size(0.0, 0.0)
         self._handlers = self._make_handlers()
 
@@ -1091,7 +1091,7 @@ class _Analysis:
         return size
 
     def _drop(self, *bounds: _Bound) -> None:
-        """These values are made, and what comes of them is small."""
+        """Check values that MongoDB makes as operands, although their result is small."""
         for each in bounds:
             if (
                 each.constant > self._constant_max
@@ -1163,7 +1163,7 @@ def _element_of(loop: int) -> _Bound:
 
 
 def _names_bytes(path: Path) -> float:
-    """Of the names on the way to a field, and the objects that `$set` makes where there are none."""
+    """The bytes of the names on the way to a field, and of the objects that `$set` makes where there are none."""
     return float(sum(len(part.encode()) + 2 + _SUBDOCUMENT_BYTES for part in path))
 
 

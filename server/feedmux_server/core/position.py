@@ -62,7 +62,7 @@ class PositionEncoder:
         self._scope = scope_fingerprint + stream_key
         self._key: PositionKey | None = None
         self._usual_head = b""
-        """Of a compact position that came from MongoDB."""
+        """The head of a compact position that came from MongoDB."""
 
     def encode(self, token: ResumeToken) -> bytes:
         """At most `POSITION_BYTES_MAX` bytes.

@@ -26,7 +26,7 @@ class Quotas:
     subscriptions: int = UNLIMITED
     """Durable subscriptions that exist."""
     subscription_bytes: int = UNLIMITED
-    """Of their definitions, as they are stored."""
+    """Bytes of their definitions, as they are stored."""
     streams: int = UNLIMITED
     """Subscribe, Watch and ReadRange calls at a time, from when their caller is known."""
     shared_streams: int = UNLIMITED

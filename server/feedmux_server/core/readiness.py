@@ -15,7 +15,7 @@ class ReadinessRules:
 
 
 class Presence:
-    """Of one dependency. Begins as it was found at the start."""
+    """Whether one dependency is available. Begins as it was found at the start."""
 
     def __init__(self, rules: ReadinessRules, *, there: bool) -> None:
         self._rules = rules

@@ -32,9 +32,9 @@ class _Scan:
         self._groups = 0
         self._repetitions = 0
         self._simple = [True]
-        """Of the groups around: whether they hold neither repetition nor choice so far."""
+        """Whether each enclosing group holds neither repetition nor choice so far."""
         self._last_simple = True
-        """Of what a repetition would repeat."""
+        """The same for the part that a repetition would repeat."""
 
     def run(self) -> int:
         pattern = self._pattern

@@ -49,7 +49,7 @@ class ReplayBuffer:
         self._rings = rings or Rings()
         self.size_class = NOT_HELD
         self.grown = 0
-        """Both for `Rings`."""
+        """`size_class` and `grown` are for `Rings`."""
         self.has_takers: Callable[[], bool] = _nobody
         """Whether somebody has yet to take the oldest chunk, and can."""
         self.closed = False
@@ -143,7 +143,7 @@ class ReplayBuffer:
         return place.reaches(self.oldest) and not place.is_after(self.newest)
 
     def bytes_from(self, seq: int) -> int:
-        """Bytes between the beginning of chunk `seq` and the newest place."""
+        """Bytes between the beginning of chunk `seq` and the newest position."""
         return self.cum_bytes - self._chunks[seq].cum_bytes if seq < self.next_seq else 0
 
     def locate(self, place: ResumeToken) -> tuple[int, int]:
@@ -171,7 +171,7 @@ class ReplayBuffer:
         return behind <= self._limits.bytes_max // 2 and self._events_from(seq) <= self._limits.events_max // 2
 
     def events_behind(self, seq: int, index: int) -> int:
-        """Events between an index and the newest place."""
+        """Events between an index and the newest position."""
         if seq < self.first_seq:
             return self.events
         return self._events_from(seq) - index

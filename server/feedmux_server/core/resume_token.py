@@ -95,7 +95,7 @@ class ResumeToken:
         return ResumeToken.high_water_mark(self.cluster_time, self.version) if self.may_be_inside_event else self
 
     def is_after(self, other: "ResumeToken") -> bool:
-        """Whether this place surely comes later. Across versions what follows the leading fields does not say so: the
+        """Whether this position is surely later. Across versions what follows the leading fields does not say so: the
         events of one time, of several shards, come in another order."""
         if self.version == other.version:
             return self.key > other.key
@@ -110,7 +110,7 @@ class ResumeToken:
         return mine > others or (mine == others and self.is_high_water_mark)
 
     def is_of_passed_event(self, place: "ResumeToken") -> bool:
-        """Whether this is the very event of a place of another version, or an earlier fragment of it."""
+        """Whether this is the very event of `place`, a token of another version, or an earlier fragment of it."""
         if self.version == place.version or self.key[:4] != place.key[:4]:
             return False
         mine, its = _identity(self), _identity(place)
@@ -133,8 +133,8 @@ class ResumeToken:
         """A token that a client gave, which must have the very form that MongoDB gives tokens. Raises
         `UnknownTokenLayout`.
 
-        A token that came through another encoding (`_typeBits` as a document, a further field) may name a place that
-        is in a ring, and yet be refused by MongoDB once it is asked.
+        A token that came through another encoding (`_typeBits` as a document, a further field) may name a position
+        in a ring, and yet be rejected once MongoDB is asked for it.
         """
         token = cls.decode(raw)
         if key_string(token) is None and not _has_form_of_mongodb(raw):

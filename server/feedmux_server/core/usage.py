@@ -15,7 +15,7 @@ class TenantUse:
 
 
 class Ledger:
-    """Of one process. A tenant once served stays in it: there are as many as the tenants file ever had."""
+    """The ledger of one process. A tenant stays in it: there are at most as many as the tenants file ever had."""
 
     def __init__(self) -> None:
         self.uses: dict[str, TenantUse] = {}

@@ -78,7 +78,7 @@ class _Group:
     feeds: Counter[StreamKey] = field(default_factory=Counter)
     databases: Counter[str] = field(default_factory=Counter)
     scope: Scope | None = None
-    """Of the wide stream that is wanted now."""
+    """The scope of the wide stream that is wanted now."""
     state: WideState = WideState.TOO_FEW
     not_before_s: float = 0.0
     given_up: int = 0

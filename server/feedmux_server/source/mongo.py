@@ -270,7 +270,7 @@ class Source:
         return OplogState(await self._oldest() >> 32, newest >> 32, size, size_max)
 
     async def _oplog_sizes(self) -> tuple[int, int] | tuple[None, None]:
-        """Of its entries and what it may grow to. None where the account may read the oplog but not its statistics."""
+        """The oplog's size and maximum size. None if the account may read the oplog but not its statistics."""
         if not self._oplog_measurable:
             return None, None
         try:

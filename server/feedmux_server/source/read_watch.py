@@ -8,7 +8,7 @@ does not. A read that has not yielded for `event_time_s` is stopped: killOp, and
 That is a suspicion only: once it has found an event MongoDB computes on a whole batch without a yield. The reader reads
 again in small batches, and one event that takes too long then is what ends the feed (`reader`).
 
-One task for each source looks at the reads under way once a second, and asks MongoDB only while one of them takes
+One task for each source checks the reads under way once a second, and asks MongoDB only while one of them takes
 longer than a read without work may. What it asks concerns the account's own operations and needs no privilege. A mongos
 lists the operations of the shards, with the cursor's session; its own merging has no yields and is not judged.
 """
