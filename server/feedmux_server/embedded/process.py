@@ -84,7 +84,7 @@ class Process:
         if self.running:
             raise EmbeddedError(f"{self.name} is running already")
         if threading.current_thread() is not threading.main_thread():
-            raise EmbeddedError(f"{self.name} must be started from the main thread: it would die with this one")
+            raise EmbeddedError(f"{self.name} must be started from the main thread: it would end with this thread")
         launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid())]
         with self.output.open("ab") as output:
             self._popen = subprocess.Popen(

@@ -30,8 +30,8 @@ class Allowance:
         if self._holds and not account.has_room:
             if account.note_backlog():
                 log.warning(
-                    "unacknowledged events retain too much outside the rings; the tenant is sent no more until it"
-                    " acknowledges",
+                    "the tenant's unacknowledged events retain too much memory outside the rings; the tenant receives"
+                    " no more events until it acknowledges some",
                     extra={"tenant": account.tenant, "backlog_bytes": account.backlog_bytes},
                 )
             account.when_room(self._wake)

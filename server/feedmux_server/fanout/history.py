@@ -50,7 +50,7 @@ class HistoryWatch:
                 if readable and error.reason in _UNREADABLE:
                     readable = False
                     log.warning(
-                        "the oplog cannot be read, so nobody can be told in time that history will be lost: %s. Allow"
+                        "the oplog cannot be read, so feedmux cannot warn sessions before they lose history: %s. Grant"
                         " `find` and `collStats` on local.oplog.rs (the role read on the database local has both)",
                         error.message,
                         extra={"source": source.name},

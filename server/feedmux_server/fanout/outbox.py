@@ -47,8 +47,8 @@ class Outbox:
         """Has the session woken when there is more room."""
         if self._pool.note(self._tenant):
             log.warning(
-                "messages that the tenant's clients do not read hold too much memory; its other messages wait, or are"
-                " small",
+                "messages that the tenant's clients do not read use too much memory; until they read, the tenant's"
+                " other messages wait or are small",
                 extra={"tenant": self._tenant, "unsent_bytes": self._pool.bytes},
             )
         self._pool.when_room(self._tenant, self._wake)

@@ -187,7 +187,7 @@ class Pump:
             raise FeedmuxError(
                 ErrorReason.FEED_INVALIDATED,
                 "the feed ended with an invalidate event (drop, rename or dropDatabase). Its last position works as"
-                " start_after; a subscription goes on by itself with on_invalidate CONTINUE",
+                " start_after; a subscription with on_invalidate CONTINUE continues by itself",
             )
 
     async def _open(self, reader: Reader) -> None:

@@ -134,7 +134,7 @@ class Renderer:
         try:
             while self._queue:
                 rendering = self._queue.get().rendering
-                assert rendering is not None, "a withdrawn ticket stands in the queue"
+                assert rendering is not None, "the queue holds a withdrawn ticket"
                 await self._do(rendering)
         finally:
             self._working = None
@@ -162,7 +162,7 @@ class Renderer:
         try:
             view = view_of(await self._process.ask(request))
         except SideProcessFailed:
-            _fail(rendering, "the renderer's process died or froze over a chunk")
+            _fail(rendering, "the renderer's process died or froze while it rendered a chunk")
             return
         if view is None:
             error = FeedmuxError(
@@ -185,7 +185,7 @@ def _fail(rendering: _Rendering, what: str) -> None:
     )
     error = FeedmuxError(
         ErrorReason.INTERNAL,
-        "internal error; its correlation id stands in the server's log",
+        "internal error; find its correlation id in the server's log",
         {"correlation_id": reference},
     )
     failures = chunk.cannot_render(rendering.wire_format, error)

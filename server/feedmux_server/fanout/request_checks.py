@@ -136,7 +136,7 @@ class RequestChecks:
         if mine + size > TENANT_WAITING_BYTES_MAX or all_ + size > WAITING_BYTES_MAX:
             raise FeedmuxError(
                 ErrorReason.QUOTA_EXCEEDED,
-                "too many pipelines wait to be checked; try again",
+                "too many pipelines are waiting to be checked; try again",
                 {"quota": "checks"},
                 retry_after_s=2.0,
             )

@@ -152,7 +152,7 @@ class SideProcess:
         await asyncio.wait([task])
         answer = None if task.cancelled() else task.result()
         if answer is None:
-            raise SideProcessFailed(f"{self._module} died or froze over a request of {len(request)} bytes")
+            raise SideProcessFailed(f"{self._module} died or froze while it handled a request of {len(request)} bytes")
         return answer
 
     async def close(self) -> None:
@@ -169,7 +169,7 @@ class SideProcess:
                 return await self._attempt(request)
             except (OSError, asyncio.IncompleteReadError) as error:  # a TimeoutError is an OSError
                 log.warning(
-                    "a side process died or froze, and is replaced",
+                    "a side process died or froze; a new one replaces it",
                     extra={"runs": self._module, "request_bytes": len(request), "error": type(error).__name__},
                 )
         return None

@@ -87,7 +87,7 @@ class Starts:
         if cluster_time > latest:
             raise FeedmuxError(
                 ErrorReason.START_IN_FUTURE,
-                f"{field} lies {max(1, (cluster_time >> 32) - (latest >> 32))} s in the future of the source's clock",
+                f"{field} is {max(1, (cluster_time >> 32) - (latest >> 32))} s in the future by the source's clock",
                 field=field,
             )
 

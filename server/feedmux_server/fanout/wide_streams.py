@@ -152,7 +152,7 @@ class WideStreams:
 
     def _give_up(self, name: StreamKey, scope: Scope, reason: str) -> None:
         log.warning(
-            "a wide stream is given up; its feeds are read one by one",
+            "a wide stream was given up; feedmux reads its feeds one by one",
             extra={"source": scope.source, "scope": scope.namespace, "reason": reason},
         )
         self.plan.refused(name, monotonic_s())

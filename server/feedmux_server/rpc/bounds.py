@@ -113,7 +113,7 @@ def check_shape(kind: Any, data: bytes) -> None:
         message, at, end = inner or (None, 0, 0)
     if rest > SMALL_BYTES:
         raise FeedmuxError(
-            ErrorReason.MESSAGE_INVALID, f"the request holds more than {SMALL_BYTES} bytes beside its longest field"
+            ErrorReason.MESSAGE_INVALID, f"the request has more than {SMALL_BYTES} bytes besides its longest field"
         )
 
 
@@ -149,7 +149,7 @@ def _check(message: Message, path: str) -> None:
             continue
         values: Any = value if field.is_repeated else (value,)
         if len(values) > bound.count_max:
-            raise _over(bound.reason, name, f"must not be more than {bound.count_max}")
+            raise _over(bound.reason, name, f"must not have more than {bound.count_max} values")
         for each in values:
             # A character has four bytes at most, so that most texts need not be encoded to know.
             size = len(each) if isinstance(each, bytes) or 4 * len(each) <= bound.bytes_max else len(each.encode())

@@ -135,7 +135,7 @@ def wire_format(value: int) -> str:
     try:
         return _FORMATS[value]
     except KeyError:
-        raise _invalid("format", "is not one this server knows") from None
+        raise _invalid("format", "has a value that this server does not know") from None
 
 
 def cluster_time(value: int) -> feed_pb2.ClusterTime:

@@ -62,7 +62,7 @@ class Explain:
         left_s = await headroom_s(source, at)
         if left_s is not None and left_s < 0:
             raise FeedmuxError(
-                ErrorReason.HISTORY_LOST, f"the start lies {-left_s} s before the oldest entry of the oplog"
+                ErrorReason.HISTORY_LOST, f"the start is {-left_s} s before the oldest entry of the oplog"
             )
         if left_s is not None:
             response.oplog_headroom.CopyFrom(convert.duration(left_s))

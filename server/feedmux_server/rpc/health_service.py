@@ -61,7 +61,7 @@ class Unnamed:
             if _TOO_MANY not in error.args:
                 raise
             task.uncancel()
-            raise _busy("requests are being received without credentials") from None
+            raise _busy("the server receives too many requests without credentials") from None
         finally:
             self._waiting.pop(task, None)
 
@@ -97,7 +97,7 @@ class HealthService:
 
     async def _watch(self, name: str, context: Context) -> None:
         if self._watchers >= WATCHERS_MAX:
-            await abort(context, _busy(f"{WATCHERS_MAX} calls watch the server's health"))
+            await abort(context, _busy(f"{WATCHERS_MAX} calls already watch the server's health"))
         self._watchers += 1
         try:
             last: _StatusValue | None = None
@@ -130,7 +130,7 @@ def reflection_handlers(service: str, names: tuple[str, ...], unnamed: Unnamed) 
                 async for response in servicer.ServerReflectionInfo(received(), context):
                     await context.write(response.SerializeToString())
         except TimeoutError:
-            await abort(context, _busy(f"a call of reflection ends after {_REFLECTION_S:g} s"))
+            await abort(context, _busy(f"the server ends a reflection call after {_REFLECTION_S:g} s"))
 
     method: Any = grpc.stream_stream_rpc_method_handler(call)
     return grpc.method_handlers_generic_handler(service, {"ServerReflectionInfo": method})

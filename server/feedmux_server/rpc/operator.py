@@ -87,7 +87,7 @@ class Operator:
                 return wire.EndSubscriberResponse(
                     tenant=live.tenant, subscription=live.subscription
                 ).SerializeToString()
-        raise FeedmuxError(ErrorReason.SUBSCRIBER_NOT_FOUND, "no session has this id; ListSharedStreams shows them")
+        raise FeedmuxError(ErrorReason.SUBSCRIBER_NOT_FOUND, "no session has this id; ListSharedStreams lists them")
 
     async def drain(self, data: bytes, context: Context) -> bytes:
         service = self._service

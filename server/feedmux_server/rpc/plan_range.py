@@ -101,7 +101,7 @@ class PlanRange:
             [outcome] = await service.store.commit_many([CommitRequest(lease, place)])
             if outcome.status is not CommitStatus.OK:
                 raise FeedmuxError(
-                    ErrorReason.FENCED, "another client has opened the subscription meanwhile", {"cause": "TAKEOVER"}
+                    ErrorReason.FENCED, "another client opened the subscription in the meantime", {"cause": "TAKEOVER"}
                 )
         return feed, key, request.after or stored.position
 
@@ -112,14 +112,14 @@ def _check(request: wire.PlanRangeRequest) -> None:
     if target is None:
         raise _invalid("target", "a range needs a subscription name or a feed")
     if target == "feed" and not request.after:
-        raise _invalid("after", "after is required with a feed: ResolvePosition gives a position to begin at")
+        raise _invalid("after", "after is required with a feed: get a position to begin at from ResolvePosition")
     if target == "feed" and request.processed:
-        raise _invalid("processed", "processed is for subscriptions; the position of a feed is the client's to keep")
+        raise _invalid("processed", "processed is for subscriptions; with a feed, the client stores the position")
     if target == "subscription" and not request.instance_id:
         raise _invalid("instance_id", "instance_id is required with a subscription")
     if len(request.instance_id.encode()) > INSTANCE_BYTES_MAX:
         raise FeedmuxError(
-            ErrorReason.NAME_INVALID, f"instance_id is over {INSTANCE_BYTES_MAX} bytes", field="instance_id"
+            ErrorReason.NAME_INVALID, f"instance_id is longer than {INSTANCE_BYTES_MAX} bytes", field="instance_id"
         )
     for name, most in (("events_max", EVENTS_GRANT_MAX), ("bytes_max", BYTES_GRANT_MAX)):
         if not 1 <= getattr(request, name) <= most:

@@ -56,7 +56,7 @@ class ReadRange:
         until = (await starts.position(request.until, "until")).place
         if after.place.is_after(until):
             raise FeedmuxError(
-                ErrorReason.MESSAGE_INVALID, "until lies before after", {"field": "until"}, field="until"
+                ErrorReason.MESSAGE_INVALID, "`until` is before `after`", {"field": "until"}, field="until"
             )
         framer = Framer(starts.encoder(), BSON, message_bytes_max)
         account, signal = service.hub.accounts.of(tenant), Signal()

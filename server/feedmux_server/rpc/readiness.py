@@ -42,7 +42,7 @@ class Readiness:
                     continue  # raised when the others have been observed
                 if self._presence[name].observe(not failure):
                     said = log.error if failure else log.warning
-                    said("%s is %s", name, f"away: {failure}" if failure else "there again")
+                    said("%s is %s", name, f"unavailable: {failure}" if failure else "available again")
             for answer in answers:
                 if isinstance(answer, BaseException):
                     raise answer

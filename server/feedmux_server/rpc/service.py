@@ -202,7 +202,7 @@ class Service:
             # Not checked here, because a check may take long: the reconnect does it.
             return FeedmuxError(
                 ErrorReason.GRANTS_CHANGED,
-                "the tenant's pipelines are bounded now (docs/pipelines.md); reconnect, and the pipeline is checked",
+                "the tenant may now send bounded pipelines only (docs/pipelines.md); reconnect to check this one",
             )
         try:
             if self.key_of(feed, tenant) == key:
@@ -210,7 +210,7 @@ class Service:
         except FeedmuxError as error:
             return error
         return FeedmuxError(
-            ErrorReason.GRANTS_CHANGED, "the tenant's grants have changed; reconnect, and the feed goes on under them"
+            ErrorReason.GRANTS_CHANGED, "the tenant's grants have changed; reconnect to continue under the new grants"
         )
 
     async def identify(self, context: Context) -> Identity:
@@ -251,7 +251,7 @@ class Service:
         if size > pool.room(tenant):
             raise FeedmuxError(
                 ErrorReason.QUOTA_EXCEEDED,
-                "the pipelines of open streams fill the memory for them; send shorter ones, or fewer",
+                "the pipelines of open streams fill the memory reserved for them; send shorter pipelines, or fewer",
                 {"quota": "requests_memory"},
                 retry_after_s=5.0,
             )
@@ -305,7 +305,7 @@ class Service:
         except Unauthenticated:
             await self.identify(context)
             raise FeedmuxError(
-                ErrorReason.METHOD_DENIED, "this method is for operators; a tenant's credentials do not open it"
+                ErrorReason.METHOD_DENIED, "this method is for operators; a tenant's credentials do not permit it"
             ) from None
 
     def starts(self, key: StreamKey, tenant: str) -> Starts:
@@ -324,7 +324,7 @@ class Service:
         if self.streams >= self.sessions_max:
             raise FeedmuxError(
                 ErrorReason.QUOTA_EXCEEDED,
-                f"the server serves {self.sessions_max} sessions, its limit",
+                f"the server already serves {self.sessions_max} sessions, which is its limit; try again",
                 {"quota": "sessions"},
                 retry_after_s=5.0,
             )
@@ -365,7 +365,7 @@ class Service:
             try:
                 await work()
             except FeedmuxError as error:
-                log.warning("could not finish a session", extra={"reason": error.reason.value})
+                log.warning("could not finish the work of an ended session", extra={"reason": error.reason.value})
 
         return self.hub.tasks.run_once(kind, run)
 

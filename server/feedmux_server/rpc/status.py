@@ -69,7 +69,7 @@ def internal_error(method: str) -> FeedmuxError:
     )
     return FeedmuxError(
         ErrorReason.INTERNAL,
-        "internal error; its correlation id stands in the server's log",
+        "internal error; find its correlation id in the server's log",
         {"correlation_id": reference},
     )
 

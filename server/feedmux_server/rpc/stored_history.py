@@ -39,7 +39,7 @@ class StoredHistory:
             try:
                 await self._look()
             except FeedmuxError as error:
-                log.debug("stored positions cannot be looked at now", extra={"reason": error.reason.value})
+                log.debug("cannot check stored positions now", extra={"reason": error.reason.value})
             await asyncio.sleep(max(self._every_s - (monotonic_s() - began_s), self._every_s / 2))
 
     async def _look(self) -> None:

@@ -69,7 +69,9 @@ class Subscribe:
         wire_format = convert.wire_format(request.format)
         if len(request.instance_id.encode()) > INSTANCE_BYTES_MAX:
             raise FeedmuxError(
-                ErrorReason.NAME_INVALID, f"instance_id is over {INSTANCE_BYTES_MAX} bytes", field="open.instance_id"
+                ErrorReason.NAME_INVALID,
+                f"instance_id is longer than {INSTANCE_BYTES_MAX} bytes",
+                field="open.instance_id",
             )
         if request.HasField("credit"):
             check_first_credit(request.credit)
@@ -151,7 +153,7 @@ class Subscribe:
         if request.HasField("last_acked"):
             raise FeedmuxError(
                 ErrorReason.MESSAGE_INVALID,
-                "last_acked is for durable subscriptions; use start",
+                "last_acked is for durable subscriptions; use start for a feed",
                 field="open.last_acked",
             )
         feed = await self._service.feed_of(request.feed, tenant)
@@ -166,7 +168,7 @@ class Subscribe:
         if request.HasField("start"):
             raise FeedmuxError(
                 ErrorReason.START_CONFLICT,
-                "a durable subscription begins at its stored position; SeekSubscription moves that",
+                "a durable subscription begins at its stored position; use SeekSubscription to move that position",
                 field="open.start",
             )
         stored, lease = await self._service.store.open(
@@ -265,9 +267,9 @@ async def _listen(requests: Requests, session: Session, account: Account) -> Non
                 case "close":
                     session.ask_close()
                 case "open":
-                    raise FeedmuxError(ErrorReason.OPEN_REQUIRED, "open comes once, as the first message")
+                    raise FeedmuxError(ErrorReason.OPEN_REQUIRED, "open may be sent only once, as the first message")
                 case None:
-                    raise FeedmuxError(ErrorReason.MESSAGE_INVALID, "the message is empty or of a kind unknown here")
+                    raise FeedmuxError(ErrorReason.MESSAGE_INVALID, "the message is empty or of an unknown kind")
         session.ask_close()
     except FeedmuxError as error:
         session.fail(error)

@@ -112,7 +112,7 @@ class Subscriptions:
         if (spec.scope.source, spec.scope.database, spec.scope.collection) != before:
             raise FeedmuxError(
                 ErrorReason.MESSAGE_INVALID,
-                "source, database and collection of a subscription cannot change; create another one",
+                "the source, database and collection of a subscription cannot change; create another subscription",
                 {"field": "subscription.feed"},
                 field="subscription.feed",
             )
@@ -181,7 +181,7 @@ class Subscriptions:
                 return None
             raise
         parse = subscriptions_pb2.Subscription.FromString
-        differences = "; ".join(_differences(parse(existing), parse(wanted))) or "it has just been changed"
+        differences = "; ".join(_differences(parse(existing), parse(wanted))) or "it was changed a moment ago"
         return FeedmuxError(
             ErrorReason.SUBSCRIPTION_EXISTS, f"subscription {name!r} exists with another definition: {differences}"
         )
@@ -241,7 +241,7 @@ def _check_policies(subscription: subscriptions_pb2.Subscription) -> None:
     for name, known in (("on_invalidate", feed_pb2.OnInvalidate), ("on_history_lost", feed_pb2.OnHistoryLost)):
         if getattr(subscription, name) not in known.values():
             raise FeedmuxError(
-                ErrorReason.MESSAGE_INVALID, f"{name} is not one this server knows", {"field": name}, field=name
+                ErrorReason.MESSAGE_INVALID, f"{name} has an unknown value", {"field": name}, field=name
             )
 
 
@@ -250,8 +250,8 @@ def _checked(definition: bytes) -> bytes:
     if len(definition) > DEFINITION_BYTES_MAX:
         raise FeedmuxError(
             ErrorReason.MESSAGE_INVALID,
-            f"the subscription's definition takes {len(definition)} bytes; {DEFINITION_BYTES_MAX} are allowed. A"
-            " pipeline in BSON takes less than one in Extended JSON",
+            f"the subscription's definition takes {len(definition)} bytes; at most {DEFINITION_BYTES_MAX} are allowed."
+            " A pipeline takes fewer bytes in BSON than in Extended JSON",
             {"field": "subscription"},
             field="subscription",
         )

@@ -42,7 +42,7 @@ async def sweep(service: Service) -> None:
                 for tenant in tuple(service.grants):
                     await _sweep_tenant(service, tenant, unused_s, announced)
         except FeedmuxError as error:
-            log.warning("could not look for unused subscriptions: %s", error.message)
+            log.warning("could not search for unused subscriptions: %s", error.message)
 
 
 async def _sweep_tenant(service: Service, tenant: str, unused_s: float, announced: dict[tuple[str, str], int]) -> None:

@@ -113,7 +113,7 @@ class CommitBatcher:
         except TimeoutError:
             raise FeedmuxError(
                 ErrorReason.STATE_UNAVAILABLE,
-                "Redis did not take the last acks in time; what was not committed will be delivered again",
+                "Redis did not store the last acks in time; events that were not committed will be delivered again",
                 retry_after_s=RETRY_AFTER_S,
             ) from None
         finally:
@@ -179,7 +179,7 @@ class CommitBatcher:
             self._away(error.message)
             return False
         except Exception:
-            self._away("a pass failed unexpectedly")
+            self._away("writing to Redis failed unexpectedly")
             raise
         if handles:
             self._back()
@@ -199,7 +199,7 @@ class CommitBatcher:
         if refused:
             first = refused[0]
             _log.error(
-                "redis does not take the commits of %d keys now, tenant=%s subscription=%s among them",
+                "Redis does not accept the commits of %d subscriptions now, among them tenant=%s subscription=%s",
                 len(refused),
                 first.tenant,
                 first.name,
@@ -254,7 +254,7 @@ class CommitBatcher:
 
     def _away(self, why: str) -> None:
         if self.available:
-            _log.error("commits wait: %s", why)
+            _log.error("commits are waiting for Redis: %s", why)
         self._backoff_s = min(BACKOFF_MAX_S, self._backoff_s * 2 or BACKOFF_FIRST_S)
         for handle in tuple(self._handles.values()):
             handle.tell_available(False)
@@ -262,7 +262,7 @@ class CommitBatcher:
     def _back(self) -> None:
         if self.available:
             return
-        _log.warning("commits flow again")
+        _log.warning("Redis accepts commits again")
         self._backoff_s = 0.0
         now_s = self._clock()
         for handle in tuple(self._handles.values()):

@@ -66,7 +66,7 @@ def connect(url: str, access: RedisAccess | None = None, *, connect_timeout_s: f
     if where.tls:
         _check_files(access)
     elif access.ca_file or access.certificate_file or access.key_file:
-        raise StartupError(f"redis: TLS files are named and redis.url ({where}) is without TLS: begin it with rediss")
+        raise StartupError(f"redis: TLS files are set, but redis.url ({where}) does not use TLS: begin it with rediss")
     common: dict[str, Any] = {
         "socket_timeout": None,
         "socket_connect_timeout": connect_timeout_s,
@@ -184,7 +184,7 @@ class _Sentinels(Sentinel):
             state = (await self._ask(self.by_name[name])).get(self.service)
         except FAILURES as error:
             return f"!{type(error).__name__}"
-        return f"{state['ip']}:{state['port']}" if state else "!it knows no primary of that name"
+        return f"{state['ip']}:{state['port']}" if state else "!it knows no primary with that name"
 
 
 def _no_retry() -> Retry:
@@ -202,7 +202,7 @@ def _tls(access: RedisAccess) -> dict[str, Any]:
 
 def _check_files(access: RedisAccess) -> None:
     if (access.certificate_file is None) != (access.key_file is None):
-        raise StartupError("redis.certificate_file and redis.key_file go together: name both, or none")
+        raise StartupError("redis.certificate_file and redis.key_file belong together: set both, or neither")
     for name in ("ca_file", "certificate_file", "key_file"):
         path: Path | None = getattr(access, name)
         try:

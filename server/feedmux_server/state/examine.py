@@ -59,7 +59,7 @@ async def examine_redis(client: Client, url: str, *, timeout_s: float = 5.0) -> 
                 "redis.info",
                 Level.UNKNOWN,
                 f"Redis at {place} does not let feedmux read INFO, so its maxmemory-policy is unchecked",
-                "It must be noeviction, or positions can vanish; ACL SETUSER … +info lets feedmux look",
+                "The policy must be noeviction, or positions can vanish; allow INFO with ACL SETUSER … +info",
             )
         ]
     return [finding for name, info in infos.items() for finding in _judge(name or str(place), info, place.kind)]
@@ -87,7 +87,7 @@ def _judge(place: str, info: Info, kind: Kind) -> Iterator[Finding]:
             "redis.version",
             Level.FAILED,
             f"Redis at {place} is version {version}",
-            "feedmux needs 6.2 or later: its scripts read the time and write in one step",
+            "feedmux needs Redis 6.2 or later: its scripts read the time and write in one step",
         )
     else:
         yield Finding("redis.version", Level.OK, f"Redis at {place} is version {version}")
@@ -96,7 +96,7 @@ def _judge(place: str, info: Info, kind: Kind) -> Iterator[Finding]:
         yield Finding(
             "redis.eviction",
             Level.FAILED,
-            f"Redis at {place} has maxmemory-policy {policy}, by which it may throw stored positions away",
+            f"Redis at {place} has maxmemory-policy {policy}, so it may evict stored positions",
             "Set it to noeviction (redis-cli CONFIG SET maxmemory-policy noeviction, and in redis.conf), "
             "or give feedmux a Redis of its own",
         )
@@ -114,7 +114,7 @@ def _judge(place: str, info: Info, kind: Kind) -> Iterator[Finding]:
             "redis.role",
             Level.FAILED,
             f"Redis at {place} is one node of a cluster",
-            "Name it as redis+cluster:// in redis.url",
+            "Begin redis.url with redis+cluster://",
         )
     yield from _judge_durability(place, info)
 
@@ -126,14 +126,14 @@ def _judge_durability(place: str, info: Info) -> Iterator[Finding]:
             Level.WARNING,
             f"Redis at {place} keeps no append-only file: after a restart of Redis, positions are as old as "
             "its last snapshot, and events are delivered again",
-            "appendonly yes avoids that (docs/redis.md)",
+            "Set appendonly yes to avoid that (docs/redis.md)",
         )
     elif info.get("aof_last_write_status", "ok") != "ok":
         yield Finding(
             "redis.persistence",
             Level.FAILED,
             f"Redis at {place} could not write its append-only file",
-            "Free space on its disk, and see its log",
+            "Free space on the disk of Redis, and check the log of Redis",
         )
     else:
         yield Finding("redis.persistence", Level.OK, f"Redis at {place} keeps an append-only file")
@@ -172,7 +172,7 @@ async def examine_clock(client: Client) -> Finding:
     ended_s = time.time()
     seconds, micros = next(iter(answer.values())) if isinstance(answer, dict) else answer
     skew_s = float(seconds) + float(micros) / 1e6 - (began_s + ended_s) / 2
-    advice = "Run NTP on both: leases and the times of subscriptions go by the clock of Redis"
+    advice = "Run NTP on both: leases and the times of subscriptions follow the clock of Redis"
     return clock_finding("redis.clock", "Redis", skew_s, (ended_s - began_s) / 2, advice)
 
 
@@ -186,8 +186,8 @@ async def examine_sentinels(client: Client) -> list[Finding]:
         Finding(
             "redis.sentinels",
             Level.WARNING,
-            f"sentinel {name} does not help: {why}",
-            "Start it, or take it out of redis.url; a failover needs the majority of the sentinels",
+            f"sentinel {name} does not name a primary: {why}",
+            "Start the sentinel, or remove it from redis.url; a failover needs the majority of the sentinels",
         )
         for name, why in silent.items()
     ]
@@ -198,7 +198,7 @@ async def examine_sentinels(client: Client) -> list[Finding]:
                 "redis.sentinels",
                 Level.FAILED,
                 f"the sentinels name different primaries: {', '.join(sorted(named))}",
-                "See SENTINEL MASTERS on each, and whether they reach each other",
+                "Run SENTINEL MASTERS on each, and check whether they reach each other",
             )
         )
     if len(said) < 3:
@@ -207,7 +207,7 @@ async def examine_sentinels(client: Client) -> list[Finding]:
                 "redis.sentinels",
                 Level.WARNING,
                 f"redis.url names {len(said)} sentinels",
-                "Name three or more, on machines that do not fail together",
+                "Name three or more sentinels, on machines that do not fail together",
             )
         )
     if not found:

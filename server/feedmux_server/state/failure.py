@@ -21,21 +21,21 @@ _BY_CODE: Final = {
     "OOM": "Redis is out of memory and stores no positions: raise its maxmemory or free memory",
     "LOADING": "Redis is loading its data after a start; it will answer when that is done",
     "READONLY": "Redis is a read-only replica: point feedmux at the primary",
-    "MISCONF": "Redis cannot write to its disk and refuses writes: free space there, and see its log",
-    "NOREPLICAS": "Redis has too few replicas in reach and refuses writes: see min-replicas-to-write",
+    "MISCONF": "Redis cannot write to its disk and refuses writes: free space on that disk, and check the log of Redis",
+    "NOREPLICAS": "Redis reaches too few replicas and refuses writes: check min-replicas-to-write",
     "MASTERDOWN": "Redis is a replica without its primary: restore the primary, or point feedmux at it",
-    "CLUSTERDOWN": "The Redis cluster is down: see `redis-cli cluster info`",
-    "MOVED": "This Redis is one node of a cluster: name it as redis+cluster:// in redis.url",
-    "CROSSSLOT": "This Redis is one node of a cluster: name it as redis+cluster:// in redis.url",
-    "NOAUTH": "Redis wants a password: set it in the Redis URL of feedmux",
-    "WRONGPASS": "Redis refuses the user or password in the Redis URL of feedmux",
-    "NOPERM": "Redis denies feedmux's user a command or key: see `ACL LOG`, and allow it on keys feedmux:*",
+    "CLUSTERDOWN": "The Redis cluster is down: run `redis-cli cluster info`",
+    "MOVED": "This Redis is one node of a cluster: begin redis.url with redis+cluster://",
+    "CROSSSLOT": "This Redis is one node of a cluster: begin redis.url with redis+cluster://",
+    "NOAUTH": "Redis wants a password: set it in feedmux's Redis URL",
+    "WRONGPASS": "Redis rejects the user or password in feedmux's Redis URL: correct them",
+    "NOPERM": "Redis denies feedmux's user a command or key: run `ACL LOG`, and allow it on keys feedmux:*",
     "BUSY": "Redis is busy with another client's script",
-    "TIMEOUT": "Redis does not answer in time: check that it is running, not overloaded, and near",
+    "TIMEOUT": "Redis does not answer in time: check that it is running, not overloaded, and close to feedmux",
     "CONNECTION": "Redis cannot be reached: check that it is running and that feedmux may connect to it",
-    "NOPRIMARY": "No sentinel in reach knows a primary of that name: see `redis-cli -p 26379 SENTINEL MASTERS`",
-    "CERTIFICATE": "The certificate of Redis is not trusted: name its authority in redis.ca_file, and check its names",
-    "LAYOUT": "No node of the Redis cluster answers with its layout: check redis.url, and `redis-cli cluster info`",
+    "NOPRIMARY": "No reachable sentinel knows a primary with that name: run `redis-cli -p 26379 SENTINEL MASTERS`",
+    "CERTIFICATE": "The certificate of Redis is not trusted: set its authority in redis.ca_file, and check its names",
+    "LAYOUT": "No node of the Redis cluster reports the cluster's layout: check redis.url and `redis-cli cluster info`",
 }
 """Conditions of the whole Redis, not of one key."""
 
@@ -79,5 +79,5 @@ def is_of_one_key(error: Exception) -> bool:
 def state_unavailable(error: Exception) -> FeedmuxError:
     """The error for the client: what is wrong and what to do."""
     code = code_of(error)
-    message = _BY_CODE.get(code, "Redis refused a command of feedmux; the server's log says more")
+    message = _BY_CODE.get(code, "Redis rejected a command from feedmux; the log of the feedmux server has details")
     return FeedmuxError(ErrorReason.STATE_UNAVAILABLE, message, {"redis_error": code}, retry_after_s=RETRY_AFTER_S)

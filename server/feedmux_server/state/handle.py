@@ -166,7 +166,7 @@ class CommitHandle:
         if self.fence_cause is not None:
             raise FeedmuxError(
                 ErrorReason.FENCED,
-                f"The session lost its subscription ({self.fence_cause.value}); open it again",
+                f"The session lost its subscription ({self.fence_cause.value}); open the subscription again",
                 {"cause": self.fence_cause.value},
             )
 

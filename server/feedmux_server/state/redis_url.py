@@ -51,13 +51,13 @@ def parse_redis_url(url: str) -> RedisUrl:
     scheme, separator, rest = url.partition("://")
     name, _, variant = scheme.partition("+")
     if not separator or (scheme != "unix" and name not in ("redis", "rediss")):
-        raise ValueError(f"this is no Redis URL: {_FORMS}")
+        raise ValueError(f"this is not a Redis URL: {_FORMS}")
     if variant not in ("", Kind.SENTINEL, Kind.CLUSTER):
         raise ValueError(f"a Redis URL cannot begin with {scheme}:// : {_FORMS}")
     rest, _, query = rest.partition("?")
     if query:
         raise ValueError(
-            "options behind ? are not read: TLS files, user and password have fields of their own in redis"
+            "options after ? are not supported: TLS files, user and password have fields of their own in redis"
         )
     login, _, place = rest.rpartition("@")
     username, _, password = (unquote(part) for part in login.partition(":"))
@@ -73,9 +73,9 @@ def parse_redis_url(url: str) -> RedisUrl:
             raise ValueError("the name of the primary at the sentinels is missing: redis+sentinel://HOST:26379/SERVICE")
         service = parts.pop(0)
     if kind is Kind.SERVER and len(hosts) != 1:
-        raise ValueError(f"several hosts are sentinels or the nodes of a cluster: {_FORMS}")
+        raise ValueError(f"several hosts must be sentinels or the nodes of a cluster: {_FORMS}")
     if kind is Kind.CLUSTER and parts not in ([], ["0"]):
-        raise ValueError("a cluster has only database 0: leave the path out")
+        raise ValueError("a cluster has only database 0: remove the path")
     if len(parts) > 1 or (parts and not parts[0].isdecimal()):
         raise ValueError(f"the database is a number: {_FORMS}")
     database = int(parts[0]) if parts else 0

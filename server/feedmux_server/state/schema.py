@@ -34,9 +34,9 @@ async def check_layout(client: Client, *, timeout_s: float = 5.0) -> None:
     if found.isdecimal() and int(found) > LAYOUT:
         raise StartupError(
             f"the keys in Redis have layout {found} ({SCHEMA_KEY}), written by a newer feedmux; this one knows layout"
-            f" {LAYOUT}. Start that newer version, or give this one a Redis, or a database of it, of its own"
+            f" {LAYOUT}. Start that newer version, or give this one its own Redis, or its own database in Redis"
         )
     raise StartupError(
-        f"{SCHEMA_KEY} in Redis holds something that feedmux did not write. Give feedmux a Redis, or a database of it,"
-        " of its own"
+        f"{SCHEMA_KEY} in Redis holds something that feedmux did not write. Give feedmux its own Redis, or its own"
+        " database in Redis"
     )

@@ -50,7 +50,7 @@ class SigningKeys:
         if not self._keys.known:
             raise StartupError(message)
         if self._unreadable != error:
-            log.error("%s. Those read before stay in force", message)
+            log.error("%s. The keys read before stay in force", message)
         self._unreadable = error
 
 
@@ -67,6 +67,6 @@ async def stored_position_keys(client: Client, *, timeout_s: float = 3.0) -> tup
 
 def _unreadable(error: str) -> str:
     return (
-        f"{KEYS_KEY} in Redis cannot be read as keys of positions: {error}. Put the keys back, or name"
+        f"{KEYS_KEY} in Redis does not hold valid keys of positions: {error}. Restore the keys, or set"
         " positions.key_file"
     )

@@ -229,7 +229,7 @@ class SubscriptionStore:
         if _status(answer) == "BUSY":
             raise FeedmuxError(
                 ErrorReason.SUBSCRIPTION_BUSY,
-                f"Another client holds subscription {name!r}: wait until it ends, or open with takeover",
+                f"Another client holds subscription {name!r}: wait until that client ends, or open with takeover",
                 {"owner": answer[1].decode()},
             )
         stored = _found(name, answer)
@@ -330,8 +330,8 @@ def _check_replicated(replicated: bool) -> None:
     if not replicated:
         raise FeedmuxError(
             ErrorReason.STATE_UNAVAILABLE,
-            "the change is made, but no replica of Redis has confirmed it in time, so a failover could undo it: repeat"
-            " the call (docs/redis.md)",
+            "the change is made, but too few replicas of Redis confirmed it in time, so a failover could undo it:"
+            " repeat the call (docs/redis.md)",
             {"redis_error": "NOT_REPLICATED"},
             retry_after_s=RETRY_AFTER_S,
         )
@@ -347,7 +347,7 @@ def _check(name: str, answer: Answer) -> None:
         case "ETAG_MISMATCH":
             raise FeedmuxError(
                 ErrorReason.ETAG_MISMATCH,
-                f"Subscription {name!r} was changed since this etag was read: get it again and repeat",
+                f"Subscription {name!r} was changed after this etag was read: get the subscription again and repeat",
             )
         case "DAMAGED":
             raise _damaged(name)

@@ -89,7 +89,7 @@ class Telemetry:
             return
         _, late = await asyncio.wait(ended, timeout=self._shutdown_s)
         if late:
-            log.warning("telemetry that could not be sent within %g s is dropped", self._shutdown_s)
+            log.warning("dropped telemetry that could not be sent within %g s", self._shutdown_s)
 
 
 def start_telemetry(options: TelemetryOptions) -> Telemetry:
@@ -175,7 +175,7 @@ class _Surveys:
         except TimeoutError:
             future.cancel()
             if not self._late:
-                log.warning("the event loop is late: metrics repeat older values (feedmux_telemetry_age_seconds)")
+                log.warning("the event loop is slow: metrics repeat older values (feedmux_telemetry_age_seconds)")
             self._late = True
         except CancelledError:  # the loop is ending
             return
@@ -212,7 +212,7 @@ def _page(options: TelemetryOptions, telemetry: Telemetry) -> list[MetricReader]
         )
         if options.listen_required:
             raise MetricsPortInUse(problem) from error
-        log.warning("%s. Going on without it", problem)
+        log.warning("%s. The server continues without the metrics page", problem)
         return []
     telemetry.port = server.server_port
     telemetry._endings.append(partial(_end_page, server, thread))

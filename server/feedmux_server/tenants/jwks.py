@@ -98,9 +98,9 @@ def _key(content: dict[str, Any]) -> SigningKey:
     try:
         public = some.from_jwk({name: content[name] for name in content if name not in _PRIVATE})
     except (ValueError, KeyError, TypeError, AttributeError, jwt.PyJWTError):
-        raise JwksUnusable("one key is malformed, or of a curve that is not supported") from None
+        raise JwksUnusable("one key is malformed, or uses a curve that is not supported") from None
     if isinstance(public, RSAPublicKey) and public.key_size < RSA_BITS_MIN:
-        raise JwksUnusable(f"an RSA key has less than {RSA_BITS_MIN} bits")
+        raise JwksUnusable(f"an RSA key has fewer than {RSA_BITS_MIN} bits")
     der = public.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     return SigningKey(
         kid=str(content.get("kid", "")),
@@ -170,7 +170,7 @@ class Jwks:
         self._keys = read.keys
         if read.left_out and read.left_out != self._left_out:
             log.warning(
-                "%d keys of the JWKS %s are left out: %s",
+                "ignored %d keys of the JWKS %s: %s",
                 len(read.left_out),
                 self._where,
                 "; ".join(sorted(set(read.left_out))),
@@ -182,7 +182,7 @@ class Jwks:
             self._take(parse_jwks(await asyncio.to_thread(self._read)))
         except JwksUnusable as error:
             if not self._failed:
-                log.error("the JWKS %s cannot be used, the keys read before stay in force: %s", self._where, error)
+                log.error("the JWKS %s cannot be used; the keys read before stay in force: %s", self._where, error)
             self._failed = True
             return not isinstance(error, JwksAway)
         if self._failed:
@@ -214,7 +214,7 @@ def read_url(url: str, timeout_s: float = FETCH_TIMEOUT_S) -> bytes:
             while part := response.read1(65536):
                 data += part
                 if len(data) > JWKS_BYTES_MAX or time.monotonic() > deadline_s:
-                    raise JwksUnusable("it is too large or comes too slowly")
+                    raise JwksUnusable("it is too large or arrives too slowly")
             return data
     except (OSError, HTTPException, ValueError) as error:
         # The text of an error may hold the URL, and that a password.

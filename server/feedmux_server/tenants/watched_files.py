@@ -45,7 +45,7 @@ class WatchedFiles:
         try:
             return await reload()
         except Exception as error:  # noqa: BLE001 its text may hold what stands in the file
-            log.error("%s cannot be read again: %s", ", ".join(map(str, self.paths)), type(error).__name__)
+            log.error("failed to reload %s: %s", ", ".join(map(str, self.paths)), type(error).__name__)
             return True
 
 
