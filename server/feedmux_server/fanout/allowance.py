@@ -1,4 +1,4 @@
-"""What one session may be sent now by its tenant's quotas, and what it holds of them."""
+"""What a tenant's quotas allow one session to receive now, and how much of them the session uses."""
 
 import logging
 from collections import deque
@@ -13,19 +13,19 @@ _UNTIL_WOKEN_S = 60.0
 
 
 class Allowance:
-    """Between a session and its tenant's `Account`. To be ended with `close`."""
+    """Stands between a session and its tenant's `Account`. End it with `close`."""
 
     __slots__ = ("_account", "_held", "_holds", "_wake")
 
     def __init__(self, account: Account, wake: Callable[[], None], *, holds: bool) -> None:
-        """`holds`: acknowledgements will come, so what was sent counts as outstanding until then."""
+        """`holds`: the client acknowledges events, so sent events count as outstanding until then."""
         self._account = account
         self._wake = wake
         self._holds = holds
         self._held: deque[tuple[int, int]] = deque()  # last sequence, bytes
 
     def wait_s(self, now_s: float) -> float:
-        """0 when something may be sent now; else how long to wait, unless woken before."""
+        """0 when the session may send now; else how long to wait, unless woken earlier."""
         account = self._account
         if self._holds and not account.has_room:
             if account.note_backlog():
@@ -48,7 +48,7 @@ class Allowance:
             self._account.hold(delivery.size)
 
     def acked(self, sequence: int) -> None:
-        """Deliveries that are acknowledged to their last event are no longer outstanding."""
+        """Release the deliveries whose last event is acknowledged: they are no longer outstanding."""
         size = 0
         while self._held and self._held[0][0] <= sequence:
             size += self._held.popleft()[1]
@@ -56,6 +56,6 @@ class Allowance:
             self._account.release(size)
 
     def close(self) -> None:
-        """The session is over."""
+        """Release everything at the end of the session."""
         if self._held:
             self.acked(self._held[-1][0])

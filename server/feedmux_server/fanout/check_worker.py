@@ -1,8 +1,8 @@
-"""The process that checks and renders what takes long: pipelines that came from outside (`request_checks`).
+"""The process that checks and renders pipelines from clients, which may take long (`request_checks`).
 
-Requests and answers are BSON documents. A check: `pipeline`, `json`, `collation`, `comment`, `bounded`; answered by
-`pipeline`, or by `error`. A rendering: `render`, a document `{pipeline: [stages]}`, and `chars`; answered by `text`.
-Each answer says its `cpu_s`.
+Requests and answers are BSON documents. A check has `pipeline`, `json`, `collation`, `comment` and `bounded`; its
+answer has `pipeline` or `error`. A rendering has `render`, a document `{pipeline: [stages]}`, and `chars`; its answer
+has `text`. Each answer has its `cpu_s`.
 """
 
 import os
@@ -45,7 +45,7 @@ def _rendered(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    # Deliveries of the server beside it come first.
+    # Deliveries of the server beside this process come first.
     os.nice(5)
     serve_requests(answer)
 

@@ -1,4 +1,4 @@
-"""What opening a feed would meet, asked of its source: for `rpc.explain`. Reads no event."""
+"""Asks a source what would happen if a feed were opened, for `rpc.explain`. Reads no event."""
 
 import asyncio
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class CollectionImages:
 
 
 async def collection_images(source: Source, grants: Grants, feed: FeedSpec) -> list[CollectionImages]:
-    """The granted collections of the feed's scope whose images are needed; none where they may not be listed."""
+    """The granted collections of the feed's scope whose images are needed; none if feedmux may not list collections."""
     scope = feed.scope
     wanted = feed.full_document in _WITH_IMAGES or feed.full_document_before_change in _WITH_IMAGES
     if not wanted and not any(grant.match for grant in grants or ()):
@@ -56,7 +56,7 @@ async def collection_images(source: Source, grants: Grants, feed: FeedSpec) -> l
 
 
 async def headroom_s(source: Source, at: JoinPoint) -> int | None:
-    """Seconds from the oldest entry of the oplog to the place; None where it may not be read."""
+    """Seconds from the oldest entry of the oplog to the position; None if feedmux may not read the oplog."""
     try:
         return (at.place.cluster_time >> 32) - (await source.oldest_time() >> 32)
     except FeedmuxError as error:
@@ -66,7 +66,7 @@ async def headroom_s(source: Source, at: JoinPoint) -> int | None:
 
 
 async def try_to_open(source: Source, key: StreamKey, at: JoinPoint) -> None:
-    """MongoDB's judgement on stages and options. Raises FeedmuxError. The aggregate reads nothing before a getMore."""
+    """Let MongoDB check stages and options. Raises FeedmuxError. The aggregate reads nothing before a getMore."""
     reader = ChangeStreamReader(source, key, at, ReadLimits())
     try:
         await reader.open()

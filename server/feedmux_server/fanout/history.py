@@ -1,7 +1,7 @@
-"""Watches the oplogs: how soon each session's place will have left it, and tells the session in time.
+"""Watches the oplogs: forecasts when each session's position leaves the oplog, and warns the session before that.
 
-One task for each source takes a look every few seconds. Where the account may not read the oplog it says so once, and
-then only keeps asking whether MongoDB answers: there is no headroom to tell of.
+One task for each source checks its oplog every few seconds. If the account may not read the oplog, the task logs this
+once, and from then on only checks whether MongoDB answers: without the oplog there is no headroom to report.
 """
 
 import asyncio
@@ -17,20 +17,20 @@ from feedmux_server.supervision import Tasks
 log = logging.getLogger(__name__)
 
 _UNREADABLE = frozenset({ErrorReason.SOURCE_UNAUTHORIZED, ErrorReason.SOURCE_UNSUITABLE, ErrorReason.OPTION_REFUSED})
-"""What MongoDB will say again: not permitted, no oplog, or (a mongos) no such thing here."""
+"""Errors that a retry does not change: not permitted, no oplog, or (a mongos) no access to an oplog."""
 _SLICE = 500
-"""Sessions that are looked at before others get a turn at the event loop."""
+"""Sessions to check before other tasks get a turn at the event loop."""
 
 
 class HistoryWatch:
-    """Of all sources."""
+    """Watches the oplogs of all sources."""
 
     def __init__(self, hub: Hub, every_s: float) -> None:
         self._hub = hub
         self._every_s = every_s
 
     def start(self, tasks: Tasks) -> list[asyncio.Task[None]]:
-        """To be cancelled at the end."""
+        """Start one task for each source. The caller cancels the tasks at the end."""
         return [
             tasks.keep_running("history", partial(self._watch, source), of=name)
             for name, source in self._hub.sources.items()

@@ -1,6 +1,6 @@
 """All streams of the process: one `FeedStreams` per StreamKey, their pumps, the trailing slots, the memory budget.
 
-`rpc` asks it for a subscriber; `FeedStreams` asks it (as `StreamPort`) to start pumps. Every pump is a named task
+`rpc` asks the hub for a subscriber; `FeedStreams` asks it (as `StreamPort`) to start pumps. Every pump is a named task
 of the hub's TaskGroup.
 """
 
@@ -42,9 +42,9 @@ from feedmux_server.telemetry.observer import NOBODY, Observer
 
 _ADMIT_AGAIN_S = 0.02
 _LARGE_BYTES = 2 * 1024 * 1024
-"""Chunks are cut at half of it; a larger one is of one event."""
+"""Chunks are cut at half of this size; a chunk larger than this holds a single event."""
 _CLOSE_WAIT_S = 3.0
-"""How long an opening waits for cursors of its tenant that are being closed; a getMore under way ends first."""
+"""How long an opening waits for cursors of its tenant that are being closed; a running getMore must end first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +56,24 @@ class HubLimits:
     read: ReadLimits = field(default_factory=ReadLimits)
     credit: CreditLimits = field(default_factory=CreditLimits)
     memory_bytes_max: int = 1024 * 1024 * 1024
-    """For all that is held for anybody, but ranges. Over it, the oldest chunks of the largest rings go; who was there
-    reads MongoDB again."""
+    """Memory for everything but ranges. Above it, the oldest chunks of the largest rings are evicted, and subscribers
+    at those chunks read MongoDB again."""
     trailing_max: int = 32
-    """Streams that read history beside the leading one of their key. Each costs MongoDB an oplog scan."""
+    """Streams that read history besides the leading stream of their key. Each costs MongoDB an oplog scan."""
     wide: WideLimits = field(default_factory=WideLimits)
     wide_stream: WideStreamLimits = field(default_factory=WideStreamLimits)
     view_inbox_bytes: int = 4 * 1024 * 1024
-    """Events that wait for the reader of one view; with more it reads MongoDB on its own."""
+    """Bytes of events that may wait for the reader of one view; above it the view reads MongoDB with its own cursor."""
     unacked_events_max: int = 50_000
     """Delivery to a durable subscription pauses at this many unacknowledged events."""
     round_bytes: int = ROUND_BYTES
-    """Of deliveries, in one round of the event loop; then sessions take turns by tenant."""
+    """Bytes of deliveries in one round of the event loop; above it, sessions take turns by tenant."""
     history_at_risk_s: tuple[float, ...] = (3_600.0, 600.0)
-    """A session is told when the time until its place leaves the oplog falls below each of these."""
+    """A session is notified when the time until its position leaves the oplog falls below each of these."""
 
 
 class OpenSession(Protocol):
-    """A session for those who look at all of them."""
+    """A session as seen by code that checks all sessions."""
 
     @property
     def source(self) -> str: ...
@@ -82,11 +82,11 @@ class OpenSession(Protocol):
     def subscriber(self) -> Subscriber: ...
 
     def has_headroom(self, headroom_s: float) -> None:
-        """Its place will have left the oplog after so long."""
+        """Note how long it takes until the session's position has left the oplog."""
 
 
 class KeyStreams:
-    """The streams of one key, and what runs them."""
+    """The streams of one key, and the pumps and tasks that run them."""
 
     def __init__(self, hub: "Hub", source: Source, key: StreamKey, limits: HubLimits) -> None:
         self.source = source
@@ -94,7 +94,7 @@ class KeyStreams:
         self.streams = FeedStreams(limits.streams, self, hub.ledger, hub.memory.rings)
         self.pumps: dict[int, Pump] = {}
         self.tasks: dict[int, asyncio.Task[None]] = {}
-        """Of the pumps."""
+        """The tasks of the pumps, by stream id."""
         self._hub = hub
         self._limits = limits
 
@@ -102,7 +102,7 @@ class KeyStreams:
         hub = self._hub
         pump = Pump(stream, self.streams, self._reader_at, self._limits.pump, hub, self.source.name, hub.observer.here)
         self.pumps[stream.id] = pump
-        # In a context of its own: it outlives the call that asked for it first, and is no part of its trace.
+        # In its own context: the pump outlives the call that first asked for it, and is not part of that call's trace.
         task = hub.tasks.run_once(
             "pump", pump.run, of=f"{stream.id}-{self.key.spec.scope.namespace}", context=contextvars.Context()
         )
@@ -179,17 +179,17 @@ class Hub:
         observer: Observer = NOBODY,
         side_processes: SideProcesses = SideProcess,
     ) -> None:
-        """Without `accounts` nobody has quotas."""
+        """Without `accounts` no tenant has quotas."""
         self.observer = observer
         self.sessions: dict[OpenSession, None] = {}
-        """Those that have begun."""
+        """The sessions that have begun."""
         self.forecasts = {name: OplogForecast() for name in sources}
         """By source; `fanout.history` keeps them up to date."""
         self.sources_away: set[str] = set()
         self.stored_places: dict[tuple[str, str], Sequence[int]] = {}
         """By source and tenant: the cluster times (seconds) of stored positions, the oldest first."""
         self.damaged: dict[str, int] = {}
-        """Subscriptions that Redis has in part, by tenant."""
+        """The number of subscriptions of which Redis has only a part, by tenant."""
         self.accounts = accounts or Accounts(lambda _: UNLIMITED_QUOTAS, monotonic_s)
         self.accounts.backlog.bytes_max = limits.memory_bytes_max // UNACKED_SHARE
         self.memory = Memory(limits.memory_bytes_max)
@@ -204,14 +204,14 @@ class Hub:
         self.slots = Slots(limits.trailing_max, self.accounts)
         self._admission: asyncio.TimerHandle | None = None
         self._left: dict[int, tuple[str, KeyStreams]] = {}
-        """Streams that a tenant was the last to leave, by id, until they close or the tenant looks again."""
+        """Streams that a tenant was the last to leave, by id, until they close or have a subscriber again."""
         self._left_by: defaultdict[str, set[int]] = defaultdict(set)
         """The same by tenant."""
         self._keys: dict[StreamKey, KeyStreams] = {}
         self._ids = itertools.count(1)
         self.renderer = Renderer(self.filled, side_processes)
         self.large_renderer = Renderer(self.filled, side_processes)
-        """Of single large events, which take up to a minute each: the chunks of others do not wait for them."""
+        """Renders single large events, which take up to a minute each, so that other chunks do not wait for them."""
         self.wide = WideStreams(sources, tasks, limits.wide, limits.wide_stream, limits.read, self.memory)
 
     def source(self, name: str) -> Source:
@@ -231,7 +231,7 @@ class Hub:
         return found is not None and any(stream.joinable for stream in found.streams.streams)
 
     def one_of(self, key: StreamKey) -> StreamKey:
-        """The object that stands for `key` already, where there is one: policies and pipelines are large."""
+        """The equal key that is already in use, if there is one: policies and pipelines are large."""
         found = self._keys.get(key)
         return found.key if found is not None else key
 
@@ -257,7 +257,7 @@ class Hub:
         batch_events_max: int = 0,
         wants_progress: bool = False,
     ) -> Subscriber:
-        """A subscriber that has joined the streams of `key`. To be given back with `release`."""
+        """Make a subscriber that has joined the streams of `key`. Give it back with `release`."""
         streams = self.streams_of(key).streams
         subscriber = Subscriber(
             self.next_id(),
@@ -284,7 +284,7 @@ class Hub:
 
     @asynccontextmanager
     async def holding(self, tenant: str, feed: Hashable) -> AsyncIterator[None]:
-        """Counts `feed` against the tenant's quota meanwhile. Raises QUOTA_EXCEEDED."""
+        """Count `feed` against the tenant's quota inside the block. Raises QUOTA_EXCEEDED."""
         await self.make_room(tenant, feed)
         account = self.accounts.of(tenant)
         account.open_feed(feed)
@@ -294,11 +294,12 @@ class Hub:
             account.close_feed(feed)
 
     async def make_room(self, tenant: str, feed: Hashable) -> None:
-        """Closes what the tenant keeps open without use, the oldest first, as far as one more stream of `feed` would
-        exceed its quotas: readers that wait for a next plan, and streams that wait for those who reconnect.
+        """Close what the tenant keeps open without use, the oldest first, until one more stream of `feed` fits its
+        quotas: readers that wait for a next plan, and streams that wait for clients to reconnect.
 
-        Every cursor that a tenant caused counts until it is closed: opening and leaving in turn gives no more of them.
-        Call it right before `open_feed`, which raises QUOTA_EXCEEDED where there is no room all the same.
+        Every cursor that a tenant caused counts until it is closed, so a tenant gets no more cursors by opening and
+        leaving feeds in turn. Call this right before `open_feed`, which raises QUOTA_EXCEEDED if there is still no
+        room.
         """
         account = self.accounts.of(tenant)
         account.give_up_spares(feed)
@@ -306,14 +307,14 @@ class Hub:
         while left := self._to_close(account, feed):
             for stream, _ in left:
                 stream.close_early()
-            # Not all of them: another tenant may join one meanwhile, and then it stays.
+            # Do not wait for all of them: another tenant may join one of the streams meanwhile, which keeps it open.
             await asyncio.wait([task for _, task in left], timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
             account.give_up_spares(feed)
             if monotonic_s() > deadline_s:
                 raise exceeded("shared_streams", account.quotas.shared_streams)
 
     def _to_close(self, account: Account, feed: Hashable) -> list[tuple[SharedStream, asyncio.Task[None]]]:
-        """Streams that the tenant has left and that exceed its quota together with what it reads and `feed`."""
+        """Streams that the tenant has left and that, together with `feed` and the feeds it reads, exceed its quota."""
         room = account.quotas.shared_streams - len({*account.feeds, feed})
         if account.quotas.shared_streams == UNLIMITED or room < 0:
             return []
@@ -328,14 +329,14 @@ class Hub:
         return left[: max(0, len(left) - room)]
 
     def left(self, each: KeyStreams, stream: SharedStream) -> None:
-        """Its last subscriber has left a stream."""
+        """Note that the last subscriber of a stream has left."""
         if stream.id in each.pumps:
             self._not_left(stream.id)
             self._left[stream.id] = stream.left_by, each
             self._left_by[stream.left_by].add(stream.id)
 
     def _not_left(self, number: int) -> None:
-        """The stream has a reader again, or is closed."""
+        """Note that the stream has a subscriber again, or is closed."""
         tenant, _ = self._left.pop(number, ("", None))
         if tenant in self._left_by:
             self._left_by[tenant].discard(number)
@@ -343,7 +344,7 @@ class Hub:
                 del self._left_by[tenant]
 
     def stop(self) -> None:
-        """Ends every pump and wide stream; their cursors are killed."""
+        """End every pump and wide stream; their cursors are killed."""
         self.wide.stop()
         if self._admission is not None:
             self._admission.cancel()
@@ -352,7 +353,7 @@ class Hub:
                 task.cancel()
 
     def renderer_of(self, chunk: Chunk) -> Renderer:
-        """Who renders it as Extended JSON."""
+        """The renderer that renders the chunk as Extended JSON."""
         is_large = chunk.bson is not None and chunk.bson.size_bytes > _LARGE_BYTES
         return self.large_renderer if is_large else self.renderer
 
@@ -362,7 +363,7 @@ class Hub:
 
     @property
     def cursors(self) -> int:
-        """Open in MongoDB now."""
+        """The number of cursors open in MongoDB now."""
         readers = (pump.reader for each in self._keys.values() for pump in each.pumps.values())
         own = sum(reader is not None and reader.has_cursor for reader in readers)
         return own + sum(stream.has_cursor for stream in self.wide.streams())

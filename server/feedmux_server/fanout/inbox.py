@@ -1,25 +1,25 @@
-"""Events that a wide stream has for a view, and that the view's pump has not taken yet."""
+"""Events that a wide stream has put aside for a view and that the view's pump has not taken yet."""
 
 from collections.abc import Callable
 
 from feedmux_server.core.rings import NOT_HELD, Rings
 
 _OFFER_BYTES = 64
-"""What a piece costs beside its events."""
+"""What a piece costs in addition to its events."""
 
 
 class Inbox:
-    """Of one view. It is given up as a whole: without its oldest events the rest would have a gap before it."""
+    """The inbox of one view. It is evicted as a whole: without the oldest events, the rest would follow a gap."""
 
     __slots__ = ("_given_up", "_pieces", "_rings", "bytes", "bytes_max", "grown", "read_time_s", "size_class")
 
     def __init__(self, bytes_max: int, rings: Rings, given_up: Callable[[], None]) -> None:
-        """`given_up` is called when it holds more than `bytes_max`, or the memory is needed."""
+        """`given_up` is called when the inbox holds more than `bytes_max`, or when its memory is needed."""
         self.bytes = 0
         self.bytes_max = bytes_max
         self.size_class = NOT_HELD
         self.grown = 0
-        """Both for `Rings`."""
+        """`size_class` and `grown` are for `Rings`."""
         self.read_time_s = 0.0
         """When the first of the events was read."""
         self._pieces: list[bytes] = []
@@ -40,13 +40,13 @@ class Inbox:
             self.drop_oldest()
 
     def take(self) -> bytes:
-        """All events, one after the other."""
+        """Remove and return all events, concatenated."""
         data = b"".join(self._pieces)
         self.clear()
         return data
 
     def clear(self) -> int:
-        """The bytes set free."""
+        """Remove all events; return the bytes set free."""
         self._pieces.clear()
         size, self.bytes = self.bytes, 0
         self._rings.changed(self, -size)

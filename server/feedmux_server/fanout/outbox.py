@@ -1,4 +1,4 @@
-"""What one session's messages hold of the memory for messages that clients have not taken, and may hold."""
+"""The share of the memory for untaken messages that one session's messages use and may use."""
 
 import logging
 from collections.abc import Callable
@@ -9,12 +9,12 @@ from feedmux_server.core.memory import Held, Pool
 log = logging.getLogger(__name__)
 
 MESSAGE_COPIES: Final = 2
-"""Our own and gRPC's, both until HTTP/2 has taken the message."""
+"""feedmux's copy and gRPC's copy, both held until HTTP/2 has taken the message."""
 _UNLIMITED = 1 << 62
 
 
 class Outbox:
-    """Of one session, for one message at a time. To be ended with `close`."""
+    """The outbox of one session, for one message at a time. End it with `close`."""
 
     __slots__ = ("_held", "_payload_max", "_pool", "_tenant", "_wake")
 
@@ -27,7 +27,7 @@ class Outbox:
         self._held: Held | None = None
 
     def limits(self) -> tuple[int, int]:
-        """The bytes of several events, and of one alone, that the next message may hold."""
+        """The most bytes that the next message may hold: for several events, and for one event alone."""
         room, most = self._pool.room(self._tenant), self._payload_max
         whole = min(most, room // MESSAGE_COPIES)
         if self._pool.may_overdraw(self._tenant):
@@ -35,7 +35,7 @@ class Outbox:
         return whole, whole if whole < most else max(most, room - MESSAGE_COPIES * most)
 
     def cost(self, wire_size: int) -> int:
-        """What a message of so many bytes of events holds, or the fragments of one larger event, and the event."""
+        """The memory for a message of `wire_size` bytes of events; for a larger event: its fragments and the event."""
         if wire_size <= self._payload_max:
             return MESSAGE_COPIES * wire_size
         return wire_size + MESSAGE_COPIES * self._payload_max
@@ -44,7 +44,7 @@ class Outbox:
         return size <= self._pool.room(self._tenant) or self._pool.may_overdraw(self._tenant)
 
     def wait(self) -> None:
-        """Has the session woken when there is more room."""
+        """Have the session woken when there is more room."""
         if self._pool.note(self._tenant):
             log.warning(
                 "messages that the tenant's clients do not read use too much memory; until they read, the tenant's"
@@ -54,12 +54,12 @@ class Outbox:
         self._pool.when_room(self._tenant, self._wake)
 
     def hold(self, size: int) -> None:
-        """A message of this `cost` is given to gRPC."""
+        """Note that a message of this `cost` is given to gRPC."""
         self.written()
         self._held = self._pool.hold(self._tenant, size)
 
     def written(self) -> None:
-        """HTTP/2 has taken the message."""
+        """Note that HTTP/2 has taken the message."""
         if self._held is not None:
             self._held.release()
             self._held = None

@@ -1,7 +1,7 @@
-"""The one task that fills a SharedStream: asks MongoDB while somebody can take more, and rests otherwise.
+"""The one task that fills a SharedStream: it reads MongoDB while a subscriber can take more, and rests otherwise.
 
-Spawned by the hub when `FeedStreams` opens a stream, ended when the stream has ended or nobody needs it. It never
-awaits a subscriber. Up the path: `source.reader`; down: `core.shared_stream`.
+The hub spawns a pump when `FeedStreams` opens a stream; the pump ends when the stream has ended or nobody needs it. It
+never awaits a subscriber. Up the data path: `source.reader`; down: `core.shared_stream`.
 """
 
 import asyncio
@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 
 SMALL_BATCH_BYTES = 64 * 1024
 _MESSAGE_MAX_S = 250e-6
-"""More than one message to one subscriber takes."""
+"""An upper bound for the time that one message to one subscriber takes."""
 _TURNS_TO_WRITE = 2
-"""Turns of the event loop in which those who were woken have taken and written."""
+"""Turns of the event loop after which the woken subscribers have taken and written their events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +35,16 @@ class PumpLimits:
     """When a pump rests and gives up."""
 
     gather_s: float = 0.005
-    """Opens for one key are gathered for this long and begin at the earliest place."""
+    """Opens for one key are gathered for this long and begin at the earliest position."""
     linger_s: float = 10.0
     """A stream without subscribers stays for this long, so that a reconnect finds its ring."""
     idle_close_s: float = 60.0
-    """With nobody to take more for this long, the cursor in MongoDB is closed and the place kept."""
+    """If no subscriber can take more for this long, the cursor in MongoDB is closed; the position is retained."""
     pace_max_s: float = 0.02
-    """The longest pause behind a small batch. It costs a message for each subscriber, so the next one is asked for no
-    sooner than after as long as its fan-out took: events that come meanwhile share their messages. That leaves the loop
-    half of its time for everything else. More would save CPU and add to the latency of a busy feed; the first event
-    after a pause never waits."""
+    """The longest pause after a small batch. Each batch costs a message for each subscriber, so the next read waits for
+    as long as the batch's fan-out took: events that arrive meanwhile share their messages. That leaves the event loop
+    half of its time for everything else. A longer pause would save CPU and add to the latency of a busy feed; the first
+    event after a quiet time never waits."""
     retry_initial_s: float = 0.2
     retry_max_s: float = 10.0
 
@@ -57,37 +57,37 @@ class Reader(Protocol):
 
     @property
     def has_cursor(self) -> bool:
-        """It holds a cursor in MongoDB of its own."""
+        """Whether the reader holds its own cursor in MongoDB."""
 
     async def open(self) -> None:
-        """Raises `Failed`, or FeedmuxError when trying again is of no use."""
+        """Open the cursor. Raises `Failed`, or FeedmuxError when a retry cannot help."""
 
     async def read(self) -> Batch:
-        """Waits for events for a while. Raises as `open` does."""
+        """Wait for events for a while. Raises as `open` does."""
 
     def hurry(self) -> None:
-        """A read that waits for events for longer than usual is to end, so that the next one says how far it is."""
+        """End a read that waits for events for longer than usual, so that the next read reports progress."""
 
     async def close(self) -> None:
-        """Never raises for a MongoDB that is away."""
+        """Close the cursor. Does not raise if MongoDB is unavailable."""
 
 
 class PumpHost(Protocol):
     """What the pump asks of the hub."""
 
     def filled(self, size: int) -> None:
-        """Bytes have been added to a ring: look at the memory budget."""
+        """Note bytes added to a ring: the hub checks the memory budget."""
 
     @property
     def slots_wanted(self) -> bool:
-        """Somebody waits for a trailing stream's slot."""
+        """Whether a subscriber waits for the slot of a trailing stream."""
 
     def slot_free(self) -> None:
-        """The stream needs its slot no longer."""
+        """Note that the stream no longer needs its slot."""
 
     @property
     def accounts(self) -> Accounts:
-        """Who pays for reads."""
+        """The accounts that are charged for reads."""
 
     @property
     def observer(self) -> Observer: ...
@@ -106,7 +106,7 @@ class Pump:
         source: str,
         cause: Trace,
     ) -> None:
-        """`cause` is the work for which the stream was opened."""
+        """`cause` is the trace of the work for which the stream was opened."""
         self._stream = stream
         self._streams = streams
         self._reader_at = reader_at
@@ -128,7 +128,7 @@ class Pump:
 
     @property
     def reader(self) -> Reader | None:
-        """None before the first look at MongoDB."""
+        """The reader; None before the first read of MongoDB."""
         return self._reader
 
     async def run(self) -> None:
@@ -159,10 +159,10 @@ class Pump:
                 await self._reader.close()
 
     async def _advance(self) -> None:
-        """One step: open the cursor if there is none, else one getMore."""
+        """Take one step: open the cursor if there is none, then do one getMore."""
         stream = self._stream
         if self._reader is None:
-            # Not before the start is fixed: while opens are gathered it can still move back.
+            # Only now is the start fixed: while opens were gathered, it could still move back.
             self._reader = self._reader_at(stream)
         reader = self._reader
         try:
@@ -191,7 +191,8 @@ class Pump:
             )
 
     async def _open(self, reader: Reader) -> None:
-        """Traced on its own, for a stream outlives who asked for it first; resumes are linked to what they resume."""
+        """Open the reader in its own trace, because a stream outlives the call that first asked for it. The trace of a
+        resume is linked to the trace that it resumes."""
         stream = self._stream
         attributes: dict[str, str | int] = {"feedmux.source": self._source, "feedmux.stream.id": stream.id}
         if self._failed_by:
@@ -203,10 +204,10 @@ class Pump:
             await reader.open()
 
     async def _pace(self, reader: Reader) -> None:
-        """Waits until the last batch was fanned out, and until a tenant of the stream may cause another read.
+        """Wait until the last batch was fanned out, and until a tenant of the stream may cause another read.
 
-        Each read costs the event loop about a millisecond whatever it brings, and a tenant with fifty feeds of one busy
-        collection causes fifty for each event.
+        Each read costs the event loop about a millisecond, whatever it returns, and a tenant with fifty feeds of one
+        busy collection causes fifty reads for each event.
         """
         left_s = 0.0
         if self._not_before_s:
@@ -239,12 +240,13 @@ class Pump:
         for _ in range(_TURNS_TO_WRITE):
             await asyncio.sleep(0)
         now_s = loop.time()
-        # What others did in those turns is not this stream's to wait for.
+        # This stream does not wait for the work that other tasks did in those turns.
         took_s = min(now_s - began_s, takers * _MESSAGE_MAX_S)
         self._not_before_s = now_s + min(self._limits.pace_max_s, took_s)
 
     async def _recover(self, failure: Failed) -> None:
-        """The driver specification: one attempt at once, then with backoff; here for as long as somebody waits."""
+        """Recover as in the driver specification: one attempt at once, then attempts with backoff. Unlike there, the
+        pump continues for as long as a subscriber waits."""
         stream = self._stream
         stream.resumes += 1
         self._failed_by = failure.kind
@@ -267,7 +269,7 @@ class Pump:
             await self._wait_demand(self._limits.linger_s)
 
     async def _rest(self) -> bool:
-        """Nobody can take more. False when the stream is of no use any longer."""
+        """Rest while no subscriber can take more. False when the stream is no longer needed."""
         stream, limits = self._stream, self._limits
         if stream.state is StreamState.READING:
             stream.move_to(StreamState.PAUSED)
@@ -298,7 +300,7 @@ class Pump:
         return await self._demand.wait(timeout_s)
 
     async def _let_readers_finish(self) -> None:
-        """An ended stream stays until its subscribers have read the ring to the end, or have gone."""
+        """Wait until the subscribers of an ended stream have read the ring to the end, or have left."""
         self._host.filled(0)
         if self._reader is not None:
             await self._reader.close()
@@ -307,4 +309,4 @@ class Pump:
 
 
 def _ignore() -> None:
-    """The pump is gone."""
+    """Do nothing: the pump is gone."""

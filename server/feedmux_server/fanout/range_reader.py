@@ -1,6 +1,6 @@
-"""Reads a feed from a place on, as far as it is asked to: a subscriber without a session.
+"""Reads a feed from a given position, as far as its caller asks: a subscriber without a session.
 
-Used by `ranges` to plan, and by ReadRange for what is not kept any more. Shares its stream like any subscriber.
+Used by `ranges` to plan, and by ReadRange for events no longer retained. Shares its stream like any subscriber.
 """
 
 from feedmux_server.clock import monotonic_s
@@ -12,11 +12,11 @@ from feedmux_server.fanout.hub import Hub
 from feedmux_server.fanout.signal import Signal
 
 _LOOK_EVERY_S = 5.0
-"""What a stream does wakes its subscribers; at the latest after so long they look again."""
+"""A stream wakes its subscribers when it changes; they check again after this time at the latest."""
 
 
 class RangeReader:
-    """To be ended with `close`."""
+    """A reader of one feed. End it with `close`."""
 
     def __init__(self, hub: Hub, key: StreamKey, tenant: str, at: JoinPoint, payload_max: int) -> None:
         self._hub = hub
@@ -33,11 +33,11 @@ class RangeReader:
             wants_progress=True,
         )
         self.passed = False
-        """An event behind `until` was met: the range is complete, and this reader stands somewhere behind it."""
+        """An event after `until` was met: the range is complete, and this reader is somewhere after its end."""
 
     @property
     def place(self) -> ResumeToken:
-        """Everything up to here was returned, or matches nothing."""
+        """The position up to which every event was returned or does not match the feed."""
         return self._subscriber.progress()
 
     @property
@@ -48,16 +48,17 @@ class RangeReader:
         self._subscriber.grant(events, size)
 
     def revoke(self) -> None:
-        """Takes back what was not used: nothing is read ahead for nobody. The next range has no debt to pay."""
+        """Take back unused credit, so that nothing is read ahead without need. The next range starts without debt."""
         credit = self._subscriber.credit
         credit.events = credit.bytes = 0
 
     async def next(
         self, deadline_s: float, *, until: ResumeToken | None = None, target: ResumeToken | None = None
     ) -> Delivery | None:
-        """The next events at or before `until`. None when there are no more, no credit, or the time is up.
+        """Return the next events at or before `until`; None if there are no more, the credit is used up, or the time is
+        up.
 
-        Also None once everything up to `target` is known. Raises what ended the feed.
+        Also returns None once everything up to `target` is known. Raises the error that ended the feed.
         """
         while not self.passed:
             start = self._subscriber.at.place

@@ -1,10 +1,10 @@
-"""Ranges for readers in bulk: planned by reading them once, kept until they have been read.
+"""Ranges for bulk readers: planned by reading them once, retained until they have been read.
 
-A range holds the ring's own bytes, so several readers of its slices cost MongoDB one pass. The reader that planned it
-stays where it stopped, without credit, for the next plan to go on: so the stream stays too, and MongoDB is asked for
-nothing meanwhile. It counts against the tenant's quotas of streams, and is closed when the tenant needs the room.
-What is kept, and what plans are reading now, counts against the tenant's quota and a bound of the process; it is
-bounded in time too. What was given up is read from MongoDB again.
+A range holds the ring's own bytes, so several readers of its slices cost MongoDB one pass. The reader that planned the
+range stays where it stopped, without credit, so that the next plan can continue: the stream stays open too, and MongoDB
+is not read meanwhile. The reader counts against the tenant's quotas of streams, and is closed when the tenant needs the
+room. Retained ranges, and events that plans are reading now, count against the tenant's quota and a bound of the
+process; ranges are also bounded in time. Evicted events are read from MongoDB again.
 """
 
 import asyncio
@@ -24,19 +24,19 @@ from feedmux_server.fanout.range_reader import RangeReader
 
 PIECE_BYTES_MAX = 1024 * 1024
 READ_TIME_MAX_S = 10.0
-"""A plan ends with what it has after so long, though more lies ahead."""
+"""A plan ends after this time with the events it has, even if more follow."""
 
 
 class GivenUp(Exception):
-    """A range is kept no more; what was not read of it yet is to be had from MongoDB."""
+    """A range was evicted; the events not read from it yet must be read from MongoDB."""
 
 
 @dataclass(frozen=True, slots=True)
 class RangeLimits:
-    """What is kept between planning and reading."""
+    """Bounds of what is retained between planning and reading."""
 
     kept_bytes_max: int = 256 * 1024 * 1024
-    """For all tenants together; over it the oldest range of the tenant that keeps most goes."""
+    """For all tenants together; above it, the oldest range of the tenant that retains most is evicted."""
     kept_s: float = 120.0
     reader_s: float = 30.0
     """How long a planning reader waits for the next plan."""
@@ -44,12 +44,12 @@ class RangeLimits:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a plan is to reach."""
+    """What a plan should reach."""
 
     until: ResumeToken | None
-    """The range does not go beyond it."""
+    """The range ends here at the latest."""
     target: ResumeToken
-    """What MongoDB has committed by now: read up to here in any case, and what comes after it if it is there."""
+    """What MongoDB has committed by now: the plan reads up to here in any case, and beyond it if more is available."""
     events_max: int
     bytes_max: int
     wait_s: float
@@ -70,7 +70,7 @@ class _Kept:
     key: StreamKey
     range: PinnedRange
     deliveries: list[Delivery]
-    """Of the range: emptied when it is given up, also for those who are reading it."""
+    """The deliveries of the range: emptied when the range is evicted, also for readers that are reading it."""
     bytes: int
     unread: int
     """Events not yet sent once."""
@@ -94,10 +94,10 @@ class Ranges:
     _kept: list[_Kept] = field(default_factory=list)
     _waiting: dict[tuple[str, StreamKey], _Waiting] = field(default_factory=dict)
     kept_bytes: int = 0
-    """Kept, and being read by plans."""
+    """Bytes retained, and bytes that plans are reading now."""
 
     async def plan(self, key: StreamKey, tenant: str, at: JoinPoint, wanted: Wanted) -> Plan:
-        """Reads what comes next and keeps it. Raises FeedmuxError: what ended the feed at this place."""
+        """Read the next events and retain them. Raises the FeedmuxError that ended the feed at this position."""
         if wanted.until is not None and not wanted.until.is_after(at.place):
             return Plan(PinnedRange(at.place, at.place, ()), caught_up=True)
         reader, account, charged = await self._reader(key, tenant, at), self.hub.accounts.of(tenant), 0
@@ -110,7 +110,7 @@ class Ranges:
         try:
             deliveries, error = await _read(reader, wanted, charge)
             invalidated = error is not None and error.reason is ErrorReason.FEED_INVALIDATED
-            # Also a pipeline that hides the invalidate event hides no place: the next plan begins after it.
+            # A pipeline that hides the invalidate event does not hide its position: the next plan begins after it.
             if error is not None and not deliveries and not (invalidated and reader.place.is_after(at.place)):
                 raise error
         except BaseException:
@@ -118,7 +118,7 @@ class Ranges:
             self._close(account, key, reader)
             raise
         end = deliveries[-1].end if deliveries else at.place
-        met_all = error is None or not deliveries  # up to where the reader stands
+        met_all = error is None or not deliveries  # up to the reader's position
         if met_all and wanted.until is not None and (reader.passed or not wanted.until.is_after(reader.place)):
             end = wanted.until
         elif met_all and reader.place.is_after(end):
@@ -135,14 +135,15 @@ class Ranges:
     def read(
         self, key: StreamKey, tenant: str, after: ResumeToken, until: ResumeToken, payload_max: int
     ) -> Iterator[Delivery] | None:
-        """The events in (after, until] from what is kept, in pieces of at most `payload_max` bytes where events allow;
-        None when it is not kept. Raises GivenUp before the first of them or after any. One that is given up keeps no
-        more of them than the piece it has yielded."""
+        """The events in (after, until] from the retained ranges, in pieces of at most `payload_max` bytes unless one
+        event is larger; None when they are not retained. The iterator raises GivenUp before the first piece or after
+        any, and after an eviction it holds no more than the piece it has yielded."""
         kept = self._covering(key, tenant, after, until)
         return None if kept is None else _reading(kept, after, until, payload_max)
 
     def was_read(self, key: StreamKey, tenant: str, after: ResumeToken, until: ResumeToken, count: int) -> None:
-        """All `count` events in (after, until] have been sent. A range is kept until each of its events was once."""
+        """Note that all `count` events in (after, until] were sent. A range is retained until each event was sent
+        once."""
         kept = self._covering(key, tenant, after, until)
         if kept is not None:
             kept.unread -= count
@@ -165,7 +166,7 @@ class Ranges:
         return None
 
     async def _reader(self, key: StreamKey, tenant: str, at: JoinPoint) -> RangeReader:
-        """The one that waits at this very position, or a new one. It counts against the tenant's quotas until `_close`.
+        """The reader that waits at this position, or a new one. It counts against the tenant's quotas until `_close`.
 
         Raises QUOTA_EXCEEDED."""
         account, waiting = self.hub.accounts.of(tenant), self._waiting.get((tenant, key))
@@ -189,7 +190,7 @@ class Ranges:
         account.close_feed(key)
 
     def _wait(self, account: Account, key: StreamKey, reader: RangeReader, at: ResumeToken) -> None:
-        """Keeps the reader for the next plan, for a while, and while its tenant has no other use for its stream."""
+        """Keep the reader for the next plan, for a while, unless its tenant needs its stream for something else."""
         reader.revoke()
         self._leave(account, key)
         loop = asyncio.get_running_loop()
@@ -205,14 +206,15 @@ class Ranges:
             self._close(account, key, waiting.reader)
 
     def _keep(self, key: StreamKey, account: Account, found: PinnedRange) -> None:
-        """What is kept was charged while it was read."""
+        """Retain a range. Its bytes were charged while it was read."""
         deliveries = list(found.deliveries)
         kept = replace(found, deliveries=deliveries)
         timer = asyncio.get_running_loop().call_later(self.limits.kept_s, self._expire, kept)
         self._kept.append(_Kept(account, key, kept, deliveries, found.held_bytes, found.count, timer))
 
     def _charge(self, account: Account, size: int) -> bool:
-        """Counts what a plan has read, at the cost of older ranges. False when it must end: nothing older is left."""
+        """Count what a plan has read, and evict older ranges for it. False when the plan must end because no older
+        range is left."""
         self.kept_bytes += size
         account.kept_bytes += size
         while account.keeps_too_much or self.kept_bytes > self.limits.kept_bytes_max:
@@ -256,7 +258,10 @@ def _reading(kept: _Kept, after: ResumeToken, until: ResumeToken, payload_max: i
 async def _read(
     reader: RangeReader, wanted: Wanted, charge: Callable[[int], bool]
 ) -> tuple[list[Delivery], FeedmuxError | None]:
-    """What comes, up to the limits; with what ended the feed after it. `charge` says whether more may be read."""
+    """Read events up to the limits; return them with the error that ended the feed after them, if any.
+
+    `charge` says whether more may be read.
+    """
     began_s = monotonic_s()
     wait_until_s, last_s = began_s + wanted.wait_s, began_s + max(wanted.wait_s, READ_TIME_MAX_S)
     reader.grant(wanted.events_max, wanted.bytes_max)

@@ -1,11 +1,11 @@
-"""The side process that renders Extended JSON: a request is a chunk, its answer the chunk's view.
+"""The side process that renders Extended JSON: a request is a chunk, and its answer is the chunk's view.
 
-A process and not a thread, because rendering holds Python's lock all the time, and the event loop would wait for it
-at every step (measured: half of its turns took 2 ms instead of 0.2, one in ten 10 ms).
+This is a process and not a thread, because rendering holds Python's global lock all the time, and the event loop would
+wait for the lock at every step (measured: half of the loop's turns took 2 ms instead of 0.2, one in ten 10 ms).
 
 Request: canonical (1 byte), concatenated BSON documents.
 Answer: number of offsets (8 bytes, little endian), the view's `offsets` and as many `event_bytes` (8 bytes each), its
-data; empty for what is not BSON.
+data. The answer is empty if the request is not BSON.
 """
 
 import os
@@ -20,15 +20,16 @@ from feedmux_server.fanout.side_worker import serve_requests
 
 _COUNT = Struct("<Q")
 JSON_FIELD_TAG = b"\x82\x01"
-"""Tag of `Batch.json` (field 16, length-delimited): a view's texts stand ready as that repeated field."""
+"""Tag of `Batch.json` (field 16, length-delimited): a view holds its texts already encoded as that repeated field."""
 _YIELD_EVERY = 16
-"""Texts, about a third of a millisecond. Linux looks who else wants the core only at its ticks (4 ms), whatever the
-priorities, and a chunk has hundreds; deliveries, and MongoDB where it is on the same machine, wait less so."""
+"""Texts between two yields: about a third of a millisecond. Without a yield, Linux checks which other process wants the
+core only at its ticks (4 ms), whatever the priorities, and a chunk has hundreds of texts. So deliveries, and MongoDB if
+it runs on the same machine, wait less."""
 _yield: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
 
 
 def json_view(data: bytes, canonical: bool) -> View:
-    """Each event as `tag, length, text`, so that any run of events is a run of bytes. Only its text counts as its own.
+    """Each event as `tag, length, text`, so that any run of events is a run of bytes. Only the text counts as its size.
 
     Raises FeedmuxError BSON_INVALID.
     """
@@ -62,7 +63,7 @@ def request_of(data: bytes, canonical: bool) -> bytes:
 
 
 def view_of(answer: bytes) -> View | None:
-    """None for what is not BSON."""
+    """Decode an answer; None when the request was not BSON."""
     if not answer:
         return None
     (count,) = _COUNT.unpack_from(answer)
@@ -80,7 +81,7 @@ def answer(request: bytes) -> bytes:
 
 
 def main() -> None:
-    # Texts are made in bulk, and the event loop beside it has everybody's deliveries to make.
+    # Rendering is bulk work, and the event loop of the server beside this process makes all deliveries.
     os.nice(5)
     serve_requests(answer)
 

@@ -1,9 +1,9 @@
-"""Extended JSON: a chunk is rendered once per format, by a side process, and shared by all who take it.
+"""Extended JSON: a side process renders each chunk once per format, and all sessions that take the chunk share it.
 
-A session asks by a ticket, is woken when the chunk has its view (or was evicted, or cannot be rendered), and takes
-again. One chunk is rendered at a time, tenant by tenant. What nobody waits for any more is not rendered.
+A session asks with a ticket, is woken when the chunk has its view (or was evicted, or cannot be rendered), and takes
+again. One chunk is rendered at a time, tenant by tenant. A chunk that no session waits for any more is not rendered.
 
-A rendering is found by its chunk object, which it keeps alive: the address of a chunk that is gone, or any other name
+A rendering is found by its chunk object, and keeps that object alive: the address of a deleted chunk, or any other name
 that can be used again, could name another tenant's chunk.
 """
 
@@ -27,16 +27,16 @@ RELAXED = "extended_json_relaxed"
 CANONICAL = "extended_json_canonical"
 
 FAILED_S = 60.0
-"""A chunk over which the process died or froze twice is not tried again for so long: others wait meanwhile."""
+"""How long a chunk is not tried again after the process died or froze twice on it: other chunks wait meanwhile."""
 
 
 def render_timeout_s(size: int) -> float:
-    """The CPU time that the texts of a chunk may take: several times what the costliest events take."""
+    """The CPU time that rendering a chunk may take: several times what the costliest events take."""
     return 5.0 + 4.0 * size / 2**20
 
 
 class _Rendering:
-    """A chunk to be rendered, and who waits for it."""
+    """A chunk to be rendered, and the tickets that wait for it."""
 
     __slots__ = ("begun", "chunk", "ring", "tickets", "wire_format")
 
@@ -49,14 +49,14 @@ class _Rendering:
 
 
 class Ticket:
-    """One session's wait for a rendering. To be given back with `withdraw`, also after it is done."""
+    """One session's wait for a rendering. Give it back with `withdraw`, even after it is done."""
 
     __slots__ = ("_renderer", "rendering", "tenant", "wake")
 
     def __init__(self, renderer: "Renderer", rendering: _Rendering, tenant: str, wake: Callable[[], None]) -> None:
         self._renderer = renderer
         self.rendering: _Rendering | None = rendering
-        """None once it is done or withdrawn; nothing is kept alive then."""
+        """None once the ticket is done or withdrawn; the ticket then keeps nothing alive."""
         self.tenant = tenant
         self.wake = wake
 
@@ -64,14 +64,14 @@ class Ticket:
         return self.rendering is not None and self.rendering.chunk is chunk
 
     def withdraw(self) -> None:
-        """Nobody is woken by it any more. May be called again."""
+        """Give up the ticket: it wakes nobody any more. May be called again."""
         rendering, self.rendering = self.rendering, None
         if rendering is not None:
             self._renderer.withdrawn(self, rendering)
 
 
 class Renderer:
-    """Renders the chunks of a process. To be ended with `close`."""
+    """Renders the chunks of a process. End it with `close`."""
 
     def __init__(self, filled: Callable[[int], None], side_processes: SideProcesses = SideProcess) -> None:
         """`filled` gets the bytes that a rendering adds to its chunk's ring."""
@@ -89,14 +89,14 @@ class Renderer:
 
     @property
     def memory_bytes(self) -> int:
-        """What renderings hold outside the rings: chunks of rings that are closed, and what the process is asked."""
+        """Memory that renderings use outside the rings: chunks of closed rings, and the process's current request."""
         chunks = {each.chunk: None for each in self._pending.values() if each.ring.closed}
         return self._process.held_bytes + sum(chunk.size_bytes for chunk in chunks if not chunk.held_bytes)
 
     def request(
         self, chunk: Chunk, ring: ReplayBuffer, wire_format: str, tenant: str, wake: Callable[[], None]
     ) -> Ticket:
-        """Asks for the chunk's view. `wake` is called once, when there is a reason to take again."""
+        """Ask for the chunk's view. `wake` is called once, when there is a reason to take again."""
         name = (chunk, wire_format)
         rendering = self._pending.get(name)
         if rendering is None:
@@ -110,7 +110,7 @@ class Renderer:
         return ticket
 
     def withdrawn(self, ticket: Ticket, rendering: _Rendering) -> None:
-        """Called by the ticket."""
+        """Forget a ticket; only the ticket calls this."""
         del rendering.tickets[ticket]
         if rendering.begun:
             return
@@ -119,7 +119,7 @@ class Renderer:
             del self._pending[rendering.chunk, rendering.wire_format]
 
     async def close(self) -> None:
-        """Ends the process. Those who wait are woken by nothing: their sessions end otherwise."""
+        """End the process. This does not wake waiting sessions: they end for other reasons."""
         self._closed = True
         if self._working is not None:
             self._working.cancel()
@@ -176,7 +176,7 @@ class Renderer:
 
 
 def _fail(rendering: _Rendering, what: str) -> None:
-    """Who needs this very chunk ends with INTERNAL; a while later it is tried again."""
+    """End the sessions that need this chunk with INTERNAL; the chunk may be tried again after `FAILED_S`."""
     reference, chunk = correlation_id(), rendering.chunk
     log.error(
         what,

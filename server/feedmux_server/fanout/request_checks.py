@@ -1,7 +1,7 @@
-"""Checks pipelines of requests in a process of its own, tenant by tenant, and remembers the verdicts.
+"""Checks pipelines of requests in a separate process, tenant by tenant, and remembers the verdicts.
 
-A check of the largest pipeline takes a hundred milliseconds and more of Python, for which every session would wait at
-the event loop. A pipeline that is opened again and again is checked once.
+A check of the largest pipeline takes a hundred milliseconds of Python or more, and on the event loop every session
+would wait for it. A pipeline that is opened again and again is checked once.
 """
 
 import asyncio
@@ -20,26 +20,26 @@ from feedmux_server.fanout import check_worker
 from feedmux_server.fanout.side_process import SideProcess, SideProcesses, SideProcessFailed
 
 INLINE_BYTES: Final = 512
-"""Checked on the event loop, in half a millisecond at most."""
+"""Pipelines up to this size are checked on the event loop, in half a millisecond at most."""
 ANSWER_TIMEOUT_S: Final = 10.0
 WAITING_BYTES_MAX: Final = 32 << 20
-"""Of requests that wait for a check, of all tenants …"""
+"""Bytes of requests that may wait for a check, of all tenants …"""
 TENANT_WAITING_BYTES_MAX: Final = 4 << 20
 """… and of one."""
 KNOWN_BYTES_MAX: Final = 32 << 20
-"""Of verdicts that are remembered, of all tenants …"""
+"""Bytes of verdicts that may be remembered, of all tenants …"""
 TENANT_KNOWN_BYTES_MAX: Final = 2 << 20
 """… and of one."""
 RENDERED_CHARS_MAX: Final = 1 << 20
 _OVERHEAD_BYTES: Final = 512
 
 Charge = Callable[[float], None]
-"""Told the seconds of CPU that a tenant's request has cost the process."""
+"""Called with the seconds of CPU that a tenant's request has cost the process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Of a check: the pipeline as BSON, or why it is rejected. Of a rendering: the text."""
+    """The result of a check: the pipeline as BSON, or why it is rejected; or of a rendering: the text."""
 
     pipeline: bytes = b""
     text: str = ""
@@ -58,11 +58,11 @@ class _Job:
     charge: Charge
     verdict: "asyncio.Future[Verdict]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     waiting: int = 0
-    """Callers. Without one the job is not done any more."""
+    """The number of waiting callers. Without callers the job is not done any more."""
 
 
 class RequestChecks:
-    """The checks of a server. To be ended with `close`."""
+    """The checks of a server. End them with `close`."""
 
     def __init__(self, side_processes: SideProcesses = SideProcess) -> None:
         self._process = side_processes(check_worker.__name__, ANSWER_TIMEOUT_S)
@@ -73,7 +73,8 @@ class RequestChecks:
         self._working: asyncio.Task[None] | None = None
 
     async def check(self, parts: FeedParts, tenant: str, charge: Charge) -> bytes:
-        """The pipeline as BSON. Raises what `check_parts` raises, and QUOTA_EXCEEDED when too much waits already."""
+        """Return the pipeline as BSON. Raises what `check_parts` raises, and QUOTA_EXCEEDED when too many requests
+        already wait."""
         if parts.size <= INLINE_BYTES:
             return check_parts(parts)
         name = parts.digest(tenant)
@@ -106,11 +107,11 @@ class RequestChecks:
 
     @property
     def held_bytes(self) -> int:
-        """Pipelines that wait, and remembered verdicts."""
+        """Bytes of waiting pipelines and of remembered verdicts."""
         return self._known.size + self._waiting_bytes.total()
 
     async def close(self) -> None:
-        """Ends the process; who waits gets INTERNAL."""
+        """End the process; waiting callers get INTERNAL."""
         await self._process.close()
         if self._working is not None:
             await asyncio.wait([self._working])
@@ -148,15 +149,15 @@ class RequestChecks:
                 try:
                     if job.waiting:
                         job.verdict.set_result(await self._answer(job))
-                except Exception as error:  # noqa: BLE001 whoever waits for it says it
+                except Exception as error:  # noqa: BLE001 the waiting callers raise it
                     job.verdict.set_exception(error)
                 finally:
-                    # At once, and not by a callback: a caller who came in between would wait for a cancelled job.
+                    # At once, and not in a callback: a caller that arrived in between would wait for a cancelled job.
                     del self._coming[job.name]
                     self._waiting_bytes[job.tenant] -= len(job.request)
                     if not self._waiting_bytes[job.tenant]:
                         del self._waiting_bytes[job.tenant]
-                    job.verdict.cancel()  # unless it is done
+                    job.verdict.cancel()  # no effect on a finished verdict
         finally:
             self._working = None
 
@@ -176,7 +177,7 @@ class RequestChecks:
 
 
 class KnownVerdicts:
-    """The verdicts used last, bounded by bytes for each tenant and in all."""
+    """The most recently used verdicts, bounded by bytes for each tenant and in total."""
 
     def __init__(self, most: int = KNOWN_BYTES_MAX, most_of_tenant: int = TENANT_KNOWN_BYTES_MAX) -> None:
         self._most = most
@@ -185,7 +186,7 @@ class KnownVerdicts:
         self._by_tenant: dict[str, OrderedDict[bytes, None]] = {}
         self._bytes: Counter[str] = Counter()
         self.size = 0
-        """Of all, in bytes."""
+        """The size of all verdicts in bytes."""
 
     def get(self, name: bytes) -> Verdict | None:
         found = self._known.get(name)
@@ -220,9 +221,9 @@ class KnownVerdicts:
 
 def _retrieve(done: "asyncio.Future[Verdict]") -> None:
     if not done.cancelled():
-        done.exception()  # those who waited may be gone
+        done.exception()  # the waiting callers may be gone
 
 
 def _again(error: FeedmuxError) -> FeedmuxError:
-    """A copy: an exception that is raised twice gathers tracebacks."""
+    """Copy an error: an exception that is raised twice gathers tracebacks."""
     return FeedmuxError(error.reason, error.message, error.metadata, field=error.field)

@@ -1,8 +1,8 @@
-"""One Subscribe or Watch stream: decides what is sent next. `rpc` frames and writes it.
+"""One Subscribe or Watch stream: decides what is sent next. `rpc` frames and writes the outputs.
 
-Between the `Subscriber` (credit, place, acks) and the wire. Owns the heartbeat, the policies on invalidate and lost
-history, and the way of acks into commits. `next_output` is called by one task; `grant`, `ack`, `drain` and the
-commit listener's methods come from others on the same loop and only set state and wake it.
+A session stands between the `Subscriber` (credit, position, acks) and the wire. It owns the heartbeat, the policies on
+invalidate and lost history, and the path of acks into commits. One task calls `next_output`; other tasks on the same
+loop call `grant`, `ack`, `drain` and the commit listener's methods, which only set state and wake that task.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from feedmux_server.telemetry.observer import NO_SESSION, SessionObserver
 
 FLUSH_TIMEOUT_S = 5.0
 RECONNECT_S = 0.2
-"""A drained client's connection has been told to go; clients spread their reconnects themselves."""
+"""The retry delay for a drained client. Its connection is already closing; clients spread their reconnects."""
 CONTINUE_PAUSE_S = 0.05
 SHUTTING_DOWN = "the server is shutting down; reconnect"
 AGED = "the session has reached its age (limits.connection_age_s of the server); reconnect"
@@ -37,7 +37,7 @@ _UNTIL_WOKEN_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class ProgressMark:
-    """Everything up to here was delivered."""
+    """Everything up to `place` was delivered."""
 
     place: ResumeToken
 
@@ -64,7 +64,7 @@ class DegradedMark:
 class RewoundMark:
     begins: ResumeToken
     reached: int
-    """Cluster time that an earlier session had come to."""
+    """Cluster time that an earlier session had reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +83,13 @@ class GapMark:
 
 @dataclass(frozen=True, slots=True)
 class HistoryAtRiskMark:
-    """The place will have left the oplog."""
+    """The session's position leaves the oplog in `remaining_s`."""
 
     remaining_s: float
 
 
 class _NeedsTurn:
-    """The loop is crowded, and there is something to take."""
+    """There is something to take, but the loop is crowded."""
 
 
 Output = (
@@ -106,7 +106,7 @@ Output = (
 
 
 class Commits(Protocol):
-    """Where acknowledged places go; `state.commits.CommitHandle`."""
+    """Where acknowledged positions are committed: a `state.handle.CommitHandle`."""
 
     def submit(self, position: bytes, cluster_time: int, order: bytes, delivery_sequence: int) -> None: ...
 
@@ -119,9 +119,9 @@ class SessionPolicy:
     continue_on_invalidate: bool = False
     earliest_on_history_lost: bool = False
     from_earliest: bool = False
-    """It began as far back as the oplog reached; until the first event that is wherever the oplog reaches by then."""
+    """The session began at the oldest entry of the oplog; until its first event, it may begin at the then oldest."""
     batch_events_max: int = 0
-    """Events of one message at most, where the feed says so; 0: as many as fit."""
+    """The most events in one message, if the feed sets a limit; 0: as many as fit."""
 
 
 class Session:
@@ -137,7 +137,7 @@ class Session:
         self._allowance: Allowance | None = None
         self._outbox: Outbox | None = None
         self._rendering: Ticket | None = None
-        """What it waits for while the next chunk has no view in its format."""
+        """The ticket the session waits for while the next chunk has no view in its format."""
         self._commits: Commits | None = None
         self._marks: deque[Output] = deque()
         self._end: FeedmuxError | None = None
@@ -165,7 +165,7 @@ class Session:
 
     @property
     def end_error(self) -> FeedmuxError | None:
-        """What it is to end with, once that is decided."""
+        """The error that ends the session, once that is decided."""
         return self._end
 
     def begin(
@@ -178,7 +178,7 @@ class Session:
         wire_format: str,
         commits: Commits | None = None,
     ) -> None:
-        """Joins the feed. To be ended with `close`."""
+        """Join the feed. End the session with `close`."""
         self._commits = commits
         self._allowance = Allowance(self._hub.accounts.of(tenant), self._signal.set, holds=durable)
         self._outbox = Outbox(self._hub.memory.unsent, tenant, payload_max, self._signal.set)
@@ -196,7 +196,7 @@ class Session:
         self._hub.sessions[self] = None
 
     async def opened(self) -> None:
-        """Waits until MongoDB has accepted the feed, for a heartbeat's time at most; raises what it refused."""
+        """Wait until MongoDB has accepted the feed, for one heartbeat interval at most. Raises MongoDB's rejection."""
         deadline_s = monotonic_s() + self._policy.heartbeat_s
         while (left_s := deadline_s - monotonic_s()) > 0:
             stream = self.subscriber.stream
@@ -214,7 +214,7 @@ class Session:
             await self._signal.wait(left_s)
 
     def close(self) -> None:
-        """Leaves the feed."""
+        """Leave the feed."""
         self._withdraw()
         if self._subscriber is not None:
             self._hub.sessions.pop(self, None)
@@ -225,7 +225,7 @@ class Session:
         if self._outbox is not None:
             self._outbox.close()
 
-    # What the client and others do. None of these awaits.
+    # Actions of the client and of other tasks. None of these methods awaits.
 
     def grant(self, events: int, size: int, *, zero_allowed: bool = False) -> None:
         self.subscriber.grant(events, size, zero_allowed=zero_allowed)
@@ -240,7 +240,7 @@ class Session:
             self._signal.set()
 
     def written(self, delivery: Delivery) -> None:
-        """HTTP/2 has taken a delivery."""
+        """Note that HTTP/2 has taken a delivery."""
         if self._outbox is not None:
             self._outbox.written()
         stream = self._subscriber.stream if self._subscriber is not None else None
@@ -253,24 +253,24 @@ class Session:
         )
 
     def has_headroom(self, headroom_s: float) -> None:
-        """Tells the client, when that is news."""
+        """Notify the client when the headroom falls below another threshold."""
         if self._history.falls_to(headroom_s):
             self.notice(HistoryAtRiskMark(headroom_s))
             self._hub.observer.history_notice(self.subscriber.tenant)
 
     def ask_close(self) -> None:
-        """The client wants its acks flushed and the stream ended with OK."""
+        """Close at the client's request: flush its acks, then end the stream with OK."""
         self._close_asked = True
         self._signal.set()
 
     def fail(self, error: FeedmuxError) -> None:
-        """Ends the session with `error` as soon as it can."""
+        """End the session with `error` as soon as possible."""
         if self._end is None:
             self._end = error
             self._signal.set()
 
     def drain(self, deadline_s: float, why: str = SHUTTING_DOWN) -> None:
-        """Tells the client to go, and ends the session `deadline_s` from now at the latest."""
+        """Ask the client to reconnect, and end the session `deadline_s` from now at the latest."""
         if self._drain_deadline is None and self._subscriber is not None:
             self._drain_deadline = asyncio.get_running_loop().time() + deadline_s
             self._drained_for = why
@@ -282,12 +282,12 @@ class Session:
         self._marks.append(mark)
         self._signal.set()
 
-    # The listener of commits.
+    # Methods of the commit listener.
 
     def committed(self, delivery_sequence: int, position: bytes) -> None:
         mark = CommittedMark(delivery_sequence, position)
         if self._marks and isinstance(self._marks[-1], CommittedMark):
-            self._marks[-1] = mark  # a client that does not read gathers none of them
+            self._marks[-1] = mark  # so a client that does not read does not accumulate marks
         else:
             self.notice(mark)
 
@@ -298,7 +298,8 @@ class Session:
         self.notice(DegradedMark("state", not available))
 
     async def next_output(self) -> Output | None:
-        """What to send next; None when the client has closed. Raises FeedmuxError at the end of the stream."""
+        """Return the next output to send; None when the client has closed. Raises FeedmuxError at the end of the
+        stream."""
         has_turn = False
         while True:
             if self._marks:
@@ -347,7 +348,7 @@ class Session:
             self._allowance.held_back(monotonic_s() - began_s)
 
     def _take(self, *, has_turn: bool) -> tuple[Delivery | NeedsRender | Ended | _NeedsTurn | None, float]:
-        """What comes next, with how long the tenant's quotas hold it back."""
+        """Take what comes next, and return with it how long the tenant's quotas throttle the session."""
         subscriber, allowance, outbox, turns = self.subscriber, self._allowance, self._outbox, self._hub.turns
         assert allowance is not None
         assert outbox is not None
@@ -369,7 +370,7 @@ class Session:
         return taken, _NOT_HELD_S
 
     def _drained(self) -> bool:
-        """While draining: the client has acknowledged all it was sent, or the time is up."""
+        """Whether, while draining, the client has acknowledged everything sent to it, or the time is up."""
         if self._drain_deadline is None:
             return False
         acks = self.subscriber.acks
@@ -396,7 +397,7 @@ class Session:
             self._commits.submit(self._positions.encode(place), place.cluster_time, order_bytes(place), acks.acked)
 
     async def _flush(self) -> None:
-        """Makes the acks durable before the end. What was asked for by Close must not fail silently."""
+        """Make the acks durable before the end. A flush that the client asked for with Close must not fail silently."""
         if self._commits is None:
             return
         try:
@@ -406,10 +407,10 @@ class Session:
                 raise
 
     async def _meet_end(self, error: FeedmuxError) -> None:
-        """The feed ended at this place: goes on if the policy says so, else raises with what was acked flushed."""
+        """Handle the end of the feed at this position: continue if the policy says so, else flush the acks and end."""
         subscriber = self.subscriber
         if error.reason is ErrorReason.FEED_INVALIDATED and self._policy.continue_on_invalidate:
-            # Where the pipeline hides the invalidate event the place may stay the same: not in a tight loop then.
+            # If the pipeline hides the invalidate event, the position may stay the same: avoid a tight loop.
             await asyncio.sleep(CONTINUE_PAUSE_S)
             place = subscriber.at.place
             subscriber.rejoin(JoinPoint(place, exact=place.given is Given.BY_MONGODB))
@@ -419,18 +420,18 @@ class Session:
             self.notice(GapMark(subscriber.at.place, oldest, error.reason.value))
             subscriber.rejoin(JoinPoint(oldest))
             return
-        # The last place is behind what ended the feed, also where the pipeline hides the invalidate event.
+        # The last position is after the event that ended the feed, even if the pipeline hides the invalidate event.
         await self._end_with(error)
 
     async def _end_with(self, error: FeedmuxError) -> None:
-        """Ends the session after its last position, with what was acknowledged flushed."""
+        """End the session after its last position, with its acks flushed."""
         self._withdraw()
         self.notice(self._heartbeat())
         await self._flush()
         self.fail(error)
 
     def _request(self, wanted: NeedsRender) -> None:
-        """Waits for a rendering as for events, by the signal: heartbeats, notices and commits continue meanwhile."""
+        """Wait for a rendering through the signal, as for events: heartbeats, notices and commits continue meanwhile."""
         if self._rendering is not None and self._rendering.waits_for(wanted.chunk):
             return
         self._withdraw()
@@ -451,10 +452,11 @@ class Session:
 
 
 def order_bytes(place: ResumeToken) -> bytes:
-    """Orders places of one cluster time as MongoDB does; the stored position moves forward only by it.
+    """Bytes that order positions of one cluster time as MongoDB does; the stored position moves only forward by them.
 
-    Across versions, of which the later sorts after the other here: a session that begins at a place of an older version
-    may store what it has delivered since. Back to an older version that waits for the next cluster time.
+    Here, positions of a later token version sort after positions of an earlier version. So a session that begins at a
+    position of an older version may store what it has delivered since. After a return to an older version, the stored
+    position moves again only at the next cluster time.
     """
     _, kind, transaction, from_invalidate, tail = place.key
     version = 0 if place.is_high_water_mark else place.version

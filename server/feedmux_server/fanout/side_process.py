@@ -1,7 +1,7 @@
-"""A process of its own for work that would hold the event loop: it is asked, and answers, one request at a time.
+"""A separate process for work that would block the event loop: it answers one request at a time.
 
 The process starts with the first request. A process that dies, freezes or takes too long is killed and replaced, and
-the request is asked once more. A process that waits for a core is not frozen: its limit is one of CPU time.
+the request is sent once more. A process that waits for a CPU core is not frozen, so its limit counts CPU time.
 `side_worker` is the half that runs in the process.
 """
 
@@ -22,15 +22,15 @@ from feedmux_server.fanout.side_worker import LENGTH
 log = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 30.0
-"""The CPU time that starting Python and its imports may take."""
+"""The CPU time that Python may take to start and to run its imports."""
 _ATTEMPTS = 2
 _PERIODS_MAX = 20
-"""A process that uses a little CPU time in each period of its limit's length is given so many of them at most."""
+"""The most periods, each as long as the time limit, for a process that uses only a little CPU time in each."""
 _READ_AHEAD_BYTES = 1024 * 1024
 
 
 class SideProcessFailed(Exception):
-    """There is no answer: the process died or froze over the request, twice, or it is closed."""
+    """There is no answer: the process died or froze twice while it handled the request, or it is closed."""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class _Running:
     answers: StreamReader
     requests: StreamWriter
     answer_bytes: int = 0
-    """Of the last answer that was begun."""
+    """Size of the last answer that began to arrive."""
 
     @classmethod
     async def start(cls, module: str) -> "_Running":
@@ -72,7 +72,10 @@ class _Running:
         return self.process.poll() is None
 
     async def ask(self, request: bytes) -> bytes:
-        """Raises OSError or IncompleteReadError when the process is gone. Only an answer leaves it fit for another."""
+        """Send a request and return the answer. Raises OSError or IncompleteReadError when the process is gone.
+
+        The process can take another request only after this one was answered.
+        """
         self.answer_bytes = 0
         self.requests.write(LENGTH.pack(len(request)))
         self.requests.write(request)
@@ -84,12 +87,13 @@ class _Running:
         return await self.answers.readexactly(self.answer_bytes)
 
     async def within(self, timeout_s: float, exchange: Coroutine[Any, Any, bytes]) -> bytes:
-        """The result of `answer` or `ask`, for which the process may use so much CPU time.
+        """The result of `answer` or `ask`, for which the process may use `timeout_s` seconds of CPU time.
 
-        Raises TimeoutError when it has used more, or used none in `timeout_s` seconds, as a frozen process does.
+        Raises TimeoutError when the process has used more, or has used none in `timeout_s` seconds, as a frozen process
+        does.
         """
         task = asyncio.create_task(exchange, name="side-process-exchange")
-        # A failure after a cancelled caller is nobody's to retrieve.
+        # After the caller was cancelled, nobody else retrieves a failure.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             used_s = _cpu_s(self.process)
@@ -106,17 +110,17 @@ class _Running:
             task.cancel()
 
     def end(self) -> None:
-        """Kills the process; never waits."""
+        """Kill the process without waiting for its end."""
         self.requests.transport.abort()
         _kill(self.process)
 
 
 class SideProcess:
-    """A process that runs `module`. To be ended with `close`."""
+    """A process that runs `module`. End it with `close`."""
 
     def __init__(self, module: str, answer_timeout_s: Callable[[int], float] | float) -> None:
-        """`answer_timeout_s`: the CPU time that an answer may take, or the same by the request's size. A process that
-        uses none for so long is frozen."""
+        """`answer_timeout_s`: the CPU time that an answer may take, or a function that gets it from the request's size.
+        A process that uses no CPU time for that long is frozen."""
         self._module = module
         self._timeout_s = answer_timeout_s
         self._running: _Running | None = None
@@ -126,21 +130,21 @@ class SideProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process, while it runs."""
+        """The id of the process while it runs, else None."""
         return self._running.process.pid if self._running is not None else None
 
     @property
     def held_bytes(self) -> int:
-        """What the request being asked and its answer hold."""
+        """The memory that the current request and its answer hold."""
         if self._asking is None or self._asking.done():
             return 0
         return self._request_bytes + (self._running.answer_bytes if self._running is not None else 0)
 
     async def ask(self, request: bytes) -> bytes:
-        """The process's answer. The caller asks one request at a time. Raises SideProcessFailed.
+        """Return the process's answer. The caller sends one request at a time. Raises SideProcessFailed.
 
         The request of a cancelled caller is still answered: the answer is dropped, and the next request waits for it.
-        So no caller gets the answer to another request, and cancelling costs no process.
+        So no caller gets the answer to another request, and a cancelled caller does not cost a process.
         """
         while self._asking is not None and not self._asking.done():
             await asyncio.wait([self._asking])
@@ -156,7 +160,7 @@ class SideProcess:
         return answer
 
     async def close(self) -> None:
-        """Kills the process. A waiting `ask` raises SideProcessFailed."""
+        """Kill the process. A waiting `ask` raises SideProcessFailed."""
         self._closed = True
         self._end_process()
         if self._asking is not None:
@@ -176,14 +180,14 @@ class SideProcess:
 
     async def _attempt(self, request: bytes) -> bytes:
         if self._running is not None and not self._running.alive:
-            self._end_process()  # it died before this request, which is none of the request's attempts
+            self._end_process()  # it died before this request, so its death does not count as an attempt
         try:
             if self._running is None:
                 self._running = await _Running.start(self._module)
             timeout_s = self._timeout_s(len(request)) if callable(self._timeout_s) else self._timeout_s
             return await self._running.within(timeout_s, self._running.ask(request))
         except BaseException:
-            self._end_process()  # it may still answer, or be in the midst of it
+            self._end_process()  # the process may still send an answer, or part of one
             raise
 
     def _end_process(self) -> None:
@@ -193,22 +197,23 @@ class SideProcess:
 
 
 SideProcesses = Callable[[str, Callable[[int], float] | float], SideProcess]
-"""Makes one, with the arguments of `SideProcess`."""
+"""Makes a side process, with the arguments of `SideProcess`."""
 
 
 def _spawn(module: str, end: int) -> "subprocess.Popen[bytes]":
-    # By subprocess, which uses vfork: asyncio's fork runs gRPC's fork handlers in a process full of its threads.
+    # subprocess uses vfork: asyncio's fork would run gRPC's fork handlers in a process full of gRPC's threads.
     return subprocess.Popen((sys.executable, "-m", module), stdin=end, stdout=end, process_group=0)
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:
-    """SIGKILL, which ends a stopped process too. A daemon thread reaps it, so neither the loop nor a shutdown waits."""
+    """Send SIGKILL, which ends a stopped process too. A daemon thread reaps the process, so neither the event loop nor
+    a shutdown waits."""
     process.kill()
     threading.Thread(target=process.wait, name="side-process-reaper", daemon=True).start()
 
 
 def _cpu_s(process: "subprocess.Popen[bytes]") -> float:
-    """The CPU time that the process has used. 0 once it is gone, and where the system does not say."""
+    """The CPU time that the process has used. 0 when the process is gone, or when the system does not report it."""
     try:
         # The clock that clock_getcpuclockid(3) gives on Linux.
         return time.clock_gettime(~process.pid << 3 | 2)

@@ -1,10 +1,10 @@
 """The child's half of `side_process`: answers requests from standard input, one after the other.
 
-The process's own module calls `serve_requests`. This module imports no other of feedmux's, so that a side process
-starts fast. The process ends with its standard input, and so with the server, however the server ends.
+The module that the process runs calls `serve_requests`. This module imports no other module of feedmux, so that a side
+process starts fast. The process ends with its standard input, and so with the server, however the server ends.
 
-Requests and answers travel over one socket, which is both standard input and standard output. Each is its length
-(8 bytes, little endian) and its bytes. An empty answer comes first, when the process is ready.
+Requests and answers travel over one socket, which is both standard input and standard output. Each consists of its
+length (8 bytes, little endian) and its bytes. When the process is ready, it first sends an empty answer.
 """
 
 import os
@@ -18,9 +18,9 @@ LENGTH = Struct("<Q")
 
 
 def serve_requests(answer: Callable[[bytes], bytes]) -> None:
-    """Answers until the server closes the socket. An exception of `answer` ends the process."""
+    """Answer requests until the server closes the socket. An exception of `answer` ends the process."""
     with socket.socket(fileno=os.dup(sys.stdin.fileno())) as server, server.makefile("rb") as requests:
-        # What a library prints must not become a part of an answer.
+        # Text that a library prints must not become part of an answer.
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         with suppress(ConnectionError):
             _send(server, b"")

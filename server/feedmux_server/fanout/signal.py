@@ -1,19 +1,20 @@
 """A wake-up for one waiting task, with a timeout that costs one timer and no task.
 
-Sessions and pumps wait on it by the thousand; `asyncio.wait_for` around an Event would cost a task each time.
+Thousands of sessions and pumps wait on signals; `asyncio.wait_for` around an Event would cost a task for each wait.
 """
 
 import asyncio
 import contextvars
 
 _NO_CONTEXT = contextvars.Context()
-"""A copy of the caller's for each timer would be one more object to make."""
+"""Avoids a copy of the caller's context, which would be one more object for each timer."""
 
 
 class Signal:
     """Wakes the one task that waits.
 
-    What is set while nobody waits is not kept: who waits has looked at all it waits for since it last awaited anything.
+    A `set` while no task waits is lost. That is safe: a task checks everything it waits for, with no `await` between
+    the check and `wait`.
     """
 
     __slots__ = ("_waiter",)
@@ -27,7 +28,7 @@ class Signal:
             waiter.set_result(True)
 
     async def wait(self, timeout_s: float) -> bool:
-        """True when it is set before the timeout."""
+        """Wait for `set`; True if it came before the timeout."""
         if timeout_s <= 0:
             return False
         loop = asyncio.get_running_loop()

@@ -1,7 +1,7 @@
-"""Turns what clients and Redis give as starts into places where a subscriber joins.
+"""Turns the starts that clients and Redis give into the points where a subscriber joins.
 
-The only place that decides which starts are taken: positions are authenticated, tokens of clients are marked as such,
-and a start that MongoDB has not reached is refused, whatever its kind and whichever call brings it.
+Only this module decides which starts are accepted: positions are authenticated, clients' tokens are marked as such, and
+a start that MongoDB has not reached is rejected, whatever its kind and whichever call brings it.
 """
 
 from dataclasses import dataclass
@@ -27,11 +27,12 @@ class Starts:
     keys: PositionKeys
 
     def encoder(self) -> PositionEncoder:
-        """Makes this feed's positions. Raises SOURCE_UNAVAILABLE while the source has not been reached."""
+        """The encoder of this feed's positions. Raises SOURCE_UNAVAILABLE while the source has not been reached."""
         return PositionEncoder(self.keys, self._fingerprint, self.key.short)
 
     async def resolve(self, start: Start) -> JoinPoint:
-        """Raises FeedmuxError: a foreign or damaged position, a start in the future, a source that is unavailable."""
+        """The join point of a start. Raises FeedmuxError for a foreign or damaged position, a start in the future, or
+        an unavailable source."""
         match start.kind:
             case StartKind.LATEST:
                 return JoinPoint(ResumeToken.high_water_mark(await self.source.operation_time() + 1))
@@ -46,16 +47,16 @@ class Starts:
                 return await self._native(start)
 
     async def position(self, data: bytes, field: str) -> JoinPoint:
-        """Where a position is on this feed. Raises as `resolve` does."""
+        """The join point of a position on this feed. Raises as `resolve` does."""
         at = join_point(decode_position(data, self._fingerprint, self.keys), self.key)
         await self._check_reached(at.place.cluster_time, field)
         return at
 
     async def acked_token(self, raw: bytes, field: str) -> JoinPoint:
-        """Where a client says it has come to, by the token of an event. Raises as `resolve` does.
+        """The join point of an event's token, up to which a client says it has processed. Raises as `resolve` does.
 
-        Nothing shows that the token is of this feed, and others may join a stream that is opened there: so it serves
-        as a place only, found by its cluster time, which MongoDB cannot refuse.
+        Nothing proves that the token is of this feed, and other clients may join a stream opened there. So the token is
+        used only as a position in time, by its cluster time, which MongoDB cannot reject.
         """
         token = _client_token(raw, field)
         await self._check_reached(token.cluster_time, field)
@@ -71,8 +72,8 @@ class Starts:
             return JoinPoint(token.given_as(Given.AS_TIME))  # MongoDB begins any feed at a time
         if not self.key.policy:
             return JoinPoint(token, native=name)
-        # Whether MongoDB finds a token says whether there was that change of that document, which the policy may
-        # withhold. So the token serves as a place only.
+        # If MongoDB finds a token, the document had that change, which the policy may withhold. So the token is used
+        # only as a position in time.
         if token.from_invalidate and name == "resume_after":
             raise FeedmuxError(
                 ErrorReason.START_AFTER_REQUIRED, "the token is of an invalidate event; use start_after", field="start"
@@ -80,7 +81,7 @@ class Starts:
         return JoinPoint(token.given_as(Given.AS_TIME))
 
     async def _check_reached(self, cluster_time: int, field: str) -> None:
-        """Raises START_IN_FUTURE. MongoDB is asked only about what is after all that was seen of it."""
+        """Raises START_IN_FUTURE. Asks MongoDB only about a time later than any seen from it so far."""
         if cluster_time <= self.source.known_time + 1:
             return
         latest = await self.source.latest_time()
@@ -97,9 +98,9 @@ class Starts:
 
 
 def join_point(position: Position, key: StreamKey) -> JoinPoint:
-    """Where a place is on this feed: resumable by its token only if it came from this very key.
+    """The join point of a position on this feed: resumable by its token only if it came from the same key.
 
-    A token of a client's that MongoDB has not judged yet is judged by it now, as when it was given first.
+    MongoDB now checks a client's token that it has not checked yet, as it would have when the client first sent it.
     """
     token = position.token
     if token.is_high_water_mark and token.given is Given.BY_MONGODB:
@@ -116,7 +117,7 @@ def join_point(position: Position, key: StreamKey) -> JoinPoint:
 
 
 def _client_token(raw: bytes, field: str) -> ResumeToken:
-    """A resume token that a client gave. Raises POSITION_INVALID for one that is not of MongoDB's form."""
+    """Parse a resume token from a client. Raises POSITION_INVALID if the token is not of MongoDB's form."""
     try:
         return ResumeToken.from_client(raw)
     except UnknownTokenLayout:

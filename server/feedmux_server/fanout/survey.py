@@ -1,6 +1,6 @@
-"""Looks at everything that can be told by looking: streams, rings, sessions, quotas, the oplogs. For the metrics.
+"""Reads the metrics that need no counting from the server's state: streams, rings, sessions, quotas, the oplogs.
 
-Runs on the event loop when somebody collects, in slices. Nothing is kept between two looks.
+Runs on the event loop at each collection of metrics, in slices. Nothing is retained between two surveys.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from feedmux_server.telemetry.survey import Survey
 T = TypeVar("T")
 
 _SLICE = 64
-"""Sessions, tenants or feeds that are looked at before others get a turn at the event loop: about a millisecond."""
+"""Sessions, tenants or feeds to read before other tasks get a turn at the event loop: about a millisecond."""
 _PAGE_BYTES = resource.getpagesize()
 _PER_SOURCE = (
     metrics.TRAILING, metrics.CURSORS, metrics.RING_EVENTS, metrics.RING_USAGE, metrics.VIEWS, metrics.WIDE_STREAMS,
@@ -141,7 +141,7 @@ class Look:
         return max(self.hub.limits.history_at_risk_s, default=0.0)
 
     def _now_s(self, source: str) -> int | None:
-        """The source's operation time at the last look, by the second: at most so old as there is between looks."""
+        """The source's operation time at the last oplog check, in seconds: as old as the interval of checks at most."""
         state = self.hub.forecasts[source].state
         return state.newest_s if state is not None else None
 

@@ -1,8 +1,9 @@
-"""Who may use the event loop next: sessions take turns by tenant, so that one with many does not crowd out the others.
+"""Decides which session uses the event loop next: sessions take turns by tenant, so that a tenant with many sessions
+does not crowd out the others.
 
-A delivery costs the loop time in proportion to its bytes. Within one round of the loop sessions go ahead until a budget
-is spent; those who come later wait, and are let in tenant by tenant in the rounds that follow. While there is no crowd
-nobody waits, and asking costs a comparison.
+A delivery takes time of the loop in proportion to its bytes. Within one round of the loop, sessions proceed until a
+budget is spent; later sessions wait, and proceed tenant by tenant in the following rounds. Without a crowd no session
+waits, and the check costs one comparison.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from feedmux_server.core.fair_queue import FairQueue
 ROUND_BYTES = 2 * 1024 * 1024
 """About a millisecond of joining and writing."""
 MESSAGE_BYTES = 8 * 1024
-"""What a message costs beside its bytes, in their time."""
+"""What a message costs in addition to its bytes, as the number of bytes that take the same time."""
 
 
 class Turns:
@@ -30,14 +31,14 @@ class Turns:
         return self._spent >= self._round_bytes or len(self._queue) > 0
 
     async def wait(self, tenant: str) -> None:
-        """Until it is this tenant's turn, and this session's within it."""
+        """Wait for this tenant's turn, and for this session's turn within the tenant."""
         turn = asyncio.get_running_loop().create_future()
         self._queue.put(tenant, turn)
         self._schedule()
         await turn
 
     def spend(self, size: int) -> None:
-        """A delivery of `size` bytes of events was made."""
+        """Note a delivery of `size` bytes of events."""
         self._spent += size + MESSAGE_BYTES
         self._schedule()
 
@@ -50,7 +51,7 @@ class Turns:
         self._scheduled = False
         self._spent = 0
         room = self._round_bytes
-        # What those let in will take is not known yet: a share each, and the rest of the budget for who takes little.
+        # How much the admitted sessions will take is not known yet: assume a share for each.
         share = self._round_bytes // 4
         while room > 0 and self._queue:
             turn = self._queue.get()

@@ -1,10 +1,9 @@
-"""Reads a narrow feed, from a wide stream where there is one, from MongoDB where not; its pump sees no difference.
+"""Reads a narrow feed, from a wide stream if there is one, else from MongoDB; its pump sees no difference.
 
-It opens on a cursor of its own, so that MongoDB judges the feed and its start, and becomes a view when a wide stream
-of its group covers its place. It goes back to a cursor of its own, at its place, when an event comes that means more to
-the narrow feed than to the wide one, when its subscribers take less than comes or the memory for what they have not
-taken is needed, or when the wide stream ends. Up the
-data path: `fanout.wide_stream`, `source.reader`; down: `fanout.pump`.
+The reader opens its own cursor, so that MongoDB checks the feed and its start, and becomes a view when a wide stream of
+its group covers its position. It returns to its own cursor, at its position, when an event means more to the narrow
+feed than to the wide one, when its subscribers fall behind, when the memory for events they have not taken is needed,
+or when the wide stream ends. Up the data path: `fanout.wide_stream`, `source.reader`; down: `fanout.pump`.
 """
 
 from collections.abc import Callable
@@ -24,18 +23,18 @@ from feedmux_server.source.reader import IDLE_S, Batch, ChangeStreamReader, Fail
 
 
 class WideStreams(Protocol):
-    """Who knows which wide stream serves a feed."""
+    """Knows which wide stream serves a feed."""
 
     def enter(self, key: StreamKey) -> None: ...
 
     def leave(self, key: StreamKey) -> None: ...
 
     def of(self, name: StreamKey) -> WideStream | None:
-        """Of a group (`core.wide_plan.group_of`)."""
+        """The wide stream of a group (`core.wide_plan.group_of`)."""
 
 
 class ViewReader:
-    """As `ChangeStreamReader`, for one pump."""
+    """Reads like a `ChangeStreamReader`, for one pump."""
 
     def __init__(
         self,
@@ -48,8 +47,9 @@ class ViewReader:
         rings: Rings | None = None,
         is_watched: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`narrowing` is `core.wide_plan.view_of` the key. `is_watched` says whether somebody waits to hear how far it
-        has come. `inbox_bytes_max`: events of the view that wait for its pump; with more it reads MongoDB on its own.
+        """`narrowing` is `core.wide_plan.view_of` the key. `is_watched` says whether a subscriber waits for progress
+        reports. `inbox_bytes_max`: the view's events that may wait for its pump; above it the view reads MongoDB with
+        its own cursor.
         """
         self.scope = key.spec.scope
         self.narrowing = narrowing
@@ -125,22 +125,22 @@ class ViewReader:
         self._narrow.hurry()
 
     def offer(self, data: bytes, read_time_s: float) -> None:
-        """Called by the wide stream."""
+        """Take events; the wide stream calls this."""
         self._inbox.put(data, read_time_s)
         self._signal.set()
 
     def turn(self, place: ResumeToken) -> None:
-        """Called by the wide stream, which has let go of this view."""
+        """Return to the own cursor at `place`; the wide stream calls this after it has detached this view."""
         self._wide = None
         self._turn_at = place
         self._signal.set()
 
     def away(self) -> None:
-        """Called by the wide stream, when MongoDB has not answered for long."""
+        """Note that MongoDB has been unavailable for long; the wide stream calls this."""
         self._signal.set()
 
     def lost(self) -> None:
-        """Called by the wide stream, which has let go of this view."""
+        """Note that the wide stream has ended; it calls this after it has detached this view."""
         self._wide = None
         self._signal.set()
 
@@ -149,7 +149,7 @@ class ViewReader:
         if not narrow.is_open:
             await narrow.open()
         batch = await narrow.read()
-        # A native start is MongoDB's to judge until an event has come.
+        # Only MongoDB can check a native start, until the first event has arrived.
         if not batch.exhausted and not narrow.is_behind and narrow.is_open and narrow.at.native is None:
             wide = self._wide_streams.of(self._group)
             if wide is not None and self._attach(wide):
@@ -184,7 +184,7 @@ class ViewReader:
             wide.detach(self)
 
     def _attach(self, wide: WideStream) -> bool:
-        """Becomes a view of `wide`. Else it stays what it is, or lets go of all, where its inbox is too small."""
+        """Become a view of `wide`. On failure, keep the former stream, or detach from all if the inbox is too small."""
         before, self._wide = self._wide, wide
         if wide.attach(self, self._narrow.at.place):
             return True
@@ -193,7 +193,7 @@ class ViewReader:
         return False
 
     def _overflowed(self) -> None:
-        """The inbox is given up: all that it held comes again on a cursor of its own."""
+        """Handle an evicted inbox: all events that it held are read again with the reader's own cursor."""
         self._detach()
         self._turn_at = None
         self._signal.set()

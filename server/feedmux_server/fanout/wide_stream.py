@@ -1,9 +1,9 @@
-"""One stream of a database or a deployment that serves the feeds inside it as views.
+"""One stream of a database or a deployment that serves the feeds inside that scope as views.
 
-Owned by `WideStreams`; reads MongoDB by itself, as fast as events come, and never waits for a view: a view takes what
-is put into its inbox, or falls off and reads MongoDB on its own from its own place (`fanout.view_reader`). Invariant:
-from the place at which a view was attached on, every change in its scope is put into its inbox, in order and once,
-until it is detached.
+`WideStreams` owns it. It reads MongoDB by itself, as fast as events arrive, and never waits for a view: a view takes
+the events put into its inbox, or detaches and reads MongoDB with its own cursor from its own position
+(`fanout.view_reader`). Invariant: from the position at which a view was attached, every change in the view's scope is
+put into its inbox, in order and once, until the view is detached.
 """
 
 import asyncio
@@ -36,11 +36,12 @@ class WideStreamLimits:
     """How a wide stream reads."""
 
     ring: RingLimits = field(default_factory=lambda: RingLimits(200_000, 32 * 1024 * 1024))
-    """What a feed may be behind and still become a view."""
+    """How far behind a feed may be and still become a view."""
     pace_s: float = 0.002
-    """Between two small batches: events that come meanwhile share their getMore, which costs about a millisecond."""
+    """Pause between two small batches: events that arrive meanwhile share one getMore, which costs about a
+    millisecond."""
     away_s: float = 5.0
-    """With MongoDB away for longer than this, the views try on their own, and their subscribers are told."""
+    """If MongoDB is unavailable for longer, the views try on their own, and their subscribers are notified."""
     retry_initial_s: float = 0.2
     retry_max_s: float = 10.0
 
@@ -52,16 +53,17 @@ class View(Protocol):
     narrowing: Narrowing
 
     def offer(self, data: bytes, read_time_s: float) -> None:
-        """Events of the scope that the narrowing admits, one after the other."""
+        """Take events of the scope that the narrowing admits, concatenated."""
 
     def turn(self, place: ResumeToken) -> None:
-        """An event that concerns the scope comes after `place`: it is MongoDB's to say what it means. Detached."""
+        """An event that concerns the scope follows `place`, and only MongoDB can say what it means. The view is already
+        detached."""
 
     def away(self) -> None:
         """MongoDB has not answered for longer than `WideStreamLimits.away_s`."""
 
     def lost(self) -> None:
-        """The wide stream is gone. Detached."""
+        """The wide stream has ended. The view is already detached."""
 
 
 class WideStream:
@@ -81,18 +83,18 @@ class WideStream:
         self.ring = ReplayBuffer(start, limits.ring, self._memory.rings)
         self.away_since_s: float | None = None
         self.failure: Failed | None = None
-        """MongoDB's last, until it answers again."""
+        """MongoDB's last failure, until MongoDB answers again."""
         self.ended = False
         self.batches_read = 0
         self.events_read = 0
         self.events_taken = 0
-        """Of those read, the ones that went to a view when they came."""
+        """Events read that went to at least one view on arrival."""
         self._limits = limits
         self._reader = reader
         self._observer = observer
         self._trace: Trace = None
         self._ahead: dict[View, ResumeToken] = {}
-        """Views whose place this stream has not reached yet: what comes before it is not for them."""
+        """Views whose position this stream has not reached yet: events before that position are not for them."""
         self._views: defaultdict[Scope, dict[View, None]] = defaultdict(dict)
         self._backoff = Backoff(limits.retry_initial_s, limits.retry_max_s, 2.0, 0.5)
 
@@ -114,26 +116,27 @@ class WideStream:
 
     @property
     def away_for_long(self) -> Failed | None:
-        """MongoDB has not answered for so long that views had better ask it themselves."""
+        """MongoDB's failure, once it has lasted so long that views should ask MongoDB themselves; else None."""
         if self.away_since_s is None or monotonic_s() - self.away_since_s < self._limits.away_s:
             return None
         return self.failure
 
     def progress(self) -> ResumeToken:
-        """Everything before it has been offered. Never a neighbour's event: a view could not be resumed there."""
+        """The position before which everything has been offered. Never the token of another feed's event: a view could
+        not be resumed there."""
         newest = self.ring.newest
         if newest.is_high_water_mark:
             return newest
         return ResumeToken.high_water_mark(newest.cluster_time, newest.version)
 
     def attach(self, view: View, at: ResumeToken) -> bool:
-        """Feeds a view from a place on. False where the ring no longer has it, or a turn lies at it or after it, or
-        the view has let go meanwhile."""
+        """Feed a view from position `at` on. False if the ring no longer has that position, if a turn is at or after
+        it, or if the view has detached meanwhile."""
         ring = self.ring
         if self.ended or not self.has_cursor or at.version != ring.newest.version or ring.oldest.is_after(at):
             return False
         if not at.is_high_water_mark and not self._is_at_a_change(at):
-            return False  # after a drop comes its invalidate, which only the feed's own stream has
+            return False  # a drop is followed by its invalidate event, which only the feed's own stream has
         if at.is_after(ring.newest):
             if (at.cluster_time >> 32) - (ring.newest.cluster_time >> 32) > _AHEAD_S:
                 return False
@@ -154,11 +157,11 @@ class WideStream:
         for data, read_time_s in offers:
             view.offer(data, read_time_s)
             if view not in self._views.get(view.scope, ()):
-                return False  # it was more than the view's inbox holds
+                return False  # the events were more than the view's inbox holds
         return True
 
     def _is_at_a_change(self, at: ResumeToken) -> bool:
-        """Whether the event of a token is in the ring, and no turn."""
+        """Whether the event of a token is in the ring and is not a turn."""
         ring = self.ring
         if not ring.covers(at):
             return False
@@ -172,7 +175,7 @@ class WideStream:
         return behind - 1 not in turns and ring[seq].token(behind - 1).raw == at.raw
 
     def detach(self, view: View) -> None:
-        """May be called again."""
+        """Stop feeding a view. May be called again."""
         self._ahead.pop(view, None)
         views = self._views.get(view.scope)
         if views is not None:
@@ -181,7 +184,7 @@ class WideStream:
                 del self._views[view.scope]
 
     async def run(self) -> None:
-        """Until it is cancelled, or MongoDB refuses to go on; raises FeedmuxError then."""
+        """Run until cancelled. Raises FeedmuxError when MongoDB refuses to continue."""
         try:
             while True:
                 try:

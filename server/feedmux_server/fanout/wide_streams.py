@@ -1,8 +1,8 @@
-"""The wide streams of the process: begun and ended as `core.wide_plan` decides, one task each.
+"""The wide streams of the process: started and ended as `core.wide_plan` decides, one task each.
 
-Owned by the hub. A feed's reader says when it is open (`enter`, `leave`), and asks from time to time which wide stream
-it is to be a view of (`of`). When the plan changes, the next stream is there before the last one goes, so that views
-step over at their place.
+The hub owns them. A feed's reader reports when it opens and closes (`enter`, `leave`), and asks from time to time which
+wide stream it should be a view of (`of`). When the plan changes, the new stream starts before the old one ends, so that
+views change streams at their position.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class _Run:
     task: asyncio.Task[None]
     stream: WideStream | None = None
     seen: tuple[float, int, int, int] = (0.0, 0, 0, 0)
-    """When it was measured last; events read and taken by then, and reads."""
+    """The time of the last measurement, and the counts of events read, events taken and reads at that time."""
     retired_s: float | None = None
 
 
@@ -71,32 +71,32 @@ class WideStreams:
         self._watching: asyncio.Task[None] | None = None
 
     def enter(self, key: StreamKey) -> None:
-        """A feed that may be a view is open from now on."""
+        """Note that a feed that may be a view has opened."""
         self.plan.enter(key, monotonic_s())
         self._follow(group_of(key))
         if self._watching is None:
             self._watching = self._tasks.keep_running("wide-plan", self._watch, context=contextvars.Context())
 
     def leave(self, key: StreamKey) -> None:
-        """It is not any more."""
+        """Note that the feed has closed."""
         self.plan.leave(key, monotonic_s())
         self._follow(group_of(key))
 
     def of(self, name: StreamKey) -> WideStream | None:
-        """The wide stream that the feeds of a group are to be views of."""
+        """The wide stream that the feeds of a group should be views of."""
         group = self._groups.get(name)
         stream = group.run.stream if group is not None and group.run is not None else None
         return None if stream is None or stream.ended else stream
 
     def streams(self) -> Iterator[WideStream]:
-        """All that read now."""
+        """All wide streams that read now."""
         for group in self._groups.values():
             for run in (group.run, *group.retired):
                 if run is not None and run.stream is not None and not run.stream.ended:
                     yield run.stream
 
     def stop(self) -> None:
-        """Ends every wide stream."""
+        """End every wide stream."""
         for group in self._groups.values():
             for run in (group.run, *group.retired):
                 if run is not None:
@@ -105,7 +105,7 @@ class WideStreams:
             self._watching.cancel()
 
     def _follow(self, name: StreamKey) -> None:
-        """Does what the plan wants for a group."""
+        """Carry out the plan for a group."""
         wanted = self.plan.wanted(name, monotonic_s())
         group = self._groups.get(name)
         if group is None:
@@ -120,7 +120,7 @@ class WideStreams:
             group.retired.append(run)
         group.run = None
         if wanted is not None:
-            # In a context of its own: it is no part of the trace of the feed for which it was begun.
+            # In its own context: the task is not part of the trace of the feed for which it started.
             task = self._tasks.run_once(
                 "wide",
                 partial(self._read, name, wanted),
@@ -180,7 +180,7 @@ class WideStreams:
         self.plan.measured(name, now_s, came / lasted_s, share, (stream.batches_read - reads) / lasted_s)
 
     def _retire(self, group: _Group, run: _Run) -> None:
-        """Once its views have gone to the next one, or have had the time to."""
+        """End a retired stream once its views have moved to the new stream, or have had the time to move."""
         if run.task.done():
             group.retired.remove(run)
         elif (
