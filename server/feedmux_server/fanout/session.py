@@ -119,7 +119,8 @@ class SessionPolicy:
     continue_on_invalidate: bool = False
     earliest_on_history_lost: bool = False
     from_earliest: bool = False
-    """The session began at the oldest entry of the oplog; until its first event, it may begin at the then oldest."""
+    """The session began at the oldest entry of the oplog; before its first event, it may restart at a newer oldest
+    entry."""
     batch_events_max: int = 0
     """The most events in one message, if the feed sets a limit; 0: as many as fit."""
 
@@ -431,7 +432,7 @@ class Session:
         self.fail(error)
 
     def _request(self, wanted: NeedsRender) -> None:
-        """Wait for a rendering through the signal, as for events: heartbeats, notices and commits continue meanwhile."""
+        """Wait for a rendering by the signal, as for events: heartbeats, notices and commits continue meanwhile."""
         if self._rendering is not None and self._rendering.waits_for(wanted.chunk):
             return
         self._withdraw()

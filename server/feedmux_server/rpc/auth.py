@@ -1,6 +1,7 @@
-"""Who is calling: an API key, a JWT or a client certificate to a tenant. One message for every failure.
+"""Identifies the caller: maps an API key, a JWT or a client certificate to a tenant. Every failure has one message.
 
-Asks `tenants` and keeps nothing itself. Metadata wins over a certificate, and wrong metadata never falls back to one.
+Asks `tenants` and keeps no state. Metadata takes precedence over a certificate, and wrong metadata never falls back to
+a certificate.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,7 +18,7 @@ _BEARER = "bearer "
 
 
 class Authenticator:
-    """With `registry` None everybody is the one anonymous tenant."""
+    """Identifies callers. If `registry` is None, every caller is the anonymous tenant."""
 
     def __init__(
         self, registry: Registry | None, jwt: JwtVerifier | None = None, *, clock: Callable[[], float] = wall_s
@@ -45,7 +46,7 @@ class Authenticator:
         return registry.by_key(token, self._clock())
 
     def holds(self, identity: Identity) -> bool:
-        """Whether a stream that was opened by `identity` may go on."""
+        """Whether a stream that was opened by `identity` may continue."""
         if self.registry is None:
             return True
         if identity.kind is CredentialKind.JWT and (self._jwt is None or not self._jwt.holds(identity)):
@@ -53,13 +54,13 @@ class Authenticator:
         return self.registry.holds(identity, self._clock())
 
     def name_of(self, identity: Identity) -> str:
-        """The credential for the audit log: by its kind and label, never by what it is."""
+        """The credential's name for the audit log: its kind and label, never its value."""
         label = self.registry.label(identity) if self.registry is not None else ""
         return f"{identity.kind}{':' if label else ''}{label}"
 
 
 def _bearer(metadata: Iterable[tuple[str, str | bytes]] | None) -> str | None:
-    """What stands in `authorization`; '' where it is of another scheme. Given twice, it is as good as unknown."""
+    """The token in `authorization`; None without that metadata, '' if it has another scheme or is given twice."""
     values = [value for name, value in metadata or () if name == "authorization"]
     if not values:
         return None

@@ -1,7 +1,7 @@
-"""How long each field of a request may be, decided before anything looks into it.
+"""Checks how long each field of a request is, before any other code reads the field.
 
-One table, by the full name of the field. `unbounded` says which fields of a message have no bound; a test asks it for
-every request there is.
+One table has the bounds, by the full name of the field. `unbounded` lists the fields of a message without a bound; a
+test calls it for every request.
 """
 
 from collections.abc import Iterator
@@ -17,11 +17,11 @@ from feedmux_server.core.pipeline_policy import PIPELINE_BYTES_MAX
 from feedmux_server.core.position import POSITION_BYTES_MAX
 
 TOKEN_BYTES_MAX: Final = 16 * 1024
-"""Of a resume token of MongoDB, which holds the document's `_id` in twice its size."""
+"""The most bytes of a MongoDB resume token, which holds the document's `_id` in twice its size."""
 JSON_BYTES_MAX: Final = 192 * 1024
-"""Of a pipeline in Extended JSON; with all else at its bounds it fits into 256 KiB."""
+"""The most bytes of a pipeline in Extended JSON; a request with every field at its bound fits into 256 KiB."""
 OPTION_BYTES_MAX: Final = 4 * 1024
-"""Of a comment, and of a collation."""
+"""The most bytes of a comment or a collation."""
 _NAME_BYTES: Final = 1024
 _WORD_BYTES: Final = 256
 
@@ -31,10 +31,10 @@ class Bound:
     bytes_max: int
     reason: ErrorReason = ErrorReason.MESSAGE_INVALID
     count_max: int = 1
-    """Of a repeated field."""
+    """The most values of a repeated field."""
 
 
-# Names have narrower rules of their own, with words of their own (`core.names`).
+# Names have their own, narrower rules and error messages in `core.names`.
 _NAME: Final = Bound(_NAME_BYTES, ErrorReason.NAME_INVALID)
 _WORD: Final = Bound(_WORD_BYTES)
 _POSITION: Final = Bound(POSITION_BYTES_MAX, ErrorReason.POSITION_INVALID)
@@ -85,17 +85,17 @@ BOUNDS: Final[dict[str, Bound]] = {
     "feedmux.v1.EndSubscriberRequest.subscriber_id": _WORD,
 }
 _NOTHING_TO_CHECK_BYTES: Final = 32
-"""No message this short holds anything over its bound."""
+"""No message this short has a field over its bound."""
 
-# A message of a quarter of a megabyte can hold a hundred thousand fields, and protobuf takes milliseconds for those.
+# A message of a quarter of a megabyte can hold a hundred thousand fields, which protobuf takes milliseconds to parse.
 SMALL_BYTES: Final = 40 * 1024
-"""A message so large, or larger beside its longest field, is none of ours."""
+"""No valid message has more bytes than this besides its longest field."""
 _FIELDS_MAX: Final = 64
 _LONG_BYTES: Final = 8 * 1024
 
 
 def check_shape(kind: Any, data: bytes) -> None:
-    """Before a large message is parsed: its bulk must be one long field. Raises MESSAGE_INVALID."""
+    """Check before parsing that most of a large message is one long field. Raises MESSAGE_INVALID."""
     if len(data) <= SMALL_BYTES:
         return
     rest, at, end = len(data), 0, len(data)
@@ -151,7 +151,7 @@ def _check(message: Message, path: str) -> None:
         if len(values) > bound.count_max:
             raise _over(bound.reason, name, f"must not have more than {bound.count_max} values")
         for each in values:
-            # A character has four bytes at most, so that most texts need not be encoded to know.
+            # A character has four bytes at most, so most texts need not be encoded for this check.
             size = len(each) if isinstance(each, bytes) or 4 * len(each) <= bound.bytes_max else len(each.encode())
             if size > bound.bytes_max:
                 raise _over(bound.reason, name, f"must not be longer than {bound.bytes_max} bytes")
@@ -162,7 +162,7 @@ def _over(reason: ErrorReason, name: str, rule: str) -> FeedmuxError:
 
 
 def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Number, start and size of each field of a message, as protobuf lays them out. Raises MESSAGE_INVALID."""
+    """The number, start and size of each field in protobuf's encoding of a message. Raises MESSAGE_INVALID."""
     count = 0
     while at < end:
         count += 1

@@ -1,4 +1,4 @@
-"""Protobuf messages to the core's values and back: the only module that knows both."""
+"""Converts protobuf messages to the core's values and back: the only module that knows both."""
 
 from typing import TypeVar
 
@@ -34,7 +34,8 @@ _FORMATS: dict[int, str] = {
 
 
 def parse(kind: type[M], data: bytes) -> M:
-    """Raises MESSAGE_INVALID on bytes that are not a message of this kind, and what `check_bounds` raises."""
+    """Parse a message. Raises MESSAGE_INVALID if the bytes are not a message of this kind, and what `check_bounds`
+    raises."""
     check_shape(kind.DESCRIPTOR, data)
     try:
         message = kind.FromString(data)
@@ -47,7 +48,8 @@ def parse(kind: type[M], data: bytes) -> M:
 
 
 def feed_parts(feed: feed_pb2.Feed, *, bounded: bool) -> FeedParts:
-    """What of a feed takes long to check, for `core.feed_check`. Raises FeedmuxError for what is over its bound."""
+    """The parts of a feed that take long to check, for `core.feed_check`. Raises FeedmuxError for a field over its
+    bound."""
     check_bounds(feed, feed.ByteSize())
     is_json = feed.pipeline.WhichOneof("notation") == "extended_json"
     pipeline = feed.pipeline.extended_json.encode() if is_json else feed.pipeline.bson
@@ -55,9 +57,9 @@ def feed_parts(feed: feed_pb2.Feed, *, bounded: bool) -> FeedParts:
 
 
 def feed_spec(feed: feed_pb2.Feed, *, bounded: bool) -> FeedSpec:
-    """The feed without its pipeline. Checks names and numbers; the rest is for `core.feed_check`. Raises FeedmuxError.
+    """The feed without its pipeline. Checks names and numbers; `core.feed_check` checks the rest. Raises FeedmuxError.
 
-    `bounded`: by the rules for tenants that are not trusted with MongoDB's whole language.
+    `bounded`: apply the rules for tenants that are not trusted with MongoDB's whole language.
     """
     scope = Scope(feed.source, feed.database, feed.collection)
     check_scope(scope)
@@ -81,7 +83,7 @@ def feed_spec(feed: feed_pb2.Feed, *, bounded: bool) -> FeedSpec:
 
 
 def start(message: feed_pb2.Start) -> Start:
-    """Raises FeedmuxError on a token that is no BSON, or a time out of range."""
+    """Convert a start. Raises FeedmuxError for a token that is not BSON, or a time out of range."""
     kind = message.WhichOneof("at")
     match kind:
         case None | "latest":
@@ -154,7 +156,7 @@ def duration(seconds: float) -> duration_pb2.Duration:
 
 
 def definition(message: subscriptions_pb2.Subscription) -> bytes:
-    """The part of a subscription that the user defines, as it is stored. Deterministic, so that equal means equal."""
+    """The part of a subscription that the user defines, as it is stored. Equal definitions give equal bytes."""
     kept = subscriptions_pb2.Subscription(
         feed=message.feed, on_invalidate=message.on_invalidate, on_history_lost=message.on_history_lost
     )

@@ -1,4 +1,4 @@
-"""ChangeFeed.Explain: what opening a feed would do, without doing it."""
+"""ChangeFeed.Explain: reports what opening a feed would do, without opening it."""
 
 import asyncio
 from collections import defaultdict
@@ -19,7 +19,7 @@ from feedmux_server.rpc.status import Context
 from feedmux_server.source.mongo import Source
 
 AT_A_TIME = 4
-"""Calls of one tenant: each asks MongoDB several things. Further ones wait."""
+"""The most calls of one tenant at a time, because each sends MongoDB several requests. Further calls wait."""
 _NO_ANSWER = frozenset({"UNAVAILABLE", "INTERNAL"})
 
 
@@ -46,7 +46,7 @@ class Explain:
         return response.SerializeToString()
 
     async def _fill(self, response: wire.ExplainResponse, request: wire.ExplainRequest, tenant: str) -> None:
-        """As far as the first refusal."""
+        """Fill in the response up to the first rejection."""
         service = self._service
         feed = await service.feed_of(request.feed, tenant)
         key = service.key_of(feed, tenant)
@@ -70,13 +70,13 @@ class Explain:
         service.admit()
 
     async def _try(self, source: Source, key: StreamKey, at: JoinPoint, tenant: str) -> None:
-        """Its cursor counts as a stream of the tenant's while it is open."""
+        """Try to open the feed. Its cursor counts as a stream of the tenant while it is open."""
         hub = self._service.hub
         try:
             async with hub.holding(tenant, object()):
                 await try_to_open(source, key, at)
         except FeedmuxError as error:
-            # No room for another cursor; but a subscriber would need none, and MongoDB has accepted the feed before.
+            # There is no room for another cursor, but a subscriber would need none, and MongoDB has accepted this feed.
             if error.reason is ErrorReason.QUOTA_EXCEEDED and key in hub.accounts.of(tenant).feeds and hub.is_read(key):
                 return
             raise

@@ -1,7 +1,7 @@
 """Outputs of a session as bytes of `SubscribeResponse` (and `WatchResponse`, whose fields have the same numbers).
 
-The events of a delivery are spliced in as they are: MongoDB's bytes, or texts rendered once. Only the few fields of the
-subscriber's own around them are encoded for each message.
+The events of a delivery are copied in unchanged: MongoDB's bytes, or texts rendered once. Only the few fields around
+them, which belong to the subscriber, are encoded for each message.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from feedmux_server.fanout.session import (
 from feedmux_server.rpc.convert import cluster_time, duration, timestamp
 
 FRAME_BYTES = 16 * 1024
-"""Room kept in a message for everything but the events."""
+"""Room reserved in a message for everything but the events."""
 
 _BATCH_TAG = b"\x12"  # SubscribeResponse.batch = 2
 _BSON_TAG = b"\x7a"  # Batch.bson = 15
@@ -45,7 +45,7 @@ class Framer:
         return self._message_bytes_max - FRAME_BYTES
 
     def frames(self, output: Output) -> Iterator[bytes]:
-        """The messages for one output: one, or the fragments of a large event. A delivery gives up its events."""
+        """The messages for one output: one message, or the fragments of a large event. Empties a delivery."""
         if isinstance(output, Delivery):
             if output.wire_size > self.payload_max:
                 yield from self._fragments(output)
@@ -70,7 +70,7 @@ class Framer:
         return b"".join((_BATCH_TAG, varint(size), head, events_head, *parts))
 
     def _fragments(self, delivery: Delivery) -> Iterator[bytes]:
-        """One event in pieces. `take` gives an event that exceeds the message alone."""
+        """Split one event into pieces. `take` returns an event that exceeds the message by itself."""
         data, end = delivery.parts[0], delivery.end
         if not self._is_bson:
             data = _text(data)
@@ -90,7 +90,7 @@ class Framer:
             yield wire.SubscribeResponse(event_fragment=fragment).SerializeToString()
 
     def _token(self, place: ResumeToken) -> bytes:
-        # A token holds the document's key; one of many kilobytes is left out rather than break the message limit.
+        # A token holds the document's key; a token of many kilobytes is omitted, to stay within the message limit.
         return place.raw if len(place.raw) <= FRAME_BYTES // 2 else b""
 
     def _other(self, output: Output) -> wire.SubscribeResponse:

@@ -1,6 +1,6 @@
-"""Which methods there are, and through what each call passes: identity, quotas, a documented status at every end.
+"""The table of methods, and the steps around each call: identity, quotas, a documented status at every end.
 
-Bytes pass as they are; the methods parse and splice.
+Handlers pass bytes on unchanged; the methods parse requests and assemble responses.
 """
 
 from collections.abc import Awaitable, Callable
@@ -28,7 +28,7 @@ Unary = Callable[[bytes, Context], Awaitable[bytes]]
 
 
 def data_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
-    """ChangeFeed and Subscriptions."""
+    """The handlers of ChangeFeed and Subscriptions."""
     guard = partial(guarded, refused=service.refused, observer=service.hub.observer, service=CHANGE_FEED)
     subscriptions = Subscriptions(service)
     limits = service.request_limits
@@ -64,7 +64,7 @@ def data_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
 
 
 def operator_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
-    """Operator."""
+    """The handlers of Operator."""
     guard = partial(guarded, refused=service.refused, observer=service.hub.observer, service=OPERATOR)
     operator = Operator(service)
     methods: dict[str, Unary] = {

@@ -1,15 +1,15 @@
-"""What probes are told: grpc.health.v1 on every port, and on a port of its own without TLS and credentials.
+"""The answers to probes: grpc.health.v1 on every port, and on its own port without TLS and credentials.
 
-liveness                 SERVING as long as the event loop answers; says nothing of dependencies
-startup                  SERVING from when the server serves
-readiness, "" (empty)    SERVING while Redis and at least one source are there, until the drain begins
-feedmux.v1.ChangeFeed    SERVING while at least one source is there, until the drain begins
-feedmux.v1.Subscriptions SERVING while Redis is there, until the drain begins
+liveness                 SERVING as long as the event loop answers, whatever the state of dependencies
+startup                  SERVING from the moment the server serves
+readiness, "" (empty)    SERVING while Redis and at least one source are available, until the drain begins
+feedmux.v1.ChangeFeed    SERVING while at least one source is available, until the drain begins
+feedmux.v1.Subscriptions SERVING while Redis is available, until the drain begins
 feedmux.v1.Operator      SERVING until the drain begins
-redis                    SERVING while Redis is there
+redis                    SERVING while Redis is available
 
-These names are fixed: health is asked without credentials, so it says nothing of which sources are configured. The
-metric `feedmux.source.available` and the log do.
+These names are fixed: health needs no credentials, so it does not reveal which sources are configured. The metric
+`feedmux.source.available` and the log do.
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ class Health:
         self._tell()
 
     def handlers(self, names: tuple[str, ...] = ()) -> tuple[grpc.GenericRpcHandler, ...]:
-        """For one server: health, and reflection of it and the services of these names."""
+        """Handlers for one server: health, and reflection of health and of the services `names`."""
         described = (*names, HEALTH, reflection.SERVICE_NAME)
         return (
             self._statuses.handlers(HEALTH, Unnamed()),
@@ -54,12 +54,12 @@ class Health:
         self._tell()
 
     def drain(self) -> None:
-        """NOT_SERVING for all who choose a server by it; for good."""
+        """Report NOT_SERVING, from now on, to all clients that choose a server by its health."""
         self._draining = True
         self._tell()
 
     def show(self, there: Mapping[str, bool]) -> None:
-        """`redis` and `source/NAME`: whether each dependency is there."""
+        """Show whether each dependency, `redis` or `source/NAME`, is available."""
         self._there = dict(there)
         self._tell()
 

@@ -1,6 +1,6 @@
-"""grpc.health.v1 for anybody: without credentials, so every part of it is bounded.
+"""grpc.health.v1 for any caller: it needs no credentials, so every part of it is bounded.
 
-A client that does not read costs itself only: each watcher looks at the statuses by itself, and nobody waits for it.
+A client that does not read delays only itself: each watcher reads the statuses by itself, and nothing waits for it.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from feedmux_server.rpc.status import Context, abort
 
 WATCHERS_MAX: Final = 1_000
 RECEIVING_MAX: Final = 16
-"""Calls without credentials whose request is awaited. One more ends the one that has waited longest."""
+"""The most calls without credentials whose request is awaited. One more call ends the longest-waiting call."""
 REQUEST_LIMITS: Final = RequestLimits(bytes_max=1024, first_message_s=5.0)
 REFLECTION_LIMITS: Final = RequestLimits(bytes_max=1024, first_message_s=60.0)
 _REFLECTION_S: Final = 60.0
@@ -30,15 +30,15 @@ _StatusValue = Any  # an enumeration that is a type for type checkers only
 
 
 class Unnamed:
-    """Receives requests of callers without credentials: few at a time, and the newest first."""
+    """Receives requests of callers without credentials: few at a time; new callers displace the oldest."""
 
     def __init__(self, limits: RequestLimits = REQUEST_LIMITS) -> None:
         self._limits = limits
         self._waiting: dict[asyncio.Task[Any], bool] = {}
-        """In the order in which they came; whether it was ended for a newer one."""
+        """The waiting calls, in order of arrival."""
 
     async def receive(self, requests: Requests, context: Context) -> bytes:
-        """The request. Ends the call where there is none, or newer ones need the room."""
+        """Receive the request. Ends the call if there is no request, or if newer calls need the room."""
         try:
             with self._waits():
                 data = await first_message(requests, self._limits)
@@ -75,7 +75,7 @@ class HealthService:
         self._watchers = 0
 
     def show(self, name: str, *, up: bool) -> None:
-        """For all who ask from now on, and those who watch."""
+        """Set a status for later checks, and notify the watchers."""
         status = _Status.SERVING if up else _Status.NOT_SERVING
         if self._statuses.get(name) != status:
             self._statuses[name] = status

@@ -1,4 +1,4 @@
-"""Operator.ListSharedStreams: what this replica reads, and for whom."""
+"""Operator.ListSharedStreams: lists what this replica reads, and for which subscribers."""
 
 import asyncio
 
@@ -20,10 +20,10 @@ from feedmux_server.rpc.status import Context
 from feedmux_server.source.mongo import Source
 
 PIPELINE_CHARS = 4096
-"""Shown of a stream's pipeline."""
+"""The most characters shown of a stream's pipeline."""
 FEEDS_AT_ONCE = 16
 OPERATORS = ""
-"""Owns renderings for operators; no tenant has this name."""
+"""The owner of renderings for operators; no tenant has this name."""
 
 _STATES = {
     StreamState.GATHERING: wire.SharedStream.STATE_OPENING,
@@ -87,7 +87,7 @@ class ListSharedStreams:
 
 
 def _not_charged(_: float) -> None:
-    """Operators have no quotas."""
+    """Charge nothing: operators have no quotas."""
 
 
 def _wide_group(wide_streams: WideStreams, name: StreamKey, feeds: int) -> wire.WideGroup:
@@ -114,7 +114,7 @@ def _wide_group(wide_streams: WideStreams, name: StreamKey, feeds: int) -> wire.
 
 
 async def _now(source: Source) -> int:
-    """The source's present time, or 0 where it is away."""
+    """The source's current time, or 0 if the source is unavailable."""
     try:
         return await source.operation_time()
     except FeedmuxError:

@@ -1,4 +1,4 @@
-"""Operator.ListTenants, EndSubscriber and Drain. ListSharedStreams has a module of its own."""
+"""Operator.ListTenants, EndSubscriber and Drain. ListSharedStreams has its own module."""
 
 import asyncio
 from collections import Counter, defaultdict

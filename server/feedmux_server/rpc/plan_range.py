@@ -1,4 +1,4 @@
-"""ChangeFeed.PlanRange: how far a reader in bulk goes next, in slices."""
+"""ChangeFeed.PlanRange: plans how far a bulk reader reads next, in slices."""
 
 import asyncio
 
@@ -73,7 +73,7 @@ class PlanRange:
         return response.SerializeToString()
 
     async def _target(self, request: wire.PlanRangeRequest, tenant: str) -> tuple[FeedSpec, StreamKey, bytes]:
-        """The feed and where the range begins. A subscription is opened by it, and its processed position stored."""
+        """The feed, and where the range begins. Opens the target subscription and stores its processed position."""
         service = self._service
         if request.WhichOneof("target") == "feed":
             feed = await service.feed_of(request.feed, tenant)
@@ -87,7 +87,7 @@ class PlanRange:
         key = service.key_of(feed, tenant)
         processed = None
         try:
-            # Before `processed` is stored, which was processed under another feed.
+            # Check before `processed` is stored: it may have been processed under another feed.
             check_fingerprint(feed, request.feed_fingerprint)
             if request.processed:
                 processed = (await service.starts(key, tenant).position(request.processed, "processed")).place
@@ -95,7 +95,7 @@ class PlanRange:
             await service.store.release(lease)
             raise
         if processed is not None:
-            # Inside a split event the stored position stays; what it does with the lease is the same.
+            # Inside a split event, the stored position does not change, but the lease is renewed all the same.
             inside = processed.may_be_inside_event
             place = None if inside else Place(request.processed, processed.cluster_time, order_bytes(processed))
             [outcome] = await service.store.commit_many([CommitRequest(lease, place)])

@@ -1,4 +1,4 @@
-"""ChangeFeed.ReadRange: exactly the events of a range, from what PlanRange has kept or from MongoDB again."""
+"""ChangeFeed.ReadRange: exactly the events of a range, from what PlanRange has retained or from MongoDB again."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
@@ -29,11 +29,11 @@ from feedmux_server.rpc.watch import WINDOW_BYTES, WINDOW_EVENTS
 from feedmux_server.tenants.model import Identity
 
 CHECK_EVERY_S = 5.0
-"""A range ends with the credential or the grant that it was asked under so long after it."""
+"""A read ends at most this long after its credential or its grant ends."""
 HEARTBEAT_S = 10.0
-"""After so long without a message an empty one is sent, so that silence means a dead connection."""
+"""After this time without a message, an empty message is sent, so that silence means a dead connection."""
 _BESIDE_BYTES = 2 * PIECE_BYTES_MAX
-"""What a call holds beside its message: the piece of the range that it is from, and the piece's part in the range."""
+"""What a call holds in addition to its message: the range's piece with the message, and that piece's source data."""
 
 
 class ReadRange:
@@ -77,7 +77,7 @@ class ReadRange:
         service.ranges.was_read(key, tenant, after.place, until, call.sent)
 
     async def _room(self, call: "_Call", size: int) -> None:
-        """Waits until the call may hold so much, and holds it."""
+        """Wait until the call may hold `size` bytes, and hold them."""
         while not call.holds_instead(size):
             call.outbox.wait()
             await call.signal.wait(call.quiet_s)
@@ -85,8 +85,8 @@ class ReadRange:
 
     @contextmanager
     def _while_granted(self, identity: Identity, feed: FeedSpec, key: StreamKey) -> Iterator[None]:
-        """Raises FeedmuxError when the credential or the grant is gone, wherever the task waits: for a client that does
-        not read, too."""
+        """Raise FeedmuxError when the credential or the grant is gone, wherever the task waits, even for a client that
+        does not read."""
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         refusal: FeedmuxError | None = None
         timer: asyncio.TimerHandle | None = None
@@ -114,8 +114,8 @@ class ReadRange:
                 timer.cancel()
 
     async def _pass(self, call: "_Call", after: JoinPoint, held: int) -> int | None:
-        """Sends what comes after `after`, with `held` bytes of room to begin with. None when that is all, else how much
-        room there has to be before it is read again: no call waits for room with events in its hands."""
+        """Send the events after `after`, with `held` bytes of room to begin with. Returns None when all are sent, else
+        how much room the next pass needs: no call holds events while it waits for room."""
         service, outbox = self._service, call.outbox
         async with aclosing(self._deliveries(call, after)) as deliveries:
             async for delivery in deliveries:
@@ -149,8 +149,8 @@ class ReadRange:
         )
 
     async def _deliveries(self, call: "_Call", after: JoinPoint) -> AsyncGenerator[Delivery | None, None]:
-        """What is kept, and the rest from MongoDB; None where nothing has come for a while. Their numbers are for the
-        caller to give."""
+        """Yield the retained events, and then the rest from MongoDB; None when no event has come for a while. The
+        caller numbers them."""
         key, tenant, until = call.key, call.tenant, call.until
         kept = self._service.ranges.read(key, tenant, after.place, until, call.payload_max)
         if kept is not None:
@@ -178,7 +178,7 @@ class ReadRange:
 
 @dataclass(slots=True)
 class _Call:
-    """One call, and how far it has come."""
+    """One call and its progress."""
 
     tenant: str
     key: StreamKey
@@ -190,9 +190,9 @@ class _Call:
     context: Context
     written_s: float = field(default_factory=monotonic_s)
     after: JoinPoint | None = None
-    """The place after what was sent last."""
+    """The position after the last event sent."""
     sent: int = 0
-    """Events."""
+    """The number of events sent."""
 
     @property
     def payload_max(self) -> int:
@@ -200,11 +200,12 @@ class _Call:
 
     @property
     def usual_bytes(self) -> int:
-        """What it holds with a message, unless that is of one large event."""
+        """The bytes the call holds with a message, unless the message is one large event."""
         return _BESIDE_BYTES + self.outbox.cost(self.payload_max)
 
     def holds_instead(self, size: int) -> bool:
-        """Holds so much and no more what it held; or nothing, where there is no room for it."""
+        """Release what the call holds and hold `size` bytes instead. If there is no room, hold nothing and return
+        False."""
         self.outbox.written()
         if not self.outbox.fits(size):
             return False
@@ -213,17 +214,17 @@ class _Call:
 
     @property
     def quiet_s(self) -> float:
-        """How long from now until there has been no message for long."""
+        """How long from now until the next heartbeat is due."""
         return max(0.0, self.written_s + HEARTBEAT_S - monotonic_s())
 
     async def beat(self) -> None:
-        """Writes an empty message where there has been none for long."""
+        """Write an empty message if none was written for `HEARTBEAT_S`."""
         if not self.quiet_s:
             await self.context.write(b"")
             self.written_s = monotonic_s()
 
     async def send(self, turns: Turns, delivery: Delivery) -> None:
-        """Writes a delivery when its tenant's quotas and turn allow."""
+        """Write a delivery when its tenant's quotas and turn allow."""
         allowance, began_s = self.allowance, monotonic_s()
         while (held_s := allowance.wait_s(monotonic_s())) > 0:
             await self.signal.wait(min(held_s, self.quiet_s))

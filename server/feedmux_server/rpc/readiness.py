@@ -1,7 +1,7 @@
-"""Looks at the sources and at Redis, again and again, and shows in `health` whether they are there.
+"""Checks the sources and Redis, again and again, and shows in `health` whether they are available.
 
-A dependency that was away at the start is made ready here when it comes: its check connects it. One that turns out to
-be unfit (a standalone mongod, a Redis that evicts) is raised as it was at the start.
+A dependency that was unavailable at the start is made ready here when it becomes available: its check connects it. If
+it turns out to be unfit (a standalone mongod, a Redis that evicts), the same error is raised as at the start.
 """
 
 import asyncio
@@ -15,14 +15,15 @@ from feedmux_server.rpc.health import Health
 log = logging.getLogger(__name__)
 
 Check = Callable[[], Awaitable[None]]
-"""Raises FeedmuxError with an UNAVAILABLE reason while the dependency is away, with another one if it is unfit."""
+"""Raises FeedmuxError, with an UNAVAILABLE reason while the dependency is unavailable, or another reason if it is
+unfit."""
 
 
 class Readiness:
     def __init__(
         self, health: Health, checks: Mapping[str, Check], there: Mapping[str, bool], rules: ReadinessRules
     ) -> None:
-        """`checks` and `there` by the names that `health` shows."""
+        """`checks` and `there` have the names that `health` shows as keys."""
         self._health = health
         self._checks = checks
         self._presence = {name: Presence(rules, there=there[name]) for name in checks}
@@ -32,14 +33,15 @@ class Readiness:
         return {name: presence.there for name, presence in self._presence.items()}
 
     async def run(self, every_s: float, timeout_s: float) -> None:
-        """The owned task, until cancelled. Raises what makes a dependency unfit, and what a check fails with."""
+        """Check again and again until cancelled; the server owns this task. Raises the error of an unfit dependency,
+        and any unexpected failure of a check."""
         while True:
             self._health.show(self.there)
             await asyncio.sleep(every_s)
             answers = await asyncio.gather(*(self._ask(n, timeout_s) for n in self._checks), return_exceptions=True)
             for name, failure in zip(self._checks, answers, strict=True):
                 if isinstance(failure, BaseException):
-                    continue  # raised when the others have been observed
+                    continue  # raised below, after the other answers were observed
                 if self._presence[name].observe(not failure):
                     said = log.error if failure else log.warning
                     said("%s is %s", name, f"unavailable: {failure}" if failure else "available again")
@@ -48,7 +50,7 @@ class Readiness:
                     raise answer
 
     async def _ask(self, name: str, timeout_s: float) -> str:
-        """Why it does not answer; empty when it does."""
+        """Why the dependency does not answer; empty if it answers."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._checks[name]()

@@ -1,7 +1,8 @@
-"""Receives a call's request: after its caller is known, and within a time limit.
+"""Receives a call's request after the caller is known, and within a time limit.
 
 gRPC calls a unary handler only when the whole request is in memory, whoever sent it. So every method is registered as
-one that receives a stream, which is the same on the wire, and nothing is read before the caller is known and counted.
+a method that receives a stream, which is the same on the wire, and nothing is read before the caller is known and
+counted.
 """
 
 import asyncio
@@ -20,16 +21,16 @@ _RETRY_AFTER_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """What the first message of a call may be."""
+    """Limits for the first message of a call."""
 
     bytes_max: int = 256 * 1024
     first_message_s: float = 10.0
 
 
 async def first_message(requests: Requests, limits: RequestLimits) -> bytes | None:
-    """The first message; None where the client has ended its side without one.
+    """Receive the first message; None if the client ended its side without a message.
 
-    Raises QUOTA_EXCEEDED when it does not arrive in time, and MESSAGE_INVALID when it is too large.
+    Raises QUOTA_EXCEEDED when the message does not arrive in time, and MESSAGE_INVALID when it is too large.
     """
     try:
         async with asyncio.timeout(limits.first_message_s):
@@ -56,8 +57,8 @@ def receive_one(
     limits: RequestLimits,
     received: Callable[[int], None] = lambda size: None,
 ) -> StreamHandler:
-    """A handler of one request: `identify` raises for an unknown caller, `counted` for one that has no call left;
-    `received` gets the bytes of the request."""
+    """Make a handler of one request. `identify` raises for an unknown caller, `counted` for a caller with no call left;
+    `received` gets the size of the request."""
 
     async def call(requests: Requests, context: Context) -> bytes | None:
         await identify(context)
@@ -76,7 +77,7 @@ def receive_all(
     identify: Callable[[Context], Awaitable[object]],
     counted: Callable[[], AbstractContextManager[None]],
 ) -> StreamHandler:
-    """As `receive_one` for a handler that reads its requests itself, by `first_message` to begin with."""
+    """Like `receive_one`, for a handler that reads its requests itself, beginning with `first_message`."""
 
     async def call(requests: Requests, context: Context) -> bytes | None:
         await identify(context)

@@ -1,4 +1,4 @@
-"""ChangeFeed.ResolvePosition: a start as a position that can be stored."""
+"""ChangeFeed.ResolvePosition: turns a start into a position that can be stored."""
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.core.errors import ErrorReason, FeedmuxError

@@ -1,4 +1,4 @@
-"""The gRPC servers: data, operator and health; how they begin to listen, and how they end."""
+"""The gRPC servers for data, operator and health: how they begin to listen, and how they end."""
 
 import asyncio
 import logging
@@ -24,13 +24,13 @@ class Listeners:
     operator: str
     tls: Tls | None = None
     data_mtls: str = ""
-    """A second address for data, where a client certificate is required; then `data` wants none."""
+    """A second address for data that requires a client certificate; if it is set, `data` requires none."""
     transport: Transport = field(default_factory=Transport)
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """What is being listened on."""
+    """The ports that the servers listen on."""
 
     data: int
     operator: int
@@ -39,7 +39,7 @@ class Ports:
 
 
 class PortInUse(Exception):
-    """An address cannot be listened on; the message says what to do."""
+    """The server cannot listen on an address; the message says what to do."""
 
     def __init__(self, address: str, name: str) -> None:
         super().__init__(
@@ -49,14 +49,14 @@ class PortInUse(Exception):
 
 
 class HealthServer:
-    """Shows the statuses before there is anything else to serve, and to the end."""
+    """Serves the health statuses before all other services start, and until the process ends."""
 
     def __init__(self, health: Health) -> None:
         self._server = grpc.aio.server(options=Transport(request_bytes=1024, connections=1_000).options())
         self._server.add_generic_rpc_handlers(health.handlers())
 
     async def start(self, address: str) -> int:
-        """Listens; the port. Raises PortInUse."""
+        """Start listening; return the port. Raises PortInUse."""
         port = _listen(self._server, address, None, "health")
         await self._server.start()
         return port
@@ -77,7 +77,7 @@ class Servers:
         self._operator = self._server(operator_handlers(service), (OPERATOR,))
 
     async def start(self, health_port: int) -> Ports:
-        """Raises PortInUse."""
+        """Start listening on all ports. Raises PortInUse."""
         at = self._listeners
         authorities = at.tls is not None and at.tls.material.client_authorities is not None
         ports = Ports(
@@ -91,11 +91,12 @@ class Servers:
         return ports
 
     async def drain(self, deadline_s: float, delay_s: float) -> None:
-        """Not serving; after the delay notices, acks flushed, streams ended; stops within the deadline and a second."""
+        """Drain the servers: report NOT_SERVING and wait for the delay; then notify sessions, flush their acks and end
+        them. Stops within the deadline and one second."""
         self._health.drain()
         await asyncio.sleep(delay_s)
         self._service.begin_drain(deadline_s)
-        # Connections are told to go at once: who reconnects must not meet this server again. Streams go on.
+        # Close connections to new calls at once, so that reconnecting clients reach another server. Streams continue.
         going = asyncio.gather(*(server.stop(deadline_s + 1.0) for server in self._servers))
         await self._service.all_left(deadline_s + 1.0)
         await self.stop(0.5)

@@ -1,4 +1,4 @@
-"""What the RPCs of one server share, and the live sessions among them."""
+"""The state that the RPCs of one server share, including the live sessions."""
 
 import asyncio
 import logging
@@ -34,22 +34,22 @@ from feedmux_server.tenants.model import Identity, Unauthenticated
 log = logging.getLogger(__name__)
 
 _caller: ContextVar[Identity | None] = ContextVar("caller", default=None)
-"""Of the call whose task this is."""
+"""The caller of the call that runs in this task."""
 
 BYTES_PER_REQUEST = 8 * 1024
-"""Of a request count as one more of the quota `requests_per_s`; …"""
+"""Bytes of a request that count as one more request in the quota `requests_per_s`; …"""
 CPU_S_PER_REQUEST = 0.005
-"""… and so do as many seconds of checking it."""
+"""… and the seconds of CPU for checking it that count the same."""
 REQUEST_COPIES = 3
-"""A call that lasts keeps its pipeline about so often: as it was sent, as it was checked, and for MongoDB."""
+"""How many copies of its pipeline a long call keeps, about: as it was sent, as it was checked, and for MongoDB."""
 _SESSIONS_AT_ONCE = 256
 UNSENT_S = 10.0
-"""A session that is to end and whose client does not read is cut off after this long."""
+"""An ending session whose client does not read is cut off after this time."""
 
 
 @dataclass(slots=True)
 class LiveSession:
-    """A session that is being served, for the operator, for draining, and for ending it with its credential."""
+    """A session that is being served. Listed for the operator, for a drain, and to end it with its credential."""
 
     session: Session
     feed: FeedSpec
@@ -68,7 +68,7 @@ class LiveSession:
         return self.identity.tenant
 
     def end(self, error: FeedmuxError) -> None:
-        """Ends it with `error`, also where it waits for a client that does not read."""
+        """End the session with `error`, even if it waits for a client that does not read."""
         self.session.fail(error)
         if not self.ending:
             self.ending = True
@@ -82,7 +82,7 @@ class LiveSession:
 
 @dataclass(slots=True)
 class Service:
-    """Handed to every RPC."""
+    """The shared state that every RPC gets."""
 
     hub: Hub
     store: SubscriptionStore
@@ -98,26 +98,26 @@ class Service:
     drain_s: float
     position_keys: PositionKeys
     grants: Mapping[str, Grants] = field(default_factory=dict)
-    """By tenant, for every tenant there is: one that is missing here sees nothing. Replaced by `change_grants`."""
+    """The grants of each tenant, by its name: a tenant missing here sees nothing. Replaced by `change_grants`."""
     trusted: Set[str] = frozenset()
     """Tenants with `pipelines: any`. All others may send bounded pipelines only. Replaced by `change_grants`."""
     connection_age_s: float = 0.0
-    """A session older than this is told to reconnect, so that new replicas get their share; 0: never."""
+    """A session older than this is asked to reconnect, so that new replicas get their share; 0: never."""
     unused_days: float = 0.0
-    """Subscriptions that nobody has used for so long are deleted; 0: never."""
+    """Subscriptions that nobody has used for this time are deleted; 0: never."""
     request_limits: RequestLimits = field(default_factory=RequestLimits)
     policies: PolicyCache = field(default_factory=PolicyCache)
     live: dict[int, LiveSession] = field(default_factory=dict)
     draining: bool = False
     streams: int = 0
-    """Calls of streams under way, from when their caller is known; `live` has those that are open."""
+    """The number of running stream calls whose caller is known; `live` has those with an open session."""
     _entered: int = 0
     _left: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def feed_of(self, feed: feed_pb2.Feed, tenant: str) -> FeedSpec:
-        """Converts a tenant's feed and checks it by the rules for the tenant. Raises FeedmuxError.
+        """Convert a tenant's feed and check it by the rules for the tenant. Raises FeedmuxError.
 
-        What the tenant may not see is rejected before the feed's pipeline costs anything.
+        A feed that the tenant may not see is rejected before its pipeline costs anything.
         """
         bounded = tenant not in self.trusted
         spec = convert.feed_spec(feed, bounded=bounded)
@@ -132,20 +132,20 @@ class Service:
         return replace(spec, pipeline=await self.checks.check(parts, tenant, self.charge_cpu(tenant)))
 
     def charge_cpu(self, tenant: str) -> Callable[[float], None]:
-        """Charges a tenant for CPU beside the event loop, in seconds."""
+        """A function that charges a tenant for seconds of CPU used outside the event loop."""
         accounts = self.hub.accounts
         account = accounts.of(tenant)
         return lambda cpu_s: account.charge(cpu_s / CPU_S_PER_REQUEST, accounts.clock())
 
     def charge_bytes(self, size: int) -> None:
-        """Charges the caller for a request of so many bytes."""
+        """Charge the caller for a request of `size` bytes."""
         accounts = self.hub.accounts
         accounts.of(self.caller().tenant).charge(size / BYTES_PER_REQUEST, accounts.clock())
 
     def key_of(self, spec: FeedSpec, tenant: str) -> StreamKey:
         """The stream key of a tenant's feed, with its policy. Raises NAMESPACE_DENIED, OPTION_REFUSED, QUOTA_EXCEEDED.
 
-        The grants come first, so that a source is not known to who may not see it.
+        The grants are checked first, so that a tenant learns nothing about a source that it may not see.
         """
         asked = apply_grants(self.grants_of(tenant), spec, self.policies)
         self.hub.source(spec.scope.source)
@@ -156,11 +156,11 @@ class Service:
         return self.grants.get(tenant, ())
 
     async def change_grants(self, grants: Mapping[str, Grants], trusted: Set[str] | None = None) -> int:
-        """Takes other grants (and other `trusted` tenants, unless None), and ends the sessions that these would not
-        open, or on another stream; how many.
+        """Replace the grants (and the `trusted` tenants, unless None), and end the sessions that the new ones would not
+        open, or would open on another stream. Returns how many sessions ended.
 
-        They hold for calls from the first moment on: a tenant that is new is never without grants. A session that is
-        being opened meanwhile is checked again when it enters (`check_granted`).
+        New grants apply to calls at once, so a new tenant is never without grants. A session that is being opened
+        meanwhile is checked again when it enters (`check_granted`).
         """
         before, trusted_before = self.grants, self.trusted
         self.grants = grants
@@ -181,13 +181,13 @@ class Service:
         return ended
 
     def check_granted(self, live: LiveSession) -> None:
-        """Raises what `change_grants` would end the session with."""
+        """Raise the error with which `change_grants` would end the session, if any."""
         refusal = self._refusal(live)
         if refusal is not None:
             raise refusal
 
     def check_holds(self, identity: Identity, feed: FeedSpec, key: StreamKey) -> None:
-        """For calls that are no sessions: raises what would end a session whose credential or grants are gone."""
+        """Raise the error that would end a session whose credential or grants are gone: for calls without a session."""
         if not self.auth.holds(identity):
             raise Unauthenticated("the credential no longer holds")
         refusal = self._refusal_of(feed, identity.tenant, key)
@@ -199,7 +199,7 @@ class Service:
 
     def _refusal_of(self, feed: FeedSpec, tenant: str, key: StreamKey) -> FeedmuxError | None:
         if not feed.bounded and feed.pipeline and tenant not in self.trusted:
-            # Not checked here, because a check may take long: the reconnect does it.
+            # The pipeline is not checked here, because a check may take long: the reconnect checks it.
             return FeedmuxError(
                 ErrorReason.GRANTS_CHANGED,
                 "the tenant may now send bounded pipelines only (docs/pipelines.md); reconnect to check this one",
@@ -214,8 +214,8 @@ class Service:
         )
 
     async def identify(self, context: Context) -> Identity:
-        """Who calls. Waits when the tenant's calls come too fast. Raises UNAUTHENTICATED, and QUOTA_EXCEEDED when they
-        come faster than waiting helps."""
+        """Identify the caller. Waits if the tenant's calls come too fast. Raises UNAUTHENTICATED, and QUOTA_EXCEEDED if
+        the calls come so fast that waiting does not help."""
         identity = await self.auth.identify(context)
         _caller.set(identity)
         accounts = self.hub.accounts
@@ -225,14 +225,14 @@ class Service:
         return identity
 
     def caller(self) -> Identity:
-        """Who calls, in the task of a call that `identify` has accepted."""
+        """The caller, in the task of a call that `identify` has accepted."""
         identity = _caller.get()
         assert identity is not None, "the call was not authenticated"
         return identity
 
     @contextmanager
     def streaming(self) -> Iterator[None]:
-        """Counts the caller's stream, also while nothing was received yet. Raises DRAINING, QUOTA_EXCEEDED."""
+        """Count the caller's stream, even before anything was received. Raises DRAINING, QUOTA_EXCEEDED."""
         self.admit()
         account = self.hub.accounts.of(self.caller().tenant)
         account.open_stream()
@@ -245,7 +245,7 @@ class Service:
 
     @contextmanager
     def keeping(self, feed: FeedSpec) -> Iterator[None]:
-        """Counts what a stream's request holds while it lasts. Raises QUOTA_EXCEEDED."""
+        """Count the memory of a stream's request while the stream lasts. Raises QUOTA_EXCEEDED."""
         tenant, pool = self.caller().tenant, self.hub.memory.requests
         size = REQUEST_COPIES * (len(feed.pipeline) + len(feed.collation) + len(feed.comment))
         if size > pool.room(tenant):
@@ -263,7 +263,7 @@ class Service:
 
     @contextmanager
     def calling(self) -> Iterator[None]:
-        """Counts the caller's call that is no stream. Raises QUOTA_EXCEEDED."""
+        """Count a call of the caller that is not a stream. Raises QUOTA_EXCEEDED."""
         account = self.hub.accounts.of(self.caller().tenant)
         account.open_call()
         try:
@@ -274,7 +274,7 @@ class Service:
     def did(
         self, event: AuditEvent, method: str, context: Context, *, subscription: str = "", reason: str = ""
     ) -> None:
-        """For the audit log: the caller of this call did something that others may ask about."""
+        """Record in the audit log what the caller of this call did."""
         identity = _caller.get()
         self.audit.record(
             event,
@@ -287,7 +287,7 @@ class Service:
         )
 
     def refused(self, method: str, context: Context, error: FeedmuxError) -> None:
-        """For the audit log and the metrics: a call ended with `error`."""
+        """Record in the audit log and the metrics that a call ended with `error`."""
         if error.reason is ErrorReason.QUOTA_EXCEEDED:
             identity = _caller.get()
             self.hub.observer.refused(identity.tenant if identity else "", error.metadata.get("quota", ""))
@@ -315,11 +315,11 @@ class Service:
         return self.starts(key, tenant).encoder()
 
     def routing_key(self, key: StreamKey) -> str:
-        """Value of `x-feedmux-route`: subscribers of one scope hash to one replica."""
+        """Value of `x-feedmux-route`, by which subscribers of one scope hash to one replica."""
         return route_of(key.spec.scope)
 
     def admit(self) -> None:
-        """Raises DRAINING or QUOTA_EXCEEDED when no further session is taken."""
+        """Raises DRAINING or QUOTA_EXCEEDED when the server accepts no further session."""
         self.check_draining()
         if self.streams >= self.sessions_max:
             raise FeedmuxError(
@@ -335,7 +335,7 @@ class Service:
             raise FeedmuxError(ErrorReason.DRAINING, "the server is shutting down; reconnect", retry_after_s=1.0)
 
     def enter(self, live: LiveSession) -> int:
-        """The number under which it is listed, to be given to `leave`."""
+        """List a session; return its number for `leave`."""
         self._entered += 1
         self.live[self._entered] = live
         return self._entered
@@ -345,13 +345,13 @@ class Service:
         self._left.set()
 
     def begin_drain(self, deadline_s: float) -> None:
-        """No session is taken any more, and those that are open have so long to acknowledge."""
+        """Accept no more sessions, and give the open sessions `deadline_s` to acknowledge."""
         self.draining = True
         for live in self.sessions():
             live.session.drain(deadline_s)
 
     async def all_left(self, timeout_s: float) -> None:
-        """Waits until no session is served any more, or the time is over."""
+        """Wait until no session is served any more, or the time is up."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while self.live:
@@ -359,7 +359,7 @@ class Service:
                     await self._left.wait()
 
     def spawn(self, work: Callable[[], Work], kind: str) -> asyncio.Task[None]:
-        """Finishes something for a session that is gone. Redis being away then is no reason for the process to end."""
+        """Run work for a session that has ended. The process does not end if Redis is unavailable then."""
 
         async def run() -> None:
             try:
@@ -370,7 +370,7 @@ class Service:
         return self.hub.tasks.run_once(kind, run)
 
     async def end_revoked(self) -> None:
-        """Ends the sessions whose credentials would no longer be accepted."""
+        """End the sessions whose credentials would no longer be accepted."""
         async for live in self._in_turns():
             if not self.auth.holds(live.identity):
                 live.end(Unauthenticated("credential expired or revoked while streaming"))
@@ -379,7 +379,7 @@ class Service:
         return iter(list(self.live.values()))
 
     async def _in_turns(self) -> AsyncIterator[LiveSession]:
-        """All sessions that are still open when it comes to them; others get turns at the event loop in between."""
+        """All sessions that are still open when their turn comes; other tasks get turns at the loop in between."""
         for count, (number, live) in enumerate(list(self.live.items()), 1):
             if number in self.live:
                 yield live

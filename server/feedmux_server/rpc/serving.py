@@ -1,4 +1,4 @@
-"""What Subscribe and Watch have in common: open a session, write its outputs, leave it whatever happens."""
+"""The common part of Subscribe and Watch: open a session, write its outputs, and leave it whatever happens."""
 
 import asyncio
 import random
@@ -16,15 +16,15 @@ from feedmux_server.rpc.frames import Framer
 from feedmux_server.rpc.service import LiveSession, Service
 
 AGE_SPREAD = (1.15, 1.5)
-"""Sessions end at their connection's age times this: behind the connection, which gRPC ends up to a tenth late, so that
-the next one is made on another; and not all at the same time."""
+"""A session ends at its connection's age times a random factor in this range. So it ends after the connection, which
+gRPC ends up to a tenth late, and its successor opens on a new connection; and sessions do not all end at one time."""
 
 Write = Callable[[bytes], Awaitable[None]]
 
 
 @asynccontextmanager
 async def listed(service: Service, live: LiveSession) -> AsyncIterator[None]:
-    """The session is known to the operator and to a drain while it lasts, and leaves its feed at the end.
+    """List the session for the operator and for a drain while it lasts, and leave its feed at the end.
 
     Raises QUOTA_EXCEEDED when the tenant may read no further feed.
     """
@@ -91,9 +91,9 @@ def opened_message(
 
 
 async def serve(session: Session, framer: Framer, write: Write, *, regrant: bool = False) -> None:
-    """Writes outputs until the client closes; raises FeedmuxError at any other end.
+    """Write outputs until the client closes. Raises FeedmuxError at any other end.
 
-    `regrant` is for streams without credit: what was written is granted again, as HTTP/2 took it.
+    `regrant` is for streams without credit: written events are granted again, because HTTP/2 has taken them.
     """
     while (output := await session.next_output()) is not None:
         for frame in framer.frames(output):

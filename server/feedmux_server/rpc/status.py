@@ -25,7 +25,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 def error_status(error: FeedmuxError) -> status_pb2.Status:
-    """`google.rpc.Status` with ErrorInfo always, and what else says more."""
+    """Make the `google.rpc.Status` of an error: always with ErrorInfo, and with further details where they apply."""
     message = error.message[:_TEXT_MAX]
     status = status_pb2.Status(code=getattr(grpc.StatusCode, error.status).value[0], message=message)
     info = error_details_pb2.ErrorInfo(reason=error.reason.value, domain=DOMAIN)
@@ -53,7 +53,7 @@ def error_status(error: FeedmuxError) -> status_pb2.Status:
 
 
 async def abort(context: Context, error: FeedmuxError) -> NoReturn:
-    """Ends the call with the error's status."""
+    """End the call with the error's status."""
     status = error_status(error)
     await context.abort(
         getattr(grpc.StatusCode, error.status), status.message, ((_DETAILS_KEY, status.SerializeToString()),)
@@ -62,7 +62,7 @@ async def abort(context: Context, error: FeedmuxError) -> NoReturn:
 
 
 def internal_error(method: str) -> FeedmuxError:
-    """Logs the exception being handled, and gives the client a reference to it and nothing else."""
+    """Log the exception being handled, and return an error that gives the client only a reference to the log."""
     reference = correlation_id()
     log.error(
         "a call failed unexpectedly", exc_info=sys.exception(), extra={"correlation_id": reference, "method": method}
@@ -81,7 +81,8 @@ def guarded(
     observer: Observer,
     service: str,
 ) -> Callable[[Any, Context], Awaitable[bytes | None]]:
-    """A handler whose every failure leaves as a documented status; `refused` hears of each, `observer` of all calls."""
+    """Wrap a handler so that each failure becomes a documented status. `refused` is called for each failure,
+    `observer` for all calls."""
     full_name = f"{service}/{method}"
 
     async def call(request: Any, context: Context) -> bytes | None:
@@ -94,7 +95,7 @@ def guarded(
                 failure = error
             except grpc.aio.AbortError:
                 raise
-            except Exception:  # noqa: BLE001 the last line: no text of ours leaves the process
+            except Exception:  # noqa: BLE001 the last barrier: no internal text leaves the process
                 failure = internal_error(method)
             seen.answered(failure.status, failure.reason.value)
             refused(method, context, failure)

@@ -1,8 +1,8 @@
-"""Looks at the stored positions of all durable subscriptions: a consumer that is away is told nothing, so the operator
-is, by metrics and by a line in the log.
+"""Checks the stored positions of all durable subscriptions: a disconnected consumer gets no notice, so metrics and a
+line in the log warn the operator.
 
-Every replica looks at all of them, page by page, every `limits.stored_look_s`. Where Redis is away, what was found
-before stands.
+Every replica checks all of them, page by page, every `limits.stored_look_s`. While Redis is unavailable, the last
+results remain.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class StoredHistory:
         self._damaged: set[tuple[str, str]] = set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Check again and again until cancelled."""
         while True:
             began_s = monotonic_s()
             try:
@@ -91,5 +91,5 @@ def _warn(hub: Hub, alarm: HistoryAlarm, source: str, tenant: str, stored: Store
 def _source_of(stored: StoredSubscription) -> str:
     try:
         return subscriptions_pb2.Subscription.FromString(stored.definition).feed.source
-    except DecodeError:  # of a newer version
+    except DecodeError:  # a newer version stored it
         return ""

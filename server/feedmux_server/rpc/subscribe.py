@@ -30,7 +30,7 @@ from feedmux_server.telemetry.audit import AuditEvent
 
 INSTANCE_BYTES_MAX = 120
 LATER_BYTES_MAX = 1024
-"""Of Credit, Ack and Close."""
+"""The most bytes of a Credit, Ack or Close."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ class _Target:
     lease: Lease | None = None
     at_last_acked: bool = False
     rewound_from: int = 0
-    """Cluster time the client had acknowledged, where the session begins before it."""
+    """Cluster time that the client had acknowledged, if the session begins before it; else 0."""
     skipped_from: ResumeToken | None = None
-    """What the client had acknowledged, where others moved the stored position past it."""
+    """The position that the client had acknowledged, if others moved the stored position past it."""
 
 
 class Subscribe:
@@ -136,7 +136,7 @@ class Subscribe:
             if commits is not None:
                 left = service.spawn(commits.detach, "commit-detach")
                 if not _is_cancelled():
-                    # A client that hears the end may reopen at once, and must not meet itself as BUSY.
+                    # A client that gets the end may reopen at once, and must not be rejected as BUSY by its own lease.
                     await asyncio.wait([left])
 
     async def _target(self, request: wire.Open, tenant: str) -> _Target:
@@ -192,7 +192,7 @@ class Subscribe:
             acked = await _acked_place(request.last_acked, starts)
             epoch = request.last_acked.epoch
             if acked.place.is_after(at.place):
-                # The client knows better than a store that lost its last second; never the other way round.
+                # The client's position is newer than a store that lost its last second; an older one is never used.
                 at_last_acked = epoch > stored.seek_epoch
                 if at_last_acked:
                     at = acked
@@ -228,7 +228,7 @@ async def _acked_place(last_acked: wire.LastAcked, starts: Starts) -> JoinPoint:
 
 
 def check_first_credit(credit: wire.Credit) -> None:
-    """Refuses what `CreditWindow.grant` would, before anything is opened."""
+    """Reject what `CreditWindow.grant` would reject, before anything is opened."""
     CreditWindow(CreditLimits()).grant(credit.events, credit.bytes, zero_allowed=True)
 
 
@@ -248,7 +248,7 @@ async def _first(requests: Requests, service: Service) -> wire.Open:
 
 
 async def _listen(requests: Requests, session: Session, account: Account) -> None:
-    """Applies what the client sends. Its errors end the session."""
+    """Apply the client's messages. An error in a message ends the session."""
     try:
         async for data in requests:
             if len(data) > LATER_BYTES_MAX:

@@ -1,4 +1,4 @@
-"""The Subscriptions service: durable, named readers, kept in Redis."""
+"""The Subscriptions service: durable, named readers, stored in Redis."""
 
 import asyncio
 import hashlib
@@ -27,12 +27,12 @@ from feedmux_server.telemetry.audit import AuditEvent
 PAGE_DEFAULT = 100
 PAGE_MAX = 1_000
 PAGE_BYTES_MAX = 1 << 20
-"""Of a page as a response."""
+"""The most bytes of a page in a response."""
 MESSAGES_AT_ONCE = 20
 DEFINITION_BYTES_MAX = 64 * 1024
-"""As it is stored."""
+"""The most bytes of a stored definition."""
 QUOTED_MAX = 200
-"""Characters of a value in an error text."""
+"""The most characters of a value quoted in an error text."""
 _UPDATABLE = frozenset({"feed", "on_invalidate", "on_history_lost"})
 
 
@@ -118,7 +118,7 @@ class Subscriptions:
             )
         self._service.key_of(spec, tenant)
         definition = _checked(convert.definition(content))
-        # Without an etag of the caller's the one just read guards the read-modify-write.
+        # If the caller gives no etag, the etag just read guards the read-modify-write.
         async with self._room_for(tenant, wanted.name, definition):
             with self._rechecking(tenant, wanted.name):
                 updated = await self._service.store.update(
@@ -166,14 +166,14 @@ class Subscriptions:
 
     @contextmanager
     def _rechecking(self, tenant: str, name: str) -> Iterator[None]:
-        """An open session is fenced soon, also where the change is made and not yet on a replica."""
+        """Have an open session fenced soon, even if the change is made but not yet on a replica."""
         try:
             yield
         finally:
             self._service.batcher.recheck(tenant, name)
 
     async def _exists(self, tenant: str, name: str, wanted: bytes) -> FeedmuxError | None:
-        """SUBSCRIPTION_EXISTS with what differs; None where the subscription has been deleted meanwhile."""
+        """The error SUBSCRIPTION_EXISTS with the differences; None if the subscription was deleted meanwhile."""
         try:
             existing = (await self._service.store.get(tenant, name)).definition
         except FeedmuxError as error:
@@ -190,7 +190,8 @@ class Subscriptions:
         return _message(stored, self._service.unused_days)
 
     def _room_for(self, tenant: str, name: str, definition: bytes) -> AbstractAsyncContextManager[None]:
-        """While the definition is written. Raises QUOTA_EXCEEDED where the tenant's would be too large together."""
+        """Reserve room while the definition is written. Raises QUOTA_EXCEEDED if the tenant's definitions would be too
+        large in total."""
         store, most = self._service.store, self._service.hub.accounts.of(tenant).quotas.subscription_bytes
 
         async def stored_size() -> int:
@@ -204,22 +205,22 @@ class Subscriptions:
         return store.sizes.reserved(tenant, name, len(definition), most, stored_size)
 
     async def _check_room(self, tenant: str, name: str) -> None:
-        """Raises QUOTA_EXCEEDED for one more than allowed. Those who create at the same moment may exceed it by as
-        many as they are."""
+        """Raises QUOTA_EXCEEDED if the tenant already has as many subscriptions as allowed. Calls that create at the
+        same moment may exceed the quota by their number."""
         account, store = self._service.hub.accounts.of(tenant), self._service.store
         existing = (await store.count([tenant]))[tenant]
         if existing >= account.quotas.subscriptions and not await store.exists(tenant, name):
             account.check_subscriptions(existing)
 
     async def _resolve(self, start: Start, tenant: str, key: StreamKey) -> ResumeToken:
-        """The place to store. A native token is stored as the place it names; MongoDB judges it at the first read."""
+        """The position to store. A native token is stored as its position; MongoDB checks it at the first read."""
         if start.kind is StartKind.RESUME_AFTER:
             start = Start(StartKind.START_AFTER, data=start.data)
         return (await self._service.starts(key, tenant).resolve(start)).place.before_event()
 
 
 def _masked(request: subscriptions_pb2.UpdateSubscriptionRequest) -> frozenset[str]:
-    """Which fields to change. Raises MESSAGE_INVALID for a path that cannot be updated."""
+    """The fields to change. Raises MESSAGE_INVALID for a path that cannot be updated."""
     paths = frozenset(request.update_mask.paths)
     if "*" in paths:
         return _UPDATABLE

@@ -1,7 +1,7 @@
-"""TLS of the ports: certificates that are replaced while the server runs, and what a client's certificate says.
+"""TLS of the ports: certificates that are replaced while the server runs, and the names in a client's certificate.
 
-gRPC asks for the certificate at each handshake; it is given what was read last. Connections that are open stay on what
-they began with. gRPC for Python either requires a client certificate or does not ask for one, hence one port for each.
+gRPC asks for the certificate at each handshake and gets the one read last. Open connections keep the certificate they
+began with. gRPC for Python either requires a client certificate or does not ask for one, so each case has its own port.
 """
 
 import threading
@@ -32,7 +32,7 @@ class Tls:
         self.material = material
 
     def replace(self, material: TlsMaterial) -> None:
-        """In force from the next handshake on."""
+        """Use new material from the next handshake on."""
         self.material = material
 
     def credentials(self, *, client_certificate: bool) -> grpc.ServerCredentials:
@@ -40,7 +40,7 @@ class Tls:
         lock = threading.Lock()
 
         def newer() -> grpc.ServerCertificateConfiguration | None:
-            # Called by gRPC's own threads; None is "as before".
+            # gRPC's own threads call this; None means "unchanged".
             nonlocal given
             with lock:
                 if self.material is given:

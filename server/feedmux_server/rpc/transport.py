@@ -1,13 +1,14 @@
-"""gRPC's options: what a connection and a call may make the transport hold before the server knows the caller."""
+"""gRPC's options: how much a connection and a call may make the transport hold before the caller is known."""
 
 from dataclasses import dataclass
 from typing import Final
 
 LOOKAHEAD_BYTES: Final = 16 * 1024
-"""Received of a call that nobody reads. A call that is read gets as much as its message needs."""
+"""Bytes received for a call that the server does not read yet. A call being read gets as much as its message needs."""
 METADATA_BYTES: Final = 16 * 1024
 _TOO_LARGE_BYTES: Final = 16 * 1024
-"""Received above the limit, so that a request somewhat too large gets an ErrorInfo; beyond, gRPC rejects it unread."""
+"""Bytes received above the limit, so that a slightly too large request gets an ErrorInfo; gRPC rejects larger requests
+unread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +29,11 @@ class Transport:
             ("grpc.max_concurrent_streams", self.streams_per_connection),
             ("grpc.max_metadata_size", METADATA_BYTES // 2),
             ("grpc.absolute_max_metadata_size", METADATA_BYTES),
-            # TLS and HTTP/2 settings of a new connection must be there in this time.
+            # A new connection must complete TLS and send its HTTP/2 settings in this time.
             ("grpc.server_handshake_timeout_ms", 10_000),
             # Clients ping a connection that has been silent for 20 s; gRPC's own limit is 5 minutes.
             ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-            # Else the windows grow to megabytes for whoever sends fast.
+            # Otherwise the windows grow to megabytes for a client that sends fast.
             ("grpc.http2.bdp_probe", 0),
             ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
             # A second process on the port would take half the calls.
@@ -42,6 +43,6 @@ class Transport:
             ("grpc.keepalive_timeout_ms", 10_000),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-            # gRPC varies it by a tenth, and leaves what runs on the connection alone: `rpc.serving` ends sessions.
+            # gRPC varies the age by a tenth, and does not end the calls on the connection: `rpc.serving` ends sessions.
             *((("grpc.max_connection_age_ms", int(self.connection_age_s * 1000)),) if self.connection_age_s else ()),
         )

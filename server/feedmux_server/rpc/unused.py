@@ -1,8 +1,8 @@
-"""Deletes subscriptions that nobody has used for `limits.unused_subscription_days`, and says so before and after.
+"""Deletes subscriptions that nobody has used for `limits.unused_subscription_days`, and logs this before and after.
 
-One replica at a time looks, for the tenants that are configured. Redis decides by its own clock, in one step with the
-deletion, so that a subscription opened at that moment stays. A replica deletes only what it has announced itself, in an
-earlier look: also where all were down at the time for it.
+One replica at a time searches, for the configured tenants. Redis decides by its own clock, in one step with the
+deletion, so a subscription opened at that moment stays. A replica deletes only a subscription that it has itself
+announced in an earlier search, even if no replica was running when the announcement was due.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ _NOTICE_MOST_S = 7 * DAY_S
 
 
 def expires_ms(stored: StoredSubscription, unused_days: float) -> int | None:
-    """When it will be deleted if nobody uses it; None when it will not, or while it is open."""
+    """When a subscription will be deleted if nobody uses it; None if never, or while the subscription is open."""
     if not unused_days or stored.active:
         return None
     return stored.used_ms + round(unused_days * DAY_S * 1000)
 
 
 async def sweep(service: Service) -> None:
-    """The owned task, until cancelled. Ends at once where subscriptions do not expire."""
+    """Search again and again until cancelled; the server owns this task. Ends at once if subscriptions never expire."""
     unused_s = service.unused_days * DAY_S
     if not unused_s:
         return

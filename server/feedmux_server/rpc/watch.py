@@ -1,4 +1,4 @@
-"""ChangeFeed.Watch: an inline feed held back by HTTP/2 alone."""
+"""ChangeFeed.Watch: an inline feed, throttled only by HTTP/2 flow control."""
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.core.start import StartKind
@@ -11,7 +11,7 @@ from feedmux_server.rpc.status import Context
 
 WINDOW_EVENTS = 100_000
 WINDOW_BYTES = 4 * 1024 * 1024
-"""What may be on its way to a client that does not say what it has taken."""
+"""The most events and bytes on their way to a client that does not report what it has taken."""
 
 
 class Watch:

@@ -1,1 +1,1 @@
-"""Durable state of subscriptions in Redis. Imports `core` only; the only package that imports redis."""
+"""Durable state of subscriptions in Redis. The only package that imports redis."""

@@ -2,8 +2,8 @@
 
 Invariant: one pass at a time; a pass writes each subscription at most once and sends many in one round trip,
 so the load on Redis depends on the number of sessions and the interval, not on the event rate. While Redis
-is away one place per session waits and passes back off. The commit script, not this clock, decides who owns
-a subscription.
+is unavailable, one place per session waits and passes back off. The commit script, not the clock of this process,
+decides who owns a subscription.
 Neighbours: sessions submit through their `CommitHandle`; `store` runs the scripts.
 """
 
@@ -25,7 +25,7 @@ from feedmux_server.state.store import SubscriptionStore
 _log = logging.getLogger(__name__)
 
 CHUNK_MAX: Final = 500
-"""Requests in one round trip: Redis answers 500 in a few milliseconds, so others are not kept waiting."""
+"""The most requests in one round trip: Redis answers 500 in a few milliseconds, so other calls do not wait long."""
 BACKOFF_FIRST_S: Final = 0.1
 BACKOFF_MAX_S: Final = 2.0
 
@@ -34,7 +34,7 @@ class CommitBatcher:
     def __init__(
         self, store: SubscriptionStore, *, interval_s: float, clock: Callable[[], float] = monotonic_s
     ) -> None:
-        """`interval_s`: acks wait up to this long; less is a sooner `Committed` and more work for Redis."""
+        """`interval_s`: the longest wait of an ack; a shorter one sends `Committed` sooner and gives Redis more work."""
         self._store = store
         self._rules = store.rules
         self._interval_s = interval_s
@@ -55,11 +55,11 @@ class CommitBatcher:
 
     @property
     def waiting(self) -> int:
-        """Sessions with acks that are not stored yet."""
+        """The number of sessions with acks that are not stored yet."""
         return len(self._with_acks())
 
     def attach(self, lease: Lease, stored: StoredSubscription, listener: CommitListener) -> CommitHandle:
-        """Call at once after `open`. An older session of the subscription in this process is fenced now."""
+        """Attach a session right after `open`. Fences an older session of the subscription in this process."""
         handle = CommitHandle(self, lease, stored, listener, self._clock())
         self._handles[lease] = handle
         known = self._newest.get((lease.tenant, lease.name))
@@ -73,7 +73,7 @@ class CommitBatcher:
         return handle
 
     def recheck(self, tenant: str, name: str) -> None:
-        """Asks the store soon who owns it: after an update, seek or delete through this process."""
+        """Check soon who owns the subscription: after an update, seek or delete through this process."""
         handle = self._newest.get((tenant, name))
         if handle is not None:
             self.wake(handle)
@@ -83,7 +83,8 @@ class CommitBatcher:
         self._wake.set()
 
     async def run(self) -> None:
-        """The owned task, until cancelled. Does not flush at its end: see `flush_all`."""
+        """Commit again and again until cancelled; the server owns this task. Does not flush at its end: see
+        `flush_all`."""
         while True:
             if self._due:
                 self._wake.set()
@@ -106,7 +107,7 @@ class CommitBatcher:
             async with asyncio.timeout(timeout_s):
                 while handle.attached and handle.stored_number < number:
                     async with self._pass_lock:
-                        # Those who waited for the lock share the first one's round trip.
+                        # The calls that waited for the lock share the round trip of the first call.
                         done = handle.stored_number >= number or await self._pass(list(self._urgent))
                     if not done or handle.not_before_s > self._clock():
                         await asyncio.sleep(BACKOFF_FIRST_S)
@@ -121,7 +122,7 @@ class CommitBatcher:
         handle.raise_if_fenced()
 
     async def flush_all(self, timeout_s: float) -> int:
-        """Stores what waits as far as `timeout_s` allows; returns how many sessions have acks left."""
+        """Store waiting acks as far as `timeout_s` allows; return how many sessions have acks left."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while waiting := self._with_acks():
@@ -136,11 +137,11 @@ class CommitBatcher:
             async with asyncio.timeout(timeout_s):
                 if handle.attached:
                     await self.flush(handle, timeout_s)
-                    # A renewal still under way may find the lease released: no longer news for anyone.
+                    # A renewal still under way may find the lease released: nobody needs to know any more.
                     handle.attached = False
                     await self._store.release(handle.lease)
         except (FeedmuxError, TimeoutError):
-            # The lease ends by itself, and the client says what it last acked.
+            # The lease expires by itself, and the client reports its last ack when it reconnects.
             _log.warning(
                 "session ended without its last commit: tenant=%s subscription=%s epoch=%d",
                 handle.lease.tenant,
@@ -167,7 +168,7 @@ class CommitBatcher:
         self._due.update((h, None) for h in self._handles.values() if self._rules.renew_due(h.confirmed_s, now_s))
 
     async def _pass(self, handles: Sequence[CommitHandle]) -> bool:
-        """Commits or renews each once; False when Redis as a whole did not take it. Holds `_pass_lock`."""
+        """Commit or renew each handle once; False if Redis as a whole failed. The caller holds `_pass_lock`."""
         try:
             for start in range(0, len(handles), CHUNK_MAX):
                 missing = await self._commit(handles[start : start + CHUNK_MAX])
@@ -186,7 +187,7 @@ class CommitBatcher:
         return True
 
     async def _commit(self, handles: Iterable[CommitHandle]) -> list[CommitHandle]:
-        """Returns those whose state Redis lost and that may restore it."""
+        """Commit handles; return those whose state Redis lost and that may restore it."""
         sent: list[tuple[CommitHandle, Waiting | None]] = [(h, h.waiting) for h in handles if h.attached]
         sent_s = self._clock()
         outcomes = await self._commit_many([handle.request() for handle, _ in sent])
@@ -236,7 +237,8 @@ class CommitBatcher:
         return False
 
     def _put_off(self, handle: CommitHandle) -> None:
-        """Redis refuses this key, or the cluster's node that has it is away: it waits, the others go on."""
+        """Delay one handle, because Redis rejects its key or the cluster node of the key is unavailable. Other handles
+        continue."""
         handle.not_before_s = self._clock() + BACKOFF_MAX_S
         self._due[handle] = None
         handle.tell_available(False)

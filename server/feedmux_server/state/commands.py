@@ -1,8 +1,8 @@
 """Sends commands to Redis, many in one round trip, within a time limit.
 
-A cluster gets one round trip for each node that is concerned, all at the same time: a node that is away fails its own
-keys, and the others go on. Whoever met a node that is away has the cluster's layout looked up again.
-Invariant: every command has its key where `_key_of` looks for it. Neighbours: `scripts` above, redis-py below.
+A cluster gets one round trip for each node concerned, all at the same time: an unavailable node fails only its own
+keys. A call that met an unavailable node has the cluster's layout read again.
+Invariant: every command has its key where `_key_of` expects it. Neighbours: `scripts` above, redis-py below.
 """
 
 import asyncio
@@ -37,7 +37,8 @@ class Commands:
         self._looking: asyncio.Task[None] | None = None
 
     async def run(self, commands: Sequence[Command]) -> list[Any]:
-        """The answers in order; an exception among them concerns that key alone. Raises STATE_UNAVAILABLE."""
+        """Run commands and return the answers in order. An exception among them concerns that key alone. Raises
+        STATE_UNAVAILABLE."""
         attributes: dict[str, str | int] = {"db.system.name": "redis", "db.operation.batch.size": len(commands)}
         with self._observer.span("redis pipeline", attributes, client=True):
             try:
@@ -47,11 +48,12 @@ class Commands:
                 raise
 
     async def run_replicated(self, command: Command, mark: Command, replicas: int | None) -> tuple[Any, bool]:
-        """Runs `command`, and waits until `replicas` replicas have its change: None for one where any is connected.
+        """Run `command`, and wait until `replicas` replicas have its change. None: wait for one if any is connected.
 
-        Returns the answer, and whether they have it. `mark` is a write of no meaning to the same slot. It follows
-        `command` on the same connection: WAIT waits for the writes of its connection alone, and a repeated command may
-        have nothing to write although its first try has not reached a replica yet. Raises STATE_UNAVAILABLE.
+        Returns the answer, and whether the replicas have the change. `mark` is a write without meaning to the same
+        slot. It follows `command` on the same connection, because WAIT waits only for the writes of its own connection,
+        and a repeated command may have nothing to write although its first try has not reached a replica yet. Raises
+        STATE_UNAVAILABLE.
         """
         attributes: dict[str, str | int] = {"db.system.name": "redis", "db.operation.batch.size": 3}
         with self._observer.span("redis pipeline", attributes, client=True):
@@ -74,20 +76,20 @@ class Commands:
             [answer] = await self._pipeline([command], node)
             confirmed: Any = 0
         else:
-            # Half of the time limit: what is not confirmed by then is answered while the caller still listens.
+            # Half of the time limit, so that an unconfirmed change is answered while the caller still waits.
             wait = ("WAIT", replicas, int(self._timeout_s * 500))
             answer, marked, confirmed = await self._pipeline([command, mark, wait], node)
             for failure in (answer, marked, confirmed):
                 if isinstance(failure, Exception):
                     raise failure
             if (await self._node_of(command)) is not node:
-                confirmed = 0  # the slot has moved, and WAIT asked the node that had it before
+                confirmed = 0  # the slot has moved, and WAIT asked its former node
         if isinstance(answer, Exception) and not is_of_one_key(answer):
             raise answer
         return answer, confirmed >= replicas
 
     async def _node_of(self, command: Command) -> Any:
-        """The primary of the command's slot; None where there is no cluster."""
+        """The primary of the command's slot; None without a cluster."""
         if not isinstance(self._client, RedisCluster):
             return None
         await self._client.initialize()
@@ -95,7 +97,7 @@ class Commands:
 
     async def _run(self, commands: Sequence[Command]) -> list[Any]:
         try:
-            # The one limit of the call: for its turn, a new connection and all reads together; see `connect`.
+            # The only time limit of the call, for its turn, a new connection and all reads together; see `connect`.
             async with asyncio.timeout(self._timeout_s), self._turn:
                 if isinstance(self._client, RedisCluster):
                     return await self._by_node(self._client, commands)
@@ -110,7 +112,8 @@ class Commands:
         return answers
 
     async def _pipeline(self, commands: Sequence[Command], node: Any = None) -> list[Any]:
-        """All on one connection, but in a cluster for those of other nodes. `node` gets the commands without a key."""
+        """Run commands on one connection, except those for other nodes of a cluster. `node` gets the commands without a
+        key."""
         there = {} if node is None else {"target_nodes": [node]}
         async with self._client.pipeline(transaction=False) as pipeline:
             for command in commands:
@@ -137,7 +140,7 @@ class Commands:
         return answers
 
     async def _on_node(self, commands: Sequence[Command]) -> list[Any]:
-        """Answers, or the node's failure for each: sooner than the whole call would give up."""
+        """The answers, or the node's failure for each command, before the time limit of the whole call."""
         try:
             async with asyncio.timeout(self._timeout_s * 0.8):
                 return await self._pipeline(commands)
@@ -145,7 +148,7 @@ class Commands:
             return [error] * len(commands)
 
     async def _look_again(self, error: Exception) -> None:
-        """The primary may be another server now: the next call is to find it."""
+        """Prepare the next call to find the primary, which may be another server now."""
         if isinstance(self._client, RedisCluster):
             self._look_at_layout()
         else:

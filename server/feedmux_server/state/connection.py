@@ -1,7 +1,7 @@
-"""Makes the Redis client: one server, the primary that sentinels name, or a cluster.
+"""Makes the Redis client for one server, for the primary that sentinels name, or for a cluster.
 
 Invariant: no password leaves this module. Neighbours: `dependencies` calls it, `commands` takes the client,
-`redis_url` says what a URL means.
+`redis_url` parses the URL.
 """
 
 import asyncio
@@ -23,21 +23,21 @@ from feedmux_server.state.redis_url import Kind, RedisUrl, parse_redis_url
 Client = Redis | RedisCluster
 
 COMMANDS_MAX = 16
-"""Round trips to one server at a time. A frozen Redis does not gather one connection per waiting request."""
+"""The most round trips to one server at a time, so that a frozen Redis does not gather a connection per request."""
 REPLICATED_MAX = 8
-"""Round trips beside them that wait for a replica: commits and leases need none, and do not wait with them."""
+"""The most additional round trips that wait for a replica. Commits and leases need no replica, and so do not wait."""
 CONNECTIONS_MAX = COMMANDS_MAX + REPLICATED_MAX
 SENTINEL_TIMEOUT_S = 1.0
 _NO_PRIMARY = frozenset({"READONLY", "MASTERDOWN"})
 
 
 class StartupError(Exception):
-    """The server must not start like this; the message says what to do."""
+    """The server must not start with this configuration; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class RedisAccess:
-    """What the URL does not say. Empty: as the URL says, or not used."""
+    """The access settings outside the URL. Empty: as in the URL, or not used."""
 
     username: str = ""
     password: str = field(default="", repr=False)
@@ -49,14 +49,14 @@ class RedisAccess:
 
 
 def connect(url: str, access: RedisAccess | None = None, *, connect_timeout_s: float = 2.0) -> Client:
-    """A client that connects at the first command. Raises StartupError.
+    """Make a client that connects at the first command. Raises StartupError.
 
-    Nothing is retried down here: the scripts are not all idempotent, and the batcher has a backoff of its own.
-    A connection that died in the pool is replaced before use.
+    The client retries nothing: not all scripts are idempotent, and the batcher has its own backoff. A connection that
+    died in the pool is replaced before use.
 
-    The time limit of a call is set by its caller (`commands`, `examine`), not by `socket_timeout`: with that,
-    redis-py writes under `asyncio.wait_for`, which in Python 3.11 swallows a cancellation that comes as the
-    write completes (measured: one cancelled task in four went on; see `cancelling`).
+    The caller of a command (`commands`, `examine`) sets its time limit, not `socket_timeout`: with `socket_timeout`,
+    redis-py writes under `asyncio.wait_for`, which in Python 3.11 swallows a cancellation that arrives as the write
+    completes (measured: one cancelled task in four continued; see `cancelling`).
     """
     try:
         where = parse_redis_url(url)
@@ -94,8 +94,8 @@ def connect(url: str, access: RedisAccess | None = None, *, connect_timeout_s: f
 
 
 async def leave_demoted(client: Redis, error: Exception) -> None:
-    """Closes the connections to a server that is no primary any more, by what it has answered: it keeps them open, and
-    the name it was reached by may lead to another one now. Those in use meet the same."""
+    """Close the idle connections if the server's answer shows that it is no longer the primary: it would keep them
+    open, and its host name may lead to another server now. Connections in use get the same answer later."""
     if code_of(error) in _NO_PRIMARY:
         with suppress(*FAILURES):
             await client.connection_pool.disconnect(inuse_connections=False)
@@ -137,12 +137,12 @@ class WatchedPrimary(Redis):
         await self._sentinels.aclose()
 
     async def findings_of_sentinels(self) -> Sequence[tuple[str, str]]:
-        """Each sentinel with the primary it names, `HOST:PORT`, or with why it does not, beginning with `!`."""
+        """Each sentinel with the primary it names, `HOST:PORT`, or with `!` and why it names none."""
         return [(name, await self._sentinels.says(name)) for name in self._sentinels.by_name]
 
 
 class _Sentinels(Sentinel):
-    """Asks all at the same time, each within a time limit: those that are frozen do not hide the others."""
+    """Asks all sentinels at the same time, each within a time limit: frozen sentinels do not hide the others."""
 
     def __init__(self, where: RedisUrl, options: dict[str, Any]) -> None:
         super().__init__((), sentinel_kwargs=options)  # type: ignore[no-untyped-call]
@@ -156,7 +156,7 @@ class _Sentinels(Sentinel):
         self.sentinels = list(self.by_name.values())
 
     async def discover_master(self, service_name: str) -> tuple[str, int]:
-        """By the first that knows one. Raises MasterNotFoundError."""
+        """The primary, from the first sentinel that knows one. Raises MasterNotFoundError."""
         asked = {asyncio.create_task(self._ask(each), name="redis-sentinel") for each in self.sentinels}
         failure: Exception | None = None
         try:
@@ -175,7 +175,7 @@ class _Sentinels(Sentinel):
         raise MasterNotFoundError(f"no sentinel knows a primary {service_name!r}") from failure
 
     async def _ask(self, sentinel: Redis) -> Any:
-        """All primaries that it knows, by name. Raises as redis-py does."""
+        """All primaries that the sentinel knows, by name. Raises as redis-py does."""
         async with asyncio.timeout(SENTINEL_TIMEOUT_S):
             return await sentinel.sentinel_masters()
 

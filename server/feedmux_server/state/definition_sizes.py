@@ -1,9 +1,9 @@
-"""How many bytes the definitions of a tenant's subscriptions take in Redis: a hash of sizes by name, and their sum.
+"""Counts the bytes of the definitions of a tenant's subscriptions in Redis: a hash of sizes by name, and their sum.
 
-A size is reserved before its definition is written, in one script, so that calls at the same time cannot exceed the
-limit together. The hash lies beside the index of names, in another slot of a cluster than the subscriptions: after a
-crash in between, or for what an older version wrote, a size is wrong until `correct` meets the subscription.
-Neighbours: `store` keeps it, `rpc` reserves.
+A size is reserved before its definition is written, in one script, so that simultaneous calls cannot exceed the limit
+together. In a cluster, the hash is in the slot of the index of names, not in that of a subscription: after a crash
+between the two writes, or for what an older version wrote, a size is wrong until `correct` meets the subscription.
+Neighbours: `store` updates the sizes, `rpc` reserves them.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -28,9 +28,9 @@ class DefinitionSizes:
     async def reserved(
         self, tenant: str, name: str, size: int, most: int, stored_size: Callable[[], Awaitable[int]]
     ) -> AsyncIterator[None]:
-        """While a definition is written; `stored_size` says what there is where it was not.
+        """Reserve `size` while a definition is written; `stored_size` gets the stored size if the write fails.
 
-        Raises QUOTA_EXCEEDED where all definitions of the tenant would be over `most` bytes.
+        Raises QUOTA_EXCEEDED if all definitions of the tenant would exceed `most` bytes together.
         """
         if not await self._set(tenant, name, size, most):
             raise exceeded("subscription_bytes", most)
@@ -40,15 +40,15 @@ class DefinitionSizes:
             with suppress(FeedmuxError):
                 await self._set(tenant, name, await stored_size())
             raise
-        # Once more: a call for the same name that failed meanwhile may have put it back.
+        # Set the size again: a call for the same name that failed meanwhile may have restored the old size.
         await self._set(tenant, name, size)
 
     async def drop(self, tenant: str, name: str) -> None:
-        """There is no such subscription any more."""
+        """Remove the size of a subscription that no longer exists."""
         await self._set(tenant, name, 0)
 
     async def correct(self, tenant: str, found: Sequence[StoredSubscription]) -> None:
-        """Puts right what differs from the subscriptions that were found."""
+        """Correct sizes that differ from the subscriptions found."""
         if not found:
             return
         known = await self._scripts.command("HMGET", self._key(tenant), *(stored.name for stored in found))
@@ -57,12 +57,12 @@ class DefinitionSizes:
                 await self._set(tenant, stored.name, len(stored.definition))
 
     async def sums(self, tenants: Sequence[str]) -> Mapping[str, int]:
-        """Bytes of all definitions of each tenant."""
+        """The bytes of all definitions, by tenant."""
         found = await self._scripts.commands([("HGET", self._key(tenant), "") for tenant in tenants])
         return {tenant: int(size or 0) for tenant, size in zip(tenants, found, strict=True)}
 
     async def _set(self, tenant: str, name: str, size: int, most: int = _NO_LIMIT) -> bool:
-        """Whether there was room."""
+        """Set the size of one definition. Returns whether there was room."""
         answer = await self._scripts.run(ScriptCall("size", self._key(tenant), (name, size, min(most, _NO_LIMIT))))
         return bool(answer[0] == b"OK")
 

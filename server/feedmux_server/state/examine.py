@@ -1,6 +1,6 @@
-"""What kind of Redis this is, and whether it may hold positions: at the start of the server, and for `feedmux doctor`.
+"""Examines Redis and checks whether it may hold positions: at the start of the server, and for `feedmux doctor`.
 
-Looks at INFO only, so that it changes nothing; `probe` makes a subscription of its own and removes it.
+Reads only INFO, and so changes nothing; `probe` makes a test subscription and removes it.
 """
 
 import asyncio
@@ -29,11 +29,11 @@ Info = Mapping[str, Any]
 
 
 class RedisAway(StartupError):
-    """It does not answer, which may pass."""
+    """Redis does not answer, which may be temporary."""
 
 
 async def check_redis(client: Client, url: str, *, timeout_s: float = 5.0) -> tuple[str, ...]:
-    """Raises RedisAway, and StartupError where positions could get lost; returns warnings."""
+    """Check Redis and return warnings. Raises RedisAway, and StartupError if positions could be lost."""
     found = await examine_redis(client, url, timeout_s=timeout_s)
     refused = failures(found)
     if refused:
@@ -46,7 +46,7 @@ async def check_redis(client: Client, url: str, *, timeout_s: float = 5.0) -> tu
 
 
 async def examine_redis(client: Client, url: str, *, timeout_s: float = 5.0) -> list[Finding]:
-    """Raises RedisAway."""
+    """Examine Redis by its INFO. Raises RedisAway."""
     place = parse_redis_url(url)
     try:
         async with asyncio.timeout(timeout_s):
@@ -66,7 +66,7 @@ async def examine_redis(client: Client, url: str, *, timeout_s: float = 5.0) -> 
 
 
 async def _infos(client: Client) -> dict[str, Info] | None:
-    """INFO of each primary, by its address where there are several; None where it is not allowed."""
+    """INFO of each primary, by address if there are several; None if feedmux may not run INFO."""
     try:
         if isinstance(client, RedisCluster):
             return dict(await client.info(target_nodes=RedisCluster.PRIMARIES))
@@ -148,8 +148,7 @@ def _judge_durability(place: str, info: Info) -> Iterator[Finding]:
 
 
 async def check_writable(client: Client, *, timeout_s: float = 2.0) -> None:
-    """Raises STATE_UNAVAILABLE where Redis does not take writes. In a cluster, every primary is asked whether it is
-    there."""
+    """Raises STATE_UNAVAILABLE if Redis does not accept writes, or, in a cluster, if a primary does not answer PING."""
     try:
         async with asyncio.timeout(timeout_s):
             if isinstance(client, RedisCluster):
@@ -163,7 +162,7 @@ async def check_writable(client: Client, *, timeout_s: float = 2.0) -> None:
 
 
 async def examine_clock(client: Client) -> Finding:
-    """Redis's clock against this machine's. Leases and epochs follow Redis's. Raises as redis-py does."""
+    """Compare Redis's clock with this machine's. Leases and epochs follow Redis's. Raises as redis-py does."""
     began_s = time.time()
     if isinstance(client, RedisCluster):
         answer = await client.time(target_nodes=RedisCluster.RANDOM)
@@ -177,7 +176,7 @@ async def examine_clock(client: Client) -> Finding:
 
 
 async def examine_sentinels(client: Client) -> list[Finding]:
-    """Whether all sentinels answer and name one primary; nothing where there are none."""
+    """Check whether all sentinels answer and name one primary. No findings if there are no sentinels."""
     if not isinstance(client, WatchedPrimary):
         return []
     said = dict(await client.findings_of_sentinels())
@@ -216,7 +215,7 @@ async def examine_sentinels(client: Client) -> list[Finding]:
 
 
 async def probe(client: Client, *, timeout_s: float = 3.0) -> Finding:
-    """Makes, opens, renews, lists and removes a subscription, as the server would: permissions, disk, scripts."""
+    """Make, open, release, list and remove a subscription, as the server would: checks permissions, disk and scripts."""
     name, tenant = secrets.token_hex(8), "doctor"
     store = SubscriptionStore(client, lease_s=2.0, key_prefix="feedmux:doctor", timeout_s=timeout_s, tombstone_s=8.5)
     try:

@@ -1,6 +1,6 @@
-"""Turns what redis-py raises into STATE_UNAVAILABLE with what to do.
+"""Turns exceptions of redis-py into STATE_UNAVAILABLE with a message that says what to do.
 
-Invariant: no text of redis-py or of Redis beyond its error code leaves this module. Neighbours: `commands`, `examine`
+Invariant: of the texts of redis-py and Redis, only the error code leaves this module. Neighbours: `commands`, `examine`
 and `connection`, which call redis-py.
 """
 
@@ -15,7 +15,7 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 RETRY_AFTER_S: Final = 1.0
 
 FAILURES: Final = (redis_errors.RedisError, redis_errors.RedisClusterException, OSError)
-"""What a call of redis-py may raise. That of a cluster without a node in reach is no RedisError."""
+"""The exceptions that a call of redis-py may raise. That of a cluster without a reachable node is not a RedisError."""
 
 _BY_CODE: Final = {
     "OOM": "Redis is out of memory and stores no positions: raise its maxmemory or free memory",
@@ -37,11 +37,11 @@ _BY_CODE: Final = {
     "CERTIFICATE": "The certificate of Redis is not trusted: set its authority in redis.ca_file, and check its names",
     "LAYOUT": "No node of the Redis cluster reports the cluster's layout: check redis.url and `redis-cli cluster info`",
 }
-"""Conditions of the whole Redis, not of one key."""
+"""Messages for conditions that concern all of Redis, not one key."""
 
 
 _IN_SCRIPT: Final = re.compile(r"^Error running script .*@user_script: ?\d+: -?([A-Z]+) ")
-"""How Redis 6.2 tells what a command in a script has failed with; Redis 7 begins with the command's own code."""
+"""How Redis 6.2 reports the error of a command in a script; in Redis 7 the text begins with the command's own code."""
 
 
 def code_of(error: Exception) -> str:
@@ -72,12 +72,12 @@ def _is_of_certificate(error: BaseException | None) -> bool:
 
 
 def is_of_one_key(error: Exception) -> bool:
-    """Whether the trouble is that of one command or key, so that others are worth trying."""
+    """Whether the failure concerns one command or key only, so that other keys are worth trying."""
     return isinstance(error, redis_errors.ResponseError) and code_of(error) not in _BY_CODE
 
 
 def state_unavailable(error: Exception) -> FeedmuxError:
-    """The error for the client: what is wrong and what to do."""
+    """The error for the client, which says what is wrong and what to do."""
     code = code_of(error)
     message = _BY_CODE.get(code, "Redis rejected a command from feedmux; the log of the feedmux server has details")
     return FeedmuxError(ErrorReason.STATE_UNAVAILABLE, message, {"redis_error": code}, retry_after_s=RETRY_AFTER_S)

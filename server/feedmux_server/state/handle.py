@@ -1,9 +1,8 @@
-"""One session's side of committing: the newest acknowledged place not yet stored, and what is known of its
-lease.
+"""One session's side of committing: the newest acknowledged place not stored yet, and the state of the lease.
 
-Invariant: at most one place waits, however many acks come and however long Redis is away. State changes
-here, in synchronous methods; `batcher` does the input and output, and it alone calls those below the line
-"For the batcher".
+Invariant: at most one place waits, however many acks arrive and however long Redis is unavailable. State changes here,
+in synchronous methods; `batcher` does the input and output, and only `batcher` calls the methods below the line "For
+the batcher".
 """
 
 import logging
@@ -25,23 +24,25 @@ _log = logging.getLogger(__name__)
 
 
 class CommitListener(Protocol):
-    """Told by the batcher, from its task or from `flush`; must neither block nor await."""
+    """Called by the batcher, from its task or from `flush`; must neither block nor await."""
 
     def committed(self, delivery_sequence: int, position: bytes) -> None:
         """Acks up to `delivery_sequence` are durable; `position` is what is stored."""
 
     def fenced(self, cause: str) -> None:
-        """The subscription is lost (a `FenceCause`). Nothing is committed any more. Once."""
+        """The session lost the subscription because of `cause` (a `FenceCause`), and commits nothing more. Called once
+        at most."""
 
     def state_available(self, available: bool) -> None:
-        """False when commits wait for Redis, True when they flow again. Never twice the same."""
+        """False when commits wait for Redis, True when Redis accepts them again. Never called twice with one value in a
+        row."""
 
 
 class Waiting(NamedTuple):
     place: Place
     delivery_sequence: int
     number: int
-    """Counts submits, so that a flush knows when its own has been stored."""
+    """Counts submits, so that a flush knows when its own submit has been stored."""
 
 
 class Committer(Protocol):
@@ -87,18 +88,19 @@ class CommitHandle:
         self.confirmed_s = now_s
         self.fence_cause: FenceCause | None = None
         self.not_before_s = 0.0
-        """Backoff after a refusal that concerns this key alone."""
+        """End of the backoff after Redis rejected this key alone."""
         self.waiting: Waiting | None = None
         self.stored_number = 0
         self.stored_sequence = 0
 
     def submit(self, position: bytes, cluster_time: int, order: bytes, delivery_sequence: int) -> None:
-        """All up to `delivery_sequence` is processed: `position` may be stored. Replaces what waited."""
+        """Submit `position` to be stored: all events up to `delivery_sequence` are processed. Replaces the waiting
+        place."""
         if not self.attached:
             return
         waiting = self.waiting
         if waiting is None:
-            # The heartbeat of an idle feed repeats its place; the lease is renewed without it.
+            # The heartbeat of an idle feed repeats its position; the lease is renewed without a commit.
             if delivery_sequence <= self.stored_sequence and position == self._stored.position:
                 return
             number = self.stored_number + 1
@@ -111,21 +113,21 @@ class CommitHandle:
             self._batcher.wake(self)
 
     async def flush(self, timeout_s: float) -> None:
-        """Stores now what was submitted before. Raises FENCED, or STATE_UNAVAILABLE after `timeout_s`."""
+        """Store now what was submitted before. Raises FENCED, or STATE_UNAVAILABLE after `timeout_s`."""
         await self._batcher.flush(self, timeout_s)
 
     async def detach(self, timeout_s: float = 2.0) -> None:
-        """Flushes, releases the lease as far as `timeout_s` allows, forgets the session. Does not raise."""
+        """Flush and release the lease as far as `timeout_s` allows, then forget the session. Does not raise."""
         await self._batcher.detach(self, timeout_s)
 
     @property
     def available(self) -> bool:
-        """False while Redis does not take this session's commits."""
+        """False while Redis does not accept this session's commits."""
         return self._available
 
     @property
     def position(self) -> bytes:
-        """What is stored, as far as this session knows."""
+        """The stored position, as far as this session knows."""
         return self._stored.position
 
     # For the batcher:
@@ -137,7 +139,7 @@ class CommitHandle:
         return RestoreRequest(self.lease, self._stored)
 
     def confirm(self, sent: Waiting | None, position: bytes, sent_s: float) -> None:
-        """The request made of `sent` at `sent_s` succeeded."""
+        """Note that the request made from `sent` at `sent_s` succeeded."""
         self.confirmed_s = sent_s
         self.not_before_s = 0.0
         self.tell_available(True)

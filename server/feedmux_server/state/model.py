@@ -1,7 +1,7 @@
-"""What the state store holds and hands out: subscriptions, places, leases.
+"""The values that the state store holds and returns: subscriptions, places, leases.
 
-Everything is a frozen value; definition, position and order are bytes that only their makers understand.
-Neighbours: `store` makes them from Redis, `fanout` and `rpc` read them.
+Every value is frozen; definition, position and order are bytes that only the modules that make them understand.
+Neighbours: `store` makes the values from Redis, `fanout` and `rpc` read them.
 """
 
 from dataclasses import dataclass
@@ -29,16 +29,16 @@ class StoredSubscription:
     order: bytes
     epoch: int
     seek_epoch: int
-    """The epoch that the last seek made; a last ack from an earlier epoch does not win over it. 0: never."""
+    """The epoch of the last seek; a last ack from an earlier epoch does not override the seek. 0: never sought."""
     commit_epoch: int
-    """The epoch of the session that moved the position last. 0: none has, or an older server stored it."""
+    """The epoch of the session that last moved the position. 0: no session has, or an older server stored it."""
     owner: str
-    """Instance id of the open session, empty without one."""
+    """Instance id of the open session; empty without a session."""
     active: bool
     create_ms: int
     update_ms: int
     used_ms: int
-    """When it was last open, sought or changed; later than now while it is open."""
+    """When the subscription was last open, sought or changed; later than now while it is open."""
 
     @property
     def place(self) -> Place:
@@ -55,7 +55,7 @@ class Lease:
     nonce: str
     instance_id: str
     taken_over: bool = False
-    """Another instance held the subscription until then."""
+    """Whether another instance held the subscription until this lease."""
 
 
 class FenceCause(StrEnum):
@@ -69,20 +69,20 @@ class FenceCause(StrEnum):
 
 
 class CommitStatus(StrEnum):
-    """What became of one commit or renewal."""
+    """The result of one commit or renewal."""
 
     OK = "OK"
-    """Stored, or the stored place was not older; the lease is extended."""
+    """The place is stored, or the stored place was not older; the lease is extended."""
     MISSING = "MISSING"
     """The store lost this session's state: restore it, then commit again."""
     FENCED = "FENCED"
     FAILED = "FAILED"
-    """Redis refused this one key; others are not affected."""
+    """Redis rejected this one key; other keys are not affected."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
-    """Store `place`, or only extend the lease when there is none."""
+    """Store `place`, or only extend the lease if `place` is None."""
 
     lease: Lease
     place: Place | None
@@ -90,7 +90,7 @@ class CommitRequest:
 
 @dataclass(frozen=True, slots=True)
 class CommitOutcome:
-    """`position` is what is stored now (OK, when a place was given); `cause` why not (FENCED)."""
+    """`position`: the position stored now (if OK and a place was given); `cause`: why it was not stored (if FENCED)."""
 
     status: CommitStatus
     position: bytes = b""

@@ -1,10 +1,10 @@
-"""Where Redis is, as a URL says it: one server, a primary that sentinels know, or a cluster.
+"""Parses the URL of Redis: one server, a primary that sentinels know, or a cluster.
 
     redis://[USER[:PASSWORD]@]HOST[:6379][/DATABASE]                     rediss:// with TLS, unix://PATH
     redis+sentinel://[USER[:PASSWORD]@]HOST[:26379],HOST…/SERVICE[/DATABASE]     rediss+sentinel:// with TLS
     redis+cluster://[USER[:PASSWORD]@]HOST[:6379],HOST…                  rediss+cluster:// with TLS
 
-Invariant: `str` of the value and every message here are without user, password and query.
+Invariant: `str` of the value and every message here contain no user, password or query.
 """
 
 from dataclasses import dataclass, field
@@ -28,9 +28,9 @@ class RedisUrl:
     kind: Kind
     tls: bool
     hosts: tuple[tuple[str, int], ...] = ()
-    """None for a Unix socket."""
+    """Empty for a Unix socket."""
     path: str = ""
-    """Of a Unix socket."""
+    """The path of a Unix socket."""
     database: int = 0
     service: str = ""
     """The primary's name at the sentinels."""
@@ -47,7 +47,7 @@ class RedisUrl:
 
 
 def parse_redis_url(url: str) -> RedisUrl:
-    """Raises ValueError with what is wrong and what to write, without a word of what may be a password."""
+    """Parse a URL. Raises ValueError with what is wrong and what to write, without any text that may be a password."""
     scheme, separator, rest = url.partition("://")
     name, _, variant = scheme.partition("+")
     if not separator or (scheme != "unix" and name not in ("redis", "rediss")):

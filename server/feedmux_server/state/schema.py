@@ -1,15 +1,16 @@
-"""Which layout the keys in Redis have, and whether this version of feedmux can work on it.
+"""The layout of the keys in Redis, and the check whether this version of feedmux can work with it.
 
     feedmux:schema                  the layout's number, written by the first server (`LAYOUT`)
     feedmux:position-keys           the keys of positions, unless a file holds them (`signing_keys`)
     feedmux:1:{TENANT/NAME}         a subscription: position, epoch, lease, definition (see lua/)
     feedmux:1:names:{TENANT}        the names of a tenant's subscriptions, for listing
-    feedmux:1:sizes:{TENANT}        bytes of a tenant's definitions, by name and in all
-    feedmux:1:sweep                 held by the replica that looks for unused subscriptions
-    feedmux:ready                   gone after a millisecond; whether Redis takes writes (`examine.check_writable`)
-    feedmux:1:mark:{TENANT/NAME}    gone after a millisecond; what WAIT waits for (`Commands.run_replicated`)
+    feedmux:1:sizes:{TENANT}        bytes of a tenant's definitions, by name and in total
+    feedmux:1:sweep                 held by the replica that searches for unused subscriptions
+    feedmux:ready                   expires after 1 ms; shows whether Redis accepts writes (`examine.check_writable`)
+    feedmux:1:mark:{TENANT/NAME}    expires after 1 ms; the write that WAIT waits for (`Commands.run_replicated`)
 
-Servers of two layouts must not run side by side: a newer layout is refused. What only adds fields keeps its number.
+Servers with two layouts must not run side by side: a server rejects a newer layout. A change that only adds fields
+keeps the layout's number.
 """
 
 from typing import Final
@@ -22,7 +23,7 @@ SCHEMA_KEY: Final = "feedmux:schema"
 
 
 async def check_layout(client: Client, *, timeout_s: float = 5.0) -> None:
-    """Marks an empty Redis with our layout. Raises StartupError for a newer or unknown one, STATE_UNAVAILABLE."""
+    """Mark an empty Redis with our layout. Raises StartupError for a newer or unknown layout, and STATE_UNAVAILABLE."""
     commands = Commands(client, timeout_s=timeout_s)
     [answer] = await commands.run([("GET", SCHEMA_KEY)])
     if answer is None:

@@ -1,7 +1,7 @@
-"""Runs the Lua scripts: by EVALSHA, many in one round trip, each call with a time limit of its own.
+"""Runs the Lua scripts: by EVALSHA, many in one round trip, each call with its own time limit.
 
-Invariant: nothing of redis-py's exceptions escapes but values about a single key. Scripts that Redis does not know (a
-restart, SCRIPT FLUSH, a failover) are sent whole; a NOSCRIPT call has had no effect.
+Invariant: no exception of redis-py leaves this module, except as a value about a single key. Scripts that Redis does
+not know (after a restart, SCRIPT FLUSH or a failover) are sent whole; a NOSCRIPT call has had no effect.
 Neighbours: `store` above, `commands` below.
 """
 
@@ -25,7 +25,7 @@ Answer = list[Any]
 
 
 class ScriptCall(NamedTuple):
-    """`script` is a file name in `lua/` without its ending."""
+    """`script` is the name of a file in `lua/`, without the extension."""
 
     script: str
     key: str
@@ -48,7 +48,7 @@ class ScriptRunner:
         self._commands = Commands(client, timeout_s=timeout_s, observer=observer)
 
     async def run(self, call: ScriptCall) -> Answer:
-        """The script's answer. Raises STATE_UNAVAILABLE."""
+        """Run a script and return its answer. Raises STATE_UNAVAILABLE."""
         [answer] = await self.run_many([call])
         if isinstance(answer, Exception):
             _log.error("redis refused script %s: %s", call.script, code_of(answer))
@@ -58,9 +58,9 @@ class ScriptRunner:
     async def run_replicated(
         self, call: ScriptCall, mark: tuple[Argument, ...], replicas: int | None
     ) -> tuple[Answer, bool]:
-        """The script's answer, and whether replicas have what it changed: see `Commands.run_replicated`.
+        """Run a script; return its answer, and whether replicas have its change: see `Commands.run_replicated`.
 
-        Sent whole: a script that Redis does not know would be waited for twice."""
+        The script is sent whole: for a script that Redis does not know, the call would have to wait twice."""
         answer, confirmed = await self._commands.run_replicated(_command(call, with_source=True), mark, replicas)
         if isinstance(answer, Exception):
             _log.error("redis refused script %s: %s", call.script, code_of(answer))
@@ -68,23 +68,24 @@ class ScriptRunner:
         return answer, confirmed
 
     async def run_many(self, calls: Sequence[ScriptCall]) -> list[Answer | Exception]:
-        """The answers in order; an exception among them concerns that key alone. Raises STATE_UNAVAILABLE."""
+        """Run scripts and return the answers in order. An exception among them concerns that key alone. Raises
+        STATE_UNAVAILABLE."""
         answers = await self._commands.run([_command(call) for call in calls])
         unknown = [i for i, answer in enumerate(answers) if isinstance(answer, redis_errors.NoScriptError)]
         if unknown:
-            # EVAL stores the script as SCRIPT LOAD would, on the very node of a cluster that has the key.
+            # EVAL stores the script as SCRIPT LOAD would, on the cluster node that has the key.
             again = await self._commands.run([_command(calls[i], with_source=True) for i in unknown])
             for i, answer in zip(unknown, again, strict=True):
                 answers[i] = answer
         return answers
 
     async def command(self, *arguments: Argument) -> Any:
-        """One plain command. Raises STATE_UNAVAILABLE."""
+        """Run one plain command. Raises STATE_UNAVAILABLE."""
         [answer] = await self.commands([arguments])
         return answer
 
     async def commands(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
-        """Plain commands in one round trip. Raises STATE_UNAVAILABLE."""
+        """Run plain commands in one round trip. Raises STATE_UNAVAILABLE."""
         answers = await self._commands.run(commands)
         for answer in answers:
             if isinstance(answer, Exception):

@@ -1,7 +1,7 @@
-"""The keys of positions in Redis, where the operator names no file: created by the first server, taken by all others.
+"""The keys of positions in Redis, if the operator names no file: the first server creates them, all others use them.
 
-A server keeps them in memory and puts them back when Redis has lost them, so that the positions which clients hold
-outlive a FLUSHALL. Neighbours: `dependencies` calls it as often as it checks whether Redis is there.
+A server keeps the keys in memory and restores them when Redis has lost them, so that the positions that clients hold
+outlive a FLUSHALL. Neighbours: `dependencies` calls `refresh` whenever it checks whether Redis is available.
 """
 
 import logging
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class SigningKeys:
-    """Keeps `keys` as they stand in Redis."""
+    """Keeps `keys` equal to the keys in Redis."""
 
     def __init__(self, client: Client, keys: PositionKeys, *, timeout_s: float = 3.0) -> None:
         self._keys = keys
@@ -25,7 +25,8 @@ class SigningKeys:
         self._unreadable = ""
 
     async def refresh(self) -> None:
-        """Raises STATE_UNAVAILABLE; StartupError where the keys cannot be read and none were read before."""
+        """Read the keys again. Raises STATE_UNAVAILABLE, and StartupError if the keys are unreadable and none were read
+        before."""
         text = await self._scripts.command("GET", KEYS_KEY)
         if text is None:
             await self._scripts.command("SET", KEYS_KEY, format_keys(self._keys.materials or (new_key(),)), "NX")
@@ -38,7 +39,7 @@ class SigningKeys:
         self._unreadable = ""
         known = self._keys.materials
         if known and not set(known) & set(stored):
-            # Redis lost ours, and a server that never had them made its own before we looked: both are in use.
+            # Redis lost our keys, and a server that never had them made its own before we checked: both sets are in use.
             both = (*known, *stored)[:KEYS_MAX]
             await self._scripts.run(ScriptCall("replace", KEYS_KEY, (text, format_keys(both))))
             stored = both
@@ -55,7 +56,7 @@ class SigningKeys:
 
 
 async def stored_position_keys(client: Client, *, timeout_s: float = 3.0) -> tuple[bytes, ...]:
-    """As they stand in Redis; empty where no server has made any yet. Raises STATE_UNAVAILABLE, StartupError."""
+    """The keys in Redis; empty if no server has made any yet. Raises STATE_UNAVAILABLE, StartupError."""
     text = await ScriptRunner(client, timeout_s=timeout_s).command("GET", KEYS_KEY)
     if text is None:
         return ()

@@ -1,9 +1,9 @@
 """Subscriptions in Redis: one hash each, and per tenant a sorted set of names for listing.
 
-Invariant: every change of a hash is one script on one key, so it is atomic, also in a cluster; the name
-index lies in another slot and is therefore only a hint: an entry without a hash is skipped and cleaned, and
-create, open and restore add it again. Names are valid before they get here.
-Neighbours: `rpc` calls it for `Subscriptions`, `batcher` for commits; `scripts` runs what it asks.
+Invariant: every change of a hash is one script on one key, so it is atomic, even in a cluster. The name index is in
+another slot and is therefore only a hint: an entry without a hash is skipped and removed, and create, open and restore
+add it again. Names are valid before they get here.
+Neighbours: `rpc` calls the store for `Subscriptions`, `batcher` for commits; `scripts` runs its scripts.
 """
 
 import secrets
@@ -33,17 +33,18 @@ from feedmux_server.telemetry.observer import NOBODY, Observer
 
 _PAGE: Final = 200
 _PIECE: Final = 16
-"""Subscriptions in one answer of Redis: a megabyte at most."""
+"""The most subscriptions in one answer of Redis: a megabyte at most."""
 _MESSAGE_BYTES: Final = 512
-"""Of a subscription as a message, beside its definition and position, at most."""
+"""The most bytes of a subscription's message in addition to its definition and position."""
 TOMBSTONE_S: Final = 24 * 3600.0
 
 
 class SubscriptionStore:
-    """Every method raises STATE_UNAVAILABLE when Redis does not answer within `timeout_s` or refuses.
+    """Every method raises STATE_UNAVAILABLE if Redis rejects a command or does not answer within `timeout_s`.
 
-    `create`, `update`, `seek` and `delete` raise it also when no replica has confirmed the change in time: a failover
-    could undo it. All four can be repeated, and then wait again; a repeated `delete` raises SUBSCRIPTION_NOT_FOUND.
+    `create`, `update`, `seek` and `delete` also raise it if no replica has confirmed the change in time: a failover
+    could undo the change. All four can be repeated, and then wait again; a repeated `delete` raises
+    SUBSCRIPTION_NOT_FOUND.
     """
 
     def __init__(
@@ -57,8 +58,8 @@ class SubscriptionStore:
         observer: Observer = NOBODY,
         control_replicas: int | None = None,
     ) -> None:
-        """`control_replicas` must have what `create`, `update`, `seek` and `delete` change before these return; None is
-        one where any is connected."""
+        """`control_replicas`: how many replicas must have a change of `create`, `update`, `seek` or `delete` before the
+        method returns; None: one, if any is connected."""
         self.observer = observer
         self._control_replicas = control_replicas
         self.rules = LeaseRules(lease_s=lease_s, tombstone_s=tombstone_s)
@@ -84,7 +85,7 @@ class SubscriptionStore:
         cluster_time: int,
         order: bytes,
     ) -> StoredSubscription:
-        """Creates it; the same `etag` again changes nothing. Raises SUBSCRIPTION_EXISTS."""
+        """Create a subscription; the same `etag` again changes nothing. Raises SUBSCRIPTION_EXISTS."""
         place = (position, _digits(cluster_time), order)
         answer, replicated = await self._control("create", tenant, name, definition, etag, *place)
         if _status(answer) == "EXISTS":
@@ -123,10 +124,10 @@ class SubscriptionStore:
         bytes_max: int = 1 << 20,
         on_damaged: Callable[[str], None] = lambda _: None,
     ) -> tuple[Sequence[StoredSubscription], str]:
-        """At most `page_size` subscriptions named above `after`, and the `after` of the next page or ''.
+        """At most `page_size` subscriptions with names after `after`, and the `after` of the next page or ''.
 
-        Fewer where their messages would take more than `bytes_max` bytes together; one there is in any case.
-        Damaged ones are left out, and `on_damaged` gets their names.
+        Fewer if their messages would take more than `bytes_max` bytes together, but at least one. Damaged subscriptions
+        are omitted, and `on_damaged` gets their names.
         """
         found: list[StoredSubscription] = []
         size = 0
@@ -165,7 +166,7 @@ class SubscriptionStore:
         return page, page[-1].name if len(found) > page_size else ""
 
     async def count(self, tenants: Sequence[str]) -> dict[str, int]:
-        """How many subscriptions each has, by the index of names."""
+        """How many subscriptions each tenant has, by the index of names."""
         counts = await self._scripts.commands([("ZCARD", self._names_key(tenant)) for tenant in tenants])
         return dict(zip(tenants, counts, strict=True))
 
@@ -175,7 +176,7 @@ class SubscriptionStore:
     async def update(
         self, tenant: str, name: str, *, definition: bytes, etag: str, expected_etag: str = ""
     ) -> StoredSubscription:
-        """Changes the definition and fences an open session; with the stored `etag` again it does nothing.
+        """Change the definition and fence an open session; does nothing if `etag` is the stored one.
 
         Raises SUBSCRIPTION_NOT_FOUND, and ETAG_MISMATCH when `expected_etag` is set and not the stored one.
         """
@@ -186,13 +187,13 @@ class SubscriptionStore:
     async def seek(
         self, tenant: str, name: str, *, position: bytes, cluster_time: int, order: bytes
     ) -> StoredSubscription:
-        """Moves the position, also backwards, and fences an open session. Raises SUBSCRIPTION_NOT_FOUND."""
+        """Move the position, forwards or backwards, and fence an open session. Raises SUBSCRIPTION_NOT_FOUND."""
         answer, replicated = await self._control("seek", tenant, name, position, _digits(cluster_time), order)
         _check_replicated(replicated)
         return _found(name, answer)
 
     async def delete(self, tenant: str, name: str, *, expected_etag: str = "") -> None:
-        """Deletes it and fences an open session. Raises SUBSCRIPTION_NOT_FOUND, ETAG_MISMATCH."""
+        """Delete a subscription and fence an open session. Raises SUBSCRIPTION_NOT_FOUND, ETAG_MISMATCH."""
         tombstone_ms = round(self.rules.tombstone_s * 1000)
         answer, replicated = await self._control("delete", tenant, name, expected_etag, tombstone_ms)
         if _status(answer) == "OK":
@@ -201,7 +202,7 @@ class SubscriptionStore:
         _check(name, answer)
 
     async def expire(self, tenant: str, name: str, unused_s: float) -> bool:
-        """Deletes it if nobody has used it for so long; whether it did."""
+        """Delete a subscription if nobody has used it for `unused_s`; return whether it was deleted."""
         tombstone_ms = round(self.rules.tombstone_s * 1000)
         answer = await self._run("expire", tenant, name, round(unused_s * 1000), tombstone_ms)
         if _status(answer) != "OK":
@@ -210,7 +211,7 @@ class SubscriptionStore:
         return True
 
     async def claim_sweep(self, for_s: float) -> bool:
-        """Whether this replica is the one to look for unused subscriptions now."""
+        """Whether this replica should search for unused subscriptions now."""
         return (
             await self._scripts.command("SET", f"{self._prefix}:sweep", 1, "NX", "PX", round(for_s * 1000)) is not None
         )
@@ -218,10 +219,11 @@ class SubscriptionStore:
     async def open(
         self, tenant: str, name: str, *, instance_id: str, takeover: bool = False
     ) -> tuple[StoredSubscription, Lease]:
-        """Begins a session with the next epoch; what is returned already carries it. A damaged one is left as it is.
+        """Begin a session with the next epoch; the returned values have that epoch. Does not change a damaged
+        subscription.
 
         An empty `instance_id` never counts as the same instance.
-        Raises SUBSCRIPTION_NOT_FOUND, and SUBSCRIPTION_BUSY (metadata `owner`) while another holds it.
+        Raises SUBSCRIPTION_NOT_FOUND, and SUBSCRIPTION_BUSY (metadata `owner`) while another instance holds it.
         """
         nonce = secrets.token_hex(8)
         arguments = (instance_id, nonce, int(takeover), self.rules.lease_ms)
@@ -237,16 +239,16 @@ class SubscriptionStore:
         return stored, Lease(tenant, name, stored.epoch, nonce, instance_id, taken_over=bool(answer[3]))
 
     async def release(self, lease: Lease) -> None:
-        """Ends the lease, if it is still this one."""
+        """End the lease, if it is still the current one."""
         await self._run("release", lease.tenant, lease.name, lease.epoch, lease.nonce)
 
     async def commit_many(self, requests: Sequence[CommitRequest]) -> Sequence[CommitOutcome]:
-        """Commits or renews each in one round trip, and says what became of each."""
+        """Commit or renew each lease in one round trip, and return the outcome of each."""
         answers = await self._scripts.run_many([self._commit_call(request) for request in requests])
         return [_outcome(answer) for answer in answers]
 
     async def restore_many(self, requests: Sequence[RestoreRequest]) -> None:
-        """Brings back what Redis lost, where it has nothing as new. The next commit tells who won."""
+        """Restore what Redis lost, unless Redis has something at least as new. The next commit shows which state won."""
         await self._scripts.run_many([self._restore_call(request) for request in requests])
         await self._scripts.commands([("ZADD", self._names_key(r.lease.tenant), 0, r.lease.name) for r in requests])
 
@@ -266,13 +268,14 @@ class SubscriptionStore:
         return ScriptCall("restore", self._key(lease.tenant, lease.name), arguments)
 
     async def _control(self, script: str, tenant: str, name: str, *arguments: Argument) -> tuple[Answer, bool]:
-        """The script's answer, and whether enough replicas have what it changed, now or in a try before."""
+        """Run a script; return its answer, and whether enough replicas have its change, made now or in an earlier
+        try."""
         if self._control_replicas == 0:
             return await self._in_time(self._unreplicated, script, tenant, name, *arguments)
         mark = ("SET", f"{self._prefix}:mark:{{{tenant}/{name}}}", 1, "PX", 1)
         send = partial(self._scripts.run_replicated, mark=mark, replicas=self._control_replicas)
         answer, replicated = await self._in_time(send, script, tenant, name, *arguments)
-        # Nothing to delete may mean that the try before has deleted it.
+        # If there is nothing to delete, an earlier try may have deleted it.
         rejected = _status(answer) == "ETAG_MISMATCH" or (_status(answer) == "NOT_FOUND" and script != "delete")
         return answer, replicated or rejected
 
@@ -284,7 +287,7 @@ class SubscriptionStore:
         name: str,
         *arguments: Argument,
     ) -> tuple[Answer, bool]:
-        """What `send` returns for a script that Redis must not run when its caller has given up."""
+        """Send a script that Redis must not run after its caller has given up; return what `send` returns."""
         for _ in range(2):
             call = ScriptCall(script, self._key(tenant, name), (*arguments, self._deadlines.next_ms()))
             answer, replicated = await send(call)
@@ -305,10 +308,10 @@ class SubscriptionStore:
         await self._scripts.command("ZADD", self._names_key(tenant), 0, name)
 
     async def _unindex(self, tenant: str, name: str) -> None:
-        """After it was found to be gone."""
+        """Remove a name from the index after its subscription was found to be gone."""
         await self._scripts.command("ZREM", self._names_key(tenant), name)
         await self.sizes.drop(tenant, name)
-        # Created in between? Its entry may have been the one just removed.
+        # If it was created in between, the entry just removed may have been that of the new subscription.
         answer = await self._run("get", tenant, name)
         if _status(answer) == "OK":
             await self._index(tenant, name)
@@ -317,7 +320,7 @@ class SubscriptionStore:
 
 
 def _digits(cluster_time: int) -> str:
-    """One width, so that the scripts compare 64 bits as text; a Lua number holds only 53."""
+    """The cluster time in a fixed width, so that the scripts compare 64 bits as text; a Lua number holds only 53."""
     return f"{cluster_time:020d}"
 
 
@@ -369,8 +372,8 @@ def _damaged(name: str) -> FeedmuxError:
 
 
 def _subscription(name: str, answer: Answer) -> StoredSubscription:
-    """Raises STATE_UNAVAILABLE (`redis_error` DAMAGED) where feedmux would not have written it so. What a session does
-    not need may be missing."""
+    """Parse an answer. Raises STATE_UNAVAILABLE (`redis_error` DAMAGED) if feedmux would not have written it like this.
+    Fields that a session does not need may be missing."""
     now_ms, flat = int(answer[1]), answer[2]
     try:
         return _parse(name, dict(zip(flat[::2], flat[1::2], strict=True)), now_ms)
@@ -410,7 +413,7 @@ def _outcome(answer: Answer | Exception) -> CommitOutcome:
 
 
 def _cause(stored: bytes) -> FenceCause:
-    """One that a newer version wrote means as little as LEASE: open it again, and see."""
+    """Parse a fence cause. An unknown cause of a newer version counts as LEASE: the client should open again."""
     try:
         return FenceCause(stored.decode())
     except ValueError:

@@ -1,6 +1,6 @@
 -- ARGV: epoch, nonce, lease_ms [, position, cluster_time, order]
--- Never creates. A stored epoch below the caller's means that Redis lost the caller's open: MISSING too, as is what was
--- damaged since.
+-- Never creates a hash. A stored epoch below the caller's means that Redis lost the caller's open: MISSING too, as for
+-- a hash that was damaged since.
 local stored = redis.call('HMGET', key, 'epoch', 'nonce', 'deleted', 'fence_cause', 'cluster_time', 'order', 'position',
   'etag')
 local epoch, mine = tonumber(stored[1]), tonumber(ARGV[1])

@@ -7,8 +7,8 @@ if not absent(stored[1], stored[3]) then
   if stored[2] == ARGV[2] then return answer('UNCHANGED', now) end
   return {'EXISTS'}
 end
--- The epoch is already above that of any earlier session, so an owner that outlived the loss of
--- its hash is fenced here instead of restoring over the new one.
+-- The new epoch is above that of any earlier session. So an owner that outlived the loss of its hash is fenced here and
+-- does not restore its state over the new hash.
 local epoch = int(next_epoch(stored[1], now))
 redis.call('DEL', key)
 redis.call('HSET', key,

@@ -5,7 +5,7 @@ if too_late then return too_late end
 local stored = redis.call('HMGET', key, 'epoch', 'deleted', 'etag')
 if absent(stored[1], stored[2]) then return {'NOT_FOUND'} end
 if ARGV[1] ~= '' and ARGV[1] ~= stored[3] then return {'ETAG_MISMATCH'} end
--- DEL first: a Redis out of memory allows it, and then the rest of the script.
+-- DEL first: a Redis that is out of memory allows DEL, and then the rest of the script.
 redis.call('DEL', key)
 redis.call('HSET', key, 'deleted', '1', 'epoch', int(next_epoch(stored[1], now_ms())))
 redis.call('PEXPIRE', key, ARGV[2])

@@ -1,9 +1,9 @@
 -- ARGV: unused_ms, tombstone_ms
--- A hash from before there was used_ms counts from its last change.
+-- A hash written before used_ms existed counts from its last change.
 local stored = redis.call('HMGET', key, 'epoch', 'deleted', 'used_ms', 'lease_until_ms', 'update_ms')
 if absent(stored[1], stored[2]) then return {'NOT_FOUND'} end
 local now = now_ms()
--- One that is damaged waits for its operator.
+-- A damaged hash is left for the operator.
 if damaged() then return {'USED'} end
 local used = math.max(tonumber(stored[3]) or 0, tonumber(stored[4]) or 0, tonumber(stored[5]) or 0)
 if used + tonumber(ARGV[1]) > now then return {'USED'} end

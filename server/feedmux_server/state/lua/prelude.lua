@@ -1,6 +1,6 @@
 -- Put in front of every script. One key per script: the hash of a subscription.
 -- Numbers that do not fit a double exactly (cluster time) are zero-padded decimal strings.
--- A hash with the field `deleted` is a tombstone: it keeps the epoch, so that no later one is lower.
+-- A hash with the field `deleted` is a tombstone: it keeps the epoch, so that no later epoch is lower.
 local key = KEYS[1]
 
 local function now_ms()
@@ -12,13 +12,13 @@ local function int(number)
   return string.format('%.0f', number)
 end
 
--- The answer to a caller that has given up by now: it said, by the clock of this Redis, until when it waits.
+-- The answer to a caller that has given up: the caller said how long it waits, by the clock of this Redis.
 local function late(until_ms)
   local now = now_ms()
   if now > tonumber(until_ms) then return {'LATE', int(now)} end
 end
 
--- At least Redis TIME: a Redis that lost its last writes does not hand out an epoch twice.
+-- At least Redis TIME, so that a Redis that lost its last writes does not give out an epoch twice.
 local function next_epoch(stored, now)
   return math.max((tonumber(stored) or 0) + 1, now)
 end
@@ -27,12 +27,12 @@ local function answer(status, now)
   return {status, int(now), redis.call('HGETALL', key)}
 end
 
--- Whether there is no subscription. One that lacks its epoch is damaged, and there.
+-- Whether there is no subscription. A subscription without an epoch is damaged, but not absent.
 local function absent(epoch, deleted)
   return deleted or not epoch and redis.call('HLEN', key) == 0
 end
 
--- Whether a subscription lacks what a session needs and nothing else can tell: feedmux writes all fields at once.
+-- Whether a subscription lacks fields that a session needs and cannot get elsewhere: feedmux writes all fields at once.
 local function damaged()
   for _, field in ipairs({'definition', 'etag', 'position', 'cluster_time', 'order'}) do
     if redis.call('HEXISTS', key, field) == 0 then return true end
@@ -40,7 +40,7 @@ local function damaged()
   return false
 end
 
--- Bytewise: the `<` of Lua follows the locale of the Redis process.
+-- Compares bytes, because the `<` of Lua follows the locale of the Redis process.
 local function before(a, b)
   if a == b then return false end
   local shorter = math.min(#a, #b)

@@ -1,5 +1,6 @@
 -- ARGV: definition, etag, position, cluster_time, order, epoch, seek_epoch, nonce, owner, lease_ms, create_ms, update_ms
--- By a live owner whose state Redis lost: no hash, one from before the owner's open, or the owner's own and damaged.
+-- For a live owner whose state Redis lost: there is no hash, the hash is from before the owner's open, or the owner's
+-- own hash is damaged.
 local epoch = tonumber(redis.call('HGET', key, 'epoch') or nil)
 local mine = tonumber(ARGV[6])
 if epoch and (epoch > mine or epoch == mine and not damaged()) then return {'EXISTS'} end

@@ -4,7 +4,7 @@ if too_late then return too_late end
 local stored = redis.call('HMGET', key, 'epoch', 'deleted', 'etag')
 if absent(stored[1], stored[2]) then return {'NOT_FOUND'} end
 local now = now_ms()
--- Nothing to change: also the second try of an update whose answer was lost.
+-- Nothing to change. This is also the answer to the second try of an update whose first answer was lost.
 if stored[3] == ARGV[2] then return answer('UNCHANGED', now) end
 if ARGV[3] ~= '' and ARGV[3] ~= stored[3] then return {'ETAG_MISMATCH'} end
 redis.call('HSET', key,
