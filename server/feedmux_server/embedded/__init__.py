@@ -1,7 +1,7 @@
-"""Real servers for `feedmux dev`, the demo, the benchmarks and the tests: by pip alone, gone when we are.
+"""Real servers for `feedmux dev`, the demo, the benchmarks and the tests: installed by pip, ended with the parent.
 
-`mongod` and `redis_server` describe the servers, `process` is the one way to start a child, `workdir` keeps
-what the children write. Nothing here serves users' data: every instance lives in a temporary folder.
+`mongod` and `redis_server` describe the servers, `process` is the only way to start a child, and `workdir` holds the
+children's files. Nothing here serves users' data: every instance lives in a temporary folder.
 """
 
 from feedmux_server.embedded.mongod import Mongod, MongodOptions, ReplicaSet

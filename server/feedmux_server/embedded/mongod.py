@@ -1,9 +1,8 @@
-"""Real mongod processes on 127.0.0.1, by pip alone: one standalone, or a replica set of one or three.
+"""Real mongod processes on 127.0.0.1, installed by pip alone: one standalone, or a replica set of one or three nodes.
 
-Invariant: after `start` a replica set has a writable primary; ports and data stay the same over `kill9`,
-`terminate` and `restart` of a node. Settings are those measured to start fast and stay small, with a majority
-write concern and the journal on, so that acknowledged writes survive `kill9`. Neighbours: `process`,
-`workdir`, `mongod_binary`.
+Invariant: after `start` a replica set has a writable primary; ports and data stay the same over `kill9`, `terminate`
+and `restart` of a node. The settings were measured to start fast and use little memory, with a majority write concern
+and the journal on, so that acknowledged writes survive `kill9`. Neighbours: `process`, `workdir`, `mongod_binary`.
 """
 
 import asyncio
@@ -36,22 +35,22 @@ class MongodOptions:
     """How a mongod is started."""
 
     oplog_mb: int = 1024
-    """Capped size of the oplog; 128 MB hold about 200,000 small events. Takes disk only as it fills."""
+    """Maximum size of the oplog; 128 MB hold about 200,000 small events. It uses disk space only as it fills."""
     cache_gb: float = 0.25
     """WiredTiger's cache; MongoDB's own default is half the machine's memory."""
     test_commands: bool = True
     """enableTestCommands: configureFailPoint."""
     parameters: Mapping[str, str] = field(default_factory=dict)
-    """More --setParameter NAME=VALUE."""
+    """Further --setParameter NAME=VALUE."""
     arguments: Sequence[str] = ()
-    """More command-line arguments."""
+    """Further command-line arguments."""
     binary: Path | None = None
-    """Another mongod than `find_mongod` finds."""
+    """The mongod to use instead of the one that `find_mongod` finds."""
 
     def command_line(self, port: int, data_dir: Path, replica_set: str | None) -> list[str]:
         parameters = {
             "diagnosticDataCollectionEnabled": "false",
-            # Else three nodes take 16 s to end on SIGTERM instead of 1 s.
+            # Without this, three nodes take 16 s to end on SIGTERM instead of 1 s.
             "shutdownTimeoutMillisForSignaledShutdown": "100",
             **({"enableTestCommands": "1"} if self.test_commands else {}),
             **self.parameters,
@@ -76,7 +75,7 @@ class Mongod:
         replica_set: str | None = None,
         data_dir: Path | None = None,
     ) -> None:
-        """`data_dir` is kept at the end; without one the data goes with the process."""
+        """`data_dir` is kept at the end; without `data_dir`, the data is deleted with the process."""
         self._data_dir = data_dir
         self._options = options or MongodOptions()
         self._replica_set = replica_set
@@ -90,7 +89,7 @@ class Mongod:
 
     @property
     def uri(self) -> str:
-        """To this very process, whatever it is a member of."""
+        """The URI of this process alone, even if it is a member of a replica set."""
         return f"mongodb://{self.address}/?directConnection=true"
 
     @property
@@ -101,7 +100,7 @@ class Mongod:
         return self._process
 
     async def start(self) -> None:
-        """Returns when it accepts connections. From the main thread only (see `process`)."""
+        """Start mongod; returns when it accepts connections. From the main thread only (see `process`)."""
         if self._workdir is None:
             binary = self._options.binary or find_mongod()
             self._workdir = WorkDir("mongod")
@@ -111,7 +110,7 @@ class Mongod:
                 f"mongod on port {self.port}",
                 [binary, *self._options.command_line(self.port, data_dir, self._replica_set)],
                 self._workdir.path / "mongod.log",
-                # It refuses to start with a locale that the machine lacks.
+                # mongod refuses to start with a locale that the machine lacks.
                 env={"LC_ALL": "C", **library_env(binary, self._workdir.path / "lib")},
             )
         try:
@@ -122,7 +121,7 @@ class Mongod:
             raise
 
     async def stop(self) -> None:
-        """It is gone and so are its files. May be called again, or without `start`."""
+        """End the process and delete its files. May be called again, or without `start`."""
         if self._process is not None:
             if self._data_dir is not None:
                 await self._process.terminate()
@@ -133,13 +132,13 @@ class Mongod:
             self._workdir = None
 
     async def restart(self) -> None:
-        """On the same port and files; a running one is terminated first."""
+        """Start again on the same port and files; a running process is terminated first."""
         await self.process.terminate()
         self.process.start()
         await self.process.wait_until_listening(self.port, timeout_s=READY_TIMEOUT_S)
 
     def client(self) -> Client:
-        """A client of this very process, to be closed by the caller (`async with`)."""
+        """A client of this process alone; the caller closes it (`async with`)."""
         return AsyncMongoClient(self.uri, serverSelectionTimeoutMS=2000, connectTimeoutMS=2000)
 
     async def __aenter__(self) -> Self:
@@ -166,9 +165,9 @@ class ReplicaSet:
         data_dir: Path | None = None,
         binary: Path | None = None,
     ) -> None:
-        """`oplog_mb`, `cache_gb`, `parameters`, `arguments`, `binary` as in MongodOptions; `ports` in place of `nodes`.
+        """`oplog_mb`, `cache_gb`, `parameters`, `arguments`, `binary` as in MongodOptions; `ports` instead of `nodes`.
 
-        `data_dir` is kept at the end and may be started on again, with the same ports.
+        `data_dir` is kept at the end, and may be used for a later start with the same ports.
         `election_timeout_ms`: how long a dead primary goes unnoticed; MongoDB's own default is 10,000.
         """
         options = MongodOptions(
@@ -185,7 +184,7 @@ class ReplicaSet:
         return f"mongodb://{','.join(node.address for node in self.nodes)}/?replicaSet={SET_NAME}"
 
     async def start(self) -> None:
-        """Returns when there is a writable primary. From the main thread only (see `process`)."""
+        """Start all nodes; returns when there is a writable primary. From the main thread only (see `process`)."""
         try:
             for node in self.nodes:
                 await node.start()
@@ -196,7 +195,7 @@ class ReplicaSet:
             raise
 
     async def stop(self) -> None:
-        """All gone, and their files. May be called again, or without `start`."""
+        """End all nodes and delete their files. May be called again, or without `start`."""
         for node in self.nodes:
             await node.stop()
 
@@ -217,10 +216,10 @@ class ReplicaSet:
         return None
 
     async def step_down(self, *, seconds: int | None = None) -> None:
-        """Makes the primary step down and returns once there is one again.
+        """Make the primary step down; returns once there is a primary again.
 
-        With three nodes another one takes over (the old one may not stand for `seconds`, 10 unless told);
-        with one node, there is no primary for `seconds` (1 unless told).
+        With three nodes, another node takes over (the old primary may not be elected for `seconds`, 10 by default);
+        with one node, there is no primary for `seconds` (1 by default).
         """
         primary = await self.wait_for_primary()
         alone = len(self.nodes) == 1
@@ -236,7 +235,8 @@ class ReplicaSet:
         await self.nodes[node].process.terminate()
 
     async def restart(self, node: int = 0) -> None:
-        """On the same port and files; a running one is terminated first. Does not wait for a primary."""
+        """Start a node again on the same port and files; a running process is terminated first. Does not wait for a
+        primary."""
         await self.nodes[node].restart()
 
     def pause(self, node: int = 0) -> None:

@@ -1,6 +1,6 @@
-"""Where the mongod binary is, and the libraries it needs on a machine that lacks them.
+"""Finds the mongod binary, and the libraries it needs on a machine that lacks them.
 
-Neighbours: `mongod` starts what this finds.
+Neighbours: `mongod` starts the binary.
 """
 
 import os
@@ -16,7 +16,7 @@ _BUNDLED = {
     "libssl.so.1.1": ("psycopg2_binary.libs/libssl-*.so.1.1", "pip install psycopg2-binary==2.9.9"),
     "libcrypto.so.1.1": ("psycopg2_binary.libs/libcrypto-*.so.1.1", "pip install psycopg2-binary==2.9.9"),
 }
-"""Libraries that Python packages bring, where in their site-packages, and what to do without."""
+"""Libraries that Python packages contain: the path in site-packages, and what to install if it is missing."""
 
 
 def find_mongod() -> Path:
@@ -35,10 +35,10 @@ def find_mongod() -> Path:
 
 
 def library_env(mongod: Path, folder: Path) -> dict[str, str]:
-    """What to add to the environment so that `mongod` loads: nothing, or a path to libraries that packages bring.
+    """What to add to the environment so that `mongod` loads: nothing, or a path to libraries from Python packages.
 
-    The links to those are made in `folder`. EmbeddedError when it does not load all the same (another library is
-    missing, another processor).
+    Links to those libraries are made in `folder`. Raises EmbeddedError if mongod still does not load (another library
+    is missing, or the processor does not fit).
     """
     env: dict[str, str] = {}
     paths = [str(folder)]
@@ -56,14 +56,14 @@ def library_env(mongod: Path, folder: Path) -> dict[str, str]:
         link.unlink(missing_ok=True)
         link.symlink_to(bundled)
         linked.add(missing)
-        # Its own folder as well: the libraries it was bundled with are searched for beside the link.
+        # Add the library's own folder too, for the libraries it was bundled with.
         paths.append(str(bundled.parent))
         env["LD_LIBRARY_PATH"] = ":".join([*paths, *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])
     return env
 
 
 def _complaint(mongod: Path, env: dict[str, str]) -> str | None:
-    """What the loader says, or None if the binary loads. `--version` takes some 50 ms."""
+    """The loader's error, or None if the binary loads. `--version` takes about 50 ms."""
     try:
         done = subprocess.run(
             [mongod, "--version"],
@@ -79,7 +79,7 @@ def _complaint(mongod: Path, env: dict[str, str]) -> str | None:
 
 
 def _find_bundled(mongod: Path, pattern: str) -> Path | None:
-    """Looks in the site-packages of the binary, then in ours."""
+    """Search the site-packages of the binary, then our own."""
     for site_packages in (*mongod.parents[3:4], Path(sysconfig.get_path("platlib"))):
         for library in sorted(site_packages.glob(pattern)):
             return library

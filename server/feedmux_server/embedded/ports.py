@@ -1,10 +1,10 @@
 """Free TCP ports on 127.0.0.1 for servers that will be stopped and started again on them.
 
-They lie below the kernel's ephemeral range: while such a server is down, a reconnecting client would sooner
-or later be given its port as a source port, and the server could not bind it again.
+The ports are below the kernel's ephemeral range: otherwise, while such a server is down, a reconnecting client would
+sooner or later get the server's port as a source port, and the server could not bind it again.
 
-A port is taken only once its server listens, and is not while it is down. So a process keeps blocks of ports for
-itself, as long as it lives, and gives none of them twice.
+A port is in use only while its server listens, not while the server is down. So a process reserves blocks of ports for
+itself as long as it lives, and returns no port twice.
 """
 
 import itertools
@@ -17,11 +17,11 @@ from pathlib import Path
 _LOWEST = 20_000
 _BLOCK = 100
 _DEFAULTS = frozenset({26_379, 27_017, 27_018, 27_019})
-"""Of Redis Sentinel and MongoDB, which a user may have: they may be down at this moment."""
+"""Default ports of Redis Sentinel and MongoDB: a user may have these servers, and they may be down at this moment."""
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` different ports nobody listens on at this moment."""
+    """`count` different ports on which no process listens at this moment."""
     return sorted(itertools.islice(filter(_is_free, _in_turn), count))
 
 
@@ -37,9 +37,9 @@ def _all_in_turn() -> Iterator[int]:
 
 
 def keep(block: int) -> bool:
-    """Has this process alone give the ports from `block` on; False where another one keeps them.
+    """Reserve the block of ports that begins at `block` for this process; False if another process has it.
 
-    The system lets go of the block when the process ends, however it ends.
+    The system releases the block when the process ends, however it ends.
     """
     if block in _kept or sys.platform != "linux":
         return True

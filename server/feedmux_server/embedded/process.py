@@ -1,12 +1,13 @@
-"""The one way to start a child process, such that it never outlives us.
+"""The only way to start a child process, so that the child never outlives its parent.
 
 Invariant: a child dies with its parent, even by SIGKILL (Linux: PR_SET_PDEATHSIG). The kernel sends that
 signal when the *thread* that started the child ends, so children are started from the main thread only.
 
-A child has its own process group: Ctrl-C in the terminal reaches the parent alone, which then stops its children in
-order. It stays in our session, for Linux shares the CPU among sessions first (autogroups), and niceness counts within
-one only. No method is bound to an event loop: an instance may be started in one `asyncio.run` and stopped in
-another. Neighbours: `mongod`, `redis_server`, and whoever runs the feedmux server beside them.
+A child has its own process group: Ctrl-C in the terminal reaches only the parent, which then stops its children in
+order. The child stays in the parent's session, because Linux shares the CPU among sessions first (autogroups), and
+niceness counts only within a session. No method is bound to an event loop: an instance may be started in one
+`asyncio.run` and stopped in another. Neighbours: `mongod`, `redis_server`, and code that runs the feedmux server beside
+them.
 """
 
 import asyncio
@@ -22,8 +23,8 @@ from pathlib import Path
 POLL_S = 0.01
 
 # A launcher instead of preexec_fn: a process that uses gRPC has threads and fork handlers, and Python code
-# between fork and exec may deadlock there. The pid and the death signal survive exec. If the parent died
-# before the signal was armed, getppid() tells. Python ignores SIGPIPE and exec would hand that on.
+# between fork and exec may deadlock there. The pid and the death signal survive exec. getppid() shows whether
+# the parent died before the signal was armed. Python ignores SIGPIPE, and the child would inherit that over exec.
 _LAUNCHER = """
 import os, signal, sys
 if sys.platform == "linux":
@@ -40,11 +41,11 @@ except OSError as error:
 
 
 class EmbeddedError(RuntimeError):
-    """A server could not be found, started or brought to work; the message says what the server said."""
+    """A server could not be found or started, or does not work; the message quotes the server's output."""
 
 
 class Process:
-    """A child process whose output goes to a file. It can be started again after it ended."""
+    """A child process whose output goes to a file. It can be started again after its end."""
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Raises EmbeddedError when it does not run."""
+        """The process id. Raises EmbeddedError if the process is not running."""
         if self._popen is None or not self.running:
             raise EmbeddedError(f"{self.name} is not running")
         return self._popen.pid
@@ -98,18 +99,19 @@ class Process:
             )
 
     def send_signal(self, number: signal.Signals) -> None:
-        """SIGSTOP freezes it, SIGCONT lets it go on. A process that ended is left alone."""
+        """Send a signal: SIGSTOP freezes the process, SIGCONT lets it continue. Does nothing if the process has
+        ended."""
         if self._popen is not None:
             self._popen.send_signal(number)
 
     async def kill9(self) -> None:
-        """SIGKILL, and wait until it is gone. Nothing happens if it does not run."""
+        """Send SIGKILL and wait for the process to end. Does nothing if it is not running."""
         if self.running:
             self.send_signal(signal.SIGKILL)
             await self._wait_gone()
 
     async def terminate(self, *, patience_s: float = 20.0) -> None:
-        """SIGTERM, and SIGKILL for one that is still there after `patience_s`."""
+        """Send SIGTERM, and SIGKILL if the process still runs after `patience_s`."""
         if not self.running:
             return
         self.send_signal(signal.SIGTERM)
@@ -125,7 +127,7 @@ class Process:
             await asyncio.sleep(POLL_S)
 
     def cpu_seconds(self) -> float:
-        """User and system time that it and its children have used since its start (Linux)."""
+        """User and system time that the process and its children have used since its start (Linux)."""
         children = [
             int(pid) for file in Path(f"/proc/{self.pid}/task").glob("*/children") for pid in file.read_text().split()
         ]
@@ -141,7 +143,7 @@ class Process:
         return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def log_tail(self, lines: int = 15) -> str:
-        """The last lines it wrote."""
+        """The last lines of its output."""
         if not self.output.exists():
             return ""
         with self.output.open("rb") as file:
@@ -149,7 +151,7 @@ class Process:
             return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
 
     async def wait_until_listening(self, port: int, *, timeout_s: float) -> None:
-        """Until 127.0.0.1:`port` accepts a connection; EmbeddedError if the process ends or time is up."""
+        """Wait until 127.0.0.1:`port` accepts a connection. Raises EmbeddedError if the process ends or time is up."""
         give_up_at = time.monotonic() + timeout_s
         while True:
             self.check_running()
@@ -160,16 +162,16 @@ class Process:
                 await asyncio.sleep(POLL_S)
             else:
                 writer.close()
-                # The port may belong to somebody else while ours failed to bind it.
+                # The port may belong to another process, if ours failed to bind it.
                 self.check_running()
                 return
 
     def check_running(self) -> None:
-        """Raises EmbeddedError with its last words if it ended."""
+        """Raises EmbeddedError with the last lines of output if the process has ended."""
         if not self.running:
             raise EmbeddedError(f"{self.name} ended with status {self.returncode}; it said:\n{self.log_tail()}")
 
     def check_patience(self, give_up_at: float) -> None:
-        """Raises EmbeddedError with its last words once `time.monotonic()` is past `give_up_at`."""
+        """Raises EmbeddedError with the last lines of output once `time.monotonic()` is past `give_up_at`."""
         if time.monotonic() > give_up_at:
             raise EmbeddedError(f"{self.name} is not ready in time; it said:\n{self.log_tail()}")

@@ -1,7 +1,7 @@
-"""A real redis-server on 127.0.0.1, by pip alone.
+"""A real redis-server on 127.0.0.1, installed by pip alone.
 
-With `persistence` every write is in the append-only file before it is answered, so a `kill9` and `restart`
-keeps it (the machine itself does not fail in a test). Neighbours: `process`, `workdir`.
+With `persistence`, every write is in the append-only file before it is answered, so the write survives `kill9` and
+`restart` (the machine itself does not fail in a test). Neighbours: `process`, `workdir`.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class RedisServer:
     def __init__(
         self, *, persistence: bool = True, config: Mapping[str, str] | None = None, port: int | None = None
     ) -> None:
-        """`config` holds more redis.conf directives, such as {"maxmemory-policy": "allkeys-lru"}."""
+        """`config` holds further redis.conf directives, such as {"maxmemory-policy": "allkeys-lru"}."""
         self._persistence = persistence
         self._config = dict(config or {})
         self.port = port or free_ports(1)[0]
@@ -66,14 +66,14 @@ class RedisServer:
         return self._workdir.path
 
     async def start(self) -> None:
-        """Returns when it answers PING. From the main thread only (see `process`)."""
+        """Start redis-server; returns when it answers PING. From the main thread only (see `process`)."""
         if self._workdir is None:
             self._workdir = WorkDir("redis")
             self._process = Process(
                 "redis-server",
                 [find_redis_server(), *self._arguments(self._workdir.path)],
                 self._workdir.path / "redis.log",
-                # It refuses to start with a locale that the machine lacks.
+                # redis-server refuses to start with a locale that the machine lacks.
                 env={"LC_ALL": "C"},
             )
         try:
@@ -84,7 +84,7 @@ class RedisServer:
             raise
 
     async def stop(self) -> None:
-        """It is gone and so are its files. May be called again, or without `start`."""
+        """End the process and delete its files. May be called again, or without `start`."""
         if self._process is not None:
             await self._process.kill9()
             self._process = None
@@ -99,7 +99,7 @@ class RedisServer:
         await self.process.terminate()
 
     async def restart(self) -> None:
-        """On the same port and files; a running one is terminated first."""
+        """Start again on the same port and files; a running process is terminated first."""
         await self.process.terminate()
         self.process.start()
         await self._wait_ready()
@@ -148,5 +148,5 @@ class RedisServer:
                 writer.close()
         except OSError:
             return False
-        # -LOADING while it reads the append-only file; -NOAUTH with a password, which is ready too.
+        # The reply is -LOADING while Redis reads the append-only file; -NOAUTH means ready, but with a password.
         return reply.startswith((b"+PONG", b"-NOAUTH"))

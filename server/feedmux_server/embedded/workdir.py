@@ -1,7 +1,7 @@
-"""Temporary folders for embedded servers: removed on stop, and swept by the next start if we were killed.
+"""Temporary folders for embedded servers: removed on stop, or by the next start if this process was killed.
 
-Invariant: a folder whose `.owner` file is locked belongs to a living process. The kernel drops the lock with
-its owner, whatever ended it; so a folder whose lock can be had is rubbish (process ids would lie between
+Invariant: a folder whose `.owner` file is locked belongs to a living process. The kernel releases the lock when its
+owner ends, for whatever reason; so a folder whose lock is free can be deleted (process ids would be wrong between
 containers that share /tmp).
 """
 
@@ -15,18 +15,18 @@ _PREFIX = "feedmux-embedded-"
 
 
 class WorkDir:
-    """A temporary folder of ours. `path` exists until `remove`."""
+    """A temporary folder of this process. `path` exists until `remove`."""
 
     def __init__(self, name: str) -> None:
         _sweep()
-        # Locked before it gets the name that a sweep looks for.
+        # The folder is locked before it gets the name that a sweep searches for.
         fresh = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}"))
         self._lock = os.open(fresh / ".owner", os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self.path = fresh.rename(fresh.with_name(f"{_PREFIX}{name}-{fresh.name.rpartition('-')[2]}"))
 
     def remove(self) -> None:
-        """May be called again."""
+        """Delete the folder. May be called again."""
         if self._lock >= 0:
             shutil.rmtree(self.path, ignore_errors=True)
             os.close(self._lock)

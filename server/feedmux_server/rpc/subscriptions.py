@@ -241,9 +241,7 @@ def _masked(request: subscriptions_pb2.UpdateSubscriptionRequest) -> frozenset[s
 def _check_policies(subscription: subscriptions_pb2.Subscription) -> None:
     for name, known in (("on_invalidate", feed_pb2.OnInvalidate), ("on_history_lost", feed_pb2.OnHistoryLost)):
         if getattr(subscription, name) not in known.values():
-            raise FeedmuxError(
-                ErrorReason.MESSAGE_INVALID, f"{name} has an unknown value", {"field": name}, field=name
-            )
+            raise FeedmuxError(ErrorReason.MESSAGE_INVALID, f"{name} has an unknown value", {"field": name}, field=name)
 
 
 def _checked(definition: bytes) -> bytes:

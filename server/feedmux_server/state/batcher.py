@@ -34,7 +34,7 @@ class CommitBatcher:
     def __init__(
         self, store: SubscriptionStore, *, interval_s: float, clock: Callable[[], float] = monotonic_s
     ) -> None:
-        """`interval_s`: the longest wait of an ack; a shorter one sends `Committed` sooner and gives Redis more work."""
+        """`interval_s`: the longest wait of an ack. A shorter one sends `Committed` sooner, at more work for Redis."""
         self._store = store
         self._rules = store.rules
         self._interval_s = interval_s

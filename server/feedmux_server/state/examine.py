@@ -215,7 +215,7 @@ async def examine_sentinels(client: Client) -> list[Finding]:
 
 
 async def probe(client: Client, *, timeout_s: float = 3.0) -> Finding:
-    """Make, open, release, list and remove a subscription, as the server would: checks permissions, disk and scripts."""
+    """Make, open, release, list and remove a subscription, as the server would: tests permissions, disk and scripts."""
     name, tenant = secrets.token_hex(8), "doctor"
     store = SubscriptionStore(client, lease_s=2.0, key_prefix="feedmux:doctor", timeout_s=timeout_s, tombstone_s=8.5)
     try:

@@ -39,7 +39,7 @@ class SigningKeys:
         self._unreadable = ""
         known = self._keys.materials
         if known and not set(known) & set(stored):
-            # Redis lost our keys, and a server that never had them made its own before we checked: both sets are in use.
+            # Redis lost our keys, and a server that never had them made its own before we checked: both are in use.
             both = (*known, *stored)[:KEYS_MAX]
             await self._scripts.run(ScriptCall("replace", KEYS_KEY, (text, format_keys(both))))
             stored = both

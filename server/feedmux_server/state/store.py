@@ -248,7 +248,7 @@ class SubscriptionStore:
         return [_outcome(answer) for answer in answers]
 
     async def restore_many(self, requests: Sequence[RestoreRequest]) -> None:
-        """Restore what Redis lost, unless Redis has something at least as new. The next commit shows which state won."""
+        """Restore what Redis lost, unless Redis has something at least as new. The next commit shows which won."""
         await self._scripts.run_many([self._restore_call(request) for request in requests])
         await self._scripts.commands([("ZADD", self._names_key(r.lease.tenant), 0, r.lease.name) for r in requests])
 

@@ -1,8 +1,8 @@
-"""The audit log: who was refused, and who did what, as JSON lines. Never documents, keys, tokens or passwords.
+"""The audit log: who was rejected, and who did what, as JSON lines. Never documents, keys, tokens or passwords.
 
-`rpc` and `credentials` call `record`; only the fields below exist, and none of them is taken from what a caller sent
-except names, which are cut. Invariant: one peer writes a bounded number of lines in a minute, whatever it sends; what
-is above is counted, and the count is written.
+`rpc` and `credentials` call `record`; only the fields below exist, and none of them is taken from a caller's input
+except names, which are cut. Invariant: one peer writes a bounded number of lines per minute, whatever it sends; further
+lines are counted, and the count is written.
 """
 
 import json
@@ -24,9 +24,9 @@ from feedmux_server.core.names import NAME_BYTES_MAX
 log = logging.getLogger(__name__)
 
 KEYS_MAX: Final = 4096
-"""Peers, tenants and events that are told apart; beyond, all new ones share one allowance."""
+"""Combinations of peer, tenant and event with their own allowance; all further combinations share one per event."""
 STRANGERS_FACTOR: Final = 20
-"""All callers without a tenant together write so many times what one of them may."""
+"""All callers without a tenant together may write this many times as much as one of them."""
 FLUSHED_MAX: Final = 100
 
 
@@ -53,14 +53,14 @@ class _Allowance:
 
 
 class AuditLog:
-    """`file` None is standard error. Raises OSError where it cannot be opened."""
+    """Writes to `file`; None: standard error. Raises OSError if the file cannot be opened."""
 
     def __init__(self, file: Path | None, lines_per_minute: int, *, clock: Callable[[], float] = monotonic_s) -> None:
         self._handler: logging.Handler = (
             _QuietFileHandler(file, encoding="utf-8") if file is not None else logging.StreamHandler(sys.stderr)
         )
         self._common = {} if file is not None else {"level": "info", "logger": "feedmux.audit"}
-        """Where they stand among the server's log lines, they have what those have."""
+        """The fields that audit lines share with the server's log lines, if both go to standard error."""
         self._per_minute = lines_per_minute
         self._clock = clock
         self._allowances: dict[tuple[str, str, str], _Allowance] = {}
@@ -77,7 +77,7 @@ class AuditLog:
         subscription: str = "",
         credential: str = "",
     ) -> None:
-        """Writes a line, or counts it."""
+        """Write a line, or only count it if the allowance is used up."""
         allowance = self._allowance((_host(peer), tenant, event))
         self._refill(self._strangers, self._per_minute * STRANGERS_FACTOR)
         if allowance.tokens < 1 or (not tenant and self._strangers.tokens < 1):
@@ -99,7 +99,7 @@ class AuditLog:
         )
 
     def flush_suppressed(self) -> None:
-        """Writes what was counted for those who have gone silent since; to be called about once a minute."""
+        """Write the counts of suppressed lines for callers that have been silent since. Call about once a minute."""
         now_s = self._clock()
         rest: Counter[str] = Counter()
         counted = [(key, each) for key, each in self._allowances.items() if each.suppressed]
@@ -118,7 +118,7 @@ class AuditLog:
     def close(self) -> None:
         self.flush_suppressed()
         if isinstance(self._handler, logging.FileHandler):
-            with suppress(OSError):  # what a full disk did not take
+            with suppress(OSError):  # lines that a full disk did not accept
                 self._handler.close()
 
     def _allowance(self, key: tuple[str, str, str]) -> _Allowance:
@@ -150,7 +150,7 @@ class AuditLog:
 
 
 class _QuietFileHandler(WatchedFileHandler):
-    """Opened anew when it was rotated. A disk that is full stops no call, and is complained of once."""
+    """Reopens the file after a rotation. A full disk stops no call, and is logged once."""
 
     _complained = False
 

@@ -1,7 +1,7 @@
-"""Which exporters there are to be, by OpenTelemetry's standard variables.
+"""Chooses the exporters by OpenTelemetry's standard variables.
 
-OTEL_{TRACES,METRICS,LOGS}_EXPORTER names them. Where that is unset, there is OTLP for a signal that an endpoint is set
-for, and nothing otherwise: a server that nobody configured calls no collector. The exporters, processors, sampler and
+OTEL_{TRACES,METRICS,LOGS}_EXPORTER names them. If it is unset, a signal with an endpoint uses OTLP, and other signals
+use no exporter: a server without configuration calls no collector. The exporters, processors, sampler and
 resource read their own variables (OTEL_EXPORTER_OTLP_*, OTEL_BSP_*, OTEL_TRACES_SAMPLER …) in the SDK; only the choice
 of a protocol is made here, because the SDK makes it in private functions that set up global state.
 """
@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 Signal = Literal["traces", "metrics", "logs"]
 _BY_PROTOCOL: Final = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
 _OURS: Final = "prometheus"
-"""The endpoint of `listen.metrics`, which is there anyway."""
+"""The exporter of `listen.metrics`, which is configured separately."""
 
 
 class TelemetryMisconfigured(Exception):
@@ -21,12 +21,12 @@ class TelemetryMisconfigured(Exception):
 
 
 def disabled() -> bool:
-    """OTEL_SDK_DISABLED: then there is no telemetry of any kind."""
+    """Whether OTEL_SDK_DISABLED turns off all telemetry."""
     return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
 
 
 def exporters(signal: Signal) -> list[Any]:
-    """New exporters of a signal. Raises TelemetryMisconfigured."""
+    """Make the exporters of a signal. Raises TelemetryMisconfigured."""
     return [_load(signal, name)() for name in _names(signal)]
 
 

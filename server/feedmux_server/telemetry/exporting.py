@@ -1,8 +1,8 @@
 """Metrics, traces and logs of one server, as the SDK exports them; and the page that Prometheus reads.
 
-Exporters work in threads of the SDK with bounded queues: a collector that is down or never answers costs what it is
-not sent, and neither blocks the event loop nor gathers memory. Observed values are asked for on the loop
-(`fanout.survey`), once for each collection; while the loop does not answer, the last ones stand.
+Exporters work in threads of the SDK with bounded queues: if a collector is down or never answers, its data is lost, but
+it neither blocks the event loop nor uses more and more memory. Observed values are read on the loop (`fanout.survey`),
+once for each collection; while the loop does not answer, the last values remain.
 """
 
 import asyncio
@@ -49,41 +49,41 @@ Look = Callable[[Survey], Awaitable[None]]
 
 
 class MetricsPortInUse(Exception):
-    """The metrics page cannot be offered at its address; the message says what to do."""
+    """The server cannot listen on the address of the metrics page; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class TelemetryOptions:
-    """What is ours to configure; everything else is by OpenTelemetry's variables."""
+    """The options that feedmux itself has; OpenTelemetry's variables configure everything else."""
 
     listen: str = ""
     """Address of the metrics page, host:port; empty: none."""
     listen_required: bool = True
-    """False: a port that is taken is no reason not to serve."""
+    """False: the server starts even if the port is in use."""
     tenants_max: int = 50
     shutdown_s: float = 2.0
 
 
 @dataclass(slots=True)
 class Telemetry:
-    """Begins with `start_telemetry`; to be ended with `close`."""
+    """The telemetry of a server. Start it with `start_telemetry`, and end it with `close`."""
 
     observer: Observer = NOBODY
     port: int | None = None
-    """Of the metrics page."""
+    """The port of the metrics page."""
     _shutdown_s: float = 2.0
     _endings: list[Callable[[], None]] = field(default_factory=list)
     _surveys: "_Surveys | None" = None
 
     def watch(self, look: Look, tasks: Tasks) -> list[asyncio.Task[None]]:
-        """From now on there is something to look at. The tasks are to be cancelled at the end."""
+        """Begin to fill surveys with `look`. Returns tasks that the caller cancels at the end."""
         if self._surveys is None:
             return []
         self._surveys.look = look
         return [tasks.keep_running("event-loop-lag", partial(_probe_loop, self.observer))]
 
     async def close(self) -> None:
-        """Sends what is left as far as the time allows, and drops the rest."""
+        """Send the remaining telemetry as far as the time allows, and drop the rest."""
         ended = [_in_thread(end) for end in self._endings]
         if not ended:
             return
@@ -93,7 +93,7 @@ class Telemetry:
 
 
 def start_telemetry(options: TelemetryOptions) -> Telemetry:
-    """Raises TelemetryMisconfigured, MetricsPortInUse. To be called on the event loop that will be observed."""
+    """Start telemetry. Call it on the event loop to observe. Raises TelemetryMisconfigured, MetricsPortInUse."""
     if disabled():
         return Telemetry()
     telemetry = Telemetry(_shutdown_s=options.shutdown_s)
@@ -105,7 +105,7 @@ def start_telemetry(options: TelemetryOptions) -> Telemetry:
     if not (span_exporters or log_exporters or readers):
         return telemetry
     tenants = Labels(options.tenants_max)
-    # Not ended at exit as well: that would wait for a collector without limit.
+    # No shutdown at exit: it would wait for a collector without a time limit.
     meters = MeterProvider(readers, resource, shutdown_on_exit=False)
     meter = meters.get_meter(NAME, _version())
     telemetry._endings.append(partial(_end, lambda: meters.shutdown(options.shutdown_s * 1000)))
@@ -125,7 +125,7 @@ def start_telemetry(options: TelemetryOptions) -> Telemetry:
 
 
 def make_instruments(meter: Meter, values_of: Callable[[Metric], Iterable[tuple[float, dict[str, str]]]]) -> None:
-    """An observed instrument for each metric but the histograms, which are recorded."""
+    """Make an observed instrument for each metric except the histograms, which are recorded."""
     makers: dict[Kind, Any] = {
         Kind.COUNTER: meter.create_observable_counter,
         Kind.UP_DOWN: meter.create_observable_up_down_counter,
@@ -141,8 +141,8 @@ def make_instruments(meter: Meter, values_of: Callable[[Metric], Iterable[tuple[
 
 
 class _Surveys:
-    """Gives the exporting threads the values of now. Instruments are observed in the order in which they were made, so
-    the first of a collection asks, and the others share what it got."""
+    """Gives the exporting threads the current values. Instruments are observed in the order in which they were made, so
+    the first instrument of a collection takes a survey, and the others share it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, observing: Observing, tenants: Labels) -> None:
         self.look: Look | None = None
@@ -240,7 +240,7 @@ def _export_logs(log_exporters: list[Any], resource: Resource, telemetry: Teleme
 
 
 def _in_thread(work: Callable[[], None]) -> asyncio.Future[None]:
-    """Done when the work is; a thread that is late does not keep the process alive, as one of an executor would."""
+    """Run work in a daemon thread: unlike an executor's thread, a late one does not keep the process alive."""
     loop = asyncio.get_running_loop()
     done = loop.create_future()
 
@@ -254,13 +254,13 @@ def _in_thread(work: Callable[[], None]) -> asyncio.Future[None]:
 
 
 def _end(shutdown: Callable[[], object]) -> None:
-    # A collector that is away has been complained of by its exporter.
+    # The exporter has already logged that its collector is unavailable.
     with suppress(Exception):
         shutdown()
 
 
 def _resource() -> Resource:
-    """By OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES and the detectors; a service without a name there is `feedmux`."""
+    """The resource by OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES and the detectors; its default name is `feedmux`."""
     found = Resource.create({SERVICE_VERSION: _version()})
     name = str(found.attributes.get(SERVICE_NAME, ""))
     return found.merge(Resource({SERVICE_NAME: NAME})) if name.partition(":")[0] == "unknown_service" else found

@@ -1,10 +1,10 @@
-"""Names as metric attributes, with a bound: the first so many keep theirs, all further ones are "other"."""
+"""Names as metric attributes, with a bound: the first names keep their value, all further names become "other"."""
 
 from feedmux_server.telemetry.metrics import OTHER
 
 
 class Labels:
-    """A name keeps what it was given for as long as the process lives, so that counters never go back."""
+    """A name keeps its value for as long as the process lives, so that counters never go back."""
 
     __slots__ = ("_known", "_most")
 

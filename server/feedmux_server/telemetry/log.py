@@ -25,16 +25,16 @@ FIELDS = (
 
 
 EXPORTERS = ("opentelemetry", "urllib3")
-"""Loggers of those who export telemetry. While a collector is away they complain at every attempt."""
+"""Loggers of the telemetry exporters. While a collector is unavailable, they log a complaint at every attempt."""
 _COMPLAINTS_EVERY_S = 60.0
 _QUOTING = ("pymongo", "bson", "redis", "google", "json")
-"""Packages whose exceptions quote what they were given."""
+"""Packages whose exceptions quote their input."""
 _WITHHELD = "(its text is withheld: it may quote data)"
 _ERRORS_MAX = 8
 
 
 def correlation_id() -> str:
-    """Stands in an INTERNAL error and in the log line that explains it."""
+    """A new id for an INTERNAL error and for the log line that explains it."""
     return secrets.token_hex(8)
 
 
@@ -75,12 +75,12 @@ def configure(level: str, style: str) -> None:
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     logging.getLogger("pymongo").setLevel(logging.WARNING)
-    # Its background task logs a traceback whenever a server is away; streams log that themselves, once.
+    # pymongo's background task logs a traceback whenever a server is unavailable; streams log that themselves, once.
     logging.getLogger("pymongo.client").setLevel(logging.CRITICAL)
 
 
 class ComplaintFilter(logging.Filter):
-    """Lets one line a minute through of each logger of those who export; the next one says how many there were."""
+    """Passes one line a minute from each exporter's logger; the next line has the count of the lines since."""
 
     def __init__(self, clock: Callable[[], float] = monotonic_s) -> None:
         super().__init__()
@@ -104,13 +104,13 @@ class ComplaintFilter(logging.Filter):
 
 
 def facts_of(record: logging.LogRecord) -> dict[str, object]:
-    """What a record was given to say beside its text."""
+    """The facts that a record has in addition to its text."""
     return {name: record.__dict__[name] for name in FIELDS if record.__dict__.get(name) is not None}
 
 
 def stack_of(error: BaseException | None) -> str:
-    """An exception with its causes, those of its group, and their stacks, without the texts that quote pipelines, keys
-    or documents."""
+    """Format an exception with its causes, the exceptions of its group, and their stacks, without texts that quote
+    pipelines, keys or documents."""
     text = ""
     for joint, each in islice(_errors(error), _ERRORS_MAX):
         kind = type(each)
@@ -121,7 +121,7 @@ def stack_of(error: BaseException | None) -> str:
 
 
 def _errors(error: BaseException | None, joint: str = "") -> Iterator[tuple[str, BaseException]]:
-    """Each with the words that lead to it."""
+    """Each exception with the text that introduces it."""
     while error is not None:
         yield joint, error
         if isinstance(error, BaseExceptionGroup):
@@ -132,7 +132,7 @@ def _errors(error: BaseException | None, joint: str = "") -> Iterator[tuple[str,
 
 
 def _trace_ids() -> dict[str, str]:
-    """Of the span in which a line is written, by the names of OpenTelemetry's log data model."""
+    """The ids of the span in which a line is written, with the names of OpenTelemetry's log data model."""
     here = trace.get_current_span().get_span_context()
     if not here.is_valid:
         return {}

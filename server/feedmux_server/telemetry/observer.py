@@ -1,8 +1,8 @@
-"""What the server tells about itself while it works; here nobody listens, and telling costs a call.
+"""The interface by which the server reports on itself while it works; here it does nothing, and a report costs a call.
 
 `source`, `state`, `fanout` and `rpc` call it at named points: for each batch read, message and call, never for an
-event. `observing` is the one that listens. What can be counted by looking (streams, rings, quotas) is not told:
-`fanout.survey` looks.
+event. `observing` implements it. State that can be read at any time (streams, rings, quotas) is not reported:
+`fanout.survey` reads it.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -10,13 +10,13 @@ from types import TracebackType
 from typing import Final, Self
 
 Trace = object
-"""Names a span, so that others can link to it; None where there is none. Others only keep it."""
+"""Names a span, so that other spans can link to it; None without a span. Other modules only store it."""
 Attributes = Mapping[str, str | int | float | bool]
 Metadata = Callable[[], Iterable[tuple[str, str | bytes]] | None]
 
 
 class Span:
-    """A piece of work in a trace, as a context manager; its errors are those that leave it."""
+    """A piece of work in a trace, as a context manager; an exception that leaves the block is the span's error."""
 
     __slots__ = ()
 
@@ -25,10 +25,10 @@ class Span:
         return None
 
     def link(self, other: Trace) -> None:
-        """It has to do with the other."""
+        """Link this span to the span `other`."""
 
     def set(self, name: str, value: str | int | float) -> None:
-        """An attribute that is known only now."""
+        """Set an attribute that becomes known only during the work."""
 
     def __enter__(self) -> Self:
         return self
@@ -36,7 +36,7 @@ class Span:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """The end of the work."""
+        """End the work."""
 
 
 class Call(Span):
@@ -45,7 +45,8 @@ class Call(Span):
     __slots__ = ()
 
     def answered(self, status: str, reason: str = "") -> None:
-        """How it ends: a gRPC status, and the ErrorReason where it is not OK. Unsaid: the client cancelled it."""
+        """Report how the call ends: a gRPC status, and the ErrorReason if it is not OK. Not called if the client
+        cancelled the call."""
 
 
 class SessionObserver:
@@ -57,17 +58,17 @@ class SessionObserver:
         """Events up to `last_sequence` were given to gRPC; `stream` read the first of them at `read_time_s`."""
 
     def acked(self, sequence: int) -> None:
-        """The client has processed everything up to it."""
+        """The client has processed everything up to `sequence`."""
 
 
 class Observer:
-    """Nobody listens."""
+    """An observer that does nothing."""
 
     def batch_read(self, source: str, events: int, size: int, happened_s: float, read_time_s: float) -> None:
         """A batch came from MongoDB; its last event happened at `happened_s` by MongoDB's clock (0: not known)."""
 
     def batch_in_ring(self, source: str, read_time_s: float) -> None:
-        """The batch that was read at `read_time_s` can be taken by subscribers."""
+        """Subscribers can take the batch that was read at `read_time_s`."""
 
     def resumed(self, source: str, error: str) -> None:
         """A change stream failed with `error` and is resumed."""
@@ -77,31 +78,31 @@ class Observer:
         return NO_SESSION
 
     def session_ended(self, tenant: str, outcome: str) -> None:
-        """It ended with OK, CANCELLED or an ErrorReason."""
+        """A session ended with OK, CANCELLED or an ErrorReason."""
 
     def history_notice(self, tenant: str) -> None:
-        """A session was told that its place is at risk."""
+        """A session was notified that its position is at risk."""
 
     def committed(self, outcome: str, count: int = 1) -> None:
-        """So many commits had this outcome; see `metrics.COMMITS`."""
+        """`count` commits had this outcome; see `metrics.COMMITS`."""
 
     def commit_took(self, duration_s: float) -> None:
-        """A round trip that commits."""
+        """A round trip with commits took `duration_s`."""
 
     def redis_failed(self, code: str) -> None:
         """A round trip failed."""
 
     def refused(self, tenant: str, quota: str) -> None:
-        """A call was refused by a quota."""
+        """A quota rejected a call."""
 
     def task_began(self, kind: str) -> None:
-        """A task of this kind begins; from now on there is a count of their failures."""
+        """A task of this kind begins; from now on, failures of this kind are counted."""
 
     def task_failed(self, kind: str) -> None:
         """A task of this kind failed unexpectedly."""
 
     def loop_late(self, by_s: float) -> None:
-        """The event loop came to a timer so late."""
+        """The event loop ran a timer `by_s` late."""
 
     def call(self, method: str, metadata: Metadata) -> Call:
         """A call of `package.Service/Method` begins; its caller's trace context is in the metadata."""
@@ -111,8 +112,8 @@ class Observer:
         self, name: str, attributes: Attributes | None = None, *, client: bool = False, root: bool = False,
         links: Iterable[Trace] = (),
     ) -> Span:  # fmt: skip
-        """Work begins. `client`: it waits for another server, and only as a part of other work is it told of; regular
-        looks are not. `root`: it is nobody's part, whoever began it."""
+        """Work begins. `client`: the work waits for another server, and is reported only as part of other work, so
+        regular checks are not. `root`: the work is not part of any other work."""
         return NO_SPAN
 
     @property

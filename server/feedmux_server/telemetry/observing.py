@@ -1,8 +1,8 @@
-"""The observer that listens: counts, durations and spans.
+"""The observer that records counts, durations and spans.
 
-Counts are plain numbers of the event loop, copied into each survey. A histogram of the SDK costs 5 µs a value, so of
-what comes for each message only a random share is measured; at random, because messages go round the subscribers in
-turn. Spans are made where there is a tracer.
+Counts are plain numbers of the event loop, copied into each survey. A histogram of the SDK costs 5 µs per value, so
+durations of messages are measured only for a share of the messages; the share is random, because subscribers get
+messages in turn. Spans are made if there is a tracer.
 """
 
 import asyncio
@@ -35,9 +35,9 @@ from feedmux_server.telemetry.observer import (
 from feedmux_server.telemetry.survey import Survey
 
 MEASURED_SHARE: Final = 1 / 16
-"""Of messages. All of them would cost 5 µs of the 50 that a small message costs the server."""
+"""The share of messages that is measured. A measurement adds 5 µs to the 50 that a small message costs the server."""
 DELIVERY_SPAN_EVERY_S: Final = 1.0
-"""A traced session has a span for one message in this time at most."""
+"""A traced session has a span for at most one message in this time."""
 
 
 class Observing(Observer):
@@ -140,7 +140,7 @@ class Observing(Observer):
 
 
 def error_type(error: BaseException) -> str:
-    """Attribute `error.type`: our reason, or the exception's class."""
+    """The attribute `error.type`: our reason, or the exception's class."""
     return error.reason.value if isinstance(error, FeedmuxError) else type(error).__name__
 
 
@@ -174,7 +174,7 @@ class _Span(Span):
     ) -> None:
         contexts.detach(self._token)
         if error is not None and not isinstance(error, asyncio.CancelledError):
-            # Without any text, our own included: it quotes MongoDB, and MongoDB quotes pipelines, keys and documents.
+            # Without any text, even our own: our texts quote MongoDB, which quotes pipelines, keys and documents.
             self._span.set_attribute(metrics.ERROR, error_type(error))
             self._span.set_status(Status(StatusCode.ERROR))
         self._span.end()
@@ -223,7 +223,7 @@ class _Call(Call):
         if self._span is not None:
             contexts.detach(self._token)
             self._span.set_attributes(status)
-            # By the convention a server's span failed only where it was the server's fault.
+            # By the convention, a server's span has failed only if the failure was the server's fault.
             if self._status in _SERVER_FAULTS:
                 self._span.set_status(Status(StatusCode.ERROR))
             self._span.end()

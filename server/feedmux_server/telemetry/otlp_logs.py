@@ -1,4 +1,4 @@
-"""Log records to OpenTelemetry: the same fields as in the log lines, with the trace they were written in."""
+"""Sends log records to OpenTelemetry: the same fields as in the log lines, with the trace they were written in."""
 
 import logging
 from time import time_ns
@@ -18,8 +18,8 @@ _SEVERITIES = (
 
 
 class OtlpHandler(logging.Handler):
-    """Puts records into the provider's bounded queue; never waits. What the exporters say of themselves is left out:
-    a collector that is away would otherwise be sent the news of that."""
+    """Puts records into the provider's bounded queue without waiting. The exporters' own records are omitted: otherwise
+    an unavailable collector would be sent complaints about itself."""
 
     def __init__(self, provider: LoggerProvider) -> None:
         super().__init__()

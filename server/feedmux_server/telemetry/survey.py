@@ -1,6 +1,7 @@
-"""What a look at the server found: values of metrics by their attributes.
+"""The values of metrics at one moment, by their attributes.
 
-Made on the event loop (`fanout.survey`), read by the threads that export. Tenants beyond the bound share one value.
+`fanout.survey` makes a survey on the event loop, and the exporting threads read it. Tenants beyond the bound share one
+value.
 """
 
 from collections.abc import Iterator
@@ -21,27 +22,27 @@ class Survey:
         self._points: dict[Metric, dict[Values, float]] = {}
 
     def add(self, metric: Metric, value: float, *attributes: str) -> None:
-        """Adds up."""
+        """Add a value to the sum."""
         points, key = self._place(metric, attributes)
         points[key] = points.get(key, 0) + value
 
     def most(self, metric: Metric, value: float, *attributes: str) -> None:
-        """Keeps the largest."""
+        """Keep the largest value."""
         points, key = self._place(metric, attributes)
         points[key] = max(points.get(key, value), value)
 
     def least(self, metric: Metric, value: float, *attributes: str) -> None:
-        """Keeps the smallest."""
+        """Keep the smallest value."""
         points, key = self._place(metric, attributes)
         points[key] = min(points.get(key, value), value)
 
     def take(self, other: "Survey") -> None:
-        """What the other has now, of metrics that this one has not."""
+        """Copy the current values of another survey; they replace this survey's values of the same metrics."""
         for metric, points in other._points.items():
             self._points[metric] = dict(points)
 
     def of(self, metric: Metric) -> Iterator[tuple[float, dict[str, str]]]:
-        """Each value with its attributes; an attribute without a value is left out."""
+        """Each value with its attributes; attributes without a value are omitted."""
         for values, value in self._points.get(metric, {}).items():
             yield value, {name: each for name, each in zip(metric.attributes, values, strict=True) if each}
 

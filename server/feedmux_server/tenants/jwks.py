@@ -1,7 +1,7 @@
-"""The public keys of a JWT issuer: read from a file or URL, kept, and replaced as a whole.
+"""The public keys of a JWT issuer: read from a file or URL, kept in memory, and replaced as a whole.
 
 Invariants: the event loop never waits for the source itself; keys that were read stay in force until others have been
-read; an unknown key id has a URL read again at most every `MISS_REFRESH_S`, whoever sends it.
+read; unknown key ids cause a URL to be read again at most every `MISS_REFRESH_S`, whoever sends them.
 """
 
 import asyncio
@@ -31,11 +31,11 @@ _KINDS: Final = frozenset({"RSA", "EC", "OKP"})
 
 
 class JwksUnusable(Exception):
-    """The keys cannot be read; the message says why, without a word of what was read."""
+    """The keys cannot be read; the message says why, without quoting what was read."""
 
 
 class JwksAway(JwksUnusable):
-    """The source cannot be read now, which may pass."""
+    """The source cannot be read now, which may be temporary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,34 +44,34 @@ class SigningKey:
     kind: str
     """`kty`: RSA, EC or OKP."""
     algorithm: str
-    """The only one it is for; '' is any that fits its kind."""
+    """The only algorithm that the key is for; '': any that fits its kind."""
     public: PublicKeyTypes = field(repr=False)
     fingerprint: str
-    """Of the key itself: issuers have been seen to give two keys one id."""
+    """A hash of the key itself, because some issuers give two keys the same id."""
 
 
 class Keys(Protocol):
     """Where `JwtVerifier` looks keys up."""
 
     async def find(self, kid: str | None) -> SigningKey | None:
-        """The key of this id; without an id the only key, where there is only one."""
+        """The key with this id; without an id, the only key if there is exactly one."""
 
     def knows(self, fingerprint: str) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
 class KeySet:
-    """What a JWKS holds."""
+    """The contents of a JWKS."""
 
     keys: Mapping[str, SigningKey]
     """By id."""
     left_out: tuple[str, ...] = ()
-    """Why keys for signatures cannot be used, one entry for each."""
+    """Why keys for signatures cannot be used, one entry for each such key."""
 
 
 def parse_jwks(data: bytes) -> KeySet:
-    """The keys that can check signatures. Symmetric ones are left out, and so is one that cannot be used: issuers add
-    keys of new kinds beside those in use (RFC 7517, section 5). Raises JwksUnusable."""
+    """Parse the keys that can check signatures. Symmetric keys are ignored, and so are unusable keys, because issuers
+    add keys of new kinds to those in use (RFC 7517, section 5). Raises JwksUnusable."""
     try:
         listed = json.loads(data)["keys"]
         wanted = [each for each in listed if each.get("kty") in _KINDS and each.get("use", "sig") == "sig"]
@@ -93,7 +93,7 @@ def parse_jwks(data: bytes) -> KeySet:
 
 def _key(content: dict[str, Any]) -> SigningKey:
     """Raises JwksUnusable."""
-    # Some algorithm of the kind lets PyJWT read the key; which one a token may use is the verifier's to decide.
+    # Any algorithm of the kind lets PyJWT read the key; the verifier decides which algorithm a token may use.
     some = jwt.get_algorithm_by_name({"RSA": "RS256", "EC": "ES256", "OKP": "EdDSA"}[content["kty"]])
     try:
         public = some.from_jwk({name: content[name] for name in content if name not in _PRIVATE})
@@ -118,7 +118,7 @@ class Jwks:
     """See the module."""
 
     def __init__(self, read: Callable[[], bytes], where: str, *, miss_refresh_s: float | None = MISS_REFRESH_S) -> None:
-        """`miss_refresh_s` None: an unknown id does not have it read again."""
+        """`miss_refresh_s` None: an unknown id does not cause the source to be read again."""
         self._read = read
         self._where = where
         self._miss_refresh_s = miss_refresh_s
@@ -129,7 +129,7 @@ class Jwks:
         self._left_out: tuple[str, ...] = ()
 
     def load(self) -> None:
-        """Reads it now, blocking: for the start. Raises JwksUnusable."""
+        """Read the source now, blocking: for the start. Raises JwksUnusable."""
         self._take(parse_jwks(self._read()))
 
     async def find(self, kid: str | None) -> SigningKey | None:
@@ -144,8 +144,8 @@ class Jwks:
         return any(key.fingerprint == fingerprint for key in self._keys.values())
 
     async def refresh(self) -> bool:
-        """Reads it again; everybody who asks meanwhile waits for the same reading. Failures are logged once. False
-        where the source is away."""
+        """Read the source again; calls made meanwhile wait for the same read. Failures are logged once. Returns False
+        if the source is unavailable."""
         if self._reading is None:
             self._read_at_s = time.monotonic()
             self._reading = asyncio.create_task(self._refresh(), name="jwks")
@@ -153,7 +153,7 @@ class Jwks:
         return await asyncio.shield(self._reading)
 
     async def run(self, every_s: float) -> None:
-        """Reads it now and every so often."""
+        """Read the source now, and again every `every_s`."""
         while True:
             await self.refresh()
             await asyncio.sleep(every_s)
@@ -205,7 +205,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def read_url(url: str, timeout_s: float = FETCH_TIMEOUT_S) -> bytes:
-    """Blocking. A redirect is a failure: it could lead away from https. Raises JwksUnusable."""
+    """Read a URL, blocking. A redirect is a failure: it could lead away from https. Raises JwksUnusable."""
     deadline_s = time.monotonic() + 2 * timeout_s
     request = urllib.request.Request(url, headers={"Accept": "application/json"})
     try:
@@ -217,6 +217,6 @@ def read_url(url: str, timeout_s: float = FETCH_TIMEOUT_S) -> bytes:
                     raise JwksUnusable("it is too large or arrives too slowly")
             return data
     except (OSError, HTTPException, ValueError) as error:
-        # The text of an error may hold the URL, and that a password.
+        # The text of an error may contain the URL, and the URL may contain a password.
         code = getattr(error, "code", None)
         raise JwksUnusable(f"it cannot be fetched ({f'HTTP {code}' if code else type(error).__name__})") from None

@@ -1,7 +1,7 @@
-"""JSON Web Tokens to identities: signature, issuer, audience, times, and the claim that names the tenant.
+"""Turns JSON Web Tokens into identities: checks signature, issuer, audience, times, and the claim with the tenant.
 
-What a token says of itself decides nothing but which known key is tried: its algorithm must be on the list and fit
-that key, so neither `none` nor an HMAC made with a public key gets anywhere.
+A token's own header decides only which known key is tried: the token's algorithm must be on the list and fit that key,
+so neither `none` nor an HMAC made with a public key is accepted.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ _CAUSES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class JwtRules:
-    """What a token must be."""
+    """The requirements for a token."""
 
     issuer: str
     audience: str
@@ -34,7 +34,7 @@ class JwtRules:
 
 
 def looks_like_jwt(token: str) -> bool:
-    """Three parts with dots between; an API key has none."""
+    """Whether a token has three parts with dots between them; an API key has no dots."""
     return token.count(".") == 2
 
 
@@ -46,7 +46,7 @@ class JwtVerifier:
         self._keys = keys
 
     async def identity(self, token: str) -> Identity:
-        """Raises Unauthenticated. Whether there is such a tenant is the registry's to say."""
+        """The identity of a token. Raises Unauthenticated. The registry decides whether the tenant exists."""
         rules = self._rules
         try:
             header = jwt.get_unverified_header(token)
@@ -79,7 +79,7 @@ class JwtVerifier:
         return Identity(tenant, CredentialKind.JWT, key.fingerprint, expires_s)
 
     def holds(self, identity: Identity) -> bool:
-        """Whether the key that signed it is still one of the issuer's."""
+        """Whether the key that signed the token is still one of the issuer's keys."""
         return self._keys.knows(identity.credential)
 
 

@@ -1,7 +1,7 @@
-"""Tenants, their credentials, and what a call has proved to be: plain values without secrets.
+"""Tenants, their credentials, and the proved identity of a call: plain values without secrets.
 
-`registry` holds the current ones, `rpc.auth` makes an `Identity` of a call, and the session keeps it, so that the
-stream ends when the credential does.
+`registry` holds the current tenants, `rpc.auth` makes the `Identity` of a call, and the session keeps that identity, so
+that the stream ends when the credential does.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from feedmux_server.core.quota import UNLIMITED_QUOTAS, Quotas
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """What the server knows of a key. Keys are 256 random bits, so a plain hash suffices."""
+    """What the server knows about a key. Keys are 256 random bits, so a plain hash is enough."""
 
     sha256: str
     label: str = ""
@@ -23,7 +23,7 @@ class ApiKey:
 
 
 class NameKind(StrEnum):
-    """Where in a client certificate a name stands."""
+    """Where a name is in a client certificate."""
 
     COMMON_NAME = "common_name"
     DNS = "dns"
@@ -38,7 +38,7 @@ class CertificateName:
 
 @dataclass(frozen=True, slots=True)
 class TenantRecord:
-    """One tenant as the tenants file has it."""
+    """One tenant as described in the tenants file."""
 
     name: str
     api_keys: tuple[ApiKey, ...] = ()
@@ -51,7 +51,7 @@ class TenantRecord:
 
 class CredentialKind(StrEnum):
     NONE = "none"
-    """The server was told to let everybody in."""
+    """The server is configured to accept every caller."""
     API_KEY = "api_key"
     JWT = "jwt"
     CERTIFICATE = "certificate"
@@ -59,7 +59,7 @@ class CredentialKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who calls, and by which credential. `credential` names it without revealing it."""
+    """A caller and its credential. `credential` identifies the credential without revealing it."""
 
     tenant: str
     kind: CredentialKind
@@ -69,7 +69,7 @@ class Identity:
 
 
 class Unauthenticated(FeedmuxError):
-    """No valid credentials. The client hears one message for every cause; `cause` is for the audit log."""
+    """No valid credentials. The client gets the same message for every cause; `cause` is for the audit log."""
 
     def __init__(self, cause: str) -> None:
         super().__init__(

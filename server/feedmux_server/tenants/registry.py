@@ -1,7 +1,8 @@
 """The current set of tenants: replaced as a whole, never changed.
 
-`app` fills it from the tenants file and again when that changes; `rpc.auth` asks it who a key or certificate is, and
-whether an identity that was proved earlier still holds. Invariant: a set is complete or not there at all.
+`app` fills the registry from the tenants file, and again when the file changes; `rpc.auth` asks it which tenant a key
+or certificate belongs to, and whether an identity proved earlier still holds. Invariant: a new set replaces the old one
+completely or not at all.
 """
 
 import hashlib
@@ -26,7 +27,7 @@ def hash_key(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a new set changed, by tenants' names."""
+    """The names of the tenants that a new set added, removed or changed."""
 
     added: tuple[str, ...]
     removed: tuple[str, ...]
@@ -40,7 +41,7 @@ class Registry:
     """See the module."""
 
     def __init__(self, tenants: Iterable[TenantRecord] = ()) -> None:
-        # Keys are found by a keyed hash of their hash: what a lookup's timing tells says nothing of what is stored.
+        # Keys are found by a keyed hash of their hash, so that a lookup's timing reveals nothing about stored keys.
         self._blind = secrets.token_bytes(32)
         self.tenants: Mapping[str, TenantRecord] = {}
         self._keys: Mapping[bytes, tuple[ApiKey, str]] = {}
@@ -48,7 +49,7 @@ class Registry:
         self.replace(tenants)
 
     def replace(self, tenants: Iterable[TenantRecord]) -> Changes:
-        """The new set is in force when this returns."""
+        """Replace the set of tenants. The new set is in force when this returns."""
         before, after = self.tenants, {tenant.name: tenant for tenant in tenants}
         self.tenants = after
         self._keys = {
@@ -62,7 +63,7 @@ class Registry:
         )
 
     def by_key(self, key: str, now_s: float) -> Identity:
-        """Raises Unauthenticated."""
+        """The identity of an API key. Raises Unauthenticated."""
         digest = hash_key(key)
         known, tenant = self._keys.get(self._blinded(digest), (None, ""))
         if known is None or not hmac.compare_digest(digest, known.sha256):
@@ -72,7 +73,7 @@ class Registry:
         return Identity(tenant, CredentialKind.API_KEY, known.sha256, known.expires_s)
 
     def by_certificate(self, names: Iterable[CertificateName], not_after_s: float, now_s: float) -> Identity:
-        """The tenant that one of the names of a verified certificate maps to. Raises Unauthenticated."""
+        """The identity of a verified certificate, by a tenant's name in it. Raises Unauthenticated."""
         found = {self._certificates[name]: name for name in names if name in self._certificates}
         if len(found) != 1:
             raise Unauthenticated("certificate of several tenants" if found else "certificate of no tenant")
@@ -82,7 +83,7 @@ class Registry:
         return Identity(tenant, CredentialKind.CERTIFICATE, f"{name.kind}:{name.value}", not_after_s)
 
     def holds(self, identity: Identity, now_s: float) -> bool:
-        """Whether what was proved earlier would be accepted now."""
+        """Whether an identity proved earlier would still be accepted now."""
         if identity.expires_s is not None and identity.expires_s <= now_s:
             return False
         tenant = self.tenants.get(identity.tenant)
@@ -101,7 +102,7 @@ class Registry:
         return True
 
     def label(self, identity: Identity) -> str:
-        """What the tenants file calls the credential: a key's label or a certificate's name."""
+        """The credential's name in the tenants file: a key's label or a certificate's name."""
         match identity.kind:
             case CredentialKind.API_KEY:
                 known, _ = self._keys.get(self._blinded(identity.credential), (None, ""))

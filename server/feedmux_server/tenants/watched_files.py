@@ -1,7 +1,7 @@
 """Files that are read again when they change: the tenants file, TLS certificates, a JWKS file.
 
-They are compared by content, because what Kubernetes swaps is a symbolic link two levels up, and by looking every
-few seconds, because no file notification works on every mount. Neighbour: `app` runs one task for each group.
+They are compared by content, because Kubernetes swaps a symbolic link two levels up, and checked every few seconds,
+because no file notification works on every mount. Neighbour: `app` runs one task for each group.
 """
 
 import asyncio
@@ -26,11 +26,11 @@ class WatchedFiles:
         return tuple(_digest(path) for path in self.paths)
 
     async def run(self, reload: Callable[[], Awaitable[bool]], *, every_s: float) -> None:
-        """Calls `reload` once for each change; again at the next look where it says that it could not read a file
-        which could be read for this look.
+        """Call `reload` once for each change, and again at the next check if `reload` could not read a file that this
+        check could read.
 
-        Only when a look finds what the one before it found: a file that is being written may be valid and yet lack
-        its second half, which for a tenants file would throw tenants out.
+        `reload` is called only when two checks in a row find the same content: a file that is being written may be
+        valid and yet lack its second half, which for a tenants file would remove tenants.
         """
         before = self._acted_on
         while True:
@@ -41,10 +41,10 @@ class WatchedFiles:
             before = now
 
     async def _guarded(self, reload: Callable[[], Awaitable[bool]]) -> bool:
-        """A defect met in a new file must not end the process that serves by the old one."""
+        """Call `reload`; a defect in a new file must not end the process, which still serves with the old file."""
         try:
             return await reload()
-        except Exception as error:  # noqa: BLE001 its text may hold what stands in the file
+        except Exception as error:  # noqa: BLE001 the error's text may quote the file
             log.error("failed to reload %s: %s", ", ".join(map(str, self.paths)), type(error).__name__)
             return True
 
