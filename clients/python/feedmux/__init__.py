@@ -6,8 +6,8 @@
             index(event.document)
             session.ack(event)
 
-What is named here is the interface; other modules may change. A name is imported at its first use, so that commands of
-`feedmux.cli` that need no connection start without gRPC.
+The names exported here are the public interface; other modules may change. Each name is imported when it is first used,
+so that commands of `feedmux.cli` that need no connection start without gRPC.
 """
 
 from importlib import import_module
@@ -140,7 +140,7 @@ _NAMES: Final = {
     "target": ("Tls",),
     "watch": ("ChangeStream",),
 }
-"""The names of each module; a test compares them with the imports above."""
+"""The public names by module; a test compares them with the imports above."""
 _MODULE_OF: Final = {name: module for module, names in _NAMES.items() for name in names}
 
 

@@ -1,4 +1,4 @@
-"""The asynchronous client: the names of `client`, on the user's own event loop."""
+"""The asynchronous client: the same methods as in `client`, on the user's own event loop."""
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -29,11 +29,11 @@ from feedmux.watch_target import TargetOptions
 class AsyncClient(AsyncWatchClient):
     """A connection to feedmux.
 
-    `target` is `host:port`, or any gRPC target. `api_key`, or `token`: a JWT, or a function that returns a fresh one.
-    `tls` is True for the system's roots, or a `Tls`. `source` names the MongoDB deployment in the server's
-    configuration. `timeout_s` bounds the unary calls. `session` are the defaults of sessions, `codec_options` those of
-    `watch()`. Nothing connects before the first call; each event loop
-    that uses the client has a connection of its own.
+    `target` is `host:port`, or any gRPC target. Pass either `api_key` or `token`, which is a JWT or a function that
+    returns a fresh JWT. `tls` is True for the system's root certificates, or a `Tls`. `source` names the MongoDB
+    deployment in the server's configuration. `timeout_s` limits the duration of unary calls. `session` holds the
+    default options of sessions, and `codec_options` is the default for `watch()`. The client connects at the first
+    call, with a separate connection for each event loop that uses it.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class AsyncClient(AsyncWatchClient):
         super().__init__(Api(chosen), TargetOptions(chosen.codec_options))
 
     def subscription(self, name: str) -> "AsyncSubscription":
-        """A durable subscription by name. Nothing is sent."""
+        """Return the durable subscription of that name, without a call to the server."""
         return AsyncSubscription(self._api, name)
 
     def feed(
@@ -65,7 +65,10 @@ class AsyncClient(AsyncWatchClient):
         pipeline: Pipeline | str | None = None,
         **options: Any,
     ) -> "AsyncInlineFeed":
-        """A feed whose place you keep: a `Feed`, or its fields as arguments. Nothing is sent."""
+        """Return a feed whose position the caller stores, without a call to the server.
+
+        Pass a `Feed`, or its fields as arguments.
+        """
         if pipeline is not None:
             options["pipeline"] = pipeline
         return AsyncInlineFeed(self._api, make_feed(feed, database, collection, options))
@@ -82,19 +85,20 @@ class AsyncClient(AsyncWatchClient):
         on_history_lost: OnHistoryLost = "fail",
         **options: Any,
     ) -> SubscriptionInfo:
-        """Creates a durable subscription of a `Feed`, or of its fields as arguments; `start` is by default now.
+        """Create a durable subscription to a `Feed`, or to its fields given as arguments. The default `start` is now.
 
-        The same content again changes nothing; other content raises SubscriptionExists.
+        If the subscription exists with the same definition, nothing changes; with a different definition, this raises
+        SubscriptionExists.
         """
         chosen = make_feed(feed, database, collection, options)
         return await self._api.create(name, chosen, start, on_invalidate, on_history_lost)
 
     async def get_subscription(self, name: str) -> SubscriptionInfo:
-        """Raises SubscriptionNotFound."""
+        """Return the subscription. Raises SubscriptionNotFound."""
         return await self._api.get(name)
 
     def list_subscriptions(self, page_size: int = 100) -> AsyncIterator[SubscriptionInfo]:
-        """All of the tenant's subscriptions, by name; asks for a page when it is needed."""
+        """Iterate over all subscriptions of the tenant, by name. Pages are fetched as they are needed."""
         return self._api.every(page_size)
 
     async def update_subscription(
@@ -106,26 +110,32 @@ class AsyncClient(AsyncWatchClient):
         on_history_lost: OnHistoryLost | None = None,
         etag: str = "",
     ) -> SubscriptionInfo:
-        """Changes what is given; the position stays. `etag` guards against another's update in between."""
+        """Change the given fields and keep the position.
+
+        `etag` guards against a concurrent update by another client.
+        """
         return await self._api.update(name, feed, on_invalidate, on_history_lost, etag)
 
     async def seek_subscription(self, name: str, to: StartLike) -> SubscriptionInfo:
-        """Moves the stored position, also backwards."""
+        """Move the stored position, forwards or backwards."""
         return await self._api.seek(name, to)
 
     async def delete_subscription(self, name: str, *, etag: str = "", allow_missing: bool = False) -> None:
-        """Deletes one. Raises SubscriptionNotFound unless `allow_missing`."""
+        """Delete a subscription. Raises SubscriptionNotFound unless `allow_missing`."""
         await self._api.delete(name, etag, allow_missing)
 
     async def resolve(self, start: StartLike, feed: Feed | None = None) -> ResolvedPosition:
-        """The position that a start stands for, to be stored; of the whole deployment without a feed."""
+        """Return the position that a start stands for, for storing.
+
+        Without a feed: a position in the whole deployment.
+        """
         return await self._api.resolve(start, feed or Feed())
 
     async def close(self) -> None:
-        """Closes the open sessions, with their acks, then the connection.
+        """Close the open sessions, after sending their acks, then the connection.
 
-        Whoever waits in one of these sessions, or asks it for more, gets SessionClosed. The client may be used again:
-        the next call connects.
+        A thread or task that waits for an event of such a session, or requests another one, gets SessionClosed. The
+        client can be used again: the next call reconnects.
         """
         await self._api.link.close()
 
@@ -146,7 +156,7 @@ class AsyncSubscription:
         self.name = name
 
     def open(self, *, takeover: bool = False, on_notice: OnNotice | None = None, **options: Any) -> AsyncSession:
-        """A session, opened by `async with` or `await`. `options` are fields of SessionOptions.
+        """Return a session, which `async with` or `await` opens. `options` are fields of SessionOptions.
 
         Raises SubscriptionNotFound; SubscriptionBusy unless `takeover`; HistoryLost; any FeedmuxError.
         """
@@ -164,12 +174,12 @@ class AsyncSubscription:
         on_history_lost: OnHistoryLost = "fail",
         **options: Any,
     ) -> SubscriptionInfo:
-        """As `AsyncClient.create_subscription`."""
+        """Create the subscription, as `AsyncClient.create_subscription` does."""
         chosen = make_feed(feed, database, collection, options)
         return await self._api.create(self.name, chosen, start, on_invalidate, on_history_lost)
 
     async def get(self) -> SubscriptionInfo:
-        """Raises SubscriptionNotFound."""
+        """Return the subscription. Raises SubscriptionNotFound."""
         return await self._api.get(self.name)
 
     async def update(
@@ -180,20 +190,20 @@ class AsyncSubscription:
         on_history_lost: OnHistoryLost | None = None,
         etag: str = "",
     ) -> SubscriptionInfo:
-        """As `AsyncClient.update_subscription`."""
+        """Update the subscription, as `AsyncClient.update_subscription` does."""
         return await self._api.update(self.name, feed, on_invalidate, on_history_lost, etag)
 
     async def seek(self, to: StartLike) -> SubscriptionInfo:
-        """Moves the stored position, also backwards."""
+        """Move the stored position, forwards or backwards."""
         return await self._api.seek(self.name, to)
 
     async def delete(self, *, etag: str = "", allow_missing: bool = False) -> None:
-        """Deletes it. Raises SubscriptionNotFound unless `allow_missing`."""
+        """Delete the subscription. Raises SubscriptionNotFound unless `allow_missing`."""
         await self._api.delete(self.name, etag, allow_missing)
 
 
 class AsyncInlineFeed:
-    """A feed whose place the user keeps."""
+    """A feed whose position the user stores."""
 
     def __init__(self, api: Api, feed: Feed) -> None:
         self._api = api
@@ -202,14 +212,17 @@ class AsyncInlineFeed:
     def open(
         self, start: StartLike | None = None, *, on_notice: OnNotice | None = None, **options: Any
     ) -> AsyncSession:
-        """A session at `start` (now), opened by `async with` or `await`. `options` are fields of SessionOptions."""
+        """Return a session at `start` (default: now), which `async with` or `await` opens.
+
+        `options` are fields of SessionOptions.
+        """
         chosen = replace(self._api.settings.session, **options)
         return AsyncSession(self._api.link, self._api.feed_opening(self.feed, start), chosen, on_notice)
 
     async def explain(self, start: StartLike | None = None) -> Explanation:
-        """What `open` would do, without doing it. A refusal is part of the answer."""
+        """Return what `open` would do, without doing it. A rejection is part of the result, not an error."""
         return await self._api.explain(self.feed, start)
 
     async def resolve(self, start: StartLike) -> ResolvedPosition:
-        """The position that a start stands for in this feed."""
+        """Return the position that a start stands for in this feed."""
         return await self._api.resolve(start, self.feed)

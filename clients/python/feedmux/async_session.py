@@ -1,4 +1,4 @@
-"""The asynchronous session: the same as `session`, on the user's own event loop."""
+"""The asynchronous session: like `session`, but on the user's own event loop."""
 
 import asyncio
 import weakref
@@ -18,7 +18,7 @@ from feedmux.seat import OnNotice, Seat
 
 
 class _Inbox:
-    """A queue for one event loop. It has no bound of its own: the credit window is the bound."""
+    """A queue for one event loop. The queue itself is unbounded: the credit window bounds its content."""
 
     def __init__(self) -> None:
         self._items: deque[Item] = deque()
@@ -47,7 +47,7 @@ class AsyncSession(Seat):
     """Events of a durable subscription or of a feed, as an asynchronous iterator.
 
     `async with client.subscription(name).open() as session`, or `session = await client.….open()`. For one task at a
-    time. Notices are told by `on_notice` between the events around them, and logged without it.
+    time. Notices are passed to `on_notice` in order, between events; without an `on_notice` they are logged.
     """
 
     def __init__(self, link: Link, opening: Opening, options: SessionOptions, on_notice: OnNotice | None) -> None:
@@ -78,7 +78,7 @@ class AsyncSession(Seat):
                     break
                 self._last = event
                 yield event
-            # Batches may come as fast as they are taken; the loop's other tasks get their turn in between.
+            # Batches may arrive as fast as they are taken: let the loop's other tasks run in between.
             await asyncio.sleep(0)
             if await self._get(whole=False) is None:
                 return
@@ -87,7 +87,7 @@ class AsyncSession(Seat):
         return await self.next()
 
     async def next(self, timeout_s: float | None = None) -> Event:
-        """The next event; waits for it, at most `timeout_s` seconds.
+        """Return the next event, after waiting for it at most `timeout_s` seconds (None: without a limit).
 
         Raises TimeoutError; StopAsyncIteration after `close()`; the FeedmuxError that ended the session.
         """
@@ -101,7 +101,7 @@ class AsyncSession(Seat):
                     raise StopAsyncIteration
 
     async def try_next(self) -> Event | None:
-        """The next event if it is here already, else None. Raises as `next` does, but no TimeoutError."""
+        """Return the next event if it has already arrived, else None. Raises as `next` does, except TimeoutError."""
         self._check()
         await asyncio.sleep(0)
         while not self._desk.closing:
@@ -120,7 +120,10 @@ class AsyncSession(Seat):
         raise StopAsyncIteration
 
     async def batches(self) -> AsyncIterator[Batch]:
-        """Batches as they arrive, for bulk work: `async for batch in session.batches(): …; session.ack(batch)`."""
+        """Iterate over batches as they arrive, for bulk work.
+
+        `async for batch in session.batches(): …; session.ack(batch)`
+        """
         while True:
             batch = self._rest() or await self._get(whole=True)
             if batch is None:
@@ -129,9 +132,9 @@ class AsyncSession(Seat):
             await asyncio.sleep(0)
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Stops handing out, sends the acks and waits until they are confirmed, at most `timeout_s` (5) seconds.
+        """Stop delivering events, send the acks and wait at most `timeout_s` (default 5) seconds for confirmation.
 
-        Acks that could not be confirmed mean repeats in the next session, never a loss. Closing again does nothing.
+        Unconfirmed acks mean repeated events in the next session, never lost events. Closing again does nothing.
         """
         self._desk.ended_by = None
         self._desk.closing = True
@@ -168,7 +171,7 @@ class AsyncSession(Seat):
 
     def _accept(self, item: Item, whole: bool) -> Batch | Notice | None:
         if isinstance(item, Ended):
-            self._inbox.put(item)  # For the next call.
+            self._inbox.put(item)  # Put back for the next call.
         return self._settle(item, whole)
 
     def _check(self) -> None:
@@ -177,6 +180,6 @@ class AsyncSession(Seat):
 
 
 def _abandon(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
-    """A session dropped without close: its call ends, unless its event loop has."""
+    """End the call of a session that was dropped without `close()`, unless its event loop has already ended."""
     if not task.done() and not loop.is_closed():
         loop.call_soon_threadsafe(task.cancel)

@@ -1,4 +1,4 @@
-"""The synchronous client. Everything it does is a coroutine of `api` or a `Session`, run through the portal."""
+"""The synchronous client. Each method runs a coroutine of `api` through the portal, or opens a `Session`."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -30,10 +30,11 @@ from feedmux.watch_target import TargetOptions
 class Client(WatchClient):
     """A connection to feedmux.
 
-    `target` is `host:port`, or any gRPC target. `api_key`, or `token`: a JWT, or a function that returns a fresh one.
-    `tls` is True for the system's roots, or a `Tls`. `source` names the MongoDB deployment in the server's
-    configuration. `timeout_s` bounds the unary calls. `session` are the defaults of sessions, `codec_options` those of
-    `watch()`. Nothing connects before the first call. Safe to use from several threads.
+    `target` is `host:port`, or any gRPC target. Pass either `api_key` or `token`, which is a JWT or a function that
+    returns a fresh JWT. `tls` is True for the system's root certificates, or a `Tls`. `source` names the MongoDB
+    deployment in the server's configuration. `timeout_s` limits the duration of unary calls. `session` holds the
+    default options of sessions, and `codec_options` is the default for `watch()`. The client connects at the first
+    call. Safe to use from several threads.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Client(WatchClient):
         super().__init__(Api(chosen), TargetOptions(chosen.codec_options))
 
     def subscription(self, name: str) -> "Subscription":
-        """A durable subscription by name. Nothing is sent."""
+        """Return the durable subscription of that name, without a call to the server."""
         return Subscription(self._api, name)
 
     def feed(
@@ -65,7 +66,10 @@ class Client(WatchClient):
         pipeline: Pipeline | str | None = None,
         **options: Any,
     ) -> "InlineFeed":
-        """A feed whose place you keep: a `Feed`, or its fields as arguments. Nothing is sent."""
+        """Return a feed whose position the caller stores, without a call to the server.
+
+        Pass a `Feed`, or its fields as arguments.
+        """
         if pipeline is not None:
             options["pipeline"] = pipeline
         return InlineFeed(self._api, make_feed(feed, database, collection, options))
@@ -82,19 +86,20 @@ class Client(WatchClient):
         on_history_lost: OnHistoryLost = "fail",
         **options: Any,
     ) -> SubscriptionInfo:
-        """Creates a durable subscription of a `Feed`, or of its fields as arguments; `start` is by default now.
+        """Create a durable subscription to a `Feed`, or to its fields given as arguments. The default `start` is now.
 
-        The same content again changes nothing; other content raises SubscriptionExists.
+        If the subscription exists with the same definition, nothing changes; with a different definition, this raises
+        SubscriptionExists.
         """
         chosen = make_feed(feed, database, collection, options)
         return portal().call(self._api.create(name, chosen, start, on_invalidate, on_history_lost))
 
     def get_subscription(self, name: str) -> SubscriptionInfo:
-        """Raises SubscriptionNotFound."""
+        """Return the subscription. Raises SubscriptionNotFound."""
         return portal().call(self._api.get(name))
 
     def list_subscriptions(self, page_size: int = 100) -> Iterator[SubscriptionInfo]:
-        """All of the tenant's subscriptions, by name; asks for a page when it is needed."""
+        """Iterate over all subscriptions of the tenant, by name. Pages are fetched as they are needed."""
         token = ""
         while True:
             page, token = portal().call(self._api.page(page_size, token))
@@ -111,26 +116,32 @@ class Client(WatchClient):
         on_history_lost: OnHistoryLost | None = None,
         etag: str = "",
     ) -> SubscriptionInfo:
-        """Changes what is given; the position stays. `etag` guards against another's update in between."""
+        """Change the given fields and keep the position.
+
+        `etag` guards against a concurrent update by another client.
+        """
         return portal().call(self._api.update(name, feed, on_invalidate, on_history_lost, etag))
 
     def seek_subscription(self, name: str, to: StartLike) -> SubscriptionInfo:
-        """Moves the stored position, also backwards."""
+        """Move the stored position, forwards or backwards."""
         return portal().call(self._api.seek(name, to))
 
     def delete_subscription(self, name: str, *, etag: str = "", allow_missing: bool = False) -> None:
-        """Deletes one. Raises SubscriptionNotFound unless `allow_missing`."""
+        """Delete a subscription. Raises SubscriptionNotFound unless `allow_missing`."""
         portal().call(self._api.delete(name, etag, allow_missing))
 
     def resolve(self, start: StartLike, feed: Feed | None = None) -> ResolvedPosition:
-        """The position that a start stands for, to be stored; of the whole deployment without a feed."""
+        """Return the position that a start stands for, for storing.
+
+        Without a feed: a position in the whole deployment.
+        """
         return portal().call(self._api.resolve(start, feed or Feed()))
 
     def close(self) -> None:
-        """Closes the open sessions, with their acks, then the connection.
+        """Close the open sessions, after sending their acks, then the connection.
 
-        Whoever waits in one of these sessions, or asks it for more, gets SessionClosed. The client may be used again:
-        the next call connects.
+        A thread or task that waits for an event of such a session, or requests another one, gets SessionClosed. The
+        client can be used again: the next call reconnects.
         """
         portal().call(self._api.link.close())
 
@@ -151,7 +162,7 @@ class Subscription:
         self.name = name
 
     def open(self, *, takeover: bool = False, on_notice: OnNotice | None = None, **options: Any) -> Session:
-        """Opens a session. `options` are fields of SessionOptions, such as `window_events`.
+        """Open a session. `options` are fields of SessionOptions, such as `window_events`.
 
         Raises SubscriptionNotFound; SubscriptionBusy unless `takeover`; HistoryLost; any FeedmuxError.
         """
@@ -169,12 +180,12 @@ class Subscription:
         on_history_lost: OnHistoryLost = "fail",
         **options: Any,
     ) -> SubscriptionInfo:
-        """As `Client.create_subscription`."""
+        """Create the subscription, as `Client.create_subscription` does."""
         chosen = make_feed(feed, database, collection, options)
         return portal().call(self._api.create(self.name, chosen, start, on_invalidate, on_history_lost))
 
     def get(self) -> SubscriptionInfo:
-        """Raises SubscriptionNotFound."""
+        """Return the subscription. Raises SubscriptionNotFound."""
         return portal().call(self._api.get(self.name))
 
     def update(
@@ -185,34 +196,34 @@ class Subscription:
         on_history_lost: OnHistoryLost | None = None,
         etag: str = "",
     ) -> SubscriptionInfo:
-        """As `Client.update_subscription`."""
+        """Update the subscription, as `Client.update_subscription` does."""
         return portal().call(self._api.update(self.name, feed, on_invalidate, on_history_lost, etag))
 
     def seek(self, to: StartLike) -> SubscriptionInfo:
-        """Moves the stored position, also backwards."""
+        """Move the stored position, forwards or backwards."""
         return portal().call(self._api.seek(self.name, to))
 
     def delete(self, *, etag: str = "", allow_missing: bool = False) -> None:
-        """Deletes it. Raises SubscriptionNotFound unless `allow_missing`."""
+        """Delete the subscription. Raises SubscriptionNotFound unless `allow_missing`."""
         portal().call(self._api.delete(self.name, etag, allow_missing))
 
 
 class InlineFeed:
-    """A feed whose place the user keeps."""
+    """A feed whose position the user stores."""
 
     def __init__(self, api: Api, feed: Feed) -> None:
         self._api = api
         self.feed = feed
 
     def open(self, start: StartLike | None = None, *, on_notice: OnNotice | None = None, **options: Any) -> Session:
-        """Opens a session at `start`, by default now. `options` are fields of SessionOptions."""
+        """Open a session at `start` (default: now). `options` are fields of SessionOptions."""
         chosen = replace(self._api.settings.session, **options)
         return Session(self._api.link, self._api.feed_opening(self.feed, start), chosen, on_notice)
 
     def explain(self, start: StartLike | None = None) -> Explanation:
-        """What `open` would do, without doing it. A refusal is part of the answer."""
+        """Return what `open` would do, without doing it. A rejection is part of the result, not an error."""
         return portal().call(self._api.explain(self.feed, start))
 
     def resolve(self, start: StartLike) -> ResolvedPosition:
-        """The position that a start stands for in this feed."""
+        """Return the position that a start stands for in this feed."""
         return portal().call(self._api.resolve(start, self.feed))

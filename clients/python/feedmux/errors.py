@@ -1,7 +1,7 @@
-"""The client's error tree: one table gives each reason, and each status without one, its class.
+"""The client's error classes. Tables map each reason, and each status without a reason, to its class.
 
-Every error that a server, the network or a violated protocol causes is a `FeedmuxError`. Users catch the subclasses;
-nobody decides by message text. `recovery` decides which of them a session survives; `status` makes them from gRPC.
+Every error caused by a server, the network or a protocol violation is a `FeedmuxError`. Users catch the subclasses and
+need not parse messages. `recovery` decides which errors a session survives; `status` makes them from gRPC statuses.
 """
 
 from collections.abc import Mapping
@@ -9,11 +9,11 @@ from typing import Final
 
 
 class FeedmuxError(Exception):
-    """What went wrong.
+    """Base class of the client's errors.
 
-    `reason` is a name of `ErrorReason` without its prefix (`HISTORY_LOST`), or empty where the error carried none;
-    `status` the gRPC status name (`OUT_OF_RANGE`); `metadata` the facts that the reason's documentation names;
-    `retry_after_s` the seconds the server asked to wait, where it did.
+    `reason` is a name of `ErrorReason` without its prefix (`HISTORY_LOST`), or empty if the error had no reason;
+    `status` is the gRPC status name (`OUT_OF_RANGE`); `metadata` holds the facts that the reason's documentation names;
+    `retry_after_s` is the number of seconds that the server asked the client to wait, or None.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class FeedmuxError(Exception):
 
 
 class InvalidArgument(FeedmuxError):
-    """The request is wrong in itself; `reason` says how."""
+    """The request itself is invalid; `reason` says why."""
 
 
 class PositionInvalid(InvalidArgument):
@@ -45,11 +45,11 @@ class PositionInvalid(InvalidArgument):
 
 
 class OptionRefused(InvalidArgument):
-    """MongoDB refused the pipeline or an option. Metadata: `code`, `code_name`, `labels`."""
+    """MongoDB rejected the pipeline or an option. Metadata: `code`, `code_name`, `labels`."""
 
 
 class Unauthenticated(FeedmuxError):
-    """No credentials, or none that the server knows."""
+    """The request had no credentials, or credentials that the server does not know."""
 
 
 class PermissionDenied(FeedmuxError):
@@ -57,30 +57,30 @@ class PermissionDenied(FeedmuxError):
 
 
 class NotFound(FeedmuxError):
-    """There is no such thing."""
+    """The requested object does not exist."""
 
 
 class SubscriptionNotFound(NotFound):
-    """There is no such subscription, or it was deleted during the session."""
+    """The subscription does not exist, or was deleted during the session."""
 
 
 class SubscriptionExists(FeedmuxError):
-    """A subscription of this name with other content exists."""
+    """A subscription of this name exists with a different definition."""
 
 
 class FailedPrecondition(FeedmuxError):
-    """The request does not fit the present state; `reason` says how."""
+    """The request does not fit the present state; `reason` says why."""
 
 
 class SubscriptionBusy(FailedPrecondition):
-    """Another client holds the subscription. Open with `takeover=True` to replace it. Metadata: `owner`."""
+    """Another client has the subscription open. Open with `takeover=True` to replace that client. Metadata: `owner`."""
 
 
 class FeedInvalidated(FailedPrecondition):
     """The feed ended with an invalidate (drop, rename, dropDatabase).
 
-    `position` is the last place of the session: what `Start.position` takes to go on behind the invalidate.
-    `resume_token` is MongoDB's document for it, as `Start.start_after` takes it; None where none is known.
+    `position` is the last position of the session; pass it to `Start.position` to continue after the invalidate.
+    `resume_token` is MongoDB's token for that position, for `Start.start_after`; None where it is not known.
     """
 
     position: bytes = b""
@@ -88,7 +88,7 @@ class FeedInvalidated(FailedPrecondition):
 
 
 class OutOfRange(FeedmuxError):
-    """A place that cannot be read; `reason` says why."""
+    """A position cannot be read; `reason` says why."""
 
 
 class HistoryLost(OutOfRange):
@@ -100,19 +100,19 @@ class Aborted(FeedmuxError):
 
 
 class Fenced(Aborted):
-    """The session lost its subscription. Metadata: `cause`."""
+    """The session lost its subscription, for example to a takeover. Metadata: `cause`."""
 
 
 class EndedByOperator(Aborted):
-    """An operator ended the session. It may be opened again."""
+    """An operator ended the session. The subscription or feed may be opened again."""
 
 
 class QuotaExceeded(FeedmuxError):
-    """A quota of the tenant or a limit of the server is reached."""
+    """The request would exceed a quota of the tenant or a limit of the server."""
 
 
 class Unavailable(FeedmuxError):
-    """The server, or what it depends on, cannot be reached now."""
+    """The server, or a service that it depends on, cannot be reached now."""
 
 
 class InternalError(FeedmuxError):
@@ -155,7 +155,7 @@ BY_REASON: Final[Mapping[str, type[FeedmuxError]]] = {
     "STATE_UNAVAILABLE": Unavailable,
     "INTERNAL": InternalError,
 }
-"""Reasons with a class of their own. Any other reason, known or not, falls back to its status."""
+"""Reasons that have their own class. Any other reason, known or not, falls back to its status."""
 
 BY_STATUS: Final[Mapping[str, type[FeedmuxError]]] = {
     "INVALID_ARGUMENT": InvalidArgument,
@@ -180,7 +180,7 @@ def make_error(
     metadata: Mapping[str, str] | None = None,
     retry_after_s: float | None = None,
 ) -> FeedmuxError:
-    """The error for a gRPC status name and, where there was an ErrorInfo, its reason and metadata."""
+    """Return the error for a gRPC status name and, if there was an ErrorInfo, its reason and metadata."""
     kind = BY_REASON.get(reason) or BY_STATUS.get(status, FeedmuxError)
     if kind is Fenced and (metadata or {}).get("cause") == "DELETE":
         kind = SubscriptionNotFound

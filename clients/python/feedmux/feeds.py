@@ -1,4 +1,4 @@
-"""What to watch and where to begin, as the user says it. `requests` writes these to the wire."""
+"""Feeds and starts as the user specifies them. `requests` writes these to the wire."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +18,9 @@ Pipeline = Sequence[Mapping[str, Any]]
 class Feed:
     """A feed: scope, pipeline and MongoDB's change stream options.
 
-    No `collection` is the whole database, no `database` the whole deployment; an empty `source` is the client's own.
-    `pipeline` is a list of stages, or the same as an extended JSON array. An option left out is not sent to MongoDB.
+    Without `collection` the feed covers the whole database, without `database` the whole deployment. An empty `source`
+    means the client's `source`. `pipeline` is a list of stages, or an extended JSON array of them. An option left out
+    is not sent to MongoDB.
     """
 
     database: str | None = None
@@ -40,7 +41,7 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where to begin; made by its class methods. Exactly one place."""
+    """Where to begin: exactly one position or time. The class methods make it."""
 
     kind: Literal["position", "resume_after", "start_after", "operation_time", "time", "earliest", "latest"]
     token: bytes = field(default=b"", repr=False)
@@ -48,47 +49,50 @@ class Start:
 
     @classmethod
     def earliest(cls) -> "Start":
-        """As far back as MongoDB's oplog reaches."""
+        """Start as far back as MongoDB's oplog reaches."""
         return cls("earliest")
 
     @classmethod
     def latest(cls) -> "Start":
-        """From now."""
+        """Start now."""
         return cls("latest")
 
     @classmethod
     def position(cls, position: bytes) -> "Start":
-        """Behind a position that feedmux gave out."""
+        """Start after a position that feedmux returned."""
         return cls("position", bytes(position))
 
     @classmethod
     def resume_after(cls, token: Mapping[str, Any]) -> "Start":
-        """MongoDB's resumeAfter."""
+        """Start as with MongoDB's resumeAfter."""
         return cls("resume_after", bson.encode(token))
 
     @classmethod
     def start_after(cls, token: Mapping[str, Any]) -> "Start":
-        """MongoDB's startAfter: also behind an invalidate event."""
+        """Start as with MongoDB's startAfter, which also accepts the token of an invalidate event."""
         return cls("start_after", bson.encode(token))
 
     @classmethod
     def operation_time(cls, at: Timestamp) -> "Start":
-        """The first event at or after a cluster time."""
+        """Start at the first event at or after a cluster time."""
         return cls("operation_time", time=(at.time, at.inc))
 
     @classmethod
     def at_time(cls, at: datetime) -> "Start":
-        """The first event at or after a wall-clock time, by the whole second. A naive time is UTC, as pymongo's are."""
+        """Start at the first event at or after a wall-clock time, cut to the second.
+
+        A naive time is UTC, as in pymongo.
+        """
         aware = at if at.tzinfo else at.replace(tzinfo=UTC)
         return cls("time", time=(int(aware.timestamp()), 0))
 
 
 StartLike = Start | bytes | datetime | Timestamp | Mapping[str, Any] | Literal["earliest", "latest"]
-"""Short forms: bytes are a position, a mapping is a resume token (as of start_after)."""
+"""Short forms: bytes are a position, and a mapping is a resume token, used as by `start_after`."""
 
 
 def as_start(start: StartLike | None) -> Start | None:
-    """The Start that a short form stands for. Raises TypeError or ValueError for anything else."""
+    """Return the Start that a short form stands for. Raises TypeError or ValueError for anything else."""
     match start:
         case None | Start():
             return start
@@ -111,10 +115,11 @@ def as_start(start: StartLike | None) -> Start | None:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionInfo:
-    """A durable subscription as the server has it.
+    """A durable subscription as the server stores it.
 
-    `position` is stored: everything at or before it is processed; `cluster_time` is its time. `etag` changes with the
-    definition. `active` says whether a session is open, `owner` whose, `epoch` which.
+    `position` is the stored position: all events at or before it are processed. `cluster_time` is the cluster time of
+    that position. `etag` changes with the definition. `active` says whether a session is open, `owner` which client has
+    it, and `epoch` numbers the session.
     """
 
     name: str
@@ -130,33 +135,33 @@ class SubscriptionInfo:
     owner: str
     epoch: int
     expire_time: datetime | None = None
-    """When the server deletes it unless it is used before; None: never, or not while it is open."""
+    """When the server deletes the subscription if it stays unused; None: never, or not while it is open."""
     routing_key: str = ""
-    """By which a proxy finds the replica that reads this feed."""
+    """The key by which a proxy finds the replica that reads this feed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What opening a feed would do, without doing it."""
+    """What opening a feed would do, found out without opening it."""
 
     refusal: "Refusal | None"
-    """None: it would be opened."""
+    """Why the server would reject the feed; None: it would open the feed."""
     pipeline: str
-    """What MongoDB is asked, in extended JSON; the stages of the tenant's grants are not shown."""
+    """The pipeline sent to MongoDB, in extended JSON, without the stages of the tenant's grants."""
     stream_key: str
     stream_open: bool
-    """Whether the server reads that stream already."""
+    """Whether the server already reads that stream."""
     images: tuple["CollectionImages", ...]
     oplog_headroom_s: float | None
-    """From the oldest entry of the oplog to the start; None where it is not known."""
+    """Seconds from the oldest entry of the oplog to the start; None where unknown."""
     withheld: tuple["Withheld", ...]
     may_be_view: bool
-    """Whether it may be served from one stream that reads its database or the deployment for many feeds."""
+    """Whether the feed may be served from one stream that reads its database or the deployment for many feeds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """How opening would end."""
+    """The error with which opening would fail."""
 
     status: str
     reason: str
@@ -165,7 +170,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class CollectionImages:
-    """A collection whose stored pre- and post-images are needed, for the tenant's grants or only for the feed."""
+    """A collection that must store pre- and post-images, for the tenant's grants or only for the feed."""
 
     database: str
     collection: str
@@ -175,7 +180,7 @@ class CollectionImages:
 
 @dataclass(frozen=True, slots=True)
 class Withheld:
-    """Something that does not come."""
+    """Something that the feed does not deliver."""
 
     what: str
     why: str
@@ -183,7 +188,7 @@ class Withheld:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedPosition:
-    """A position to be stored, its cluster time, and the same as wall-clock time by the second (UTC)."""
+    """A position for storing, its cluster time, and that time as wall-clock time to the second (UTC)."""
 
     position: bytes
     cluster_time: Timestamp | None

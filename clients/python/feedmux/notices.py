@@ -1,4 +1,4 @@
-"""What a session has to say besides events. Values only; `wire` makes them, sessions hand them out in order."""
+"""Notices: what a session reports besides events. Values only; sessions deliver them in order."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from feedmux.errors import FeedmuxError
 
 @dataclass(frozen=True, slots=True)
 class Draining:
-    """The server goes away within `deadline_s` seconds. The session reconnects by itself."""
+    """The server shuts down within `deadline_s` seconds. The session reconnects by itself."""
 
     deadline_s: float
     position: bytes
@@ -15,9 +15,9 @@ class Draining:
 
 @dataclass(frozen=True, slots=True)
 class Rewound:
-    """The session begins behind events that were delivered before; they come again.
+    """The session begins before events that were already delivered; they are delivered again.
 
-    Cluster times as (seconds, increment).
+    Cluster times are (seconds, increment).
     """
 
     begins_at: tuple[int, int]
@@ -26,10 +26,10 @@ class Rewound:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Another session, or a seek, moved the stored position on while this session was away: what lies between is not
-    handed out here.
+    """Another session, or a seek, moved the stored position forward while this session was disconnected. The events in
+    between are not delivered by this session.
 
-    Cluster times as (seconds, increment), and the same places as positions.
+    Cluster times are (seconds, increment); the two positions correspond to them.
     """
 
     had_reached: tuple[int, int]
@@ -40,7 +40,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class HistoryAtRisk:
-    """The position stays in MongoDB's oplog for `remaining_s` more seconds at its present rate."""
+    """The position stays in MongoDB's oplog for `remaining_s` more seconds at the oplog's present growth rate."""
 
     remaining_s: float
 
@@ -56,7 +56,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Degraded:
-    """`source` (MongoDB) or `state` (Redis) is away, or back. The server keeps trying."""
+    """`source` (MongoDB) or `state` (Redis) is unavailable (`away`), or available again. The server keeps trying."""
 
     dependency: str
     away: bool
@@ -64,7 +64,7 @@ class Degraded:
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """The client lost the server for `error` and tries again in `retry_in_s` seconds."""
+    """The client lost its connection to the server with `error`, and tries again in `retry_in_s` seconds."""
 
     error: FeedmuxError
     retry_in_s: float

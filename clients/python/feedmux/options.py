@@ -1,4 +1,4 @@
-"""The client's tunables, each with its trade-off. Frozen values; no other module holds constants of this kind."""
+"""The client's tunable options, each with its trade-off. Frozen; no other module holds constants of this kind."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,34 +8,35 @@ from bson.codec_options import CodecOptions, DatetimeConversion
 from feedmux.feeds import Format
 
 SESSION_CODEC: CodecOptions[Any] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_AUTO)
-"""As bson's default, but dates that Python cannot hold come as DatetimeMS instead of ending the loop."""
+"""bson's default, except that dates outside Python's range become DatetimeMS instead of ending the loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
     """How a session behaves.
 
-    The window bounds what waits in the client, in events and bytes: larger smooths, smaller saves memory. It is
-    refilled when a quarter of it has been taken.
+    The window bounds the events that wait in the client, by number and by bytes: a larger window evens out delivery, a
+    smaller one saves memory. It is refilled when a quarter of it has been taken.
     """
 
     window_events: int = 16_384
     window_bytes: int = 8 * 1024 * 1024
     message_bytes_max: int = 1024 * 1024
-    """Bytes of the largest message: 64 KiB to 64 MiB. Larger events come as fragments and are joined here."""
+    """Size of the largest message: 64 KiB to 64 MiB. Larger events arrive as fragments, which the client joins."""
     heartbeat_s: float = 10.0
-    """1 to 60. How often an idle server says something; after three silent intervals the client reconnects."""
+    """1 to 60. Interval of heartbeats from an idle server; after three silent intervals the client reconnects."""
     ack_interval_s: float = 0.1
-    """Acks are sent at most this late; longer means fewer messages and more repeats after a crash."""
+    """Longest delay before acks are sent; a longer one means fewer messages, and more repeats after a crash."""
     open_timeout_s: float = 30.0
     """How long `open()` keeps trying until the server has opened the session."""
     reconnect_timeout_s: float | None = None
-    """How long a session that was open keeps trying to reconnect; None: as long as it takes."""
+    """How long a session that was open keeps trying to reconnect; None: forever."""
     close_timeout_s: float = 5.0
     """How long `close()` waits until the acks are confirmed."""
     backoff_first_s: float = 0.2
     backoff_most_s: float = 10.0
-    """Delays between attempts are random between 0 and a bound that doubles from the first to the second."""
+    """The delay before an attempt is random, from 0 to a bound that doubles from `backoff_first_s` to
+    `backoff_most_s`."""
     format: Format = "bson"
     codec_options: CodecOptions[Any] = field(default=SESSION_CODEC)
 

@@ -1,6 +1,6 @@
-"""The synchronous session: iterate, ack, close. The network's side runs in the portal's thread.
+"""The synchronous session: iterate, ack, close. Its network side runs in the portal's thread.
 
-Batches cross threads through one queue; per event nothing does. The credit window bounds the queue.
+Whole batches cross threads through one queue; no work per event crosses threads. The credit window bounds the queue.
 """
 
 import asyncio
@@ -23,14 +23,15 @@ from feedmux.seat import OnNotice, Seat
 
 
 class Session(Seat):
-    """Events of a durable subscription or of a feed, as an iterator. Made by `open()`.
+    """Events of a durable subscription or of a feed, as an iterator. `open()` returns it.
 
     Safe to use from several threads; each event goes to one of them. `close()` from another thread wakes a waiting
-    `next()`. Notices are told by `on_notice` in the thread that takes the events around them, and logged without it.
+    `next()`. Notices are passed to `on_notice`, in the thread that takes the events before and after the notice;
+    without an `on_notice` they are logged.
     """
 
     def __init__(self, link: Link, opening: Opening, options: SessionOptions, on_notice: OnNotice | None) -> None:
-        """Opens the session; returns when the server has opened it. Raises FeedmuxError."""
+        """Open the session, and return when the server has opened it. Raises FeedmuxError."""
         queue: SimpleQueue[Item] = SimpleQueue()
         desk = Desk(queue.put, lambda: _drain(queue), lambda: None)
         super().__init__(desk, on_notice)
@@ -58,7 +59,7 @@ class Session(Seat):
         return self.next()
 
     def next(self, timeout_s: float | None = None) -> Event:
-        """The next event; waits for it, at most `timeout_s` seconds.
+        """Return the next event, after waiting for it at most `timeout_s` seconds (None: without a limit).
 
         Raises TimeoutError; StopIteration after `close()`; the FeedmuxError that ended the session.
         """
@@ -73,14 +74,17 @@ class Session(Seat):
                 raise StopIteration
 
     def try_next(self) -> Event | None:
-        """The next event if it is here already, else None. Raises as `next` does, but no TimeoutError."""
+        """Return the next event if it has already arrived, else None. Raises as `next` does, except TimeoutError."""
         try:
             return self.next(0)
         except TimeoutError:
             return None
 
     def batches(self) -> Iterator[Batch]:
-        """Batches as they arrive, for bulk work: `for batch in session.batches(): …; session.ack(batch)`."""
+        """Iterate over batches as they arrive, for bulk work:
+
+        `for batch in session.batches(): …; session.ack(batch)`.
+        """
         while True:
             with self._lock:
                 got = self._rest() or self._get(None, whole=True)
@@ -92,9 +96,9 @@ class Session(Seat):
                 self._say(got)
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Stops handing out, sends the acks and waits until they are confirmed, at most `timeout_s` (5) seconds.
+        """Stop delivering events, send the acks and wait at most `timeout_s` (default 5) seconds for confirmation.
 
-        Acks that could not be confirmed mean repeats in the next session, never a loss. Closing again does nothing.
+        Unconfirmed acks mean repeated events in the next session, never lost events. Closing again does nothing.
         """
         self._desk.ended_by = None
         self._desk.closing = True
@@ -112,7 +116,7 @@ class Session(Seat):
         self.close()
 
     def _advance(self, exhausted: Iterator[Event], deadline_s: float | None) -> bool:
-        """Makes the next batch the current one, unless another thread has. False at the end."""
+        """Make the next batch the current one, unless another thread already has. Return False at the end."""
         while True:
             left_s = -1.0 if deadline_s is None else max(0.0, deadline_s - time.monotonic())
             if not self._lock.acquire(timeout=left_s):
@@ -125,7 +129,7 @@ class Session(Seat):
                 self._lock.release()
             if got is None or isinstance(got, Batch):
                 return got is not None
-            # Without the lock: `on_notice` may take events itself.
+            # The lock is released here: `on_notice` may take events itself.
             self._say(got)
 
     def _get(self, deadline_s: float | None, whole: bool) -> Batch | Notice | None:
@@ -142,7 +146,7 @@ class Session(Seat):
         except Empty:
             raise TimeoutError from None
         if isinstance(item, Ended):
-            self._queue.put(item)  # For every other thread that waits, and for the next call.
+            self._queue.put(item)  # Put back for every other waiting thread, and for the next call.
         return self._settle(item, whole)
 
 
