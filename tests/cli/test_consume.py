@@ -211,7 +211,7 @@ def test_a_subscription_that_does_not_exist(consume: Consume, name: str) -> None
         (["--start", "earliest"], "--create"),
         (["--pipeline", "[]"], "--create"),
         (["--batch", "2"], "--exec"),
-        (["--raw", "--json"], "exclude"),
+        (["--raw", "--json"], "cannot be used together"),
     ],
 )
 def test_wrong_usage(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -169,7 +169,7 @@ def test_using_none_and_deleting(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["context", "delete", "one"]) == 0
     assert of()["endpoint"] == "localhost:7117"
     assert main(["context", "use", "one"]) == 1
-    assert "there is no context 'one'" in capsys.readouterr().err
+    assert "context 'one' does not exist" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["../one", "", ".hidden", "a/b", "x" * 65])

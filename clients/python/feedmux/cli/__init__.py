@@ -1,8 +1,8 @@
-"""The command line `feedmux`: finds the command, runs it, and turns what goes wrong into one line and an exit code.
+"""The command line `feedmux`: finds the command, runs it, and turns a failure into a message and an exit code.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. Each command is a module of its own that is imported
-only when it is called, and imports gRPC and the server only when it runs, so that help comes at once and a client's
-commands need nothing of the server. Neighbours: `failure`, `terminal`.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. Each command is a separate module. It is imported only
+when the command is called, and imports gRPC and the server only when the command runs, so that help appears at once and
+client commands do not need the server's packages. See also `failure` and `terminal`.
 """
 
 import argparse
@@ -19,12 +19,12 @@ from feedmux.cli.terminal import Terminal, silence_stdout
 
 INTERRUPTED = 130
 COMPLETE = "__complete"
-"""What the scripts of `feedmux completion` call: SHELL, then the words up to the cursor."""
+"""The command that the scripts of `feedmux completion` call with SHELL and the words up to the cursor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command: the module that has `add_arguments(parser)` and `run(args)`, and what it needs to be installed."""
+    """A command: the module with its `add_arguments(parser)` and `run(args)`, and the package it needs installed."""
 
     module: str
     summary: str
@@ -34,24 +34,24 @@ class Command:
 COMMANDS = {
     "watch": Command("watch", "show changes as they happen"),
     "consume": Command("consume", "print or process the events of a durable subscription, and acknowledge them"),
-    "explain": Command("explain", "what opening a feed would do, what is withheld, why it would be refused"),
+    "explain": Command("explain", "show what opening a feed would do, what is withheld, and why it would be rejected"),
     "subscriptions": Command("subscriptions", "list, create, change, move and delete durable subscriptions"),
-    "streams": Command("streams", "what the server reads from MongoDB, and for whom"),
-    "doctor": Command("doctor", "look at a deployment, and say what to do"),
-    "drain": Command("drain", "have a server tell its clients to go elsewhere, and end"),
-    "token": Command("token", "what a resume token or position says"),
-    "context": Command("context", "name the connections of these commands, so that they need no options"),
+    "streams": Command("streams", "show what the server reads from MongoDB, and for which subscribers"),
+    "doctor": Command("doctor", "check a deployment, and say what to fix"),
+    "drain": Command("drain", "make a server move its clients to other servers, then stop"),
+    "token": Command("token", "show the content of a resume token or position"),
+    "context": Command("context", "store connection options under a name, so that commands need no options"),
     "completion": Command("completion", "print a script that completes commands in bash, zsh or fish"),
     "keys": Command("keys", "make API keys"),
-    "tenants": Command("tenants", "check a tenants file; who uses how much", "feedmux[server]"),
+    "tenants": Command("tenants", "check a tenants file, or show what each tenant uses", "feedmux[server]"),
     "serve": Command("serve", "run the server on your own MongoDB and Redis", "feedmux[server]"),
-    "dev": Command("dev", "run the server with a MongoDB and Redis of its own, to play with", "feedmux[embedded]"),
+    "dev": Command("dev", "run the server with an embedded MongoDB and Redis, for trying it out", "feedmux[embedded]"),
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns the exit code; wrong usage raises SystemExit(2), as argparse does."""
-    # gRPC's own log lines would stand between the results.
+    """Run one command and return its exit code; wrong usage raises SystemExit(2), as in argparse."""
+    # Otherwise gRPC's log lines would appear between the results.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         code = _run(list(sys.argv[1:] if argv is None else argv))
@@ -97,7 +97,7 @@ def _run(argv: list[str]) -> int:
 
 
 def _parser(called: str) -> Parser:
-    """With the arguments of the command that is called; the others have none."""
+    """Return the parser, with arguments for the called command only."""
     parser = Parser(prog="feedmux", description="MongoDB's change feeds, read once and served to many.")
     parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
@@ -118,7 +118,7 @@ def _parser(called: str) -> Parser:
 
 @contextmanager
 def _needing(name: str, command: Command) -> Iterator[None]:
-    """Turns a package that is not installed into a CliError that names what to install."""
+    """Turn the ImportError of a missing package into a CliError that names what to install."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -136,7 +136,7 @@ def _needing(name: str, command: Command) -> Iterator[None]:
 
 
 class _Module:
-    """What a command's module offers."""
+    """The interface of a command's module."""
 
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None: ...

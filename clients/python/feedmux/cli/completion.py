@@ -1,4 +1,4 @@
-"""`feedmux completion`: the script for a shell, which asks this command what a word may become."""
+"""`feedmux completion`: prints the completion script of a shell. The script calls this command for candidates."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ complete -c feedmux -f -a '(__feedmux)'
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "For this shell only:      source <(feedmux completion bash)\n"
-        "For every shell to come:  the same line in ~/.bashrc; in ~/.zshrc with zsh, after compinit; with fish\n"
+        "For every new shell:      the same line in ~/.bashrc; in ~/.zshrc with zsh, after compinit; with fish\n"
         "                          `feedmux completion fish | source` in ~/.config/fish/config.fish"
     )
     parser.add_argument("shell", metavar="SHELL", choices=tuple(SCRIPTS), help="bash, zsh or fish")
@@ -65,7 +65,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def print_candidates(shell: str, parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """One per line, as the shell's script wants them. The last word is the one to complete, and may be empty."""
+    """Print candidates, one per line, as the shell's script expects.
+
+    The last word is the one to complete; may be empty.
+    """
     for word, meaning in candidates(parser, words):
         match shell:
             case "zsh" if meaning:
@@ -77,7 +80,7 @@ def print_candidates(shell: str, parser: argparse.ArgumentParser, words: Sequenc
 
 
 def candidates(parser: argparse.ArgumentParser, words: Sequence[str]) -> Iterator[Candidate]:
-    """What the last of the words may become. None where that is free text or a file."""
+    """Return the candidates for the last of the words: no candidates if it is free text or a file."""
     *before, current = words
     option: argparse.Action | None = None
     for word in before:

@@ -1,4 +1,4 @@
-"""The options that every client command shares, and the client they make."""
+"""The connection options that all client commands share, and the client made from them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from feedmux.cli.settings import fill_in
 
 TIMEOUT_S = 10.0
 OPEN_TIMEOUT_S = 3.0
-"""How long a server that cannot be reached is tried again before a command gives up."""
+"""How long a command retries an unreachable server before it fails."""
 
 
 def add_connection_options(parser: argparse.ArgumentParser) -> None:
-    """--context, --endpoint, --api-key, --source, and those of TLS. `settings.fill_in` completes them."""
+    """Add --context, --endpoint, --api-key, --source and the TLS options. `settings.fill_in` completes them."""
     group = parser.add_argument_group("connection")
     add_context_option(group)
     add_connection_settings(group)
@@ -28,51 +28,63 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_context_option(group: argparse._ArgumentGroup) -> None:
-    """--context."""
+    """Add --context."""
     group.add_argument(
-        "--context", metavar="NAME", help="stored settings of a connection (FEEDMUX_CONTEXT); see `feedmux context`"
+        "--context", metavar="NAME", help="name of stored connection settings (FEEDMUX_CONTEXT); see `feedmux context`"
     )
 
 
 def add_connection_settings(group: argparse._ArgumentGroup) -> None:
-    """--endpoint, --api-key, --source."""
+    """Add --endpoint, --api-key and --source."""
     group.add_argument(
-        "--endpoint", metavar="HOST:PORT", type=endpoint, help="the server (FEEDMUX_ENDPOINT; localhost:7117)"
+        "--endpoint",
+        metavar="HOST:PORT",
+        type=endpoint,
+        help="address of the server (FEEDMUX_ENDPOINT; default localhost:7117)",
     )
     group.add_argument(
-        "--api-key", metavar="KEY", help="better by FEEDMUX_API_KEY: other users of this machine see arguments"
+        "--api-key",
+        metavar="KEY",
+        help="API key; prefer FEEDMUX_API_KEY, as other users of this machine can see arguments",
     )
     group.add_argument(
         "--source",
         metavar="NAME",
-        help="the MongoDB deployment in the server's configuration (FEEDMUX_SOURCE; main)",
+        help="the MongoDB deployment, by its name in the server's configuration (FEEDMUX_SOURCE; default main)",
     )
 
 
 def add_tls_settings(group: argparse._ArgumentGroup) -> None:
-    """--tls, --ca-file, --certificate-file, --key-file."""
+    """Add --tls, --ca-file, --certificate-file and --key-file."""
     group.add_argument(
-        "--tls", action="store_true", default=None, help="use TLS with the system's roots (FEEDMUX_USE_TLS=1)"
+        "--tls",
+        action="store_true",
+        default=None,
+        help="use TLS with the system's root certificates (FEEDMUX_USE_TLS=1)",
     )
-    group.add_argument("--ca-file", metavar="FILE", type=Path, help="use TLS with these roots, PEM (FEEDMUX_CA_FILE)")
+    group.add_argument(
+        "--ca-file", metavar="FILE", type=Path, help="use TLS with these root certificates, PEM (FEEDMUX_CA_FILE)"
+    )
     group.add_argument(
         "--certificate-file",
         metavar="FILE",
         type=Path,
         help="use TLS with this client certificate, PEM (FEEDMUX_CERTIFICATE_FILE)",
     )
-    group.add_argument("--key-file", metavar="FILE", type=Path, help="and its private key, PEM (FEEDMUX_KEY_FILE)")
+    group.add_argument(
+        "--key-file", metavar="FILE", type=Path, help="private key of the client certificate, PEM (FEEDMUX_KEY_FILE)"
+    )
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:
-    """--json."""
+    """Add --json."""
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def tls_of(args: argparse.Namespace) -> bool | feedmux.Tls:
-    """Raises CliError for a file that cannot be read or holds something else."""
+    """Return the TLS settings of the arguments. Raises CliError for a file that is unreadable or is not valid PEM."""
     if (args.certificate_file is None) != (args.key_file is None):
-        raise UsageError("--certificate-file and --key-file go together")
+        raise UsageError("--certificate-file and --key-file must be given together")
     if args.ca_file is None and args.certificate_file is None:
         return bool(args.tls)
     for option in ("ca_file", "certificate_file", "key_file"):
@@ -87,7 +99,7 @@ def tls_of(args: argparse.Namespace) -> bool | feedmux.Tls:
         try:
             ssl.create_default_context(cafile=args.ca_file)
         except ssl.SSLError:
-            raise CliError(f"--ca-file {args.ca_file} holds no certificate in PEM") from None
+            raise CliError(f"--ca-file {args.ca_file} contains no PEM certificate") from None
     if args.certificate_file is not None:
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(args.certificate_file, args.key_file)
@@ -103,7 +115,10 @@ def tls_of(args: argparse.Namespace) -> bool | feedmux.Tls:
 def connected(
     args: argparse.Namespace, wrap: Callable[[Exception], CliError | None] | None = None
 ) -> Iterator[feedmux.Client]:
-    """A client by the options. FeedmuxErrors within come out as CliErrors that name the endpoint."""
+    """Provide a client made from the options.
+
+    A FeedmuxError in the block becomes a CliError that names the endpoint.
+    """
     tls = tls_of(args)
     try:
         made = feedmux.Client(args.endpoint, api_key=args.api_key, source=args.source, tls=tls, timeout_s=TIMEOUT_S)
@@ -118,7 +133,10 @@ def connected(
 
 
 def _rejected(error: feedmux.FeedmuxError, args: argparse.Namespace) -> CliError | None:
-    """The server has one message for all that is wrong with credentials; here it is known what was sent."""
+    """Say why the credentials were rejected.
+
+    The server has one message for all causes; the client knows what it sent.
+    """
     if not isinstance(error, feedmux.Unauthenticated):
         return None
     if args.api_key is not None:
@@ -129,16 +147,16 @@ def _rejected(error: feedmux.FeedmuxError, args: argparse.Namespace) -> CliError
     if args.certificate_file is not None:
         return CliError(
             f"{args.endpoint} does not know this client certificate, and no API key was given",
-            "The server's tenants file lists the names of certificates; or give a key by FEEDMUX_API_KEY.",
+            "Add the certificate's name to the server's tenants file, or set FEEDMUX_API_KEY to a key.",
         )
     return CliError(
         f"{args.endpoint} wants an API key, and none was given",
-        "Give it by FEEDMUX_API_KEY or --api-key; `feedmux keys new` makes one.",
+        "Set FEEDMUX_API_KEY or --api-key; `feedmux keys new` makes a key.",
     )
 
 
 def explained(error: feedmux.FeedmuxError, address: str, tls: bool | feedmux.Tls) -> CliError | None:
-    """What to tell about an error of a call to this address."""
+    """Return the CliError that explains an error of a call to this address."""
     if isinstance(error, feedmux.Unavailable) and not error.reason:
         return why_unreachable(address, tls) or as_cli_error(error, address)
     return as_cli_error(error, address)

@@ -1,4 +1,4 @@
-"""`feedmux consume`: the events of a durable subscription, acknowledged once they are printed or processed."""
+"""`feedmux consume`: reads a durable subscription and acknowledges events once they are printed or processed."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from feedmux.cli.feed_arguments import (
 )
 
 PRINTED_AT_ONCE: Final = 1000
-"""Events that are printed and acknowledged together, at most."""
+"""The most events that are printed and acknowledged together."""
 HEARTBEAT_S: Final = 1.0
-"""With --until-caught-up: how often an idle server says how far it has read."""
+"""With --until-caught-up: how often an idle server reports how far it has read."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,13 +47,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="the durable subscription")
     add_output_options(parser)
     parser.add_argument(
-        "--until-caught-up", action="store_true", help="end after the events that MongoDB had committed at the start"
+        "--until-caught-up",
+        action="store_true",
+        help="stop after the events that MongoDB had committed when the command started",
     )
     parser.add_argument(
         "--exec",
         metavar="COMMAND",
         dest="command_line",
-        help="run a shell command for each event, which it reads from standard input; stop if it fails",
+        help="run a shell command for each event, with the event on its standard input; stop if the command fails",
     )
     parser.add_argument(
         "--batch", metavar="N", type=count, help="with --exec: up to N events for each run of the command, one per line"
@@ -67,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DB[.COLL]",
         dest="namespace",
         type=namespace,
-        help="create the subscription if there is none of that name; * is the whole deployment",
+        help="create the subscription if it does not exist; * is the whole deployment",
     )
     new.add_argument("--start", metavar="PLACE", type=start, help=f"with --create: {START_HELP}")
     add_feed_arguments(parser, optional=False)
@@ -91,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
             options["heartbeat_s"] = HEARTBEAT_S
         with client.subscription(args.name).open(takeover=args.takeover, on_notice=print_notice, **options) as session:
             if output.for_people:
-                remark(f"consuming {args.name} ({scope_name(feed)}) at {args.endpoint} (Ctrl-C ends)")
+                remark(f"consuming {args.name} ({scope_name(feed)}) at {args.endpoint} (press Ctrl-C to stop)")
             process_events(session, sink, signals, args.batch or sink.at_once, args.limit, head)
     return 0
 
@@ -106,7 +108,7 @@ def _check_usage(args: argparse.Namespace) -> None:
         if given:
             raise UsageError(f"--{given[0].replace('_', '-')} is for a new subscription: give --create DB[.COLL] too")
     if args.batch is not None and args.command_line is None:
-        raise UsageError("--batch is for --exec: give a command")
+        raise UsageError("--batch requires --exec COMMAND")
 
 
 def process_events(
@@ -117,7 +119,7 @@ def process_events(
     limit: int | None,
     head: Timestamp | None,
 ) -> None:
-    """Hands events to the sink and acknowledges them: up to `limit` events, or all before the cluster time `head`."""
+    """Pass events to the sink and acknowledge them: up to `limit` events, or all before the cluster time `head`."""
     done = 0
     while limit is None or done < limit:
         most = at_once if limit is None else min(at_once, limit - done)
@@ -130,7 +132,7 @@ def process_events(
             done += len(events)
         if head is not None and session.cluster_time is not None:
             left = _number(head) - _number(session.cluster_time)
-            # All before `head` is wanted. Events of one cluster time, a transaction's, come without a pause.
+            # All events before `head` are wanted. Events of one cluster time (of a transaction) arrive without a pause.
             if left <= 0 or (left == 1 and not events):
                 return
 
@@ -140,14 +142,14 @@ def _number(time: Timestamp) -> int:
 
 
 def _take(session: feedmux.Session, most: int, *, watch_reader: bool) -> list[feedmux.Event]:
-    """The events that have arrived, at most so many; none when there was nothing for a while."""
+    """Return the events that have arrived, limited in number; none if nothing arrived for a while."""
     event = wait(session, watch_reader=watch_reader)
     events = [] if event is None else [event]
     while events and len(events) < most:
         try:
             event = session.try_next()
         except feedmux.FeedmuxError:
-            break  # the next call raises it again, when these events are done
+            break  # the next call raises it again, after these events have been processed
         if event is None:
             break
         events.append(event)
@@ -155,16 +157,16 @@ def _take(session: feedmux.Session, most: int, *, watch_reader: bool) -> list[fe
 
 
 class Sink:
-    """Where the events go."""
+    """The output or command that receives the events."""
 
     at_once = 1
-    """Events, at most."""
+    """The most events for one `process` call."""
     writes_to_stdout = False
     defers_signals = False
-    """SIGINT and SIGTERM wait until events that are processed are acknowledged too."""
+    """SIGINT and SIGTERM wait until the events in process have been acknowledged too."""
 
     def process(self, events: Sequence[feedmux.Event]) -> None:
-        """Returns when they may be acknowledged; raises otherwise."""
+        """Process events. Returns when they may be acknowledged; raises otherwise."""
         raise NotImplementedError
 
 
@@ -201,22 +203,24 @@ class _Command(Sink):
 
 
 class Signals:
-    """SIGINT and SIGTERM end this command: at once, but after a running --exec and its ack unless a second signal
-    comes."""
+    """Handlers for SIGINT and SIGTERM, which end this command.
+
+    The command ends at once, or, while an --exec command runs, after that command and its ack or at a second signal.
+    """
 
     def __init__(self) -> None:
         self._deferring = False
         self._received = 0
 
     def handle(self) -> None:
-        """Installs the handlers, but for a signal that is ignored (nohup)."""
+        """Install the handlers, except for a signal that is ignored (nohup)."""
         for number in (signal.SIGINT, signal.SIGTERM):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._receive)
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Until the block has ended; `check` then raises."""
+        """Defer signals until the block has ended; `check` then raises."""
         self._deferring = True
         try:
             yield
@@ -224,7 +228,7 @@ class Signals:
             self._deferring = False
 
     def check(self) -> None:
-        """Raises SystemExit if a signal has come."""
+        """Raise SystemExit if a signal has arrived."""
         if self._received:
             raise SystemExit(128 + self._received)
 
@@ -238,7 +242,9 @@ def _explained(error: Exception, name: str) -> CliError | None:
     if isinstance(error, feedmux.SubscriptionNotFound):
         return CliError(error.message, f"Create it: feedmux consume {name} --create DB.COLL")
     if isinstance(error, feedmux.SubscriptionBusy):
-        return CliError(error.message, "Another client reads it now: wait until that client has closed, or --takeover.")
+        return CliError(
+            error.message, "Another client is reading it: wait until that client closes its session, or use --takeover."
+        )
     if isinstance(error, feedmux.FeedInvalidated) and error.position:
         return CliError(
             "the feed has ended: its collection or database was dropped or renamed",

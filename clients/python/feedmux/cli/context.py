@@ -22,33 +22,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "  feedmux context save dev --environment --use      with FEEDMUX_ENDPOINT and FEEDMUX_API_KEY set\n"
         "  feedmux context save prod --endpoint feedmux.example.com:443 --tls\n"
         "  feedmux subscriptions list --context prod\n\n"
-        "An option of a command comes before an environment variable, and that before the context."
+        "An option takes precedence over an environment variable, and a variable over the context."
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, title="actions")
     save = actions.add_parser(
         "save",
-        help="store the connection options that are given",
-        description="Stores the connection options that are given. Others that the context has already stay. A key is"
+        help="store the given connection options",
+        description="Stores the given connection options. Other options that the context already has stay. A key is"
         " stored in plain text, in a file that only you may read.",
     )
     save.add_argument("name", metavar="NAME")
-    save.add_argument("--use", action="store_true", help="also use it for commands that name no context")
+    save.add_argument("--use", action="store_true", help="also make it the default for commands that name no context")
     save.add_argument(
         "--environment",
         action="store_true",
-        help="store what FEEDMUX_ENDPOINT, FEEDMUX_API_KEY and so on say, too",
+        help="also store the values of FEEDMUX_ENDPOINT, FEEDMUX_API_KEY and so on",
     )
     group = save.add_argument_group("connection")
     add_connection_settings(group)
     add_operator_settings(group)
     add_tls_settings(group)
-    use = actions.add_parser("use", help="choose the context of commands that name none")
-    use.add_argument("name", metavar="NAME", nargs="?", help="none: no context")
-    add_json_option(actions.add_parser("list", help="all contexts"))
-    show = actions.add_parser("show", help="the settings of one; keys are cut short")
-    show.add_argument("name", metavar="NAME", nargs="?", help="by default the one in use")
+    use = actions.add_parser("use", help="set the default context, for commands that name no context")
+    use.add_argument("name", metavar="NAME", nargs="?", help="the context; without NAME: no default")
+    add_json_option(actions.add_parser("list", help="list all contexts"))
+    show = actions.add_parser("show", help="show the settings of a context, with shortened keys")
+    show.add_argument("name", metavar="NAME", nargs="?", help="the context (default: the one in use)")
     add_json_option(show)
-    delete = actions.add_parser("delete", help="delete one")
+    delete = actions.add_parser("delete", help="delete a context")
     delete.add_argument("name", metavar="NAME")
 
 
@@ -86,7 +86,7 @@ def _list(args: argparse.Namespace) -> None:
         print_json({"in_use": current, "contexts": [{"name": each.name, **_shown(each)} for each in found]})
         return
     if not found:
-        print("No contexts yet: `feedmux context save NAME --endpoint HOST:PORT --api-key KEY` makes one.")
+        print("No contexts yet. Create one: feedmux context save NAME --endpoint HOST:PORT --api-key KEY")
         return
     rows = [
         (
@@ -105,7 +105,9 @@ def _list(args: argparse.Namespace) -> None:
 def _show(args: argparse.Namespace) -> None:
     context = settings.chosen(args.name)
     if context is None:
-        raise CliError("no context is in use", "`feedmux context use NAME` chooses one, `feedmux context list` lists.")
+        raise CliError(
+            "no context is in use", "`feedmux context use NAME` sets one, `feedmux context list` lists them."
+        )
     shown = {"name": context.name, **_shown(context)}
     if args.json:
         print_json(shown)

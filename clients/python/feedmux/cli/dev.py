@@ -1,4 +1,4 @@
-"""`feedmux dev`: MongoDB, Redis and the server in one command, gone at Ctrl-C; to play with, not to run on."""
+"""`feedmux dev`: runs MongoDB, Redis and the server until Ctrl-C; for trying things out, not for production."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _INTERRUPTED = 130
 
 @dataclass(frozen=True, slots=True)
 class _Home:
-    """What must be the same when a folder is started on again: keys, and the ports in the replica set's own config."""
+    """What must stay the same when a data folder is reused: keys, and the ports in the replica set's configuration."""
 
     key: str
     key_hash: str
@@ -46,10 +46,14 @@ class _Home:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--data-dir", metavar="DIR", type=Path, help="keep the data (and the keys) here for the next time"
+        "--data-dir", metavar="DIR", type=Path, help="keep the data and the keys in this folder for the next run"
     )
-    parser.add_argument("--workload", action="store_true", help="insert, update, replace and delete in shop.orders")
-    parser.add_argument("--rate", metavar="N", type=_rate, default=5.0, help="changes per second of the workload (5)")
+    parser.add_argument(
+        "--workload", action="store_true", help="continuously insert, update, replace and delete in shop.orders"
+    )
+    parser.add_argument(
+        "--rate", metavar="N", type=_rate, default=5.0, help="changes per second of the workload (default 5)"
+    )
     parser.add_argument(
         "--port", metavar="N", type=_port, default=_PORT,
         help=f"of the data; operator and health are the next two ({_PORT}); 0 picks free ones",
@@ -110,7 +114,7 @@ async def _dev(args: argparse.Namespace) -> None:
                 print(file=sys.stderr)
                 with told.step("stopping"):
                     await stack.aclose()
-                # Ctrl-C is how this ends when all is well.
+                # Ctrl-C is the normal end.
                 me.uncancel()
 
 
@@ -129,7 +133,7 @@ def _folder(data_dir: Path | None) -> Iterator[Path]:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield data_dir.resolve()
     except BlockingIOError:
-        raise CliError(f"another `feedmux dev` runs on {data_dir}", "End it, or name another folder.") from None
+        raise CliError(f"another `feedmux dev` runs on {data_dir}", "Stop it, or choose another folder.") from None
     finally:
         os.close(lock)
 
@@ -141,7 +145,7 @@ def _home(folder: Path) -> _Home:
     except FileNotFoundError:
         pass
     except (OSError, ValueError, TypeError):
-        raise CliError(f"{file} cannot be read", "Remove the folder to begin anew.") from None
+        raise CliError(f"{file} cannot be read", "Delete the folder to start afresh.") from None
     from feedmux_server.embedded.ports import free_ports
 
     key, operator = new_key(), new_key()
@@ -164,7 +168,7 @@ def _config(port: int, home: _Home, folder: Path, mongodb_uri: str, redis_url: s
         {
             "sources": {"main": {"uri": mongodb_uri}},
             "redis": {"url": redis_url},
-            # Not a port that the user chose, so one that is taken is done without (listen.metrics).
+            # The user did not choose this port, so if it is taken the server runs without it (listen.metrics).
             "listen": {"data": data, "operator": operator, "health": health}
             | ({} if port else {"metrics": "127.0.0.1:0"}),
             "tenants_file": str(tenants),
@@ -233,14 +237,14 @@ def _tell(args: argparse.Namespace, home: _Home, server: Running, mongodb_uri: s
         "",
         f"Writing {args.rate:g} changes per second to shop.orders."
         if args.workload
-        else "Nothing is being written: --workload does, or your own program, at the MongoDB above.",
-        "Ctrl-C ends it all.",
+        else "Nothing writes yet: use --workload, or connect your own program to the MongoDB above.",
+        "Press Ctrl-C to stop everything.",
     ]
     print("\n".join(lines), flush=True)
 
 
 def _command() -> str:
-    """How the user can call us in another terminal."""
+    """Return the command with which the user can run feedmux in another terminal."""
     script = Path(sys.argv[0])
     found = shutil.which("feedmux")
     if found is not None and Path(found).resolve() == script.resolve():
@@ -259,7 +263,7 @@ def _rate(text: str) -> float:
     except ValueError:
         number = 0.0
     if not 0 < number <= 20_000:
-        raise argparse.ArgumentTypeError("changes per second, more than 0 and at most 20000")
+        raise argparse.ArgumentTypeError("the rate is more than 0 and at most 20000 changes per second")
     return number
 
 

@@ -1,4 +1,4 @@
-"""`feedmux doctor`: looks at a deployment, by the server's configuration or as a client, and says what to do."""
+"""`feedmux doctor`: checks a deployment, with the server's configuration or as a client, and says what to fix."""
 
 import argparse
 import asyncio
@@ -20,44 +20,49 @@ Report = dict[str, str]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--config", metavar="FILE", type=Path, help="the server's configuration (FEEDMUX_CONFIG): looks from its place"
+        "--config",
+        metavar="FILE",
+        type=Path,
+        help="the server's configuration (FEEDMUX_CONFIG): checks as the server would",
     )
     parser.add_argument(
         "--collection",
         metavar="[SOURCE:]DB.COLL",
         action="append",
         default=[],
-        help="whose pre- and post-images are looked at; may be given several times",
+        help="check this collection's pre- and post-images; may be given several times",
     )
-    parser.add_argument("--timeout", metavar="S", type=float, default=10.0, help="for each check (10)")
+    parser.add_argument(
+        "--timeout", metavar="S", type=float, default=10.0, help="timeout in seconds for each check (default 10)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
     add_connection_options(parser)
     parser.set_defaults(complete=None)
     parser.epilog = (
-        "With --config it looks as the server would: MongoDB, Redis, files, clocks. With --endpoint as a client:\n"
-        "the way to the server, its certificate, its health, the key. Both may be given. Exit code 1 when a check\n"
-        "has failed."
+        "With --config it checks what the server depends on: MongoDB, Redis, files, clocks. With --endpoint it checks\n"
+        "as a client: the connection to the server, its certificate, its health, the API key. Both may be given.\n"
+        "The exit code is 1 if a check fails."
     )
 
 
 def run(args: argparse.Namespace) -> int:
     path, from_server = args.config, args.config is not None
     if args.config is None and args.endpoint is None:
-        # Nothing is named: what the environment names.
+        # Without options: what the environment names.
         path = Path(os.environ["FEEDMUX_CONFIG"]) if os.environ.get("FEEDMUX_CONFIG") else None
         from_server = path is not None or any(name.upper().startswith("FEEDMUX_SOURCES") for name in os.environ)
-    # With --config alone it does not look as a client, whatever the environment names.
+    # With --config alone it makes no client checks, whatever the environment names.
     if args.endpoint is not None or args.config is None:
         fill_in(args, with_defaults=False)
         args.source = args.source or SETTINGS["source"].default
     if not (from_server or args.endpoint):
         raise UsageError(
-            "nothing to look at", "Name the server's file by --config, or a server by --endpoint (FEEDMUX_ENDPOINT)."
+            "nothing to check", "Name the server's file with --config, or a server with --endpoint (FEEDMUX_ENDPOINT)."
         )
     if args.timeout <= 0:
-        raise UsageError("--timeout must be above 0")
+        raise UsageError("--timeout must be more than 0")
     if any("." not in each for each in args.collection):
-        raise UsageError("--collection is DB.COLL, or SOURCE:DB.COLL")
+        raise UsageError("--collection must be DB.COLL or SOURCE:DB.COLL")
     printer = _Printer(as_json=args.json)
     if from_server:
         asyncio.run(_from_the_server(path, args, printer))
@@ -67,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Printer:
-    """Findings as they come; on a terminal also what is being looked at."""
+    """Prints findings as they come; on a terminal also the check in progress."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
@@ -111,15 +116,15 @@ async def _from_the_server(path: Path | None, args: argparse.Namespace, printer:
         from feedmux_server.doctor import examine
     except ModuleNotFoundError as error:
         raise CliError(
-            f"looking from the server's place needs the Python package {error.name}, which is not installed",
-            "pip install 'feedmux[server]', or look as a client does: --endpoint",
+            f"the checks of --config need the Python package {error.name}, which is not installed",
+            "pip install 'feedmux[server]', or check as a client with --endpoint",
         ) from None
     try:
         config = load_config(path)
     except ConfigError as error:
         printer.add(_report("configuration", "failed", str(error), "`feedmux serve --help` describes every option"))
         return
-    printer.add(_report("configuration", "ok", f"{path or 'the environment'} can be used"))
+    printer.add(_report("configuration", "ok", f"{path or 'the environment'} is valid"))
     async for finding in examine(config, args.collection, args.timeout, printer.begins):
         printer.add(_report(finding.check, finding.level.value, finding.says, finding.advice))
 

@@ -1,4 +1,4 @@
-"""What `feedmux doctor --endpoint` looks at, in this order: connection, certificate, health, credentials."""
+"""The checks of `feedmux doctor --endpoint`, in this order: connection, certificate, health, credentials."""
 
 import argparse
 import ssl
@@ -17,14 +17,14 @@ Answer = tuple[str, str, str]
 """level, says, advice."""
 _EXPIRES_SOON_DAYS = 21
 _SERVING = b"\x08\x01"
-"""grpc.health.v1.HealthCheckResponse{status: SERVING}: the client does without the package of its messages."""
+"""grpc.health.v1.HealthCheckResponse{status: SERVING}: the client does not need the package that defines it."""
 
 
 def steps(args: argparse.Namespace) -> Iterator[tuple[str, Callable[[], Answer]]]:
-    """By name, in their order; each raises CliError where there is no point in going on."""
+    """Return the checks by name, in order; a check raises CliError if later ones would be pointless."""
     server = server_at(args.endpoint, args.timeout)
     if server is None:
-        raise CliError(f"--endpoint {args.endpoint} is not HOST:PORT", "Name the server's data port, by default 7117.")
+        raise CliError(f"--endpoint {args.endpoint} is not HOST:PORT", "Give the server's data port, by default 7117.")
     yield "connection", lambda: _connection(server)
     tls = tls_of(args)
     if tls is not False:
@@ -46,9 +46,13 @@ def _certificate(server: Server, tls: bool | Tls) -> Answer:
     names = ", ".join(value for _, value in secured.certificate.get("subjectAltName", ())) or "no host name"
     says = f"the server's certificate is for {names} and valid for {left_days:.0f} days"
     if not secured.http2:
-        return "warning", f"{says}, and the connection does not offer HTTP/2", "A proxy between must pass HTTP/2 (gRPC)"
+        return (
+            "warning",
+            f"{says}, and the connection does not offer HTTP/2",
+            "A proxy in between must pass HTTP/2 (gRPC)",
+        )
     if left_days < _EXPIRES_SOON_DAYS:
-        return "warning", says, "Renew it; the server reads it anew"
+        return "warning", says, "Renew the certificate; the server reloads it"
     return "ok", says, ""
 
 
@@ -65,13 +69,13 @@ def _health(args: argparse.Namespace) -> Answer:
         except grpc.RpcError as error:
             raise why_unreachable(args.endpoint, tls) or CliError(
                 f"{args.endpoint} does not answer as a gRPC server ({error.code().name})",
-                "Is it the data port of feedmux, and are --tls and --ca-file as the server wants them?",
+                "Check that it is feedmux's data port, and that --tls and --ca-file match the server's TLS settings.",
             ) from None
     if answer != _SERVING:
         return (
             "warning",
-            "the server says NOT_SERVING: it starts, drains, or lacks Redis or every source",
-            "See its log; `feedmux doctor --config` on its machine says more",
+            "the server says NOT_SERVING: it is starting or draining, or Redis or every source is unavailable",
+            "Check its log, and run `feedmux doctor --config` on its machine",
         )
     return "ok", "the server says SERVING", ""
 
@@ -79,5 +83,7 @@ def _health(args: argparse.Namespace) -> Answer:
 def _credentials(args: argparse.Namespace) -> Answer:
     with connected(args) as client:
         next(iter(client.list_subscriptions(page_size=1)), None)
-    given = "the key is accepted" if args.api_key else "the server lets everybody in, or knows the certificate"
+    given = (
+        "the key is accepted" if args.api_key else "the server requires no authentication, or accepts the certificate"
+    )
     return "ok", f"{given}, and Redis answers", ""

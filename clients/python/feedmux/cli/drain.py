@@ -1,4 +1,4 @@
-"""`feedmux drain`: one server tells its clients to go elsewhere, stores their acknowledgements, and ends."""
+"""`feedmux drain`: makes a server move its clients to other servers, store their acknowledgements, and stop."""
 
 import argparse
 
@@ -21,5 +21,5 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"sessions": answer.sessions, "deadline_s": deadline_s})
     else:
-        print(f"draining: {answer.sessions} sessions have {deadline_s:.0f} s to acknowledge, then the server ends")
+        print(f"draining: {answer.sessions} sessions have {deadline_s:.0f} s to acknowledge, then the server stops")
     return 0

@@ -26,7 +26,7 @@ _WIDE = 110
 
 
 def event_line(terminal: Terminal, event: Mapping[str, Any], *, one_collection: bool = False) -> str:
-    """One line, cut to the terminal's width; a narrow one has no room for a namespace that is always the same."""
+    """Return one line, cut to the terminal's width. A narrow terminal omits a namespace that is always the same."""
     operation = plain(event.get("operationType", "?"))
     parts = [
         terminal.paint(_time(event), "dim"),
@@ -39,7 +39,7 @@ def event_line(terminal: Terminal, event: Mapping[str, Any], *, one_collection: 
 
 
 def value_text(value: Any, depth: int = 0) -> str:
-    """A BSON value in a few characters."""
+    """Return a BSON value as a short text."""
     match value:
         case None:
             return "null"

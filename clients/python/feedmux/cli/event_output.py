@@ -1,4 +1,4 @@
-"""What `feedmux watch` and `feedmux consume` share: the format of events, notices, and when a loop may end."""
+"""What `feedmux watch` and `feedmux consume` share: the format of events, notices, and the end of a loop."""
 
 from __future__ import annotations
 
@@ -20,44 +20,49 @@ Encode = Callable[[feedmux.Event], bytes]
 
 
 def add_output_options(parser: argparse.ArgumentParser) -> None:
-    """--limit, --json, --raw."""
-    parser.add_argument("--limit", metavar="N", type=count, help="end after N events")
-    parser.add_argument("--json", action="store_true", help="JSON lines on a terminal, too")
-    parser.add_argument("--raw", action="store_true", help="the BSON documents as MongoDB sent them (| bsondump)")
+    """Add --limit, --json and --raw."""
+    parser.add_argument("--limit", metavar="N", type=count, help="stop after N events")
+    parser.add_argument("--json", action="store_true", help="print JSON lines, also on a terminal")
+    parser.add_argument(
+        "--raw", action="store_true", help="write the BSON documents as MongoDB sent them (pipe to bsondump)"
+    )
 
 
 class EventOutput:
     """The format of the events that a command prints or hands to another program."""
 
     def __init__(self, args: argparse.Namespace, *, to_stdout: bool = True) -> None:
-        """Raises UsageError for options that do not make sense together."""
+        """Choose the format. Raises UsageError for options that contradict each other."""
         self._terminal = Terminal(sys.stdout)
         if args.raw and args.json:
-            raise UsageError("--raw and --json exclude each other")
+            raise UsageError("--raw and --json cannot be used together")
         if args.raw and to_stdout and self._terminal.interactive:
-            raise UsageError("--raw writes binary data, and standard output is a terminal", "Pipe it: | bsondump")
+            raise UsageError(
+                "--raw writes binary data, and standard output is a terminal",
+                "Pipe the output into a program: | bsondump",
+            )
         self.for_people = to_stdout and self._terminal.interactive and not args.json
         self._end = b"" if args.raw else b"\n"
         self.wire_format: Format = "bson" if args.raw or self.for_people else "extended_json_relaxed"
         self.one_collection = False
-        """All events are of one collection: a narrow terminal has no room for its name."""
+        """Whether all events are from one collection, whose name a narrow terminal omits."""
 
     def encode(self, event: feedmux.Event) -> bytes:
-        """One event: a line, or a BSON document."""
+        """Return one event as a line or as a BSON document."""
         if self.for_people:
             return event_line(self._terminal, event.document, one_collection=self.one_collection).encode() + b"\n"
         return event.raw + self._end
 
 
 def write(data: bytes) -> None:
-    """To standard output, which may be buffered."""
+    """Write to standard output, which may be buffered."""
     sys.stdout.buffer.write(data)
 
 
 def wait(session: feedmux.Session, *, watch_reader: bool = True) -> feedmux.Event | None:
-    """The next event, or None when `CHECK_EVERY_S` has passed.
+    """Return the next event, or None when `CHECK_EVERY_S` has passed.
 
-    With `watch_reader`, raises BrokenPipeError when nobody reads standard output any more.
+    With `watch_reader`, raises BrokenPipeError when nothing reads standard output any more.
     """
     event = session.try_next()
     if event is not None:
@@ -72,13 +77,13 @@ def wait(session: feedmux.Session, *, watch_reader: bool = True) -> feedmux.Even
 
 
 def remark(text: str) -> None:
-    """A line for people on standard error, after what was printed before."""
+    """Print a line for people on standard error, after flushing earlier output."""
     sys.stdout.flush()
     print(Terminal(sys.stderr).paint(text, "dim"), file=sys.stderr)
 
 
 def print_notice(notice: feedmux.Notice) -> None:
-    """One line on standard error."""
+    """Print a notice as one line on standard error."""
     match notice:
         case feedmux.Disconnected():
             text = f"connection lost ({notice.error.message}); reconnecting"
@@ -86,21 +91,21 @@ def print_notice(notice: feedmux.Notice) -> None:
             text = "the server is shutting down; reconnecting"
         case feedmux.Degraded():
             dependency = "MongoDB" if notice.dependency == "source" else "Redis"
-            text = f"the server {'has lost' if notice.away else 'is again connected to'} {dependency}"
+            text = f"the server {'has lost its connection to' if notice.away else 'is again connected to'} {dependency}"
         case feedmux.HistoryAtRisk():
-            text = f"the oplog will have dropped this position in {notice.remaining_s:.0f} s"
+            text = f"the oplog drops this position in {notice.remaining_s:.0f} s"
         case feedmux.Gap():
             text = f"events are missing from {utc_time(notice.after[0])} to {utc_time(notice.before[0])}"
         case feedmux.Rewound():
             text = f"moved back to {utc_time(notice.begins_at[0])}: events are delivered again"
         case feedmux.Skipped():
             reached, begins = utc_time(notice.had_reached[0]), utc_time(notice.begins_at[0])
-            text = f"the stored position was moved from {reached} to {begins}: events between are skipped"
+            text = f"the stored position was moved from {reached} to {begins}: the events in between are skipped"
     remark(f"-- {text}")
 
 
 def count(text: str) -> int:
-    """A whole number from 1, as an argument."""
+    """Parse an argument that is a whole number, 1 or more."""
     number = int(text) if text.isdecimal() else 0
     if number < 1:
         raise argparse.ArgumentTypeError("must be a whole number, 1 or more")

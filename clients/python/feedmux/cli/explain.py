@@ -1,4 +1,4 @@
-"""`feedmux explain`: what opening a feed would do, without doing it. Exit code 1 where it would be refused."""
+"""`feedmux explain`: shows what opening a feed would do, without opening it. Exit code 1 if it would be rejected."""
 
 import argparse
 import sys
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
 def _text(terminal: Terminal, found: Explanation) -> str:
     lines: list[str] = []
     if found.refusal is not None:
-        lines += [f"refused    {found.refusal.status} {found.refusal.reason}: {found.refusal.message}"]
+        lines += [f"rejected   {found.refusal.status} {found.refusal.reason}: {found.refusal.message}"]
     if found.stream_key:
         lines += [
             f"pipeline   {found.pipeline}",

@@ -1,4 +1,4 @@
-"""What goes wrong, as a line for people: the reason and what to do about it. `main` prints it; nothing else does."""
+"""Failures as messages for people: the reason and the next step. Only `main` prints them."""
 
 from feedmux.errors import (
     FeedInvalidated,
@@ -11,14 +11,16 @@ from feedmux.errors import (
     Unavailable,
 )
 
-SERVER_HINT = "Is the server running? `feedmux dev` starts one; --endpoint or FEEDMUX_ENDPOINT names another."
+SERVER_HINT = (
+    "Check that the server is running (`feedmux dev` starts one), or name another with --endpoint or FEEDMUX_ENDPOINT."
+)
 PORTS_HINT = "The data port is 7117 by default; operator (7118), health (7119) and metrics have ports of their own."
 FAILED = 1
 WRONG_USAGE = 2
 
 
 class CliError(Exception):
-    """A failure with its reason and, where there is something to do, a hint."""
+    """A failure with its reason and, if the user can do something about it, a hint."""
 
     def __init__(self, message: str, hint: str = "", exit_code: int = FAILED) -> None:
         super().__init__(message)
@@ -28,14 +30,14 @@ class CliError(Exception):
 
 
 class UsageError(CliError):
-    """The arguments do not make sense together."""
+    """The arguments contradict each other or are incomplete."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message, hint, WRONG_USAGE)
 
 
 def as_cli_error(error: Exception, endpoint: str = "") -> CliError | None:
-    """What to tell about an error; None for a defect, whose traceback is worth more."""
+    """Return the CliError that explains an error; None for a defect, whose traceback is more useful."""
     if isinstance(error, CliError):
         return error
     if isinstance(error, FeedmuxError):
@@ -45,7 +47,7 @@ def as_cli_error(error: Exception, endpoint: str = "") -> CliError | None:
 
 def _reason(error: FeedmuxError, endpoint: str) -> str:
     if isinstance(error, Unavailable) and not error.reason and endpoint:
-        # gRPC lists every address it tried; the last words are the reason.
+        # gRPC lists every address it tried; the last part is the reason.
         return f"cannot reach {endpoint} ({error.message.rpartition(': ')[2] or error.status})"
     if error.status == "UNIMPLEMENTED" and not error.reason and endpoint:
         return f"{endpoint} is a gRPC server, but not a feedmux server's data port"
@@ -57,21 +59,21 @@ def _hint(error: FeedmuxError, endpoint: str) -> str:
         case Unavailable() if not error.reason:
             return SERVER_HINT
         case SubscriptionNotFound():
-            return "`feedmux subscriptions list` shows those there are."
+            return "`feedmux subscriptions list` shows the existing ones."
         case SubscriptionExists():
-            return "`feedmux subscriptions get` shows it, `update` changes it, `delete` makes room."
+            return "`feedmux subscriptions get` shows it, `update` changes it, `delete` frees the name."
         case SubscriptionBusy():
-            return "Another client reads it now; its lease ends soon after that client has gone."
+            return "Another client is reading it; its lease ends soon after that client disconnects."
         case HistoryLost():
             oldest = error.metadata.get("oldest_time")
             return f"Start at --start earliest{f' ({oldest})' if oldest else ''}, or at a later time."
         case FeedInvalidated():
-            return "The collection or database was dropped or renamed; watch again to begin anew."
+            return "The collection or database was dropped or renamed; run the command again to start afresh."
         case InternalError():
             found = error.metadata.get("correlation_id")
-            return f"A defect of the server; its log says more under {found}." if found else ""
+            return f"This is a defect of the server; search its log for {found}." if found else ""
     if error.status == "UNIMPLEMENTED" and not error.reason:
         return PORTS_HINT
     if error.reason == "SOURCE_NOT_FOUND":
-        return "Name one that the server's configuration has: --source or FEEDMUX_SOURCE."
+        return "Name a source of the server's configuration with --source or FEEDMUX_SOURCE."
     return ""

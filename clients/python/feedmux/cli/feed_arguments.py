@@ -28,36 +28,38 @@ _HEX = re.compile(r"(?:[0-9a-fA-F]{2})+")
 
 
 def add_feed_arguments(parser: argparse.ArgumentParser, *, optional: bool = True) -> None:
-    """DB[.COLL] and what shapes the events."""
+    """Add DB[.COLL] and the options that shape the events."""
     if optional:
         parser.add_argument(
             "namespace", metavar="DB[.COLL]", nargs="?", type=namespace, default=(None, None),
-            help="a database or a collection, split at the first dot; none is the whole deployment",
+            help="a database or a collection, split at the first dot; without it, the whole deployment",
         )  # fmt: skip
     group = parser.add_argument_group("feed")
     group.add_argument(
         "--pipeline",
         metavar="JSON",
         type=pipeline,
-        help="stages for MongoDB to run, an array in extended JSON; @FILE reads it from a file",
+        help="stages that MongoDB runs, as an extended JSON array; @FILE reads them from a file",
     )
     group.add_argument(
         "--full-document",
         metavar="MODE",
         choices=FULL_DOCUMENT,
-        help="for updates: updateLookup, whenAvailable or required",
+        help="add the full document to updates: updateLookup, whenAvailable or required",
     )
     group.add_argument(
         "--full-document-before-change",
         metavar="MODE",
         choices=FULL_DOCUMENT_BEFORE_CHANGE,
-        help="the document before the change: whenAvailable or required",
+        help="add the document before the change: whenAvailable or required",
     )
-    group.add_argument("--show-expanded-events", action="store_true", help="also DDL events (MongoDB 6.0 and later)")
+    group.add_argument(
+        "--show-expanded-events", action="store_true", help="also deliver DDL events (MongoDB 6.0 and later)"
+    )
 
 
 def feed_of(args: argparse.Namespace) -> Feed:
-    """The feed of the arguments."""
+    """Return the feed that the arguments describe."""
     database, collection = args.namespace
     return Feed(
         database,
@@ -71,7 +73,7 @@ def feed_of(args: argparse.Namespace) -> Feed:
 
 
 def namespace(text: str) -> tuple[str | None, str | None]:
-    """`DB`, or `DB.COLL` split at the first dot; `*` is the whole deployment."""
+    """Parse `DB`, or `DB.COLL` split at the first dot; `*` is the whole deployment."""
     if text in ("", "*"):
         return None, None
     if text.startswith("[") or "[." in text:
@@ -83,14 +85,14 @@ def namespace(text: str) -> tuple[str | None, str | None]:
 
 
 def scope_name(feed: Feed) -> str:
-    """`*`, `db` or `db.collection`."""
+    """Return the feed's scope as `*`, `db` or `db.collection`."""
     if feed.database is None:
         return "*"
     return f"{feed.database}.{feed.collection}" if feed.collection else feed.database
 
 
 def pipeline(text: str) -> str:
-    """Extended JSON, or @FILE with it, checked for being an array; the server judges the stages."""
+    """Parse extended JSON, or @FILE with it, and check that it is an array; the server checks the stages."""
     if text.startswith("@"):
         try:
             text = Path(text[1:]).read_text()
@@ -103,12 +105,12 @@ def pipeline(text: str) -> str:
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"not JSON: {error}") from None
     if not isinstance(stages, list):
-        raise argparse.ArgumentTypeError('an array of stages is wanted: [{"$match": {…}}]')
+        raise argparse.ArgumentTypeError('expected an array of stages: [{"$match": {…}}]')
     return text
 
 
 def start(text: str) -> Start:
-    """A start in any of the notations of START_HELP."""
+    """Parse a start in any of the notations of START_HELP."""
     if text in ("latest", "now"):
         return Start.latest()
     if text == "earliest":
@@ -122,7 +124,7 @@ def start(text: str) -> Start:
         try:
             return Start.operation_time(Timestamp(int(found[1]), int(found[2])))
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is no cluster time") from None
+            raise argparse.ArgumentTypeError(f"{text!r} is not a cluster time") from None
     try:
         return Start.at_time(datetime.fromisoformat(text))
     except (ValueError, OverflowError, OSError):
@@ -132,7 +134,7 @@ def start(text: str) -> Start:
 
 
 def place_of(text: str) -> bytes | dict[str, Any]:
-    """A position as bytes, or a resume token as its document. Raises ArgumentTypeError."""
+    """Parse a position into bytes, or a resume token into its document. Raises ArgumentTypeError."""
     text = text.strip()
     if text.startswith("{"):
         try:
@@ -149,12 +151,12 @@ def place_of(text: str) -> bytes | dict[str, Any]:
         return {"_data": text.upper()}
     data = _from_base64(text)
     if data[:1] != bytes([POSITION_FIRST_BYTE]):
-        raise argparse.ArgumentTypeError(f"{_short(text)!r} is no time, resume token or position")
+        raise argparse.ArgumentTypeError(f"{_short(text)!r} is not a time, resume token or position")
     return data
 
 
 def position_text(position: bytes) -> str:
-    """A position as the commands print and take it: URL-safe base64 without padding."""
+    """Return a position as the commands print and accept it: URL-safe base64 without padding."""
     return base64.urlsafe_b64encode(position).decode().rstrip("=")
 
 

@@ -1,4 +1,4 @@
-"""`feedmux keys new`: a new API key, and what the server is told of it: only the hash."""
+"""`feedmux keys new`: makes an API key, and the entry for the server's tenants file, which holds only its hash."""
 
 import argparse
 import hashlib
@@ -24,17 +24,21 @@ class NewKey:
 
 
 def new_key() -> NewKey:
-    """256 random bits; so many that a plain hash cannot be searched."""
+    """Return a key of 256 random bits: too many to find the key from a plain hash by trying."""
     key = _PREFIX + secrets.token_urlsafe(_KEY_BYTES)
     return NewKey(key, hashlib.sha256(key.encode()).hexdigest())
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, title="actions")
-    new = actions.add_parser("new", help="make a key", description="Makes a key.")
-    new.add_argument("--tenant", metavar="NAME", default="my-team", help="the name for the line of the tenants file")
-    new.add_argument("--label", metavar="TEXT", default="", help="what the key is for, to know it when it is replaced")
-    new.add_argument("--expires", metavar="TIME", type=_time, help="2027-01-31 or 2027-01-31T12:00:00Z (UTC)")
+    new = actions.add_parser("new", help="make an API key", description="Makes an API key.")
+    new.add_argument(
+        "--tenant", metavar="NAME", default="my-team", help="the tenant's name in the printed tenants entry"
+    )
+    new.add_argument("--label", metavar="TEXT", default="", help="what the key is for, to recognize it later")
+    new.add_argument(
+        "--expires", metavar="TIME", type=_time, help="when the key expires: 2027-01-31 or 2027-01-31T12:00:00Z (UTC)"
+    )
     add_json_option(new)
 
 
@@ -45,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         facts["label"] = args.label
     if args.expires:
         facts["expires"] = iso_time(args.expires) or ""
-    # JSON is YAML: quoted, whatever is in a label.
+    # JSON is valid YAML, and quotes any label safely.
     key_entry = json.dumps(facts, ensure_ascii=False)
     entry = f"- {{name: {json.dumps(args.tenant)}, api_keys: [{key_entry}]}}"
     if args.json:
@@ -55,8 +59,8 @@ def run(args: argparse.Namespace) -> int:
     print(f"{terminal.paint('key', 'dim')}     {terminal.paint(made.key, 'bold')}")
     print(f"{terminal.paint('sha256', 'dim')}  {made.sha256}")
     print(
-        "\nThe key is shown this once; give it to the client (FEEDMUX_API_KEY). The server knows its hash only, in the"
-        "\nfile that `tenants_file` names (YAML), which it reads again when it changes:\n"
+        "\nThe key is shown only once; give it to the client (FEEDMUX_API_KEY). The server needs only its hash. Add that"
+        "\nto the YAML file that `tenants_file` names; the server reloads that file when it changes:\n"
         f"\ntenants:\n  - name: {json.dumps(args.tenant)}\n    api_keys:\n      - {key_entry}\n"
         f'\nor, for an operator, in the configuration: operator_key_hashes = ["{made.sha256}"]'
     )

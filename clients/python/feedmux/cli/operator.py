@@ -1,4 +1,4 @@
-"""The way to the operator's port, for the commands of those who run the service."""
+"""The connection to the operator port, for commands of the people who run the service."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from feedmux.target import Tls
 
 Ask = Callable[[str, Any], Any]
-"""Method and request to response."""
+"""Calls a method with a request and returns its response."""
 
 
 def add_operator_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """--context, --operator-endpoint, --operator-key, and those of TLS. `settings.fill_in` completes them."""
+    """Add --context, --operator-endpoint, --operator-key and the TLS options. `settings.fill_in` completes them."""
     group = parser.add_argument_group("connection")
     add_context_option(group)
     add_operator_settings(group)
@@ -30,23 +30,23 @@ def add_operator_options(parser: argparse.ArgumentParser) -> argparse._ArgumentG
 
 
 def add_operator_settings(group: argparse._ArgumentGroup) -> None:
-    """--operator-endpoint, --operator-key."""
+    """Add --operator-endpoint and --operator-key."""
     group.add_argument(
         "--operator-endpoint",
         metavar="HOST:PORT",
         type=endpoint,
-        help="the server's operator port (FEEDMUX_OPERATOR_ENDPOINT; localhost:7118)",
+        help="address of the server's operator port (FEEDMUX_OPERATOR_ENDPOINT; default localhost:7118)",
     )
     group.add_argument(
         "--operator-key",
         metavar="KEY",
-        help="better by FEEDMUX_OPERATOR_KEY: other users of this machine see arguments",
+        help="operator key; prefer FEEDMUX_OPERATOR_KEY, as other users of this machine can see arguments",
     )
 
 
 @contextmanager
 def connected_operator(args: argparse.Namespace) -> Iterator[Ask]:
-    """Asks the operator's port. What goes wrong comes out as a CliError."""
+    """Provide calls to the operator port. Failures become CliErrors."""
     import grpc
 
     from feedmux.target import Tls
@@ -77,12 +77,15 @@ def _failure(error: Any, address: str, tls: bool | Tls) -> Exception:
 
     if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
         return CliError(
-            "the operator port wants the operator's key",
-            "Give it by --operator-key or FEEDMUX_OPERATOR_KEY; its hash is operator_key_hashes in the server's"
-            " configuration.",
+            "the operator port requires the operator's key",
+            "Set FEEDMUX_OPERATOR_KEY or --operator-key; the server's configuration holds the key's hash in"
+            " operator_key_hashes.",
         )
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-        return CliError(f"{address} is not an operator port", "It is a port of its own, by default 7118.")
+        return CliError(
+            f"{address} is not a feedmux operator port",
+            "The operator port is separate from the data port, by default 7118.",
+        )
     told = error_from_status(error.code(), error.details() or "", error.trailing_metadata())
     failure = explained(told, address, tls)
     if failure is None:

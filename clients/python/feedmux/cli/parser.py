@@ -1,4 +1,4 @@
-"""argparse without abbreviations, whose errors suggest what a mistyped command, value or option was meant to be."""
+"""An argparse parser without abbreviations, which suggests corrections for mistyped commands, values and options."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _OPTION = re.compile(r"unrecognized arguments: (?P<typed>--[\w-]+)")
 
 
 class Parser(argparse.ArgumentParser):
-    """Also of its subcommands, whose parsers argparse makes of the same class."""
+    """The parser of the command line, and of its subcommands: argparse makes their parsers from the same class."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
-        """Exits with 2."""
+        """Print the error with a suggestion, and exit with 2."""
         super().error(message + self._suggestion(message))
 
     def _suggestion(self, message: str) -> str:
@@ -33,7 +33,7 @@ class Parser(argparse.ArgumentParser):
         return f"; did you mean {close[0]}?" if close else ""
 
     def _options(self) -> Iterator[str]:
-        """Of this command and of those below."""
+        """Return the options of this command and of its subcommands."""
         for action in self._actions:
             yield from action.option_strings
             if isinstance(action, argparse._SubParsersAction):

@@ -1,4 +1,4 @@
-"""Why a server cannot be used: looks at the endpoint with plain sockets, because gRPC says only that it failed."""
+"""Finds out why a server cannot be used, with plain sockets, because gRPC reports only that the connection failed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from feedmux.target import Tls
 
 TIMEOUT_S: Final = 3.0
-"""For each connection."""
+"""Timeout in seconds for each connection."""
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://+", re.IGNORECASE)
 _GRPC_SCHEMES = ("dns:", "ipv4:", "ipv6:", "unix:", "unix-abstract:", "vsock:", "xds:")
 """https://github.com/grpc/grpc/blob/master/doc/naming.md"""
@@ -28,7 +28,7 @@ _SETTINGS = 4
 
 
 def endpoint(text: str) -> str:
-    """An argument HOST:PORT, or a target with one of gRPC's schemes. Raises ArgumentTypeError."""
+    """Parse an argument HOST:PORT, or a target with one of gRPC's schemes. Raises ArgumentTypeError."""
     if text.lower().startswith(_GRPC_SCHEMES) or _split(text) is not None:
         return text
     if found := _URL.match(text):
@@ -39,7 +39,7 @@ def endpoint(text: str) -> str:
 
 
 def why_unreachable(text: str, tls: bool | Tls, timeout_s: float = TIMEOUT_S) -> CliError | None:
-    """The cause and what to do about it; None where this finds none."""
+    """Return the cause and the next step; None if no cause was found."""
     server = server_at(text, timeout_s)
     if server is None or any(os.environ.get(name) for name in _PROXY_VARIABLES):
         return None
@@ -51,24 +51,24 @@ def why_unreachable(text: str, tls: bool | Tls, timeout_s: float = TIMEOUT_S) ->
 
 
 def server_at(text: str, timeout_s: float = TIMEOUT_S) -> Server | None:
-    """The server at HOST:PORT; None for anything else. `timeout_s` is for each connection."""
+    """Return the server at HOST:PORT; None for any other target. `timeout_s` applies to each connection."""
     target = _split(text)
     return Server(text, *target, timeout_s) if target else None
 
 
 @dataclass(frozen=True, slots=True)
 class Secured:
-    """What a TLS handshake told."""
+    """The result of a TLS handshake."""
 
     certificate: Any
-    """As `ssl.SSLSocket.getpeercert` gives it."""
+    """The certificate as `ssl.SSLSocket.getpeercert` returns it."""
     http2: bool
-    """The server speaks HTTP/2 (ALPN)."""
+    """Whether the server offers HTTP/2 (ALPN)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What listens at an address. Each call makes connections of its own, and raises CliError with what fails."""
+    """The program that listens at an address. Each call makes new connections, and raises a CliError with the cause."""
 
     text: str
     """The address as the user wrote it."""
@@ -77,17 +77,17 @@ class Server:
     timeout_s: float
 
     def check(self, tls: bool | Tls) -> None:
-        """Connects as a client would."""
+        """Connect as a client would."""
         if tls is False:
             self._check_plaintext()
         elif not self.handshake(tls).http2:
             raise CliError(
                 f"{self.text} uses TLS, but does not offer HTTP/2, which gRPC needs",
-                "Is it a feedmux server's data port? A proxy in front of one must pass HTTP/2.",
+                "Check that it is a feedmux server's data port. A proxy in front of the server must pass HTTP/2.",
             )
 
     def connect(self) -> socket.socket:
-        """A connected socket."""
+        """Return a connected socket."""
         try:
             addresses = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
         except OSError:
@@ -101,7 +101,7 @@ class Server:
         except TimeoutError:
             raise CliError(
                 f"{self.text} does not answer (no connection to {addresses[0][4][0]} within {self.timeout_s:g} s)",
-                "Check the address, and the firewalls and network policies between here and there.",
+                "Check the address, and firewalls and network policies on the way to it.",
             ) from None
         except OSError as error:
             raise CliError(
@@ -109,13 +109,14 @@ class Server:
             ) from None
 
     def handshake(self, tls: bool | Tls) -> Secured:
-        """Makes a TLS connection as the client would, and closes it."""
+        """Make a TLS connection as the client would, and close it."""
         name = (None if isinstance(tls, bool) else tls.server_name) or self.host
         with self.connect() as plain:
             try:
                 with _context(tls).wrap_socket(plain, server_hostname=name) as secured:
                     result = Secured(secured.getpeercert(), secured.selected_alpn_protocol() == "h2")
-                    # With TLS 1.3 a server judges the client certificate after it: by an alert, or by closing.
+                    # With TLS 1.3 a server checks the client certificate after the handshake, and rejects it by an
+                    # alert or by closing.
                     if not result.http2 or _first_frame(secured):
                         return result
                     reason = "CLOSED"
@@ -130,14 +131,14 @@ class Server:
             if not isinstance(tls, bool) and tls.certificate is not None:
                 raise CliError(
                     f"{ended}: it may not accept the client certificate",
-                    "The authority of --certificate-file must be in the server's tls.client_ca_file.",
+                    "The authority that signed --certificate-file must be in the server's tls.client_ca_file.",
                 )
             raise CliError(
-                f"{ended}: it may require a client certificate", "Give one by --certificate-file and --key-file."
+                f"{ended}: it may require a client certificate", "Give one with --certificate-file and --key-file."
             )
         if self._speaks_http2():
             raise CliError(f"{self.text} does not use TLS", "Leave out --tls, --ca-file and --certificate-file.")
-        raise CliError(f"{self.text} does not use TLS, and is no feedmux server", PORTS_HINT)
+        raise CliError(f"{self.text} does not use TLS, and is not a feedmux server", PORTS_HINT)
 
     def _check_plaintext(self) -> None:
         with self.connect() as plain:
@@ -152,7 +153,9 @@ class Server:
         if answer.startswith((b"HTTP/", b"<")):
             raise CliError(f"{self.text} is a web server, not a feedmux server's data port", PORTS_HINT)
         if self._accepts_tls():
-            raise CliError(f"{self.text} uses TLS", "Give --tls, or --ca-file FILE where its authority is private.")
+            raise CliError(
+                f"{self.text} uses TLS", "Give --tls, or --ca-file FILE if its certificate authority is private."
+            )
         raise CliError(f"what listens on {self.text} is not a feedmux server", PORTS_HINT)
 
     def _speaks_http2(self) -> bool:
@@ -176,7 +179,7 @@ class Server:
     def _silent(self) -> CliError:
         return CliError(
             f"{self.text} accepts connections, but does not answer",
-            "If it is a feedmux server's data port: the server hangs, or what is in front of it cannot reach it.",
+            "If it is a feedmux server's data port, the server hangs, or a proxy in front of it cannot reach it.",
         )
 
     def _untrusted(self, error: ssl.SSLCertVerificationError, name: str, tls: bool | Tls) -> CliError:
@@ -184,16 +187,17 @@ class Server:
         if "mismatch" in message:
             return CliError(
                 f"the certificate of {self.text} is not for the name {name}",
-                "Use a name that the certificate has, or have the server's certificate name this host.",
+                "Connect by a name in the certificate, or issue a certificate for this name.",
             )
         if "expired" in message or "not yet valid" in message:
             return CliError(
-                f"the certificate of {self.text} is not valid now ({message})", "Renew it, or set this machine's clock."
+                f"the certificate of {self.text} is not valid now ({message})",
+                "Renew the certificate, or correct this machine's clock.",
             )
         roots = "this system's roots" if isinstance(tls, bool) or tls.root is None else str(tls.root)
         return CliError(
             f"the certificate of {self.text} is not signed by an authority in {roots} ({message})",
-            "Give the certificate of its authority by --ca-file FILE.",
+            "Give the certificate of its authority with --ca-file FILE.",
         )
 
 
@@ -205,13 +209,13 @@ def _split(text: str) -> tuple[str, int] | None:
 
 
 def _first_frame(connected: socket.socket) -> bytes:
-    """The header of the first frame that the other side sends, if it speaks HTTP/2."""
+    """Return the header of the first frame that the other side sends, if it speaks HTTP/2."""
     connected.sendall(_HTTP2_BEGINNING)
     answer = b""
     try:
         while len(answer) < _FRAME_HEADER_BYTES and (more := connected.recv(_FRAME_HEADER_BYTES - len(answer))):
             answer += more
-    except ConnectionError:  # after an answer, because it does not read on
+    except ConnectionError:  # after an answer, because the other side stops reading
         if not answer:
             raise
     return answer

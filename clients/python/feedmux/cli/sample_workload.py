@@ -1,4 +1,4 @@
-"""Changes as a shop would make them, in `shop.orders`: for `feedmux dev --workload` and the demo."""
+"""A sample workload: changes in `shop.orders` as a shop would make them, for `feedmux dev --workload` and the demo."""
 
 import asyncio
 import random
@@ -19,9 +19,9 @@ Change = InsertOne[dict[str, Any]] | UpdateOne | ReplaceOne[dict[str, Any]] | De
 
 
 class Shop:
-    """Decides what changes next; knows which orders there are.
+    """Decides what changes next, and knows which orders exist.
 
-    Every change but a delete writes its number as `change`, so none leaves a document as it was.
+    Every change except a delete writes its number as `change`, so that each really modifies its document.
     """
 
     def __init__(self, seed: int | None = None) -> None:
@@ -30,7 +30,7 @@ class Shop:
         self.changes = 0
 
     def change(self) -> Change:
-        """About half inserts, the rest updates, replaces and deletes of orders inserted before."""
+        """Return the next change: about half are inserts, the rest update, replace or delete earlier orders."""
         self.changes += 1
         dice = self._random.random()
         if len(self._orders) < 3 or (dice < 0.45 and len(self._orders) < _LIVE_MAX):
@@ -61,7 +61,7 @@ class Shop:
 
 
 async def write_sample(uri: str, rate: float) -> None:
-    """Writes `rate` changes per second until it is cancelled."""
+    """Write `rate` changes per second until cancelled."""
     shop = Shop()
     loop = asyncio.get_running_loop()
     async with AsyncMongoClient[dict[str, Any]](uri) as client:

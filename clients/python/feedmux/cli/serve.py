@@ -1,4 +1,4 @@
-"""`feedmux serve`: the server, by a configuration file and environment variables."""
+"""`feedmux serve`: runs the server, configured by a file and environment variables."""
 
 import argparse
 import os
@@ -10,15 +10,21 @@ from feedmux_server.config import ConfigError, describe_options, load_config, sa
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", metavar="FILE", type=Path, help="TOML or YAML (FEEDMUX_CONFIG)")
+    parser.add_argument("--config", metavar="FILE", type=Path, help="configuration file, TOML or YAML (FEEDMUX_CONFIG)")
     parser.add_argument(
-        "--insecure-no-auth", action="store_true", help="let everybody in; else the server wants a tenants_file"
+        "--insecure-no-auth",
+        action="store_true",
+        help="require no authentication; without it the server needs a tenants_file",
     )
-    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="wins over log.level")
-    parser.add_argument("--print-sample-config", action="store_true", help="print a commented file and end")
+    parser.add_argument(
+        "--log-level", choices=("debug", "info", "warning", "error"), help="log level; overrides log.level"
+    )
+    parser.add_argument(
+        "--print-sample-config", action="store_true", help="print a commented configuration file and exit"
+    )
     parser.epilog = (
-        "Every option stands in the file, or in the environment as FEEDMUX_ with __ between the levels\n"
-        "(FEEDMUX_SOURCES__MAIN__URI, FEEDMUX_REDIS__URL); the environment wins.\n\n"
+        "Every option can be set in the file, or in the environment as FEEDMUX_ with __ between the levels\n"
+        "(FEEDMUX_SOURCES__MAIN__URI, FEEDMUX_REDIS__URL); the environment takes precedence.\n\n"
         f"{describe_options()}\n\n"
         "Tenants file: docs/tenants.md; `feedmux keys new` prints an entry, `feedmux tenants check FILE` checks it."
     ).replace("%", "%%")
@@ -33,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     if path is None and not any(name.upper().startswith("FEEDMUX_SOURCES") for name in os.environ):
         raise CliError(
             "no MongoDB is configured",
-            "Write a file (feedmux serve --print-sample-config > feedmux.toml) and name it by --config, or set"
+            "Write a file (feedmux serve --print-sample-config > feedmux.toml) and pass it with --config, or set"
             " FEEDMUX_SOURCES__MAIN__URI.",
         )
     from feedmux_server.app import CannotStart, serve

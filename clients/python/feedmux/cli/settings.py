@@ -1,7 +1,7 @@
-"""The settings of a connection: an option, else an environment variable, else the context in use, else a default.
+"""The settings of a connection, from an option, else an environment variable, else the context in use, else a default.
 
 A context is a named TOML file of settings: `contexts/NAME.toml` in the folder `feedmux` of $XDG_CONFIG_HOME or
-~/.config. The file `context` beside them has the name of the one in use.
+~/.config. The file `context` in that folder holds the name of the context in use.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting, by the name it has in a context and, with dashes, as an option."""
+    """One setting, under its name in a context; the option has the same name with dashes."""
 
     variable: str
     default: str | None = None
     parse: Callable[[str], Any] = str
-    """Of a variable. Raises ArgumentTypeError."""
+    """Parses the value of a variable. Raises ArgumentTypeError."""
     kind: type = str
-    """In a context."""
+    """The type of the value in a context."""
     is_path: bool = False
     is_secret: bool = False
 
@@ -66,12 +66,12 @@ class Context:
 
 
 def fill_in(args: argparse.Namespace, *, with_defaults: bool = True) -> None:
-    """Sets those of SETTINGS that the arguments have and that no option has set. Raises CliError."""
+    """Set each of SETTINGS that the arguments have and no option has set. Raises CliError."""
     wanted = [name for name in SETTINGS if getattr(args, name, "") is None]
     given = {name: value for name in wanted if (value := _variable(name)) is not None}
     known = {name: getattr(args, name, None) for name in SETTINGS} | given
     context = chosen(args.context)
-    # A key is not sent to another server than the one it is for, unless the context is named for that very command.
+    # A context's key is sent only to that context's server, unless this very command names the context.
     if context is not None and (args.context or not _elsewhere(context, known)):
         given = {name: context.settings[name] for name in wanted if name in context.settings} | given
     for name in wanted:
@@ -80,7 +80,7 @@ def fill_in(args: argparse.Namespace, *, with_defaults: bool = True) -> None:
 
 
 def given_in(args: argparse.Namespace, *, with_variables: bool) -> dict[str, Any]:
-    """The settings that options give, and variables, as a context stores them. Raises CliError."""
+    """Return the settings given by options and variables, as a context stores them. Raises CliError."""
     found: dict[str, Any] = {}
     for name, setting in SETTINGS.items():
         value = getattr(args, name, None)
@@ -92,18 +92,18 @@ def given_in(args: argparse.Namespace, *, with_variables: bool) -> dict[str, Any
 
 
 def folder() -> Path:
-    """Where the contexts are."""
+    """Return the folder of the contexts."""
     base = os.environ.get("XDG_CONFIG_HOME")
     return (Path(base) if base else Path.home() / ".config") / "feedmux"
 
 
 def names() -> list[str]:
-    """The names of all contexts, sorted."""
+    """Return the names of all contexts, sorted."""
     return sorted(path.stem for path in (folder() / "contexts").glob("*.toml"))
 
 
 def in_use() -> str | None:
-    """The name that `feedmux context use` has set."""
+    """Return the name that `feedmux context use` has set."""
     try:
         return (folder() / "context").read_text().strip() or None
     except OSError:
@@ -111,7 +111,7 @@ def in_use() -> str | None:
 
 
 def chosen(option: str | None) -> Context | None:
-    """The context of --context, of FEEDMUX_CONTEXT, or the one in use. Raises CliError."""
+    """Return the context of --context or FEEDMUX_CONTEXT, else the one in use. Raises CliError."""
     if option is not None:
         return load(option)
     name = os.environ.get(CONTEXT_VARIABLE) or in_use()
@@ -119,7 +119,7 @@ def chosen(option: str | None) -> Context | None:
 
 
 def load(name: str) -> Context:
-    """Raises CliError for a context that there is not, or whose file cannot be used."""
+    """Load a context. Raises CliError for a context that does not exist, or whose file is invalid."""
     path = path_of(name)
     try:
         settings: dict[str, Any] = tomllib.loads(path.read_text())
@@ -127,8 +127,8 @@ def load(name: str) -> Context:
         close = get_close_matches(name, names(), 1)
         hint = f"Did you mean {close[0]}? " if close else ""
         raise CliError(
-            f"there is no context {name!r}",
-            f"{hint}`feedmux context list` shows those there are, `feedmux context save {name}` makes one.",
+            f"context {name!r} does not exist",
+            f"{hint}`feedmux context list` shows the existing ones, `feedmux context save {name}` creates it.",
         ) from None
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or error
@@ -139,7 +139,7 @@ def load(name: str) -> Context:
 def _checked(name: str, path: Path, key: str, value: Any) -> Any:
     if key not in SETTINGS:
         close = get_close_matches(key, SETTINGS, 1)
-        hint = f"Did you mean {close[0]}?" if close else f"There are {', '.join(SETTINGS)}."
+        hint = f"Did you mean {close[0]}?" if close else f"The settings are {', '.join(SETTINGS)}."
         raise CliError(f"context {name}: {path} has an unknown setting {key!r}", hint)
     setting = SETTINGS[key]
     of_its_kind = isinstance(value, setting.kind)
@@ -157,18 +157,18 @@ def _checked(name: str, path: Path, key: str, value: Any) -> Any:
 
 
 def save(context: Context) -> None:
-    """Raises CliError. The file is readable by its owner only, because of the keys."""
+    """Store a context in a file that only its owner can read, because of the keys. Raises CliError."""
     lines = (f"{key} = {_toml(value)}\n" for key, value in context.settings.items())
     _write(path_of(context.name), "".join(lines))
 
 
 def use(name: str | None) -> None:
-    """The context of commands that name none; None for no context. Raises CliError."""
+    """Set the context of commands that name no context; None for no context. Raises CliError."""
     _write(folder() / "context", f"{load(name).name}\n" if name else "")
 
 
 def path_of(name: str) -> Path:
-    """A context's file. Raises UsageError for what is no name."""
+    """Return a context's file. Raises UsageError for an invalid name."""
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"{name!r} cannot be a context's name: use up to 64 letters, digits, '.', '_' and '-', and begin with a"
@@ -189,7 +189,7 @@ def _variable(name: str) -> Any:
 
 
 def _elsewhere(context: Context, known: Mapping[str, Any]) -> bool:
-    """An option or a variable names another server than the context does."""
+    """Return whether an option or a variable names another server than the context."""
     return any(
         known[name] is not None and known[name] != context.settings.get(name, SETTINGS[name].default)
         for name in ("endpoint", "operator_endpoint")
@@ -197,7 +197,7 @@ def _elsewhere(context: Context, known: Mapping[str, Any]) -> bool:
 
 
 def _toml(value: str | bool) -> str:
-    # A JSON string is a basic string of TOML, but for this one character.
+    # A JSON string is a basic string of TOML, except for this one character.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

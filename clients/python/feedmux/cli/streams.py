@@ -1,4 +1,4 @@
-"""`feedmux streams`: what the server reads from MongoDB, and for whom, by the operator's port."""
+"""`feedmux streams`: shows what the server reads from MongoDB and for which subscribers, through the operator port."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _STATE_COLOURS = {"reading": "green", "recovering": "red", "ended": "red", "open
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--subscribers", action="store_true", help="also those who are served")
-    parser.add_argument("--follow", action="store_true", help="again every second, until Ctrl-C")
+    parser.add_argument("--subscribers", action="store_true", help="also show the subscribers of each stream")
+    parser.add_argument("--follow", action="store_true", help="refresh every second, until Ctrl-C")
     add_json_option(parser)
     parser.add_argument("--end", metavar="ID", help="end the session of this subscriber (ID in --subscribers)")
     group = add_operator_options(parser)
-    group.add_argument("--source", metavar="NAME", default="", help="only this MongoDB deployment")
+    group.add_argument("--source", metavar="NAME", default="", help="show only this MongoDB deployment")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
                 print(plain(f"ended {ended.tenant}: {ended.subscription or '(inline)'}; its client may open it again"))
             return 0
         while True:
-            # Subscribers are always asked for: the table counts the detached ones, too.
+            # Subscribers are always requested: the table also counts the detached ones.
             answer = ask("ListSharedStreams", operator_pb2.ListSharedStreamsRequest(source=args.source))
             if args.json:
                 print_json(as_json(answer))
@@ -74,7 +74,9 @@ def _text(terminal: Terminal, answer: operator_pb2.ListSharedStreamsResponse, wi
         columns = "ID", "STREAM", "TENANT", "SUBSCRIPTION", "STATE", "PLACE", "LAG", "SENT", "UNACKED", "CREDIT", "PEER"
         lines += ["", table(terminal, columns, rows)]
     elif answer.detached_subscribers:
-        lines.append(f"and {len(answer.detached_subscribers)} subscribers that wait for credit, behind every ring")
+        lines.append(
+            f"and {len(answer.detached_subscribers)} subscribers that wait for credit and are behind every ring"
+        )
     return "\n".join(lines)
 
 
@@ -129,7 +131,7 @@ def _subscriber_row(stream: str, one: operator_pb2.Subscriber) -> tuple[object, 
 
 
 def as_json(answer: operator_pb2.ListSharedStreamsResponse) -> dict[str, Any]:
-    """The answer with plain numbers."""
+    """Return the answer with plain numbers."""
     totals = answer.totals
     return {
         "shared_streams": [_stream_json(each) for each in answer.shared_streams],
@@ -201,7 +203,7 @@ def _subscriber_json(one: operator_pb2.Subscriber) -> dict[str, Any]:
 
 
 def state_name(stream: operator_pb2.SharedStream) -> str:
-    """As people write it."""
+    """Return a state's name as people write it."""
     from feedmux.v1 import operator_pb2
 
     return operator_pb2.SharedStream.State.Name(stream.state).removeprefix("STATE_").lower()

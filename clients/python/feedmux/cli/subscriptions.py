@@ -29,26 +29,28 @@ Action = Callable[["feedmux.Client", argparse.Namespace], int]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, title="actions")
-    _add(actions, "list", "all of the tenant's subscriptions", _list)
-    _name(_add(actions, "get", "one subscription", _get))
+    _add(actions, "list", "list all subscriptions of the tenant", _list)
+    _name(_add(actions, "get", "show one subscription", _get))
 
-    create = _name(_add(actions, "create", "make one; the same again changes nothing", _create))
+    create = _name(
+        _add(actions, "create", "create a subscription; changes nothing if it exists with the same definition", _create)
+    )
     add_feed_arguments(create)
     create.add_argument("--start", metavar="PLACE", type=start, help=START_HELP)
     _add_policies(create)
 
-    update = _name(_add(actions, "update", "change the filter or the policies; the place stays", _update))
-    update.add_argument("--pipeline", metavar="JSON", type=pipeline, help="the new stages; [] for none")
+    update = _name(_add(actions, "update", "change the filter or the policies; the position stays", _update))
+    update.add_argument("--pipeline", metavar="JSON", type=pipeline, help="the new stages; [] removes them")
     update.add_argument(
-        "--full-document", metavar="MODE", choices=("", *FULL_DOCUMENT), help="the new mode; an empty one for none"
+        "--full-document", metavar="MODE", choices=("", *FULL_DOCUMENT), help="the new mode; an empty one removes it"
     )
     _add_policies(update)
 
-    seek = _name(_add(actions, "seek", "move the stored position, also backwards", _seek))
+    seek = _name(_add(actions, "seek", "move the stored position, forwards or backwards", _seek))
     seek.add_argument("to", metavar="PLACE", type=start, help=START_HELP)
 
-    delete = _name(_add(actions, "delete", "delete one with its stored position", _delete))
-    delete.add_argument("--allow-missing", action="store_true", help="succeed when there is none")
+    delete = _name(_add(actions, "delete", "delete a subscription with its stored position", _delete))
+    delete.add_argument("--allow-missing", action="store_true", help="succeed even if it does not exist")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -78,12 +80,12 @@ def _add_policies(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--on-invalidate",
         choices=("stop", "continue"),
-        help="when the collection is dropped or renamed: stop (default), or go on behind it",
+        help="when the collection is dropped or renamed: stop (default), or continue after that event",
     )
     parser.add_argument(
         "--on-history-lost",
         choices=("fail", "earliest"),
-        help="when the position has left the oplog: fail (default), or go on from the oldest event, with a notice",
+        help="when the position has left the oplog: fail (default), or continue from the oldest event, with a notice",
     )
 
 
@@ -94,7 +96,7 @@ def _list(client: feedmux.Client, args: argparse.Namespace) -> int:
         return 0
     terminal = Terminal(sys.stdout)
     if not found:
-        print("No subscriptions yet: `feedmux subscriptions create NAME DB.COLL` makes one.")
+        print("No subscriptions yet. Create one: feedmux subscriptions create NAME DB.COLL")
         return 0
     rows = [
         (
@@ -183,7 +185,7 @@ _SCOPE = ("source", "database", "collection")
 
 
 def as_json(info: feedmux.SubscriptionInfo) -> dict[str, Any]:
-    """A subscription as --json prints it; unset options of the feed are left out."""
+    """Return a subscription as --json prints it; unset options of the feed are left out."""
     stored = info.cluster_time
     return {
         "name": info.name,

@@ -1,4 +1,4 @@
-"""`feedmux tenants`: whether a tenants file can be used, before a server reads it; and what each tenant uses."""
+"""`feedmux tenants`: checks a tenants file before a server reads it, and shows what each tenant uses."""
 
 from __future__ import annotations
 
@@ -19,24 +19,26 @@ if TYPE_CHECKING:
     from feedmux_server.tenants.model import TenantRecord
 
 _NEAR = 0.8
-"""From this part of a quota on it is worth a note."""
+"""The part of a quota from which its use is reported in a note."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, title="actions")
     check = actions.add_parser(
         "check",
-        help="whether a tenants file can be used",
-        description="Says whether a tenants file can be used, and where it is wrong. Exit code 1 if it cannot.",
+        help="check a tenants file",
+        description="Checks a tenants file and reports its errors. Exit code 1 if the file is invalid.",
     )
-    check.add_argument("file", metavar="FILE", type=Path, help="YAML, or TOML if it ends in .toml")
+    check.add_argument(
+        "file", metavar="FILE", type=Path, help="the tenants file: YAML, or TOML if its name ends in .toml"
+    )
     add_json_option(check)
     usage = actions.add_parser(
         "usage",
-        help="what each tenant uses of a server",
-        description="What each tenant uses of a server, and its part of what is read from MongoDB.",
+        help="show what each tenant uses of a server",
+        description="Shows what each tenant uses of a server, and its share of the reads from MongoDB.",
     )
-    usage.add_argument("--tenant", metavar="NAME", default="", help="only this one")
+    usage.add_argument("--tenant", metavar="NAME", default="", help="show only this tenant")
     add_json_option(usage)
     add_operator_options(usage)
 
@@ -68,11 +70,11 @@ def _usage(args: argparse.Namespace) -> int:
         "BYTES",
         "READ FOR IT",
         "SHARE",
-        "HELD BACK",
+        "THROTTLED",
     )
     rows = [
         (
-            each.tenant + ("" if each.configured else " (gone)"),
+            each.tenant + ("" if each.configured else " (removed)"),
             each.open_streams,
             each.subscriptions,
             each.shared_streams,
@@ -90,7 +92,7 @@ def _usage(args: argparse.Namespace) -> int:
     for tenant in answer.tenants:
         for each in tenant.quotas:
             if each.HasField("used") and each.used >= each.limit * _NEAR:
-                note = f"tenant {tenant.tenant} uses {each.used:,} of its quota {each.quota}, {each.limit:,}"
+                note = f"tenant {tenant.tenant} uses {each.used:,} of {each.limit:,} of its quota {each.quota}"
                 print(f"{terminal.paint('note:', 'yellow')} {note}")
     return 0
 
@@ -127,15 +129,15 @@ def _check(args: argparse.Namespace) -> int:
     print(table(terminal, ("TENANT", "KEYS", "CERTIFICATES"), rows))
     for warning in warnings:
         print(f"{terminal.paint('note:', 'yellow')} {warning}")
-    print(f"{args.file} can be used")
+    print(f"{args.file} is valid")
     return 0
 
 
 def _warnings(tenant: TenantRecord) -> list[str]:
-    """What is allowed and yet perhaps not meant."""
+    """Return warnings about what is allowed but perhaps not intended."""
     found = []
     if not tenant.api_keys and not tenant.certificates:
-        found.append(f"tenant {tenant.name} has no key and no certificate: only a JWT can name it")
+        found.append(f"tenant {tenant.name} has no key and no certificate: only a JWT can authenticate it")
     found += [
         f"tenant {tenant.name}: the key {key.label or key.sha256[:12]} has expired"
         for key in tenant.api_keys

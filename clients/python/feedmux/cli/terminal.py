@@ -1,6 +1,6 @@
-"""What the commands print: colours only where they are wanted, tables, and JSON.
+"""Output of the commands: optional colours, tables and JSON.
 
-Invariant: nothing that came from a document or a name reaches a terminal with control characters in it.
+Invariant: no text from a document or a name reaches a terminal with control characters in it.
 """
 
 import json
@@ -32,7 +32,7 @@ class Terminal:
 
     @property
     def width(self) -> int:
-        """Columns now; it may be resized at any time."""
+        """Return the current number of columns; the terminal may be resized at any time."""
         return shutil.get_terminal_size((100, 24)).columns
 
     def paint(self, text: str, *styles: str) -> str:
@@ -42,7 +42,7 @@ class Terminal:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """One line for something that takes a while: what it is, then how long it took."""
+        """Print one line for a step that takes a while: its name, then how long it took."""
         started_s = time.monotonic()
         if self.interactive:
             self.stream.write(f"    {name} …")
@@ -62,12 +62,12 @@ class Terminal:
 
 
 def plain(text: object) -> str:
-    """Text without control characters."""
+    """Return the text without control characters."""
     return _CONTROL.sub("?", str(text))
 
 
 def cut(text: str, width: int) -> str:
-    """At most `width` columns; escape sequences do not count."""
+    """Cut a line to `width` columns; escape sequences do not count."""
     if len(_ESCAPE.sub("", text)) <= width:
         return text
     kept: list[str] = []
@@ -83,7 +83,7 @@ def cut(text: str, width: int) -> str:
 
 
 def table(terminal: Terminal, headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Columns as wide as they must be; on a terminal cut to its width."""
+    """Print a table with columns as wide as their content, cut to the width of a terminal."""
     cells = [[cell if "\x1b" in (cell := str(value)) else plain(value) for value in row] for row in rows]
     widths = [
         max(len(header), *(len(_ESCAPE.sub("", row[index])) for row in cells)) if cells else len(header)
@@ -101,17 +101,17 @@ def table(terminal: Terminal, headers: Sequence[str], rows: Sequence[Sequence[ob
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """One object on one line."""
+    """Print one JSON object on one line."""
     print(json.dumps(value, ensure_ascii=False, default=str))
 
 
 def silence_stdout() -> None:
-    """After the reader of our output has gone, so that the interpreter does not complain at its end."""
+    """Discard further output after its reader has gone, so that the interpreter does not complain at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def reader_has_gone() -> bool:
-    """Whether standard output is a pipe that nobody reads any more."""
+    """Return whether standard output is a pipe that nothing reads any more."""
     try:
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)
@@ -121,7 +121,7 @@ def reader_has_gone() -> bool:
 
 
 def utc_time(seconds: float, *, milliseconds: bool = False) -> str:
-    """Time of day in UTC, with the date where it is not today's: `07:26:06Z`, `2026-11-26 07:26:06Z`."""
+    """Return the time of day in UTC, with the date unless it is today: `07:26:06Z`, `2026-11-26 07:26:06Z`."""
     moment = datetime.fromtimestamp(seconds, UTC)
     shape = "%H:%M:%S" if moment.date() == datetime.now(UTC).date() else "%Y-%m-%d %H:%M:%S"
     fraction = f".{moment.microsecond // 1000:03d}" if milliseconds else ""
@@ -129,12 +129,12 @@ def utc_time(seconds: float, *, milliseconds: bool = False) -> str:
 
 
 def iso_time(moment: datetime | None) -> str | None:
-    """For JSON: ISO 8601 in UTC."""
+    """Return a time for JSON: ISO 8601 in UTC."""
     return None if moment is None else moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def size(count: float) -> str:
-    """Bytes for people."""
+    """Return a number of bytes for people."""
     for unit in ("B", "KiB", "MiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -143,7 +143,7 @@ def size(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time span for people."""
+    """Return a time span for people."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     if seconds < 3600:

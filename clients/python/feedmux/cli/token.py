@@ -1,4 +1,4 @@
-"""`feedmux token decode`: what a resume token, or the one within a position of feedmux, says."""
+"""`feedmux token decode`: shows the content of a resume token, also of the one inside a feedmux position."""
 
 import argparse
 import json
@@ -23,9 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, title="actions")
     decode = actions.add_parser(
         "decode",
-        help="show what a token says",
-        description="Shows what a token says. It does not verify a position: only a server of the deployment that made"
-        " it has the key.",
+        help="show the content of a token",
+        description="Shows the content of a token. It does not verify a position: only the servers of the deployment"
+        " that made it have the key.",
     )
     decode.add_argument(
         "token",
@@ -40,7 +40,9 @@ def run(args: argparse.Namespace) -> int:
     try:
         kind, facts = _describe(text)
     except (UnknownTokenLayout, argparse.ArgumentTypeError) as error:
-        raise CliError(f"this cannot be read: {error}", 'A token looks like 82… in hex, or {"_data": "82…"}.') from None
+        raise CliError(
+            f"not a readable token or position: {error}", 'A token looks like 82… in hex, or {"_data": "82…"}.'
+        ) from None
     except FeedmuxError as error:
         raise CliError(error.message) from None
     if args.json:

@@ -1,4 +1,4 @@
-"""`feedmux watch`: changes as they happen; for people on a terminal, JSON lines or BSON for programs."""
+"""`feedmux watch`: prints changes as they happen; for people on a terminal, JSON lines or BSON for programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "  feedmux watch shop.orders\n"
         '  feedmux watch shop --start 15m --pipeline \'[{"$match": {"operationType": "delete"}}]\'\n'
         "  feedmux watch shop.orders | jq .documentKey\n\n"
-        "On a terminal a line for people; else one event per line in relaxed extended JSON."
+        "On a terminal it prints a line for people; otherwise one event per line in relaxed extended JSON."
     )
     parser.add_argument("--start", metavar="PLACE", type=start, help=START_HELP)
     add_output_options(parser)
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     ):
         if output.for_people:
             what = "the whole deployment" if feed.database is None else scope_name(feed)
-            remark(f"watching {what} at {args.endpoint} (Ctrl-C ends)")
+            remark(f"watching {what} at {args.endpoint} (press Ctrl-C to stop)")
         _follow(session, output, args.limit)
     return 0
 
@@ -54,7 +54,7 @@ def _follow(session: feedmux.Session, output: EventOutput, limit: int | None) ->
 
 
 def _located(error: Exception) -> CliError | None:
-    """The end by an invalidate says how to resume after it."""
+    """Add to the error of an invalidate how to resume after it."""
     if not isinstance(error, feedmux.FeedInvalidated) or not error.position:
         return None
     return CliError(
