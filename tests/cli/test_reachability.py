@@ -108,7 +108,7 @@ def test_a_web_server() -> None:
         try:
             endpoint = f"localhost:{server.server_address[1]}"
             assert cause(endpoint) == f"{endpoint} is a web server, not a feedmux server's data port"
-            assert cause(endpoint, True) == f"{endpoint} does not use TLS, and is no feedmux server"
+            assert cause(endpoint, True) == f"{endpoint} does not use TLS, and is not a feedmux server"
         finally:
             server.shutdown()
             thread.join()

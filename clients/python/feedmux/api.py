@@ -1,6 +1,6 @@
-"""The unary calls, once, as coroutines; `client` and `async_client` give them their two faces.
+"""The unary calls as coroutines, shared by `client` and `async_client`, and the settings of both clients.
 
-Also what both clients are configured with. Every call raises FeedmuxError.
+Every call raises FeedmuxError.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -32,14 +32,14 @@ from feedmux.v1 import change_feed_pb2, subscriptions_pb2
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a client was made with."""
+    """The settings that a client was made with."""
 
     target: Target
     source: str = "main"
     timeout_s: float = 30.0
     session: SessionOptions = field(default_factory=SessionOptions)
     codec_options: CodecOptions[Any] = field(default_factory=CodecOptions)
-    """For the interface of pymongo, whose default it has."""
+    """For pymongo's interface, with pymongo's default."""
 
 
 def settings(
@@ -53,7 +53,7 @@ def settings(
     codec_options: CodecOptions[Any] | None,
     channel_options: Sequence[tuple[str, int | str]],
 ) -> Settings:
-    """Checks and gathers what a client is made with. Raises ValueError."""
+    """Check and collect the settings of a client. Raises ValueError."""
     if api_key is not None and token is not None:
         raise ValueError("give api_key or token, not both")
     secure = Tls() if tls is True else tls or None
@@ -74,11 +74,11 @@ class Api:
         self.link = Link(chosen.target)
 
     def subscription_opening(self, name: str, takeover: bool) -> Opening:
-        """What `open()` of a subscription opens."""
+        """Return what `open()` of a subscription opens."""
         return Opening(subscription=name, takeover=takeover, instance_id=instance_id())
 
     def feed_opening(self, feed: Feed, start: StartLike | None) -> Opening:
-        """What `open()` of a feed opens."""
+        """Return what `open()` of a feed opens."""
         message = requests.feed_message(feed, self.settings.source)
         return Opening(feed=message, start=as_start(start), instance_id=instance_id(), route=requests.route_of(message))
 
@@ -220,9 +220,12 @@ class Api:
 
 
 def make_feed(feed: Feed | None, database: str | None, collection: str | None, options: dict[str, Any]) -> Feed:
-    """A feed given whole, or by its parts; raises TypeError for both, or for an unknown option."""
+    """Return the feed given as a Feed or by its fields.
+
+    Raises TypeError for both together, or for an unknown option.
+    """
     if feed is not None:
         if database is not None or collection is not None or options:
-            raise TypeError("give a Feed or its parts, not both")
+            raise TypeError("give a Feed or its fields, not both")
         return feed
     return Feed(database, collection, **options)

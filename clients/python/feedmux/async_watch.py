@@ -23,7 +23,7 @@ from feedmux.watch_target import CollectionTarget, DatabaseTarget, WatchTarget, 
 
 
 class AsyncChangeStream(WatchState):
-    """pymongo's AsyncChangeStream: an asynchronous iterator of change documents. Made by `watch`."""
+    """pymongo's AsyncChangeStream: an asynchronous iterator of change documents. `watch` returns it."""
 
     def __init__(self, api: Api, plan: WatchPlan) -> None:
         options = plan.session_options(api.settings.session)
@@ -31,7 +31,7 @@ class AsyncChangeStream(WatchState):
         super().__init__(plan, self._session)
 
     async def _open(self) -> Self:
-        """Opens the stream; returns when MongoDB has accepted it. Raises PyMongoError."""
+        """Open the stream, and return when MongoDB has accepted it. Raises PyMongoError."""
         try:
             await self._session
         except FeedmuxError as error:
@@ -40,9 +40,9 @@ class AsyncChangeStream(WatchState):
         return self
 
     async def next(self) -> Any:
-        """The next change, however long it takes.
+        """Return the next change, however long it takes.
 
-        Raises StopAsyncIteration after `close()` or an invalidate, OperationFailure for what MongoDB refused; then
+        Raises StopAsyncIteration after `close()` or an invalidate, OperationFailure for what MongoDB rejected; then
         the stream is closed.
         """
         if self.alive:
@@ -52,12 +52,12 @@ class AsyncChangeStream(WatchState):
         raise StopAsyncIteration
 
     async def try_next(self) -> Any | None:
-        """The next change if it comes within `max_await_time_ms` (1 s), else None."""
+        """Return the next change if it arrives within `max_await_time_ms` (default 1 s), else None."""
         wait_s, self._wait_s = self._wait_s, self._await_s
         return await self._step(wait_s) if self.alive else None
 
     async def close(self) -> None:
-        """Ends the stream; a task that waits in `next` gets StopAsyncIteration."""
+        """End the stream. A task that waits in `next` gets StopAsyncIteration."""
         await self._session.close()
 
     def __aiter__(self) -> Self:
@@ -87,7 +87,7 @@ class AsyncChangeStream(WatchState):
             await self.close()
             raise as_pymongo(error) from error
         except BSONError:
-            # The place stays before the event that cannot be decoded.
+            # The position stays before the event that cannot be decoded.
             await self.close()
             raise
         self._event = event
@@ -95,7 +95,7 @@ class AsyncChangeStream(WatchState):
 
 
 class AsyncWatchable(WatchTarget):
-    """`watch`, for client, database and collection."""
+    """Provides `watch` for client, database and collection."""
 
     _scope: tuple[str | None, str | None] = None, None
 
@@ -114,9 +114,10 @@ class AsyncWatchable(WatchTarget):
         full_document_before_change: str | None = None,
         show_expanded_events: bool | None = None,
     ) -> AsyncChangeStream:
-        """As pymongo's asynchronous `watch`; docs/pymongo-compatibility.md has the few differences.
+        """Open a change stream, as pymongo's asynchronous `watch` does; docs/pymongo-compatibility.md lists the few
+        differences.
 
-        Raises OperationFailure, with MongoDB's code and labels, for what MongoDB refuses; PyMongoError.
+        Raises OperationFailure, with MongoDB's code and labels, for what MongoDB rejects; PyMongoError.
         """
         plan = watch_plan(
             self._options,
@@ -149,7 +150,7 @@ class AsyncCollection(CollectionTarget, AsyncWatchable):
 
     @property
     def database(self) -> "AsyncDatabase":
-        """The database it is in."""
+        """The database of the collection."""
         return self._database
 
     def with_options(
@@ -159,7 +160,7 @@ class AsyncCollection(CollectionTarget, AsyncWatchable):
         write_concern: WriteConcern | None = None,
         read_concern: ReadConcern | None = None,
     ) -> "AsyncCollection":
-        """The same collection with other options."""
+        """Return the same collection with other options."""
         options = self._options.having(codec_options, read_preference, write_concern, read_concern)
         return AsyncCollection(self._database, self._name, options)
 
@@ -183,7 +184,7 @@ class AsyncDatabase(DatabaseTarget, AsyncWatchable):
 
     @property
     def client(self) -> AsyncWatchable:
-        """The client it belongs to."""
+        """The client of the database."""
         return self._client
 
     def with_options(
@@ -193,7 +194,7 @@ class AsyncDatabase(DatabaseTarget, AsyncWatchable):
         write_concern: WriteConcern | None = None,
         read_concern: ReadConcern | None = None,
     ) -> "AsyncDatabase":
-        """The same database with other options."""
+        """Return the same database with other options."""
         options = self._options.having(codec_options, read_preference, write_concern, read_concern)
         return AsyncDatabase(self._client, self._name, options)
 
@@ -205,7 +206,7 @@ class AsyncDatabase(DatabaseTarget, AsyncWatchable):
         write_concern: WriteConcern | None = None,
         read_concern: ReadConcern | None = None,
     ) -> AsyncCollection:
-        """A collection, with options of its own."""
+        """Return a collection, optionally with its own options."""
         options = self._options.having(codec_options, read_preference, write_concern, read_concern)
         return AsyncCollection(self, name, options)
 
@@ -219,7 +220,7 @@ class AsyncDatabase(DatabaseTarget, AsyncWatchable):
 
 
 class AsyncWatchClient(AsyncWatchable):
-    """What a client has of pymongo's."""
+    """The part of pymongo's client interface that feedmux clients have."""
 
     def get_database(
         self,
@@ -229,7 +230,7 @@ class AsyncWatchClient(AsyncWatchable):
         write_concern: WriteConcern | None = None,
         read_concern: ReadConcern | None = None,
     ) -> AsyncDatabase:
-        """A database, with options of its own. As there is no URI to name one, it has to be named."""
+        """Return a database, optionally with its own options. The name is required: no URI names a default database."""
         if name is None:
             raise ConfigurationError("No default database defined")
         options = self._options.having(codec_options, read_preference, write_concern, read_concern)

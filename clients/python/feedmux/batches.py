@@ -1,8 +1,8 @@
 """Batches and events as the user sees them.
 
-A batch is a view on the bytes of the message it came in; nothing is decoded, split or copied until it is asked for,
-so that a batch costs the same whatever it holds. Batches are made by `wire`, numbered by `ledger` and handed out by
-sessions. Ordinals are the client's own: they count from 1 over the life of a session object, through reconnects.
+A batch is a view of the bytes of its message; nothing is decoded, split or copied until it is requested, so that a
+batch costs the same whatever it holds. `responses` makes batches, `ledger` numbers them, and sessions deliver them.
+Ordinals exist only in the client: they count from 1 over the life of a session object, across reconnects.
 """
 
 import struct
@@ -23,8 +23,9 @@ from feedmux.places import Place, event_id, json_event_id
 _INT32 = struct.Struct("<i")
 _SMALLEST_DOCUMENT = 5
 _WINDOW_EVENTS = 64
-"""Events decoded together for a loop over events. A whole batch at once would leave thousands of live objects, and
-Python's full garbage collections over them cost a third of the decoding (measured: 6.1 against 3.5 µs for an event)."""
+"""How many events a loop over events decodes together. A whole batch at once would leave thousands of live objects, and
+Python's full garbage collections over them would add a third to the decoding time (measured: 6.1 against 3.5 µs per
+event)."""
 
 
 class Event:
@@ -38,10 +39,10 @@ class Event:
 
     @property
     def document(self) -> Any:
-        """The event decoded with the session's codec options, some neighbours at a time.
+        """The event, decoded with the session's codec options, together with some neighbouring events.
 
-        The same object while events are taken in order; who goes back to earlier events decodes the batch anew, whole.
-        Raises bson.errors.InvalidBSON for a value the codec options cannot represent, and for no other event then.
+        The same object while events are taken in order; going back to earlier events decodes the whole batch again.
+        Raises bson.errors.InvalidBSON only for the event that has a value which the codec options cannot represent.
         """
         first, window = self.batch._window
         at = self.index - first
@@ -56,12 +57,12 @@ class Event:
 
     @property
     def resume_token(self) -> dict[str, Any] | None:
-        """MongoDB's resume token: the event's `_id`. None where the pipeline removed it."""
+        """MongoDB's resume token: the event's `_id`. None if the pipeline removed it."""
         return self.batch.event_token(self.index)
 
     @property
     def sequence(self) -> int:
-        """The number of this event within the session object, from 1, without holes."""
+        """The number of this event within the session object, from 1, without gaps."""
         return self.batch.first_sequence + self.index
 
     def __repr__(self) -> str:
@@ -91,7 +92,7 @@ class Batch(ABC):
         return self.events()
 
     def events(self) -> Iterator[Event]:
-        """The events one by one."""
+        """Iterate over the events one by one."""
         return map(Event, repeat(self), range(self._count))
 
     @property
@@ -101,10 +102,10 @@ class Batch(ABC):
 
     @property
     def documents(self) -> list[Any]:
-        """All events decoded at once with the session's codec options; decoded once and kept.
+        """Return all events, decoded at once with the session's codec options; decoded once and cached.
 
-        Raises bson.errors.InvalidBSON for values the codec options cannot represent, ProtocolError when the number
-        of documents is not the announced one.
+        Raises bson.errors.InvalidBSON for values that the codec options cannot represent, and ProtocolError if the
+        number of documents is not the announced one.
         """
         if self._documents is None:
             documents = self._decode(0, self._count)
@@ -116,17 +117,17 @@ class Batch(ABC):
 
     @property
     def position(self) -> bytes:
-        """The place behind the last event, to be stored as it is. Empty for the front part of a batch."""
+        """The position after the last event, to be stored unchanged. Empty for the front part of a batch."""
         return self.place.position
 
     @property
     def resume_token(self) -> dict[str, Any] | None:
-        """MongoDB's resume token of the place behind the last event."""
+        """MongoDB's resume token for the position after the last event."""
         return self.place.resume_token
 
     @property
     def cluster_time(self) -> Timestamp | None:
-        """The cluster time of the place behind the last event."""
+        """The cluster time of the position after the last event."""
         return self.place.cluster_time
 
     @property
@@ -143,46 +144,46 @@ class Batch(ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """Raises ProtocolError where the batch does not hold as many events as it announced."""
+        """Raise ProtocolError if the batch does not hold as many events as it announced."""
 
     @abstractmethod
     def _decode(self, first: int, end: int) -> list[Any]:
-        """The documents of the events [first, end)."""
+        """Return the documents of the events [first, end)."""
 
     def _document(self, index: int) -> Any:
-        """One event's document, where the window does not have it."""
+        """Return one event's document if the decoded window does not have it."""
         first, end = index, min(index + _WINDOW_EVENTS, self._count)
         if index < self._window[0]:
             first, end = 0, self._count
         try:
             window = self._decode(first, end)
-        except Exception:  # noqa: BLE001 - also what codecs of the user raise; that of this event comes out below
+        except Exception:  # noqa: BLE001 - also errors of the user's codecs; the error of this event is raised below
             first, window = index, self._decode(index, index + 1)
         self._window = first, window
         return window[index - first]
 
     @abstractmethod
     def raw_event(self, index: int) -> bytes:
-        """The bytes of one event."""
+        """Return the bytes of one event."""
 
     def event_token(self, index: int) -> dict[str, Any] | None:
-        """The resume token of one event as a document."""
+        """Return the resume token of one event as a document."""
         key = self.event_key(index)
         return bson.decode(key) if key else None
 
     @abstractmethod
     def event_key(self, index: int) -> bytes:
-        """The resume token of one event as bytes that can be compared and sent; empty where there is none."""
+        """Return the resume token of one event as bytes that can be compared and sent; empty if it has none."""
 
     @abstractmethod
     def part(self, first: int, end: int) -> "Batch":
-        """The events [first, end) as a batch of their own, on the same bytes."""
+        """Return the events [first, end) as a separate batch over the same bytes."""
 
     @abstractmethod
     def twin(self) -> "Batch":
-        """The same events under the same numbers, on the same bytes, without what has been decoded of them.
+        """Return the same events with the same numbers over the same bytes, without the decoded documents.
 
-        Whoever keeps a batch for its tokens keeps this: decoded documents are ten times its size.
+        For retaining a batch only for its tokens: decoded documents are ten times its size.
         """
 
     def _number_as(self, other: "Batch", skipped: int) -> None:
@@ -194,7 +195,7 @@ class Batch(ABC):
 
 
 class BsonBatch(Batch):
-    """A batch of BSON documents, one behind the other."""
+    """A batch of concatenated BSON documents."""
 
     __slots__ = ("_offsets", "_view")
 
@@ -209,7 +210,7 @@ class BsonBatch(Batch):
 
     @property
     def raw(self) -> memoryview:
-        """The events' BSON, one behind the other, without a copy. `bytes(batch.raw)` copies."""
+        """The events' BSON documents, concatenated, without a copy. `bytes(batch.raw)` copies."""
         return self._view
 
     @property
@@ -218,7 +219,7 @@ class BsonBatch(Batch):
 
     @property
     def offsets(self) -> list[int]:
-        """Where each event begins within `raw`, and the end: `len(batch) + 1` numbers. Raises ProtocolError."""
+        """The offset of each event within `raw`, and of the end: `len(batch) + 1` numbers. Raises ProtocolError."""
         if self._offsets is None:
             self._offsets = _split(self._view, self._count)
         return self._offsets

@@ -1,8 +1,8 @@
-"""Where the user's side and the network's side of a session meet.
+"""The state shared by the user's side and the network's side of a session.
 
-The user's loop writes what was acked and taken; the runner writes what it publishes and the thresholds at which it
-wants to be woken, and whoever crosses one sets it to NEVER before waking. So nothing is locked, and an ack or a batch
-costs a comparison. A number that is read a moment too early only delays a message.
+The user's loop writes what was acked and taken. The runner writes what it publishes, and the thresholds at which it
+wants to be woken; the side that crosses a threshold sets it to NEVER before it wakes the runner. So nothing is locked,
+and an ack or a batch costs a comparison. A number that is read a moment too early only delays a message.
 """
 
 from collections.abc import Callable
@@ -18,14 +18,14 @@ NEVER = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A notice at its place among the batches."""
+    """A notice in its order among the batches."""
 
     notice: Notice
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Nothing comes any more. `error` is None after a close."""
+    """The end of the session: no more events follow. `error` is None after a close."""
 
     error: FeedmuxError | None
 
@@ -57,32 +57,33 @@ class Desk:
 
     def __init__(self, put: Callable[[Item], None], drain: Callable[[], list[Item]], wake: Callable[[], None]) -> None:
         self.put = put
-        """Runner to user: hand over, in order."""
+        """Called by the runner: pass an item to the user, in order."""
         self.drain = drain
-        """Runner: take back what nobody has taken."""
+        """Called by the runner: take back the items that the user has not taken."""
         self.wake = wake
-        """User to runner, from any thread: something reached a threshold, or `closing` was set."""
+        """Called by the user, from any thread: wake the runner, because a threshold was reached or `closing` was
+        set."""
 
         self.acked = 0
-        """User: the highest ordinal acked."""
+        """Set by the user: the highest ordinal acked."""
         self.taken_events = 0
         self.taken_bytes = 0
-        """User: totals handed out."""
+        """Set by the user: totals of events and bytes taken."""
         self.closing = False
-        """User: the session shall end."""
+        """Set by the user: the session must end."""
         self.ended_by: FeedmuxError | None = None
-        """Runner, before it sets `closing`: it ends for this, and not because its user closed it."""
+        """Set by the runner before `closing`: the error that ends the session, if its user did not close it."""
         self.broken: FeedmuxError | None = None
-        """User: a batch turned out not to hold what it announced; the session shall end with this."""
+        """Set by the user: the error for a batch that does not hold what it announced; the session must end with it."""
 
         self.alarm = NEVER
-        """Runner: an ack of this ordinal or a higher one shall wake it."""
+        """Set by the runner: an ack of this ordinal or a higher one must wake the runner."""
         self.refill_events_at = NEVER
         self.refill_bytes_at = NEVER
-        """Runner: totals taken at which it can grant more credit."""
+        """Set by the runner: totals taken at which it can grant more credit."""
         self.opened = NOWHERE
         self.latest: tuple[int, Place] = (0, NOWHERE)
-        """Runner: a place up to which everything has been received, and the highest ordinal before it."""
+        """Set by the runner: a position up to which everything has been received, and the highest ordinal before it."""
         self.epoch = 0
         self.committed = b""
-        """Runner: the last confirmed position."""
+        """Set by the runner: the last confirmed position."""

@@ -1,13 +1,13 @@
-"""What was delivered under which number, what of it is acked, and what must not come out a second time.
+"""Tracks the delivered events: their numbers, which are acked, and which must not be delivered twice.
 
 The client numbers events with ordinals that never restart; the server's delivery sequences restart with every stream.
-The ledger maps one to the other by ranges, keeps the unacked batches of a durable subscription, and after a reconnect
-recognises them by their `_id` when they come again. Of more than `whole_bytes_max` bytes it keeps only those.
-Pure; `runner` owns one and feeds it in the order of arrival.
+The ledger maps one to the other by ranges, retains the unacked batches of a durable subscription, and after a reconnect
+recognizes their events by `_id` when they are repeated. Beyond `whole_bytes_max` bytes it retains only those `_id`s.
+Pure; `runner` owns a ledger and feeds it in the order of arrival.
 
-Invariant: `kept` begins with the first event in stream order that is not acked, and holds all received after it, in
-stream order. That is the order of ordinals, unless events came among repeats that had not been there before: the filter
-was widened. `ranges` hold the sequences of the present stream that are not yet covered by an ack, in sequence order.
+Invariant: `kept` begins with the first unacked event in stream order, and holds all events received after that event,
+in stream order. Stream order is the order of ordinals, unless new events arrived among repeats because the filter was
+widened. `ranges` hold the sequences of the present stream that no ack covers yet, in sequence order.
 """
 
 from array import array
@@ -23,7 +23,7 @@ from feedmux.places import NOWHERE, Place, token_place, token_time
 
 
 def _token(batch: Batch, index: int) -> bytes:
-    """The event's resume token. Empty for an event that cannot be read: that fails where its user decodes it."""
+    """Return the event's resume token. Empty for an unreadable event, which fails later, when the user decodes it."""
     try:
         return batch.event_key(index)
     except (BSONError, ProtocolError):
@@ -31,7 +31,7 @@ def _token(batch: Batch, index: int) -> bytes:
 
 
 class _Kept:
-    """A batch that is not acked to its end: whole, because that costs nothing, or reduced to its resume tokens."""
+    """A batch that is not fully acked: whole, because that costs nothing, or reduced to its resume tokens."""
 
     __slots__ = ("_batch", "_ends", "_tokens", "count", "first_sequence", "place", "size_bytes")
 
@@ -40,7 +40,7 @@ class _Kept:
         self.count = len(batch)
         self.place = batch.place
         self.size_bytes = batch.size_bytes
-        """Of the events; 0 when reduced."""
+        """Size of the events; 0 when reduced."""
         self._batch: Batch | None = batch.twin()
         self._tokens = b""
         self._ends: array[int] = array("Q")
@@ -50,13 +50,13 @@ class _Kept:
         return self.first_sequence + self.count - 1
 
     def token(self, index: int) -> bytes:
-        """As `_token`."""
+        """Return an event's resume token, as `_token` does."""
         if self._batch is not None:
             return _token(self._batch, index)
         return self._tokens[self._ends[index - 1] if index else 0 : self._ends[index]]
 
     def reduce(self) -> None:
-        """Lets go of everything but the tokens."""
+        """Evict everything except the tokens."""
         if self._batch is None:
             return
         tokens = [_token(self._batch, index) for index in range(self.count)]
@@ -65,12 +65,12 @@ class _Kept:
         self.drop()
 
     def drop(self) -> None:
-        """It is not kept any longer."""
+        """Evict the batch."""
         self._batch = None
         self.size_bytes = 0
 
     def split(self, at: int) -> "_Kept":
-        """Keeps the first `at` events and returns the rest. Only of a reduced one."""
+        """Keep the first `at` events and return the rest. Only for a reduced batch."""
         rest = copy(self)
         cut = self._ends[at - 1]
         rest.first_sequence, rest.count = self.first_sequence + at, self.count - at
@@ -83,8 +83,8 @@ class _Kept:
 class Ledger:
     """Bookkeeping of one session object.
 
-    `durable` says that acks matter and that a reopened stream may repeat; an inline feed continues behind the last
-    event received, so nothing is kept for it.
+    `durable` means that acks matter and that a reopened stream may repeat events. An inline feed continues after the
+    last event received, so nothing is retained for it.
     """
 
     def __init__(self, durable: bool, whole_bytes_max: int) -> None:
@@ -92,7 +92,7 @@ class Ledger:
         self._whole_bytes_max = whole_bytes_max
         self._whole_bytes = 0
         self._whole: deque[_Kept] = deque()
-        """Those of `kept` that are whole, the oldest first, and dropped ones among them."""
+        """The whole batches of `kept`, oldest first, including batches that were dropped meanwhile."""
         self._received = 0
         self._next_sequence = 1
         self._acked_sequence = 0
@@ -103,32 +103,33 @@ class Ledger:
         self._repeats_until: tuple[int, int] | None = None
         self._passed = 0
         self._passed_events = 0
-        """While repeats are expected: the stream is past so many batches of `kept`, and events of the next one."""
+        """While repeats are expected: how many batches of `kept`, and events of the next batch, the stream has
+        passed."""
         self._acked_place = NOWHERE
         self._latest = NOWHERE
 
     @property
     def received(self) -> int:
-        """The highest ordinal given out."""
+        """The highest ordinal assigned."""
         return self._received
 
     @property
     def latest(self) -> Place:
-        """The place up to which everything has been received."""
+        """The position up to which everything has been received."""
         return self._latest
 
     @property
     def whole_bytes(self) -> int:
-        """Bytes of the unacked events that are kept whole."""
+        """Bytes of the unacked events that are retained whole."""
         return self._whole_bytes
 
     @property
     def expects_repeats(self) -> bool:
-        """Whether events handed out before may still come again."""
+        """Whether events delivered earlier may still be repeated."""
         return bool(self._repeats)
 
     def acked_place(self, acked: int) -> Place:
-        """The place up to which everything is acked: where a new stream has to begin. NOWHERE at the start."""
+        """The position up to which everything is acked, where a new stream has to begin. NOWHERE at the start."""
         acked = max(acked, self._floor)
         if acked >= self._received and not self._repeats:
             return self._latest
@@ -137,7 +138,7 @@ class Ledger:
         return token_place(key) if key else self._acked_place
 
     def forget(self) -> None:
-        """The stored position was moved on purpose: what is unacked has lost its meaning, and may come again."""
+        """Forget the unacked events, which may be delivered again: the stored position was moved on purpose."""
         self._floor = self._received
         self._kept.clear()
         self._whole.clear()
@@ -146,7 +147,7 @@ class Ledger:
         self._acked_place = self._latest = NOWHERE
 
     def begin(self, opened: Place, acked: int) -> None:
-        """A stream begins at `opened`, its sequences at 1. Acks up to `acked` were known when it was asked for."""
+        """Begin a stream at `opened`, with sequences from 1. Acks up to `acked` were known when it was requested."""
         self._next_sequence = 1
         self._acked_sequence = 0
         self._ranges.clear()
@@ -166,9 +167,9 @@ class Ledger:
         self._repeats_until = token_time(key) if key else None
 
     def arrive(self, first_sequence: int, batch: Batch, acked: int = 0) -> list[Batch]:
-        """A batch arrived: it, or what of it is new, numbered. Raises ProtocolError at a gap in the sequence.
+        """Number an arrived batch, and return its new events. Raises ProtocolError at a gap in the sequence.
 
-        `acked` is the highest ordinal acked: what is, need not be kept.
+        `acked` is the highest ordinal acked: acked events need not be retained.
         """
         if first_sequence != self._next_sequence:
             raise ProtocolError(f"delivery {first_sequence} came where {self._next_sequence} was due")
@@ -187,16 +188,16 @@ class Ledger:
         return fresh
 
     def progress(self, place: Place) -> None:
-        """Everything at or before `place` has been delivered: so have repeats, or they do not come."""
+        """Record that everything at or before `place` has been delivered, so that no earlier repeats follow."""
         if self._repeats_until and place.time > self._repeats_until:
             self._repeats.clear()
         if not self._repeats:
             self._latest = place
 
     def acked_sequence(self, acked: int) -> int:
-        """The delivery sequence of the present stream up to which everything is acked; 0 for nothing.
+        """Return the delivery sequence of the present stream up to which everything is acked; 0 for nothing.
 
-        After a rewind older events stand before those handed out earlier: then the first of them not acked decides.
+        After a rewind, older events come before the events delivered earlier: then the first unacked one decides.
         """
         self._settle(acked)
         while self._ranges:
@@ -233,7 +234,7 @@ class Ledger:
         self._map(sequence, batch.first_sequence, len(batch))
 
     def _pass(self, ordinal: int) -> None:
-        """An event of `kept` came again. They come in stream order."""
+        """Record that an event of `kept` was repeated. Repeats come in stream order."""
         for index in range(self._passed, len(self._kept)):
             kept = self._kept[index]
             if kept.first_sequence <= ordinal <= kept.last_sequence:
@@ -241,7 +242,7 @@ class Ledger:
                 return
 
     def _insert(self, batch: Batch) -> None:
-        """One that is new among repeats belongs where the stream is."""
+        """Insert new events that arrived among repeats, where the stream is now."""
         cut = self._passed_events
         if cut:
             around = self._kept[self._passed]
@@ -249,7 +250,7 @@ class Ledger:
                 self._reduce(around)
                 self._kept.insert(self._passed + 1, around.split(cut))
             self._passed += 1
-        # A part of a message holds all of its memory.
+        # A part of a message would retain the memory of the whole message.
         kept = _Kept(batch)
         kept.reduce()
         self._kept.insert(self._passed, kept)
@@ -297,9 +298,9 @@ class Ledger:
         self._ranges.append((sequence, ordinal, count))
 
     def _settle(self, acked: int) -> int:
-        """Lets go of what is acked up to the first event that is not. Says how many of the first batch left are acked.
+        """Evict acked batches before the first unacked event. Return how many events of the first batch left are acked.
 
-        While repeats are expected, not further than the stream has come: new events may come before the next of them.
+        While repeats are expected, stop where the stream is: new events may arrive before the next repeat.
         """
         while self._kept:
             kept = self._kept[0]

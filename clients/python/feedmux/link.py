@@ -1,7 +1,7 @@
-"""The way to the server: one gRPC channel per event loop, and the calls that sessions and clients make.
+"""The connection to the server: one gRPC channel per event loop, and the calls that sessions and clients make.
 
 A channel is made at the first use and belongs to the event loop and process that use it, so that a client can be made
-before a fork and used from several `asyncio.run`. Nothing here knows what the messages mean.
+before a fork and used from several `asyncio.run`. This module does not interpret messages.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ from feedmux.target import Metadata, Target, TokenThread, metadata_of
 _NOT_SENT: type[Exception] = getattr(cygrpc, "InternalError", grpc.RpcError)
 _SUBSCRIBE = "/feedmux.v1.ChangeFeed/Subscribe"
 _DEAD_AFTER_S: Final = 5.0
-"""A unary call that has waited for so long in vain takes its connection for dead."""
+"""After a unary call has waited this long in vain, it considers its connection dead."""
 
 
 class _Connection:
     """A channel, which has one connection, and the calls that are open on it.
 
-    A channel that was left takes no new calls. It closes with the last of its calls, so that sessions whose streams are
-    in order keep them.
+    A channel that was left accepts no new calls. It closes with the last of its calls, so that sessions with healthy
+    streams keep them.
     """
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
@@ -38,7 +38,7 @@ class _Connection:
 
     @contextmanager
     def call(self) -> Iterator[grpc.aio.Channel]:
-        """For the time of a call."""
+        """Count a call while the block runs."""
         self._calls += 1
         try:
             yield self.channel
@@ -47,7 +47,7 @@ class _Connection:
             self._close_if_unused()
 
     def leave(self) -> None:
-        """Takes no more calls."""
+        """Accept no more calls."""
         self.left = True
         self._close_if_unused()
 
@@ -56,31 +56,31 @@ class _Connection:
             try:
                 loop = asyncio.get_running_loop()
             except RuntimeError:
-                return  # A coroutine thrown away after its loop: the channel went with that.
+                return  # A coroutine discarded after its loop: the channel ended with the loop.
             task = loop.create_task(self.channel.close())
             _closing[task] = None
             task.add_done_callback(_closing.pop)
 
 
 _closing: dict[asyncio.Task[None], None] = {}
-"""A task that nobody holds may be collected before its end."""
+"""References to running tasks: without one, a task may be garbage-collected before its end."""
 
 
 class Stream:
-    """One Subscribe call of bytes up and bytes down, as `runner` uses it. Raises grpc.aio.AioRpcError."""
+    """One Subscribe call that sends and receives bytes, for `runner`. Raises grpc.aio.AioRpcError."""
 
     def __init__(self, call: Any, connection: _Connection) -> None:
         self._call = call
         self.connection = connection
         self.read: Callable[[], Awaitable[Any]] = call.read
-        """The next message; grpc.aio.EOF after the last."""
-        # gRPC's own `write` puts an error of its own in the place of the server's status where it fails, and drops the
-        # messages before that status (grpcio 1.85, `set_internal_error`): FENCED would never be read.
+        """Reads the next message; grpc.aio.EOF after the last."""
+        # When gRPC's own `write` fails, it replaces the server's status by an internal error, and drops the messages
+        # before that status (grpcio 1.85, `set_internal_error`): FENCED would never be read.
         core = getattr(call, "_cython_call", None)
         self._send: Callable[[bytes], Awaitable[None]] = getattr(core, "send_serialized_message", call.write)
 
     async def write(self, request: bytes) -> None:
-        """Sends a message. One that cannot be sent belongs to a stream that ends; `read` tells why."""
+        """Send a message. If it cannot be sent, the stream is ending, and `read` raises the reason."""
         await self._call.wait_for_connection()
         try:
             await self._send(request)
@@ -88,17 +88,17 @@ class Stream:
             return
 
     def cancel(self) -> None:
-        """Ends the call."""
+        """Cancel the call."""
         self._call.cancel()
 
 
 class OpenSession(Protocol):
-    """What a link knows of a session on it."""
+    """The interface of a session to its link."""
 
     loop: asyncio.AbstractEventLoop
 
     async def end_with_client(self) -> None:
-        """Ends it as its user would, and lets its user know."""
+        """End the session as its user would, and notify its user."""
 
 
 class Link:
@@ -108,19 +108,19 @@ class Link:
         self._target = target
         self._token_thread = TokenThread(target.token) if callable(target.token) else None
         self.sessions: dict[OpenSession, None] = {}
-        """Those that run, on any event loop."""
+        """The running sessions, on any event loop."""
         self.routes: dict[str, str] = {}
-        """By subscription, as far as the server has told."""
+        """The route by subscription, as far as the server has reported it."""
         self._connections: dict[tuple[int, int], tuple[asyncio.AbstractEventLoop, _Connection]] = {}
-        """Those that take new calls."""
+        """The connections that accept new calls."""
 
     @property
     def renews_token(self) -> bool:
-        """Each call asks for the token anew, so that after one that has expired another may come."""
+        """Whether each call requests a new token, so that an expired token can be replaced."""
         return callable(self._target.token)
 
     async def _metadata(self, route: str = "") -> Metadata:
-        """As `Target.metadata`, on an event loop."""
+        """Return `Target.metadata`, from an event loop."""
         token = self._target.fresh_token() if self._token_thread is None else await self._token_thread.token()
         return metadata_of(token, route)
 
@@ -134,7 +134,7 @@ class Link:
 
     @asynccontextmanager
     async def subscribe(self, route: str) -> AsyncIterator[Stream]:
-        """A Subscribe call; it ends with the context. Raises Unavailable where there is no token."""
+        """Open a Subscribe call, which ends with the context. Raises Unavailable if no token is available."""
         metadata = await self._metadata(route)
         connection = self._connection()
         with connection.call() as channel:
@@ -146,7 +146,7 @@ class Link:
                 stream.cancel()
 
     async def unary(self, service: str, method: str, request: Any, response_type: Any, timeout_s: float) -> Any:
-        """One unary call within `timeout_s` seconds, in which the token is had too. Raises FeedmuxError."""
+        """Make one unary call within `timeout_s` seconds, including the time to get the token. Raises FeedmuxError."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         try:
@@ -171,7 +171,7 @@ class Link:
                 raise error_from_call(error) from None
 
     async def close(self) -> None:
-        """Ends the sessions of the running loop, then its channel. Another loop's are closed from there."""
+        """End the sessions of the running loop, then its channel; those of another loop are closed from that loop."""
         loop = asyncio.get_running_loop()
         await asyncio.gather(*(each.end_with_client() for each in list(self.sessions) if each.loop is loop))
         known = self._connections.pop((os.getpid(), id(loop)), None)

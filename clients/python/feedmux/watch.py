@@ -1,7 +1,7 @@
 """pymongo's interface: `client[database][collection].watch(…)` and its ChangeStream, over a Session.
 
-Follows pymongo 4.20's `change_stream.py`, `collection.py` and `database.py`; docs/pymongo-compatibility.md says where
-not. `async_watch` is the same for the asynchronous interface.
+Follows pymongo 4.20's `change_stream.py`, `collection.py` and `database.py`; docs/pymongo-compatibility.md lists the
+differences. `async_watch` does the same for the asynchronous interface.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,10 +27,10 @@ from feedmux.watch_target import CollectionTarget, DatabaseTarget, WatchTarget, 
 
 
 class ChangeStream(WatchState):
-    """pymongo's ChangeStream: an iterator of change documents. Made by `watch`."""
+    """pymongo's ChangeStream: an iterator of change documents. `watch` returns it."""
 
     def __init__(self, api: Api, plan: WatchPlan) -> None:
-        """Opens the stream; returns when MongoDB has accepted it. Raises PyMongoError."""
+        """Open the stream, and return when MongoDB has accepted it. Raises PyMongoError."""
         options = plan.session_options(api.settings.session)
         try:
             self._session = Session(api.link, api.feed_opening(plan.feed, plan.start), options, None)
@@ -40,9 +40,9 @@ class ChangeStream(WatchState):
         self._no_event()
 
     def next(self) -> Any:
-        """The next change, however long it takes.
+        """Return the next change, however long it takes.
 
-        Raises StopIteration after `close()` or an invalidate, OperationFailure for what MongoDB refused; then the
+        Raises StopIteration after `close()` or an invalidate, OperationFailure for what MongoDB rejected; then the
         stream is closed.
         """
         if self.alive:
@@ -52,12 +52,12 @@ class ChangeStream(WatchState):
         raise StopIteration
 
     def try_next(self) -> Any | None:
-        """The next change if it comes within `max_await_time_ms` (1 s), else None."""
+        """Return the next change if it arrives within `max_await_time_ms` (default 1 s), else None."""
         wait_s, self._wait_s = self._wait_s, self._await_s
         return self._step(wait_s) if self.alive else None
 
     def close(self) -> None:
-        """Ends the stream; whoever waits in `next`, in whatever thread, gets StopIteration."""
+        """End the stream. A thread that waits in `next` gets StopIteration."""
         self._session.close()
 
     def __iter__(self) -> Self:
@@ -87,7 +87,7 @@ class ChangeStream(WatchState):
             self.close()
             raise as_pymongo(error) from error
         except BSONError:
-            # The place stays before the event that cannot be decoded.
+            # The position stays before the event that cannot be decoded.
             self.close()
             raise
         self._event = event
@@ -95,7 +95,7 @@ class ChangeStream(WatchState):
 
 
 class Watchable(WatchTarget):
-    """`watch`, for client, database and collection."""
+    """Provides `watch` for client, database and collection."""
 
     _scope: tuple[str | None, str | None] = None, None
 
@@ -114,9 +114,9 @@ class Watchable(WatchTarget):
         full_document_before_change: str | None = None,
         show_expanded_events: bool | None = None,
     ) -> ChangeStream:
-        """As pymongo's `watch`; docs/pymongo-compatibility.md has the few differences.
+        """Open a change stream, as pymongo's `watch` does; docs/pymongo-compatibility.md lists the few differences.
 
-        Raises OperationFailure, with MongoDB's code and labels, for what MongoDB refuses; PyMongoError.
+        Raises OperationFailure, with MongoDB's code and labels, for what MongoDB rejects; PyMongoError.
         """
         plan = watch_plan(
             self._options,
@@ -149,7 +149,7 @@ class Collection(CollectionTarget, Watchable):
 
     @property
     def database(self) -> "Database":
-        """The database it is in."""
+        """The database of the collection."""
         return self._database
 
     def with_options(
@@ -159,7 +159,7 @@ class Collection(CollectionTarget, Watchable):
         write_concern: WriteConcern | None = None,
         read_concern: ReadConcern | None = None,
     ) -> "Collection":
-        """The same collection with other options."""
+        """Return the same collection with other options."""
         options = self._options.having(codec_options, read_preference, write_concern, read_concern)
         return Collection(self._database, self._name, options)
 
@@ -183,7 +183,7 @@ class Database(DatabaseTarget, Watchable):
 
     @property
     def client(self) -> Watchable:
-        """The client it belongs to."""
+        """The client of the database."""
         return self._client
 
     def with_options(
@@ -193,7 +193,7 @@ class Database(DatabaseTarget, Watchable):
         write_concern: WriteConcern | None = None,
         read_concern: ReadConcern | None = None,
     ) -> "Database":
-        """The same database with other options."""
+        """Return the same database with other options."""
         options = self._options.having(codec_options, read_preference, write_concern, read_concern)
         return Database(self._client, self._name, options)
 
@@ -205,7 +205,7 @@ class Database(DatabaseTarget, Watchable):
         write_concern: WriteConcern | None = None,
         read_concern: ReadConcern | None = None,
     ) -> Collection:
-        """A collection, with options of its own."""
+        """Return a collection, optionally with its own options."""
         options = self._options.having(codec_options, read_preference, write_concern, read_concern)
         return Collection(self, name, options)
 
@@ -219,7 +219,7 @@ class Database(DatabaseTarget, Watchable):
 
 
 class WatchClient(Watchable):
-    """What a client has of pymongo's."""
+    """The part of pymongo's client interface that feedmux clients have."""
 
     def get_database(
         self,
@@ -229,7 +229,7 @@ class WatchClient(Watchable):
         write_concern: WriteConcern | None = None,
         read_concern: ReadConcern | None = None,
     ) -> Database:
-        """A database, with options of its own. As there is no URI to name one, it has to be named."""
+        """Return a database, optionally with its own options. The name is required: no URI names a default database."""
         if name is None:
             raise ConfigurationError("No default database defined")
         options = self._options.having(codec_options, read_preference, write_concern, read_concern)

@@ -1,6 +1,6 @@
-"""pymongo's `watch` arguments, checked as pymongo and MongoDB check them, as a feed and a start.
+"""Turns the arguments of pymongo's `watch` into a feed and a start, with the checks of pymongo and MongoDB.
 
-Shared by both interfaces. What pymongo checks is checked by its own code.
+Shared by both interfaces. The checks that pymongo makes run pymongo's own code.
 """
 
 import copy
@@ -35,13 +35,13 @@ from feedmux.options import SessionOptions
 from feedmux.watch_target import TargetOptions
 
 DEFAULT_AWAIT_S: Final = 1.0
-"""What MongoDB waits in a getMore without max_await_time_ms."""
+"""How long MongoDB waits in a getMore without max_await_time_ms."""
 _BATCH_MAX: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class WatchPlan:
-    """A `watch` call."""
+    """The checked arguments of a `watch` call."""
 
     feed: Feed
     start: Start | None
@@ -50,7 +50,7 @@ class WatchPlan:
     codec_options: CodecOptions[Any]
 
     def session_options(self, base: SessionOptions) -> SessionOptions:
-        """The options of the session beneath."""
+        """Return the options of the underlying session."""
         return replace(base, codec_options=self.codec_options, format="bson")
 
 
@@ -73,9 +73,10 @@ def watch_plan(
     full_document_before_change: str | None,
     show_expanded_events: bool | None,
 ) -> WatchPlan:
-    """Raises what pymongo would: TypeError, ValueError, InvalidDocument, InvalidOperation, OperationFailure.
+    """Check the arguments, and raise as pymongo does.
 
-    Raises ConfigurationError for a read preference that says more than its mode.
+    Raises TypeError, ValueError, InvalidDocument, InvalidOperation or OperationFailure, and ConfigurationError for a
+    read preference with more than a mode.
     """
     stages = common.validate_list("pipeline", [] if pipeline is None else pipeline)
     common.validate_string_or_none("full_document", full_document)
@@ -83,7 +84,7 @@ def watch_plan(
     batch = common.validate_non_negative_integer_or_none("batchSize", batch_size)
     codec = options.codec_options
     check_session(session, session_kind)
-    # Of several starts pymongo sends one; an empty start_after gives way to resume_after, yet decides the kind.
+    # Of several starts pymongo sends one; resume_after replaces an empty start_after, which still decides the kind.
     token = copy.deepcopy(start_after or resume_after)
     start: Start | None = None
     if token is not None:
@@ -119,7 +120,7 @@ def watch_plan(
 
 
 def _encoded(value: Any, codec_options: CodecOptions[Any]) -> Any:
-    """Encoded with the target's options (UUIDs, custom types), so that nothing later needs them."""
+    """Encode with the target's options (UUIDs, custom types), so that later steps do not need them."""
     return RawBSONDocument(bson.encode({"": value}, codec_options=codec_options), DEFAULT_RAW_BSON_OPTIONS)[""]
 
 

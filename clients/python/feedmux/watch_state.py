@@ -1,7 +1,7 @@
-"""What a change stream says of itself after each step, by pymongo's rules: `resume_token` and `alive`.
+"""The state of a change stream after each step, by pymongo's rules: `resume_token` and `alive`.
 
-Shared by both interfaces, which own the session and do the stepping. Nothing is worked out before it is asked for, so
-that a step costs one attribute.
+Shared by both interfaces, which own the session and take the steps. Values are computed only on request, so that a step
+costs one attribute.
 """
 
 import copy
@@ -18,30 +18,30 @@ from feedmux.seat import Seat
 from feedmux.watch_options import WatchPlan
 
 FIRST_ANSWER_S: Final = 2.0
-"""What the first `try_next` of a stream with a start waits at least. MongoDB answers it with the events that there are,
-however short its wait; here they come over a server, and a program that drains with a short wait must not take the time
-that needs for the end."""
+"""The least wait of the first `try_next` of a stream with a start. MongoDB answers with the available events, however
+short the wait. Here the events come through a server, which takes longer; a program that drains with a short wait must
+not mistake that delay for the end."""
 
 
 class WatchState:
-    """The last step of a stream: an event, or a place without one."""
+    """The last step of a stream: an event, or a position without an event."""
 
     def __init__(self, plan: WatchPlan, session: Seat) -> None:
         self._seat = session
         self._await_s = plan.await_s
         self._wait_s = plan.await_s if plan.start is None else max(plan.await_s, FIRST_ANSWER_S)
-        """Of the next `try_next`."""
+        """The wait of the next `try_next`."""
         self._given_token = plan.given_token
         self._token_options: CodecOptions[Any] = plan.codec_options
         if plan.codec_options.type_registry._decoder_map:
-            # As in pymongo, which decodes events a second time where there are custom decoders.
+            # As in pymongo, which decodes events a second time if there are custom decoders.
             self._token_options = plan.codec_options.with_options(document_class=RawBSONDocument)
         self._event: Event | None = None
         self._place = Place()
 
     @property
     def resume_token(self) -> Mapping[str, Any] | None:
-        """The token to resume after: of the last document returned, or a later one where all have been returned."""
+        """The token to resume after: that of the last returned document, or a later one once all have been returned."""
         event = self._event
         if event is None:
             token = self._place.token
@@ -57,9 +57,9 @@ class WatchState:
         if self._seat.closed:
             return False
         event = self._event
-        # The invalidate, or what a pipeline has left of the batch that ends with it.
+        # The invalidate, or what a pipeline has left of the batch that ends with the invalidate.
         return event is None or event.index + 1 < len(event.batch) or not from_invalidate(event.batch.place.token)
 
     def _no_event(self) -> None:
-        """A step ended without an event: the place is as far as everything has been handed out."""
+        """Record a step without an event: the position up to which everything has been delivered."""
         self._event, self._place = None, self._seat.progress

@@ -1,7 +1,7 @@
-"""What a client, a database and a collection have in pymongo besides `watch`: names, options, attributes, refusals.
+"""What a client, a database and a collection have in pymongo besides `watch`: names, options, attributes, errors.
 
-Shared by the synchronous and the asynchronous classes. Options are checked by pymongo's own code, so that they are
-refused with its words.
+Shared by the synchronous and the asynchronous classes. pymongo's own code checks the options, so that errors have
+pymongo's messages.
 """
 
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,7 @@ from feedmux.api import Api
 
 @dataclass(frozen=True, slots=True)
 class TargetOptions:
-    """What `with_options` sets. A read preference of None is the one of the server's source."""
+    """The options that `with_options` sets. A read preference of None means that of the server's source."""
 
     codec_options: CodecOptions[Any]
     read_preference: _ServerMode | None = None
@@ -34,7 +34,7 @@ class TargetOptions:
         write_concern: WriteConcern | None,
         read_concern: ReadConcern | None,
     ) -> "TargetOptions":
-        """These, and what is given. Raises TypeError as pymongo does."""
+        """Return these options with the given changes. Raises TypeError as pymongo does."""
         checked = BaseObject(
             codec_options or self.codec_options,
             read_preference or self.read_preference or ReadPreference.PRIMARY,
@@ -51,7 +51,7 @@ class TargetOptions:
 
 
 class WatchTarget:
-    """What can be watched."""
+    """Something that can be watched."""
 
     def __init__(self, api: Api, options: TargetOptions) -> None:
         self._api = api
@@ -59,27 +59,33 @@ class WatchTarget:
 
     @property
     def codec_options(self) -> CodecOptions[Any]:
-        """How documents are decoded, and values in pipelines encoded."""
+        """The options for decoding documents and for encoding values in pipelines."""
         return self._options.codec_options
 
     @property
     def read_preference(self) -> _ServerMode:
-        """As in pymongo; `with_options` sets it. Where it was not set, the server's source decides."""
+        """The read preference, as in pymongo; `with_options` sets it.
+
+        If it was not set, the server's source decides.
+        """
         return self._options.read_preference or ReadPreference.PRIMARY
 
     @property
     def write_concern(self) -> WriteConcern:
-        """As in pymongo; means nothing here."""
+        """The write concern, as in pymongo; it has no effect here."""
         return self._options.write_concern
 
     @property
     def read_concern(self) -> ReadConcern:
-        """As in pymongo. MongoDB takes none but `majority` for change streams, which is also its default."""
+        """The read concern, as in pymongo.
+
+        For change streams MongoDB accepts only `majority`, which is also its default.
+        """
         return self._options.read_concern
 
 
 class NamedTarget(WatchTarget):
-    """A database or a collection. As pymongo's, neither iterable nor true or false."""
+    """A database or a collection. As in pymongo, it is not iterable and has no truth value."""
 
     __iter__ = None
 
@@ -157,7 +163,7 @@ class CollectionTarget(NamedTarget):
         return f"{type(self).__name__}({self._database!r}, {self._name!r})"
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Who calls a method of pymongo that watching does not need has reached a collection of that name."""
+        """Explain the error: calling a pymongo method that feedmux does not have reaches a collection of that name."""
         parent, _, method = self._name.rpartition(".")
         owner = type(self).__name__ if parent else type(self._database).__name__
         article = "a" if parent or not owner.startswith("A") else "an"
@@ -168,7 +174,7 @@ class CollectionTarget(NamedTarget):
 
 
 def no_attribute(target: WatchTarget, name: str, path: str) -> AttributeError:
-    """For names with a leading underscore, which are reached by brackets only. `path` is what to put there."""
+    """Return the error for a name with a leading underscore, which needs brackets. `path` is the name to put there."""
     kind, within = ("collection", "database") if isinstance(target, NamedTarget) else ("database", "client")
     return AttributeError(
         f"{type(target).__name__} has no attribute {name!r}. To access the {path} {kind}, use {within}[{path!r}]."

@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     print(f"{terminal.paint('key', 'dim')}     {terminal.paint(made.key, 'bold')}")
     print(f"{terminal.paint('sha256', 'dim')}  {made.sha256}")
     print(
-        "\nThe key is shown only once; give it to the client (FEEDMUX_API_KEY). The server needs only its hash. Add that"
+        "\nThe key is shown only once; give it to the client (FEEDMUX_API_KEY). The server needs only its hash. Add it"
         "\nto the YAML file that `tenants_file` names; the server reloads that file when it changes:\n"
         f"\ntenants:\n  - name: {json.dumps(args.tenant)}\n    api_keys:\n      - {key_entry}\n"
         f'\nor, for an operator, in the configuration: operator_key_hashes = ["{made.sha256}"]'
