@@ -1,4 +1,4 @@
-"""The client's errors as pymongo would have raised them, with MongoDB's words, code, code name and labels."""
+"""Converts the client's errors into those pymongo would raise, with MongoDB's message, code, code name and labels."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -38,7 +38,7 @@ _CODES: Final[Mapping[str, tuple[int, str]]] = {
     "SOURCE_UNAUTHORIZED": (13, "Unauthorized"),
     "METHOD_DENIED": (13, "Unauthorized"),
 }
-"""What MongoDB would have said, where the error does not carry its words."""
+"""MongoDB's messages for errors that do not carry one."""
 
 _STAGES: Final = frozenset(
     {
@@ -74,14 +74,14 @@ _STAGES: Final = frozenset(
         "$unwind",
     }
 )
-"""Stages that MongoDB knows and does not permit in a change stream."""
+"""Stages that MongoDB knows but does not permit in a change stream."""
 _BAD_VALUE: Final = (2, "BadValue")
 _NON_RESUMABLE = "NonResumableChangeStreamError"
 _KINDS: Final[Mapping[int, type[OperationFailure]]] = {43: CursorNotFound, 50: ExecutionTimeout}
 
 
 def failure(code: int, code_name: str, message: str, labels: Sequence[str] = ()) -> OperationFailure:
-    """What pymongo makes of MongoDB's reply with these facts."""
+    """Return the exception that pymongo makes from a reply of MongoDB with these facts."""
     details: dict[str, Any] = {"ok": 0.0, "errmsg": message, "code": code, "codeName": code_name}
     if labels:
         details["errorLabels"] = list(labels)
@@ -89,8 +89,11 @@ def failure(code: int, code_name: str, message: str, labels: Sequence[str] = ())
 
 
 def as_pymongo(error: FeedmuxError, *, opening: bool = False) -> PyMongoError:
-    """OperationFailure for what was refused, AutoReconnect for what was away, InvalidOperation for a client that was
-    closed, else PyMongoError."""
+    """Return pymongo's exception for an error of the client.
+
+    OperationFailure for a rejected request, AutoReconnect if the server or MongoDB was unavailable, InvalidOperation
+    for a closed client, else PyMongoError.
+    """
     labels = [label for label in error.metadata.get("labels", "").split(",") if label]
     said = error.metadata.get("code", "")
     if said.lstrip("-").isdigit():
@@ -112,7 +115,7 @@ def as_pymongo(error: FeedmuxError, *, opening: bool = False) -> PyMongoError:
 
 
 def _not_allowed(error: FeedmuxError) -> tuple[int, str, str]:
-    """What MongoDB says of a stage or operator that feedmux refused before asking it."""
+    """Return MongoDB's message for a stage or operator that feedmux rejected without asking MongoDB."""
     operator, path = error.metadata.get("operator", ""), error.metadata.get("path", "")
     if operator in _STAGES:
         return 20, "IllegalOperation", f"{operator} is not permitted in a $changeStream pipeline"

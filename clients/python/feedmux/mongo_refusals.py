@@ -1,6 +1,6 @@
-"""What MongoDB refuses of a `watch` call that feedmux's protocol cannot even carry: in MongoDB's words, before sending.
+"""Rejects `watch` arguments that MongoDB rejects and feedmux's protocol cannot carry, with MongoDB's messages.
 
-Neighbours: `watch_options` asks, `mongo_errors` makes the exceptions. Texts are those of mongod 6.0.
+`watch_options` calls these checks, `mongo_errors` makes the exceptions. The messages are those of mongod 6.0.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ _INTERNAL_DATABASES: Final = ("admin", "local", "config")
 
 
 def check_namespace(database: str | None, collection: str | None) -> None:
-    """MongoDB's own databases and collections cannot be watched."""
+    """Reject MongoDB's internal databases and collections."""
     if database in _INTERNAL_DATABASES:
         what = f"{database} database"
     elif collection and collection.startswith("system."):
@@ -46,7 +46,7 @@ def check_namespace(database: str | None, collection: str | None) -> None:
 
 
 def check_stages(stages: Sequence[Any]) -> None:
-    """Stages that are not even of the right form."""
+    """Reject stages that do not have the form of a stage."""
     for stage in stages:
         if not isinstance(stage, Mapping):
             raise failure(14, "TypeMismatch", "Each element of the 'pipeline' array must be an object")
@@ -56,7 +56,7 @@ def check_stages(stages: Sequence[Any]) -> None:
 
 
 def check_await(max_await_time_ms: Any) -> None:
-    """pymongo checks the type, MongoDB the range."""
+    """Check max_await_time_ms: its type as pymongo does, its range as MongoDB does."""
     if max_await_time_ms is None:
         return
     if not isinstance(max_await_time_ms, int):
@@ -66,7 +66,7 @@ def check_await(max_await_time_ms: Any) -> None:
 
 
 def check_type(option: str, value: Any, kind: type, expected: str, codec_options: CodecOptions[Any]) -> None:
-    """An option of another type than MongoDB's."""
+    """Reject an option whose type is not the one MongoDB expects."""
     if value is not None and not isinstance(value, kind):
         found = _type_name(value, codec_options)
         message = f"BSON field '$changeStream.{option}' is the wrong type '{found}', expected type '{expected}'"
@@ -74,13 +74,13 @@ def check_type(option: str, value: Any, kind: type, expected: str, codec_options
 
 
 def check_not_empty(option: str, value: Any) -> None:
-    """An empty text, which on the way would look like an option left out."""
+    """Reject an empty string, which on the wire would look like an omitted option."""
     if value == "":
         raise failure(2, "BadValue", f"Enumeration value '' for field '$changeStream.{option}' is not a valid value.")
 
 
 def check_expanded(value: Any, codec_options: CodecOptions[Any]) -> None:
-    """pymongo sends only what is true to Python."""
+    """Check showExpandedEvents, which pymongo sends only if it is true in Python."""
     if value and not isinstance(value, bool):
         found = _type_name(value, codec_options)
         message = f"Field 'showExpandedEvents' should be a boolean value, but found: {found}"
@@ -88,7 +88,7 @@ def check_expanded(value: Any, codec_options: CodecOptions[Any]) -> None:
 
 
 def check_token(option: str, token: Any, codec_options: CodecOptions[Any]) -> None:
-    """A resume token that is none. MongoDB also quotes it, which may hold a document's key."""
+    """Reject an invalid resume token. Unlike MongoDB, the message does not quote the token, which may hold a key."""
     check_type(option, token, Mapping, "object", codec_options)
     data = token.get("_data")
     if not isinstance(data, str | bytes):
@@ -104,15 +104,15 @@ def check_token(option: str, token: Any, codec_options: CodecOptions[Any]) -> No
 
 
 def check_operation_time(value: Any, codec_options: CodecOptions[Any]) -> None:
-    """A start that is no timestamp."""
+    """Reject a start that is not a timestamp."""
     check_type("startAtOperationTime", value, Timestamp, "timestamp", codec_options)
 
 
 def check_session(session: Any, kind: type[ClientSession] | type[AsyncClientSession]) -> None:
-    """What pymongo and MongoDB refuse of a session.
+    """Reject the sessions that pymongo and MongoDB reject.
 
-    Of what a session gives a change stream, causal consistency is had without it: feedmux asks the primary for its
-    time after `watch` was called, so that nothing acknowledged before comes as an event.
+    A change stream needs no session for causal consistency: feedmux asks the primary for its time after `watch` was
+    called, so that no write acknowledged before the call appears as an event.
     """
     if session is None:
         return

@@ -1,6 +1,6 @@
-"""Places in a feed: feedmux's position, MongoDB's resume token and the cluster time, as they travel together.
+"""Positions in a feed: feedmux's position, MongoDB's resume token and the cluster time as one value, a `Place`.
 
-Everything here is a value. Tokens stay raw BSON until somebody looks, because most are never looked at.
+Everything here is a value. Tokens stay raw BSON until they are read, because most are never read.
 """
 
 import base64
@@ -28,10 +28,10 @@ _DECODER = json.JSONDecoder()
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place in a feed: everything at or before it has been delivered.
+    """A position in a feed: all events at or before it have been delivered.
 
-    `position` is opaque; empty where only a resume token is known. `token` is MongoDB's resume token as BSON bytes;
-    empty where there is none. `time` is the cluster time as (seconds, increment); (0, 0) where it is unknown.
+    `position` is opaque, and empty if only a resume token is known. `token` is MongoDB's resume token as BSON bytes, or
+    empty if there is none. `time` is the cluster time as (seconds, increment), or (0, 0) if unknown.
     """
 
     position: bytes = b""
@@ -45,7 +45,7 @@ class Place:
 
     @property
     def cluster_time(self) -> Timestamp | None:
-        """The cluster time, or None where it is unknown."""
+        """The cluster time, or None if unknown."""
         return Timestamp(*self.time) if self.time != (0, 0) else None
 
 
@@ -53,7 +53,7 @@ NOWHERE = Place()
 
 
 def event_id(document: bytes) -> bytes:
-    """The `_id` of an event as BSON bytes: its resume token. Empty where the event has no document as `_id`.
+    """Return the `_id` of an event, its resume token, as BSON bytes. Empty if the event's `_id` is not a document.
 
     `_id` need not be the first field: a pipeline with $replaceRoot moves it.
     """
@@ -65,9 +65,9 @@ def event_id(document: bytes) -> bytes:
 
 
 def json_event_id(text: str) -> bytes:
-    """The `_id` of an event in extended JSON as the BSON that MongoDB sent: its resume token, bit for bit.
+    """Return the `_id` of an event in extended JSON as the BSON that MongoDB sent: its resume token, bit for bit.
 
-    Empty where `_id` is anything but a resume token: nothing is made up. Raises ValueError for what is not JSON.
+    Empty if `_id` is not a resume token: no token is made up. Raises ValueError for invalid JSON.
     """
     begin = _ID_FIRST_IN_JSON.match(text)
     if begin is not None:
@@ -79,9 +79,10 @@ def json_event_id(text: str) -> bytes:
 
 
 def _json_token(found: Any) -> bytes:
-    """A token is `{_data: <hex>}` or `{_data: <hex>, _typeBits: {$binary: {base64, subType}}}`, in the text's order.
+    """Return a token `{_data: <hex>}` or `{_data: <hex>, _typeBits: {$binary: {base64, subType}}}`, in the text's
+    order.
 
-    MongoDB adds `_typeBits` where the hex alone cannot tell the type of a number: int64, double and decimal `_id`s.
+    MongoDB adds `_typeBits` if the hex alone does not show the type of a number: for int64, double and decimal `_id`s.
     """
     match found:
         case {"_data": str(data)} if _HEX.fullmatch(data) and found.keys() <= {"_data", "_typeBits"}:
@@ -103,9 +104,9 @@ def _json_binary(value: Any) -> Binary | None:
 
 
 def token_time(token: Mapping[str, Any] | bytes) -> tuple[int, int] | None:
-    """The cluster time inside a resume token, as (seconds, increment).
+    """Return the cluster time inside a resume token, as (seconds, increment).
 
-    None for a layout that is not MongoDB's hex key string beginning with a timestamp: such a token is not compared.
+    None if the token is not MongoDB's hex key string beginning with a timestamp: such a token is not compared.
     """
     try:
         document = bson.decode(token) if isinstance(token, bytes) else token
@@ -118,10 +119,10 @@ def token_time(token: Mapping[str, Any] | bytes) -> tuple[int, int] | None:
 
 
 def token_place(token: bytes) -> Place:
-    """The place of an event whose resume token is all that is known."""
+    """Return the position of an event of which only the resume token is known."""
     return Place(token=token, time=token_time(token) or (0, 0))
 
 
 def from_invalidate(token: bytes) -> bool:
-    """Whether a resume token (BSON) is that of an invalidate, behind which a stream ends."""
+    """Return whether a resume token (BSON) is that of an invalidate, after which a stream ends."""
     return _FROM_INVALIDATE.match(token, _DATA_AT) is not None

@@ -1,7 +1,7 @@
 """The event loop behind the synchronous classes: one daemon thread per process, started at the first use.
 
-A client made before a fork works on both sides if its first call comes after it: each process has a thread of its own.
-gRPC does not survive a fork after its first call, so there the child is told instead of waiting for ever.
+A client made before a fork works in both processes if its first call comes after the fork: each process has its own
+thread. gRPC does not survive a fork after its first call; then the child gets an error instead of waiting forever.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Portal:
-    """An event loop in a thread of its own."""
+    """An event loop in its own thread."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -28,9 +28,9 @@ class Portal:
         self._thread.start()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Starts a coroutine on the loop, from any other thread. Raises as `check` does."""
+        """Start a coroutine on the loop, from any other thread. Raises as `check` does."""
         try:
-            self.check()  # also before the lock, which another thread may have held at a fork
+            self.check()  # also before taking the lock, which another thread may have held at a fork
             with self._lock:
                 self.check()
                 return asyncio.run_coroutine_threadsafe(work, self.loop)
@@ -39,15 +39,19 @@ class Portal:
             raise
 
     def check(self) -> None:
-        """Raises RuntimeError where the loop does not run, so that waiting for it would never end: in a child forked
-        from its process, and after the interpreter has begun to end."""
+        """Raise RuntimeError if the loop does not run, so that waiting for it would never end.
+
+        That is the case in a child forked from the loop's process, and after the interpreter has begun to exit.
+        """
         if self._process != os.getpid():
             raise RuntimeError(_FORKED_LATE)
         if self._stopped:
-            raise RuntimeError("the interpreter is ending, and feedmux has stopped: close sessions and clients before")
+            raise RuntimeError(
+                "the interpreter is exiting, and feedmux has stopped: close sessions and clients earlier"
+            )
 
     def call(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """Runs a coroutine on the loop and waits for it. An interrupt or the timeout cancels it.
+        """Run a coroutine on the loop and wait for its result. An interrupt or the timeout cancels the coroutine.
 
         Raises TimeoutError after `timeout_s` seconds.
         """
@@ -59,14 +63,14 @@ class Portal:
             raise
 
     def wake(self, callback: Callable[[], None]) -> None:
-        """Calls back on the loop, from any thread; does nothing once the loop is gone."""
+        """Schedule a callback on the loop, from any thread; do nothing once the loop has ended."""
         try:
             self.loop.call_soon_threadsafe(callback)
         except RuntimeError:
             return
 
     def stop(self) -> None:
-        """Cancels what runs and ends the thread."""
+        """Cancel the running tasks and end the thread."""
         with self._lock:
             self._stopped = True
         if self.loop.is_running():
@@ -90,7 +94,7 @@ _portals: dict[int, Portal] = {}
 
 
 def portal() -> Portal:
-    """The portal of this process. Raises RuntimeError in a child forked from a process that had one."""
+    """Return the portal of this process. Raises RuntimeError in a child forked from a process that had a portal."""
     if _forked_late:
         raise RuntimeError(_FORKED_LATE)
     known = _portals.get(os.getpid())
@@ -104,7 +108,7 @@ def portal() -> Portal:
 
 @atexit.register
 def _stop() -> None:
-    # A loop that gRPC still calls into while the interpreter goes away crashes it.
+    # A loop that gRPC still calls into while the interpreter exits crashes the interpreter.
     known = _portals.pop(os.getpid(), None)
     if known is not None:
         known.stop()
@@ -120,7 +124,8 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def _on_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    # With event loops in several threads, all gRPC's pollers wake for one event and the late ones find nothing to read.
+    # With event loops in several threads, all of gRPC's pollers wake for one event, and the late ones find nothing to
+    # read.
     if isinstance(context.get("exception"), BlockingIOError):
         return
     loop.default_exception_handler(context)

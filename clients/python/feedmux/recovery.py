@@ -7,27 +7,27 @@ from feedmux.errors import FeedmuxError, Fenced, ProtocolError, Unauthenticated
 
 _TRANSPORT = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED"})
 _TRANSPORT_WITHOUT_REASON = frozenset({"INTERNAL", "UNKNOWN", "CANCELLED", "ABORTED"})
-"""What gRPC itself and proxies give for a broken stream. The server always adds a reason."""
+"""The statuses of a broken stream from gRPC itself and from proxies, without a reason. The server always adds one."""
 
 
 class Step(Enum):
-    """What to do about an error."""
+    """What a session does about an error."""
 
     REOPEN = "reopen"
-    """Open again behind the last acked event."""
+    """Reopen after the last acked event."""
     REOPEN_AT_STORED = "reopen at the stored position"
-    """Open again where the stored position now stands; forget what is unacked."""
+    """Reopen at the present stored position, and forget the unacked events."""
     RAISE = "raise"
-    """Only the user can decide."""
+    """End the session with the error: only the user can decide."""
 
 
 _FENCED = {"SEEK": Step.REOPEN_AT_STORED, "UPDATE": Step.REOPEN, "LEASE": Step.REOPEN}
 
 
 def next_step(error: FeedmuxError, *, has_other_credentials: bool = False) -> Step:
-    """What a session does about the error that ended its stream.
+    """Return what a session does about the error that ended its stream.
 
-    `has_other_credentials`: the stream was open, and the next one will be opened with a token asked for anew.
+    `has_other_credentials`: the stream was open, and the next stream will be opened with a new token.
     """
     if isinstance(error, Unauthenticated) and has_other_credentials:
         return Step.REOPEN
@@ -57,16 +57,16 @@ class Backoff:
         self._bound_s = first_s
 
     def next_s(self, at_least_s: float | None = None) -> float:
-        """Seconds to wait now; never less than what the server asked for."""
+        """Return the seconds to wait now; never less than the server requested."""
         delay_s = (at_least_s or 0.0) + self._random() * self._bound_s
         self._bound_s = min(self._most_s, self._bound_s * 2)
         return delay_s
 
     def reset(self) -> None:
-        """The connection holds: begin small again."""
+        """Begin with small delays again, because the connection is stable."""
         self._bound_s = self._first_s
 
     def lived(self, duration_s: float) -> None:
-        """A stream has ended; one that held for longer than the largest bound was good."""
+        """Record the end of a stream. A stream that lasted longer than the largest bound resets the delays."""
         if duration_s > self._most_s:
             self.reset()

@@ -1,6 +1,6 @@
-"""What goes up: protobuf messages made from the client's own values, and resources read back from protobuf.
+"""Outgoing messages: protobuf made from the client's own values, and resources read back from protobuf.
 
-With `responses` the only modules that touch generated messages.
+Only this module and `responses` use generated messages.
 """
 
 import hashlib
@@ -45,7 +45,7 @@ CLOSE: Final = change_feed_pb2.SubscribeRequest(close=change_feed_pb2.Close()).S
 
 
 def feed_message(feed: Feed, default_source: str) -> feed_pb2.Feed:
-    """A feed for the wire. Raises bson.errors.InvalidDocument for what BSON cannot hold."""
+    """Return a feed's message. Raises bson.errors.InvalidDocument for values that BSON cannot represent."""
     message = feed_pb2.Feed(
         source=feed.source or default_source,
         database=feed.database or "",
@@ -71,13 +71,13 @@ def feed_message(feed: Feed, default_source: str) -> feed_pb2.Feed:
 
 
 def route_of(message: feed_pb2.Feed) -> str:
-    """Metadata `x-feedmux-route` of a feed: what the server tells in `Opened.routing_key`, known beforehand."""
+    """Return a feed's `x-feedmux-route` metadata: the value that the server later sends as `Opened.routing_key`."""
     namespace = f"{message.database}.{message.collection}" if message.collection else message.database or "*"
     return hashlib.sha256(f"{message.source}/{namespace}".encode()).hexdigest()[:16]
 
 
 def feed_value(message: feed_pb2.Feed) -> Feed:
-    """A feed read back."""
+    """Return the feed of a message."""
     pipeline: list[Mapping[str, Any]] | str | None = None
     match message.pipeline.WhichOneof("notation"):
         case "bson":
@@ -103,7 +103,7 @@ def feed_value(message: feed_pb2.Feed) -> Feed:
 
 
 def start_message(start: Start) -> feed_pb2.Start:
-    """A start for the wire."""
+    """Return a start's message."""
     match start.kind:
         case "position":
             return feed_pb2.Start(position=start.token)
@@ -128,7 +128,7 @@ def subscription_message(
     on_invalidate: OnInvalidate | None,
     on_history_lost: OnHistoryLost | None,
 ) -> subscriptions_pb2.Subscription:
-    """A subscription's definition. Raises ValueError for an unknown policy."""
+    """Return the message of a subscription's definition. Raises ValueError for an unknown policy."""
     message = subscriptions_pb2.Subscription(name=name, feed=feed)
     if on_invalidate is not None:
         if on_invalidate not in _ON_INVALIDATE:
@@ -142,7 +142,7 @@ def subscription_message(
 
 
 def subscription_value(message: subscriptions_pb2.Subscription) -> SubscriptionInfo:
-    """A subscription read back. Policies that this client does not know read as their defaults."""
+    """Return the subscription of a message. Policies that this client does not know become the default."""
     return SubscriptionInfo(
         name=message.name,
         feed=feed_value(message.feed),
@@ -162,48 +162,48 @@ def subscription_value(message: subscriptions_pb2.Subscription) -> SubscriptionI
 
 
 def timestamp_value(message: feed_pb2.ClusterTime) -> Timestamp:
-    """A cluster time as bson's Timestamp."""
+    """Return a cluster time as bson's Timestamp."""
     return Timestamp(message.seconds, message.increment)
 
 
 def time_value(message: timestamp_pb2.Timestamp) -> datetime:
-    """A wall-clock time, UTC."""
+    """Return a wall-clock time in UTC."""
     return message.ToDatetime(tzinfo=UTC)
 
 
 def format_message(format_: Format) -> feed_pb2.Format:
-    """A format for the wire. Raises ValueError for an unknown one."""
+    """Return a format's message value. Raises ValueError for an unknown format."""
     if format_ not in _FORMATS:
         raise ValueError(f"format is one of {', '.join(_FORMATS)}")
     return _FORMATS[format_]
 
 
 def last_acked_message(place: Place, epoch: int) -> change_feed_pb2.LastAcked:
-    """The last acked place: a position where there is one, else the event's token."""
+    """Return the message of the last acked position: feedmux's position if known, else the event's token."""
     if place.position:
         return change_feed_pb2.LastAcked(position=place.position, epoch=epoch)
     return change_feed_pb2.LastAcked(resume_token=place.token, epoch=epoch)
 
 
 def open_bytes(message: change_feed_pb2.Open) -> bytes:
-    """The first message of a stream."""
+    """Return the bytes of the first message of a stream."""
     return change_feed_pb2.SubscribeRequest(open=message).SerializeToString()
 
 
 def credit_bytes(grant: Grant) -> bytes:
-    """More credit."""
+    """Return the bytes of a message that grants more credit."""
     return change_feed_pb2.SubscribeRequest(
         credit=change_feed_pb2.Credit(events=grant.events, bytes=grant.size_bytes)
     ).SerializeToString()
 
 
 def ack_bytes(sequence: int) -> bytes:
-    """An ack of everything up to a delivery sequence."""
+    """Return the bytes of an ack of everything up to a delivery sequence."""
     return change_feed_pb2.SubscribeRequest(ack=change_feed_pb2.Ack(delivery_sequence=sequence)).SerializeToString()
 
 
 def explanation_value(message: change_feed_pb2.ExplainResponse) -> Explanation:
-    """An explanation read back."""
+    """Return the explanation of a message."""
     refusal, headroom = message.refusal, message.oplog_headroom
     return Explanation(
         Refusal(refusal.status, refusal.reason, refusal.message) if message.HasField("refusal") else None,

@@ -1,8 +1,8 @@
-"""What comes down: bytes of a SubscribeResponse to the client's own values.
+"""Incoming messages: turns the bytes of a SubscribeResponse into the client's own values.
 
-A batch's events are never copied: for large messages the few fields around them are found by walking the wire format,
-and `BsonBatch` is laid over the message. Everything else, and everything unusual, goes through protobuf. Fields and
-kinds that are not known are ignored.
+A batch's events are never copied: in large messages this module finds the few fields around them by walking the wire
+format, and makes the `BsonBatch` a view of the message. All other and unusual messages go through protobuf. Unknown
+fields and message kinds are ignored.
 """
 
 from collections.abc import Callable
@@ -21,12 +21,12 @@ from feedmux.v1 import change_feed_pb2, feed_pb2
 _BATCH_TAG = 0x12
 _BSON_TAG = 0x7A
 _WALK_FROM_BYTES = 4096
-"""Below this size protobuf's own copying costs less than walking in Python."""
+"""Below this size, protobuf's copying costs less than walking the message in Python."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The stream is open. Intervals in seconds; a limit of 0 says nothing."""
+    """The stream is open. Intervals are in seconds; a limit of 0 is unknown."""
 
     epoch: int
     place: Place
@@ -41,7 +41,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Events, and the sequence of the first of them."""
+    """Events, and the sequence of the first event."""
 
     first_sequence: int
     batch: Batch
@@ -49,7 +49,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A part of an event. `place` counts in the last part only."""
+    """A part of an event. `place` is valid only in the last part."""
 
     sequence: int
     index: int
@@ -77,7 +77,7 @@ Response = Opened | Delivery | Progress | Committed | Notice
 
 
 class Reader:
-    """Reads the messages of one session: knows its format and codec options, and puts fragments together."""
+    """Reads the messages of one session: knows its format and codec options, and joins fragments."""
 
     def __init__(self, json: bool, options: CodecOptions[Any]) -> None:
         self._json = json
@@ -86,11 +86,11 @@ class Reader:
         self._fragment_of = (0, 0)
 
     def reset(self) -> None:
-        """A new stream: unfinished fragments are void."""
+        """Discard unfinished fragments, for a new stream."""
         self._fragments = []
 
     def read(self, message: bytes) -> Response | None:
-        """One message; None for a kind that is not known or part of an unfinished event. Raises ProtocolError."""
+        """Read one message. None for an unknown kind, or a part of an unfinished event. Raises ProtocolError."""
         response = self._parse(message)
         if isinstance(response, Fragment):
             return self._join(response)
@@ -207,9 +207,9 @@ def _notice(notice: change_feed_pb2.Notice) -> Notice | None:
 
 
 def _walk_batch(message: bytes) -> tuple[bytes, memoryview] | None:
-    """A SubscribeResponse that holds one Batch and nothing else: the batch without `bson`, and a view on `bson`.
+    """Read a SubscribeResponse that holds only one Batch: return the batch without `bson`, and a view of `bson`.
 
-    None where it is anything else or `bson` does not stand exactly once: protobuf knows the rules for those.
+    None for any other message, or if `bson` does not occur exactly once: protobuf has rules for those cases.
     Raises IndexError for a truncated message.
     """
     size, at = _varint(message, 1)

@@ -1,7 +1,7 @@
-"""The network's side of a session: opens the stream, reads it, opens it again when it breaks, and ends it.
+"""The network side of a session: opens the stream, reads it, reopens it when it breaks, and ends it.
 
-One task per session object. What arrives goes through `responses`, `window` and `ledger` to the desk; acks and
-credit go up from the desk. The decisions are in those and in `recovery`; the clock, timers and calls are here.
+One task per session object. Messages go through `responses`, `window` and `ledger` to the desk; acks and credit go from
+the desk to the server. Those modules and `recovery` make the decisions; the clock, timers and calls are here.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class Opening:
     takeover: bool = False
     instance_id: str = ""
     route: str = ""
-    """Of a feed; a subscription's is what the server told of it."""
+    """The route of a feed; the route of a subscription is the one that the server reported."""
 
     @property
     def durable(self) -> bool:
@@ -61,7 +61,8 @@ class Runner:
         self._reader = Reader(options.format != "bson", options.codec_options)
         self._backoff = Backoff(options.backoff_first_s, options.backoff_most_s, random.random)
         self.opened: asyncio.Future[FeedmuxError | None] = self.loop.create_future()
-        """Done when the session was open for the first time, or with the error for which it never will be."""
+        """Done when the session has been opened for the first time, or with the error because of which it never will
+        be."""
         self._work = asyncio.Event()
         self._route = opening.route or link.routes.get(opening.subscription, "")
         self._live = False
@@ -75,7 +76,7 @@ class Runner:
         self._flushed = 0
         self._task: asyncio.Task[None] | None = None
         self._patience: asyncio.Timeout | None = None
-        """Of the attempt to open that is under way."""
+        """The timeout of the present attempt to open."""
         self._call: Stream | None = None
         self._watchdog: asyncio.TimerHandle | None = None
         self._silence = Silence(options.heartbeat_s, 0.0)
@@ -85,7 +86,7 @@ class Runner:
         self._rewound: Rewound | None = None
 
     async def run(self) -> None:
-        """Runs to the end; always hands over an Ended last."""
+        """Run until the session ends; the last item for the user is always an Ended."""
         ended = Ended(None)
         self._task = asyncio.current_task()
         self._link.sessions[self] = None
@@ -95,7 +96,7 @@ class Runner:
             ended = Ended(error)
         except asyncio.CancelledError:
             raise
-        except Exception as error:  # noqa: BLE001 - the user's loop must hear of it, whatever it is
+        except Exception as error:  # noqa: BLE001 - the user's loop must get any error
             _log.exception("the session ended by a defect of the client")
             ended = Ended(FeedmuxError(f"a defect of the client: {error!r}", status="INTERNAL"))
         finally:
@@ -106,7 +107,7 @@ class Runner:
                 self.opened.set_result(ended.error or self._desk.ended_by or SessionClosed())
 
     async def end_with_client(self) -> None:
-        """Ends it as its user would, and has its user's loop raise SessionClosed."""
+        """End the session as its user would, and make the user's loop raise SessionClosed."""
         desk = self._desk
         if not desk.closing:
             desk.ended_by = SessionClosed("the client was closed")
@@ -117,7 +118,7 @@ class Runner:
             await finish(self._task, self._options.close_timeout_s)
 
     def on_wake(self) -> None:
-        """The desk called: an ack or a taken batch reached its threshold, or the session is closing."""
+        """React to a call of the desk: an ack or a taken batch reached its threshold, or the session is closing."""
         desk = self._desk
         if self._call is not None and desk.broken is not None:
             self._cut(self._call, "the server broke the protocol")
@@ -135,7 +136,7 @@ class Runner:
             self._on_ack()
 
     def _on_ack(self) -> None:
-        # Whoever rings puts the alarm to NEVER first, so that it rings once; here it is set again.
+        # The side that triggers the alarm first sets it to NEVER, so that it triggers once; here it is set again.
         desk = self._desk
         at_once = self._flushed + self._ack_step
         if desk.acked >= at_once:
@@ -152,7 +153,7 @@ class Runner:
         give_up_s: float | None = self.loop.time() + self._options.open_timeout_s
         last: FeedmuxError | None = None
         while True:
-            is_late = False  # By the timer, which may ring a moment before the time.
+            is_late = False  # Set by the timer, which may fire a moment early.
             try:
                 async with asyncio.timeout_at(give_up_s) as self._patience:
                     await self._one_stream()
@@ -161,7 +162,8 @@ class Runner:
                 late = f"the server has not opened the session within {wait_s or 0:g} s"
                 error, is_late = last or Unavailable(late, status="DEADLINE_EXCEEDED"), True
             except FeedmuxError as failure:
-                # Whoever keeps the error would keep its frames, in them the call, and so the connection.
+                # Otherwise a reference to the error would retain its frames, and through them the call and the
+                # connection.
                 error = failure.with_traceback(None)
                 error.__context__ = None
             self._patience, last = None, error
@@ -189,7 +191,7 @@ class Runner:
                 return
 
     async def _pause(self, delay_s: float) -> bool:
-        """Waits, unless the session is closed or broken meanwhile; whether it was closed."""
+        """Wait, unless the session is closed or broken meanwhile. Return whether it was closed."""
         deadline_s = self.loop.time() + delay_s
         while not self._desk.closing and self._desk.broken is None and (left_s := deadline_s - self.loop.time()) > 0:
             self._work.clear()
@@ -238,7 +240,7 @@ class Runner:
                 self._receive(response)
 
     async def _write(self, call: Stream, first: bytes) -> None:
-        # A write that fails belongs to a stream that ends; its status reaches the reader.
+        # If a write fails, the stream is ending; the reader gets its status.
         try:
             await call.write(first)
             while not self._close_sent:
@@ -254,7 +256,7 @@ class Runner:
     def _outgoing(self) -> list[bytes]:
         messages: list[bytes] = []
         desk = self._desk
-        closing = desk.closing  # Read once, before `acked`: what was acked before the close goes out before it.
+        closing = desk.closing  # Read once, before `acked`: acks made before the close are sent before it.
         if self._opening.durable and (self._ack_due or closing):
             self._ack_due = False
             self._flushed = desk.acked
@@ -279,7 +281,7 @@ class Runner:
         if self._ack_timer is not None:
             self._ack_timer.cancel()
             self._ack_timer = None
-        # First the alarm, then (in the writer) the read: an ack in between rings again rather than being missed.
+        # Set the alarm first, then read (in the writer): an ack in between triggers the alarm again and is not missed.
         self._desk.alarm = 0
         self._ack_due = True
         self._work.set()
@@ -345,7 +347,7 @@ class Runner:
         if repeats:
             self._window.discard(events, size_bytes)
             self._set_refill()
-            # Acks of events from before the reconnect have a sequence only now.
+            # Only now do events from before the reconnect have a sequence that can be acked.
             self._ack_due = True
             self._work.set()
 
@@ -382,7 +384,7 @@ class Runner:
             self._ack_step = max(1, opened.unacked_events_max // 2) if opened.unacked_events_max else NEVER
             desk.alarm = 0
         self._set_refill()
-        # What was acked, taken or closed while there was no stream did not wake anyone.
+        # Acks, taken batches and a close while there was no stream did not wake the runner.
         self._ack_due = True
         self._work.set()
         if not self.opened.done():
@@ -398,7 +400,7 @@ class Runner:
                     self._window.discard(len(batch), batch.size_bytes)
 
     def _say_rewound(self, rewound: Rewound) -> None:
-        # The server announces what the client may have noticed already.
+        # The server announces a change that the client may already have noticed.
         if self._rewound is None or self._rewound.begins_at != rewound.begins_at:
             self._desk.put(Said(rewound))
         self._rewound = rewound
@@ -412,7 +414,7 @@ class Runner:
         if not self._silence.tick(self.loop.time()):
             self._watch(call)
             return
-        # gRPC would put the next stream on the same connection for as long as its keepalive takes to give that up.
+        # gRPC would put the next stream on the same connection until its keepalive gives up that connection.
         call.connection.leave()
         self._cut(call, f"nothing heard for {self._silence.most_s:g} s")
 
@@ -433,7 +435,7 @@ def _duration(seconds: float) -> duration_pb2.Duration:
 
 
 async def finish(task: asyncio.Task[None], timeout_s: float) -> None:
-    """Waits for the end of a session that is closing; cancels what takes longer."""
+    """Wait for the end of a closing session; cancel it after the timeout."""
     await asyncio.wait((task,), timeout=timeout_s)
     if not task.done():
         task.cancel()
@@ -441,7 +443,7 @@ async def finish(task: asyncio.Task[None], timeout_s: float) -> None:
 
 
 def launch(link: Link, opening: Opening, options: SessionOptions, desk: Desk) -> tuple[Runner, asyncio.Task[None]]:
-    """Starts a session's runner on the running event loop."""
+    """Start a session's runner on the running event loop."""
     runner = Runner(link, opening, options, desk)
     loop = asyncio.get_running_loop()
 
@@ -449,7 +451,7 @@ def launch(link: Link, opening: Opening, options: SessionOptions, desk: Desk) ->
         try:
             loop.call_soon_threadsafe(runner.on_wake)
         except RuntimeError:
-            return  # The loop is closed: nobody is left to be told.
+            return  # The loop is closed: nothing is left to notify.
 
     desk.wake = wake
     return runner, asyncio.create_task(runner.run(), name="feedmux-session")

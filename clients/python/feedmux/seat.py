@@ -1,6 +1,6 @@
-"""The user's side of a session, shared by the synchronous and the asynchronous class: places, acks and counting.
+"""The user's side of a session, shared by the synchronous and the asynchronous class: positions, acks and counting.
 
-Neighbours: the desk below, `session` and `async_session` above, which add only the waiting.
+It builds on the desk; `session` and `async_session` build on it and add only the waiting.
 """
 
 import logging
@@ -24,12 +24,12 @@ OnNotice = Callable[[Notice], Any]
 
 
 def instance_id() -> str:
-    """A new name for a session object."""
+    """Return a new name for a session object."""
     return uuid.uuid4().hex
 
 
 class Seat:
-    """What a session object knows of itself: what it handed out and what was acked."""
+    """The state of a session object: what it delivered and what was acked."""
 
     def __init__(self, desk: Desk, on_notice: OnNotice | None) -> None:
         self._desk = desk
@@ -37,19 +37,20 @@ class Seat:
         self._acking = threading.Lock()
         self._events: Iterator[Event] = iter(())
         self._indices: Iterator[int] = iter(())
-        """Under `_events`: of those of the current batch that nobody has taken."""
+        """Underlies `_events`: iterates over the events of the current batch that have not been taken."""
         self._batch: Batch | None = None
-        """The batch taken last; handed out whole, or event by event up to `_last` where that is one of its events."""
+        """The batch taken last; delivered whole, or event by event up to `_last` if that is one of its events."""
         self._whole = False
         self._last: Event | None = None
         self._progress: tuple[int, Place] = (0, NOWHERE)
         self._ended: Ended | None = None
 
     def ack(self, what: Event | Batch | None = None) -> None:
-        """Everything up to and including this event or batch has been processed; without argument, all handed out.
+        """Acknowledge this event or batch and all earlier events as processed; without argument, all delivered events.
 
-        Cumulative: an earlier one is no news. Costs next to nothing: acks are sent together, after 100 ms at most.
-        On an inline feed it is accepted and stored nowhere. Raises ValueError for another session's event.
+        Cumulative: acking an earlier event has no effect. Cheap: acks are sent together, after at most `ack_interval_s`
+        (default 100 ms). On an inline feed an ack is accepted but not stored. Raises ValueError for another session's
+        event.
         """
         if type(what) is Event:
             batch = what.batch
@@ -75,12 +76,16 @@ class Seat:
 
     @property
     def position(self) -> bytes:
-        """The position of `progress`, to be stored as it is. In the middle of a batch, `resume_token` is more exact."""
+        """The position of `progress`, to be stored unchanged.
+
+        In the middle of a batch, `resume_token` is more exact.
+        """
         return self.progress.position
 
     @property
     def resume_token(self) -> dict[str, Any] | None:
-        """MongoDB's resume token behind the last event handed out; where all are, of the latest progress."""
+        """MongoDB's resume token after the last delivered event; once all are delivered, that of the latest
+        progress."""
         event, batch = self._last, self._batch
         if event is not None and event.batch is batch and event.sequence < batch.last_sequence and not self._whole:
             return event.resume_token
@@ -88,9 +93,9 @@ class Seat:
 
     @property
     def progress(self) -> Place:
-        """The last place up to which everything has been handed out, or where the session began.
+        """The last position up to which everything has been delivered, or the one where the session began.
 
-        It moves on without events too, so that a feed that seldom matches does not fall off the oplog.
+        It also advances without events, so that the position of a feed that seldom matches does not leave the oplog.
         """
         after, place = self._desk.latest
         if after <= self._handed() and place.position:
@@ -114,7 +119,7 @@ class Seat:
 
     @property
     def closed(self) -> bool:
-        """Whether the session was closed, or everything before the error that ended it has been handed out."""
+        """Whether the session was closed, or everything before the error that ended it has been delivered."""
         desk = self._desk
         return (desk.closing and desk.ended_by is None) or self._ended is not None or desk.broken is not None
 
@@ -139,7 +144,7 @@ class Seat:
             self._progress = batch.last_sequence, batch.place
 
     def _rest(self) -> Batch | None:
-        """What the loop over events has left of the current batch, for whoever takes batches."""
+        """Return the part of the current batch that the loop over events has left, for a caller that takes batches."""
         left, batch = list(self._indices), self._batch
         if not left or batch is None:
             return None
@@ -163,14 +168,17 @@ class Seat:
             desk.wake()
 
     def _end(self) -> None:
-        """The session was closed: quietly by its user, else this raises."""
+        """End a closed session: silently if its user closed it, else by raising the error."""
         error = self._desk.ended_by
         if error is not None:
             self._ended = Ended(error)
             raise error
 
     def _settle(self, item: Item, whole: bool) -> Batch | Notice | None:
-        """A batch, now taken, or a notice to be passed on; None at the end. Raises the error that ended the session."""
+        """Return a batch, now taken, or a notice to pass on; None at the end.
+
+        Raises the error that ended the session.
+        """
         if self._desk.broken is not None:
             raise self._desk.broken
         if self._desk.closing:
@@ -189,7 +197,7 @@ class Seat:
         return None
 
     def _check_events(self, batch: Batch) -> None:
-        """Raises ProtocolError, which ends the session. Who loops over events pays for finding them anyway."""
+        """Raise ProtocolError, which ends the session. A loop over events pays for locating the events anyway."""
         try:
             batch.check()
         except ProtocolError as error:

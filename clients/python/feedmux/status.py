@@ -1,4 +1,4 @@
-"""From gRPC's statuses to the client's errors: reads ErrorInfo and RetryInfo out of the trailing metadata."""
+"""Converts gRPC statuses into the client's errors, with ErrorInfo and RetryInfo from the trailing metadata."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -16,7 +16,7 @@ _DOMAIN = "feedmux"
 
 
 def error_from_status(code: grpc.StatusCode, message: str, trailing: Iterable[Any] | None) -> FeedmuxError:
-    """The error for a status that is not OK. Details that cannot be read, or are another domain's, do not count."""
+    """Return the error for a status that is not OK. Unreadable details, and those of another domain, are ignored."""
     reason = ""
     metadata: dict[str, str] = {}
     retry_after_s: float | None = None
@@ -35,7 +35,7 @@ def error_from_status(code: grpc.StatusCode, message: str, trailing: Iterable[An
 
 
 def error_from_call(error: Any) -> FeedmuxError:
-    """The error for a call that failed."""
+    """Return the error for a failed call."""
     return error_from_status(error.code(), error.details() or "", error.trailing_metadata())
 
 

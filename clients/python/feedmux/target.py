@@ -1,4 +1,4 @@
-"""Where the server is, and what a call says of its caller: TLS, API keys and tokens, the metadata."""
+"""The server's address and the credentials of calls: TLS, API keys, tokens and metadata."""
 
 import asyncio
 import contextvars
@@ -25,7 +25,7 @@ _CHANNEL_OPTIONS: tuple[tuple[str, int | str], ...] = (
     ("grpc.http2.max_frame_size", 1024 * 1024),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    # By default gRPC all but stops its pings where only the server sends, as in a read of history.
+    # By default gRPC almost stops its pings while only the server sends, as in a read of history.
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -40,12 +40,12 @@ Token = str | Callable[[], str]
 
 
 def clean_token(text: object) -> str:
-    """An API key or token as it is sent: without the white space around it. A key read from a file ends with a newline.
+    """Return an API key or token without surrounding white space. A key read from a file often ends with a newline.
 
-    Raises ValueError, which does not quote it.
+    Raises ValueError, whose message does not quote the token.
     """
     if not isinstance(text, str):
-        raise ValueError(f"it is no str but {type(text).__name__}")
+        raise ValueError(f"it is not a str but {type(text).__name__}")
     token = text.strip(" \t\r\n")
     if not token:
         raise ValueError("it is empty")
@@ -56,9 +56,9 @@ def clean_token(text: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """TLS by files (PEM). No `root` is the system's roots; certificate and key together are mutual TLS.
+    """TLS from PEM files. Without `root` the system's root certificates apply; certificate and key mean mutual TLS.
 
-    `server_name` is what the server's certificate is checked against where it is not the target's host.
+    `server_name` is the name that the server's certificate must have, if it is not the target's host.
     Raises ValueError for a certificate without its key, or a key without its certificate.
     """
 
@@ -69,10 +69,10 @@ class Tls:
 
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.key is None):
-            raise ValueError("mutual TLS needs both: certificate and key")
+            raise ValueError("mutual TLS needs both a certificate and its key")
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """For gRPC. Raises OSError where a file cannot be read."""
+        """Return gRPC's credentials. Raises OSError if a file cannot be read."""
         root, key, certificate = (
             Path(path).read_bytes() if path else None for path in (self.root, self.key, self.certificate)
         )
@@ -81,7 +81,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where the server is and how to speak to it. Raises ValueError for a token that cannot be sent."""
+    """The server's address and how to connect to it. Raises ValueError for a token that cannot be sent."""
 
     address: str
     token: Token | None = field(default=None, repr=False)
@@ -96,14 +96,17 @@ class Target:
                 raise ValueError(f"the API key or token cannot be sent: {error}") from None
 
     def channel(self) -> grpc.aio.Channel:
-        """A new channel for the running event loop."""
+        """Return a new channel for the running event loop."""
         if self.tls is None:
             return grpc.aio.insecure_channel(self.address, options=self._options())
         return grpc.aio.secure_channel(self.address, self.tls.credentials(), options=self._options())
 
     def blocking_channel(self) -> grpc.Channel:
-        """A new channel for a process without an event loop. Not before a fork: gRPC's threads do not survive it."""
-        # The thread that asks for a message of a stream also fetches it: no hand-over for each.
+        """Return a new channel for a process without an event loop.
+
+        Do not fork afterwards: gRPC's threads do not survive.
+        """
+        # The thread that requests a message of a stream also fetches it, without a hand-over per message.
         options = [*self._options(), (grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1)]
         if self.tls is None:
             return grpc.insecure_channel(self.address, options=options)
@@ -116,7 +119,10 @@ class Target:
         return chosen
 
     def fresh_token(self) -> str:
-        """The token for one call. Raises Unavailable where the function that gives it fails: next time it may not."""
+        """Return the token for one call.
+
+        Raises Unavailable if the token function fails, as it may succeed next time.
+        """
         if not callable(self.token):
             return self.token or ""
         try:
@@ -125,9 +131,9 @@ class Target:
             raise _no_token(error) from error
 
     def metadata(self, route: str = "") -> Metadata:
-        """The metadata of a call: credentials, the route where one is known, and the caller's trace.
+        """Return the metadata of a call: credentials, the route if known, and the caller's trace.
 
-        Waits for the function that gives the token. Raises Unavailable as `fresh_token` does.
+        Waits for the token function. Raises Unavailable as `fresh_token` does.
         """
         return metadata_of(self.fresh_token(), route)
 
@@ -144,9 +150,10 @@ def _no_token(error: BaseException) -> Unavailable:
 
 
 class TokenThread:
-    """Calls a token function in a thread, so that no event loop waits for it, and one call at a time.
+    """Calls a token function in a thread, so that no event loop blocks, and one call at a time.
 
-    Whoever needs a token while the function runs waits for that call: one that hangs holds one thread.
+    All tasks that need a token while the function runs wait for that call, so a function that hangs occupies one
+    thread.
     """
 
     def __init__(self, function: Callable[[], str]) -> None:
@@ -154,12 +161,12 @@ class TokenThread:
         self._call: tuple[int, Future[str | BaseException]] = 0, Future()
 
     async def token(self) -> str:
-        """Raises Unavailable where the function fails, or takes over 30 s: it may be asked for again."""
+        """Return a token. Raises Unavailable if the function fails or takes over 30 s; the caller may retry."""
         pid, answer = self._call
-        if pid != os.getpid() or answer.done():  # A forked process does not have the thread that would answer.
+        if pid != os.getpid() or answer.done():  # A forked process does not have the thread that runs the function.
             answer = Future()
-            answer.set_running_or_notify_cancel()  # Not cancelled together with one of those that wait for it.
-            # An executor's threads are waited for when the interpreter ends, however long the function takes.
+            answer.set_running_or_notify_cancel()  # Not cancelled when one of the waiting tasks is cancelled.
+            # No executor: the interpreter waits for its threads at exit, however long the function takes.
             run = partial(contextvars.copy_context().run, self._answer, answer)
             threading.Thread(target=run, name="feedmux-token", daemon=True).start()
             self._call = os.getpid(), answer
@@ -179,6 +186,6 @@ class TokenThread:
     def _answer(self, answer: "Future[str | BaseException]") -> None:
         try:
             token: str | BaseException = clean_token(self._function())
-        except BaseException as error:  # noqa: BLE001 - whoever waits has to know
+        except BaseException as error:  # noqa: BLE001 - the waiting tasks must get any error
             token = error
         answer.set_result(token)

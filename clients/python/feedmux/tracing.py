@@ -1,4 +1,4 @@
-"""The caller's trace for the server, as W3C trace context: where OpenTelemetry's API is installed, else not at all."""
+"""Sends the caller's trace to the server as W3C trace context, if OpenTelemetry's API is installed."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ else:
 
 
 def trace_context() -> tuple[tuple[str, str], ...]:
-    """Metadata of a call that is part of the present span; none outside of spans."""
+    """Return the trace metadata of a call inside the present span; none outside of spans."""
     if _inject is None:
         return ()
     carrier: dict[str, str] = {}

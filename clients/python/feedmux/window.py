@@ -1,7 +1,8 @@
 """The credit window of a session: how much the server may still send, and when to grant more.
 
-Pure bookkeeping in totals over the life of the session object. Invariant: granted - taken never exceeds the window,
-so what waits in the client is bounded by it. `runner` owns one; the thresholds tell the user's side when to wake it.
+Pure bookkeeping in totals over the life of the session object. Invariant: granted - taken never exceeds the window, so
+the window bounds what waits in the client. `runner` owns a window; by its thresholds the user's side knows when to wake
+the runner.
 """
 
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from feedmux.errors import ProtocolError
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Permission for more: events and bytes."""
+    """Permission to send more events and bytes."""
 
     events: int
     size_bytes: int
@@ -32,7 +33,10 @@ class CreditWindow:
         self._discarded_bytes = 0
 
     def open(self, taken_events: int, taken_bytes: int) -> Grant:
-        """A new stream: earlier grants are void. The credit to open with leaves room for what still waits."""
+        """Begin a new stream: earlier grants are void.
+
+        Return the initial credit, less what still waits in the client.
+        """
         waiting_events = self._received_events - self._discarded_events - taken_events
         waiting_bytes = self._received_bytes - self._discarded_bytes - taken_bytes
         grant = Grant(max(0, self._events_max - waiting_events), max(0, self._bytes_max - waiting_bytes))
@@ -41,7 +45,10 @@ class CreditWindow:
         return grant
 
     def limit(self, events_max: int, bytes_max: int) -> None:
-        """The server's limits: it clamps unused credit to them, and so does this window. 0 says nothing."""
+        """Set the server's limits.
+
+        The server clamps unused credit to them, and so does this window. 0 means unknown.
+        """
         if events_max:
             self._events_max = min(self._events_max, events_max)
             self._granted_events = min(self._granted_events, self._received_events + events_max)
@@ -50,9 +57,9 @@ class CreditWindow:
             self._granted_bytes = min(self._granted_bytes, self._received_bytes + bytes_max)
 
     def receive(self, events: int, size_bytes: int, last_bytes: Callable[[], int]) -> None:
-        """Events arrived. Raises ProtocolError where they exceed the credit; one event may overdraw the bytes.
+        """Record arrived events. Raises ProtocolError if they exceed the credit; one event may overdraw the bytes.
 
-        `last_bytes` gives the size of the last of them and is asked for only when bytes were overdrawn.
+        `last_bytes` returns the size of the last event, and is called only if bytes were overdrawn.
         """
         self._received_events += events
         self._received_bytes += size_bytes
@@ -63,12 +70,12 @@ class CreditWindow:
             raise ProtocolError(f"{overdraft} bytes more than the credit granted")
 
     def discard(self, events: int, size_bytes: int) -> None:
-        """Received, but nobody will take them: repeats."""
+        """Record received events that the user will not take, because they are repeats."""
         self._discarded_events += events
         self._discarded_bytes += size_bytes
 
     def refill(self, taken_events: int, taken_bytes: int) -> Grant | None:
-        """What to grant now: nothing until a quarter of the window in events or bytes has been taken."""
+        """Return what to grant now: nothing until a quarter of the window in events or bytes has been taken."""
         events = self._events_max + taken_events + self._discarded_events - self._granted_events
         size_bytes = self._bytes_max + taken_bytes + self._discarded_bytes - self._granted_bytes
         if events < 1 or size_bytes < 1:
