@@ -1,4 +1,4 @@
-"""`./run release`: checks, builds and validates what a release consists of, and prints the commands that publish it.
+"""`./run release`: checks, builds and validates the parts of a release, and prints the commands that publish it.
 
 It uploads nothing. docs/releasing.md describes a release.
 """
@@ -34,11 +34,11 @@ SBOM_PYTHON: Final = "cyclonedx-bom==7.5.0"
 SBOM_GO: Final = "github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0"
 TWINE: Final = "twine==7.0.0"
 OUTPUT_LINES: Final = 40
-"""Of a command that failed, how many of its last lines are shown."""
+"""How many of the last lines of a failed command are shown."""
 
 
 class NotReady(Exception):
-    """What is wrong, and the next step."""
+    """The release is not ready; the message says what is wrong, and the next step."""
 
 
 # --- version -----------------------------------------------------------------------------------------------------
@@ -79,29 +79,30 @@ POM_TIME: Final = re.compile(r"(<project\.build\.outputTimestamp>)[^<]*(<)")
 
 
 def version_in(place: Place, root: Path = REPOSITORY) -> str:
-    """The version that stands there."""
+    """Return the version in a file."""
     found = place.pattern.findall((root / place.file).read_text())
     if len(found) != 1:
         raise NotReady(
-            f"{place.file} has {len(found)} places for the version like {place.before!r}. Fix COPIES in release.py."
+            f"{place.file} contains {len(found)} versions after {place.before!r}, not 1. Fix COPIES in release.py."
         )
     return str(found[0][1])
 
 
 def project_version(root: Path = REPOSITORY) -> str:
-    """The version of pyproject.toml, which is everybody's."""
+    """Return the version of pyproject.toml, which applies to all packages."""
     return str(tomllib.loads((root / SOURCE.file).read_text())["project"]["version"])
 
 
 def differences(root: Path = REPOSITORY) -> Mapping[str, str]:
-    """The files that name another version than pyproject.toml, and which."""
+    """Return the files that name another version than pyproject.toml, with that version."""
     wanted = project_version(root)
     found = [(place.file, version_in(place, root)) for place in COPIES]
     return {file: version for file, version in found if version != wanted}
 
 
 def set_version(version: str, root: Path = REPOSITORY) -> list[str]:
-    """Writes the version wherever it stands, and today into pom.xml as the time of all entries of its archives."""
+    """Write the version into every file that names it, and today's date into pom.xml, for the entries of its
+    archives."""
     if not VERSION.fullmatch(version):
         raise NotReady(
             f"{version!r} is not of the form 1.2.3, the one that pip, npm, Go, Maven and Helm all read alike."
@@ -121,8 +122,8 @@ def set_version(version: str, root: Path = REPOSITORY) -> list[str]:
 
 
 def run(*command: str | Path, cwd: Path = REPOSITORY, environment: Mapping[str, str] | None = None) -> str:
-    """What it prints. Its failure is an error that shows the end of that."""
-    # What this Python is told is not for the interpreters of new environments.
+    """Run a command and return its output. If the command fails, the error shows the end of that output."""
+    # Settings for this Python must not reach the interpreters of new environments.
     outside = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
     done = subprocess.run(
         command,
@@ -143,7 +144,7 @@ def run(*command: str | Path, cwd: Path = REPOSITORY, environment: Mapping[str, 
 
 @contextmanager
 def step(text: str) -> Iterator[None]:
-    """Says what is being done, and how long it took."""
+    """Print what is being done, and how long it took."""
     print(f"{text} … ", end="", flush=True)
     started = time.monotonic()
     try:
@@ -158,7 +159,7 @@ def step(text: str) -> Iterator[None]:
 
 
 def check_tree(root: Path = REPOSITORY) -> None:
-    """Rejects a work tree that differs from its last commit."""
+    """Reject a work tree that differs from its last commit."""
     if changed := run("git", "status", "--porcelain", cwd=root):
         raise NotReady(
             f"The work tree has changes that are in no commit:\n{changed}"
@@ -167,7 +168,7 @@ def check_tree(root: Path = REPOSITORY) -> None:
 
 
 def check_versions(root: Path = REPOSITORY) -> None:
-    """Rejects files that name another version than pyproject.toml."""
+    """Reject files that name another version than pyproject.toml."""
     version = project_version(root)
     if different := differences(root):
         named = ", ".join(f"{file} ({other})" for file, other in different.items())
@@ -177,7 +178,7 @@ def check_versions(root: Path = REPOSITORY) -> None:
 
 
 def check_changelog(root: Path = REPOSITORY) -> None:
-    """Rejects a changelog without this version, or with an empty section of it."""
+    """Reject a changelog that lacks this version, or has an empty section for it."""
     version = project_version(root)
     found = re.search(
         rf"^## {re.escape(version)}\b[^\n]*\n(.*?)(?=^## |\Z)",
@@ -189,7 +190,7 @@ def check_changelog(root: Path = REPOSITORY) -> None:
 
 
 def open_points(root: Path = REPOSITORY) -> list[str]:
-    """What may stand open while a release is tried out, but not when it is published."""
+    """Return what may be unfinished while a release is tried out, but not when it is published."""
     version = project_version(root)
     points = []
     if re.search(rf"^## {re.escape(version)} \(unreleased\)", (root / "CHANGELOG.md").read_text(), re.MULTILINE):
@@ -206,15 +207,15 @@ def open_points(root: Path = REPOSITORY) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """One run: what is built from where to where."""
+    """One run: its version, its sources and its output folder."""
 
     version: str
     tree: Path
-    """A copy of the files that git knows: nothing else gets into a package, and no build changes the work tree."""
+    """A copy of the files known to git: no other file gets into a package, and no build changes the work tree."""
     dist: Path
     scratch: Path
     epoch: int
-    """The time of the last commit, for archives that hold times."""
+    """The time of the last commit, for archives that contain times."""
 
     def folder(self, name: str) -> Path:
         made = self.dist / name
@@ -227,7 +228,7 @@ class Build:
 
 @contextmanager
 def prepared(dist: Path, root: Path = REPOSITORY) -> Iterator[Build]:
-    """A Build with a fresh copy of the tree. Removes what an earlier run left in `dist`."""
+    """Provide a Build with a fresh copy of the tree, after removing what an earlier run left in `dist`."""
     for name in (*(part.folder for part in PARTS.values() if part.folder), "sbom"):
         shutil.rmtree(dist / name, ignore_errors=True)
     (dist / SUMS).unlink(missing_ok=True)
@@ -244,16 +245,16 @@ def prepared(dist: Path, root: Path = REPOSITORY) -> Iterator[Build]:
 
 
 def expect(names: Iterable[str], needed: Iterable[str], allowed: str, archive: Path) -> None:
-    """Rejects an archive that lacks a needed file, or has one that `allowed` does not match."""
+    """Reject an archive that lacks a needed file, or has a file that `allowed` does not match."""
     found = set(names)
     if missing := sorted(set(needed) - found):
         raise NotReady(f"{archive.name} lacks {', '.join(missing)}.")
     if junk := sorted(name for name in found if not re.fullmatch(allowed, name)):
-        raise NotReady(f"{archive.name} has files that do not belong into it: {', '.join(junk)}.")
+        raise NotReady(f"{archive.name} has files that do not belong in it: {', '.join(junk)}.")
 
 
 def python(build: Build) -> None:
-    """The wheel and the sdist."""
+    """Build and check the wheel and the sdist."""
     out, version = build.folder("python"), build.version
     source, wheel = out / f"feedmux-{version}.tar.gz", out / f"feedmux-{version}-py3-none-any.whl"
     clock = {"SOURCE_DATE_EPOCH": str(build.epoch)}
@@ -282,7 +283,7 @@ def python(build: Build) -> None:
     told = run(fresh / "bin/feedmux", "--version", cwd=build.scratch).strip()
     if told != f"feedmux {version}":
         raise NotReady(f"The installed wheel's `feedmux --version` says {told!r}. Expected feedmux {version}.")
-    # What the image holds.
+    # The extras installed in the image.
     run(*install, "--constraint", build.tree / "constraints.txt", f"{wheel}[server]")
     run(
         *(UV, "tool", "run", "--quiet", "--from", SBOM_PYTHON, "cyclonedx-py", "environment", "--output-reproducible"),
@@ -292,7 +293,7 @@ def python(build: Build) -> None:
 
 
 def check_wheel(wheel: Path, version: str) -> None:
-    """Rejects a wheel with other files than the packages', without types, licence or description."""
+    """Reject a wheel with files outside the packages, or without types, licence or description."""
     info = f"feedmux-{version}.dist-info"
     with zipfile.ZipFile(wheel) as opened:
         names = [name for name in opened.namelist() if not name.endswith("/")]
@@ -310,7 +311,7 @@ def check_wheel(wheel: Path, version: str) -> None:
 
 
 def node(build: Build) -> None:
-    """npm's package."""
+    """Build and check the npm package."""
     out, version, source = build.folder("node"), build.version, build.tree / "clients/node"
     run("npm", "ci", "--no-audit", "--no-fund", cwd=source)
     run("npm", "pack", "--pack-destination", out, cwd=source)
@@ -329,7 +330,7 @@ def node(build: Build) -> None:
 
 
 def check_npm_package(package: Path, version: str) -> None:
-    """Rejects a package with other files than compiled ones, or without one that its package.json names."""
+    """Reject a package with files other than compiled ones, or without a file that its package.json names."""
     with tarfile.open(package) as opened:
         names = [member.name.removeprefix("package/") for member in opened if member.isfile()]
         manifest = opened.extractfile("package/package.json")
@@ -347,7 +348,7 @@ def check_npm_package(package: Path, version: str) -> None:
 
 
 def java(build: Build) -> None:
-    """Maven's jars, with sources and documentation."""
+    """Build and check Maven's jars, with sources and documentation."""
     out, version, source = build.folder("java"), build.version, build.tree / "clients/java"
     run("mvn", "-q", "-B", "-ntp", "-P", "release", "-DskipTests", "package", cwd=source)
     for ending in (".jar", "-sources.jar", "-javadoc.jar"):
@@ -360,7 +361,7 @@ def java(build: Build) -> None:
 
 
 def check_jar(jar: Path) -> None:
-    """Rejects a jar with other files than those of its kind."""
+    """Reject a jar with files that do not belong in its kind of jar."""
     with zipfile.ZipFile(jar) as opened:
         names = [name for name in opened.namelist() if not name.endswith("/")]
     if "-javadoc" in jar.name:
@@ -373,7 +374,7 @@ def check_jar(jar: Path) -> None:
 
 
 def check_pom(pom: Path) -> None:
-    """Rejects what Maven Central would reject."""
+    """Reject a pom.xml that Maven Central would reject."""
     names = {"m": "http://maven.apache.org/POM/4.0.0"}
     root = ET.parse(pom).getroot()
     wanted = ("name", "description", "url", "licenses/m:license/m:url", "developers/m:developer/m:name", "scm/m:url")
@@ -383,7 +384,10 @@ def check_pom(pom: Path) -> None:
 
 
 def go(build: Build) -> None:
-    """Nothing but an SBOM: a Go module is published by its tag. Checks what its users will get."""
+    """Check what users of the Go module will get, and write an SBOM.
+
+    A tag publishes the module, so nothing is built.
+    """
     source = build.tree / GO_MODULE
     module = run("go", "list", "-m", cwd=source).strip()
     package = run("go", "list", "-f", "{{.Name}}", ".", cwd=source).strip()
@@ -415,15 +419,15 @@ def go(build: Build) -> None:
         source,
         cwd=user,
     )
-    # It takes the version from a tag, which does not exist yet.
+    # The SBOM tool takes the version from a tag, which does not exist yet.
     told = json.loads(target.read_text())
     told["metadata"]["component"]["version"] = f"v{build.version}"
     target.write_text(json.dumps(told, indent=2) + "\n")
 
 
 def chart(build: Build) -> None:
-    """The chart, packaged by Helm's own code."""
-    from helm_python import expand, lint, package  # Loads Helm's library.
+    """Package and check the chart, with Helm's own code."""
+    from helm_python import expand, lint, package  # This import loads Helm's library.
 
     out, source = build.folder("helm"), build.tree / "helm/feedmux"
     if errors := lint(source, CHART_VALUES, strict=True)["errors"]:
@@ -436,24 +440,24 @@ def chart(build: Build) -> None:
 
 
 def contents(chart: Path) -> Mapping[str, object]:
-    """The files of a chart. Helm writes Chart.yaml anew, so that only its values can be compared."""
+    """Return the files of a chart. Helm rewrites Chart.yaml, so that only its values can be compared."""
     files = {str(path.relative_to(chart)): path.read_bytes() for path in chart.rglob("*") if path.is_file()}
     return {name: yaml.safe_load(data) if name == "Chart.yaml" else data for name, data in files.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What is published to one registry."""
+    """The packages for one registry."""
 
     title: str
     make: Callable[[Build], None]
     tools: tuple[str, ...] = ()
     folder: str = ""
-    """In dist/."""
+    """The part's folder in dist/."""
 
     @property
     def missing(self) -> list[str]:
-        """Tools that this machine does not have."""
+        """The needed tools that this machine does not have."""
         return [tool for tool in self.tools if shutil.which(tool) is None]
 
 
@@ -462,7 +466,7 @@ CHART_VALUES: Final = {
     "redis": {"url": "redis://redis:6379/0"},
     "tenants": {"existingConfigMap": "feedmux-tenants"},
 }
-"""The values without defaults, as the chart's README sets them."""
+"""The chart's values that have no default, as the chart's README sets them."""
 GO_MODULE: Final = "clients/go/feedmux"
 SUMS: Final = "SHA256SUMS"
 PARTS: Final = {
@@ -475,7 +479,7 @@ PARTS: Final = {
 
 
 def write_sums(dist: Path) -> Path:
-    """SHA-256 of every file, as `sha256sum --check` reads them."""
+    """Write the SHA-256 of every file, in the format of `sha256sum --check`."""
     files = sorted(path for path in dist.rglob("*") if path.is_file() and path.name != SUMS)
     lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(dist)}\n" for path in files]
     (dist / SUMS).write_text("".join(lines))
@@ -483,7 +487,7 @@ def write_sums(dist: Path) -> Path:
 
 
 def publishing(version: str, dist: Path) -> str:
-    """The commands, in an order in which what is hardest to undo comes last."""
+    """Return the commands that publish a release, with the ones that are hardest to undo last."""
     return f"""\
 # The image and the chart; REGISTRY is yours.
 docker build -f Containerfile -t REGISTRY/feedmux:{version} .
@@ -504,7 +508,7 @@ git push origin v{version} {GO_MODULE}/v{version}"""
 
 
 def release(parts: list[str], dist: Path, *, allow_dirty: bool, final: bool) -> None:
-    """Checks, builds, validates, and prints what is left to do."""
+    """Check, build and validate a release, and print the remaining steps."""
     missing = {name: PARTS[name].missing for name in parts if PARTS[name].missing}
     if missing:
         tools = ", ".join(sorted({tool for each in missing.values() for tool in each}))
@@ -544,7 +548,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART",
                         help=f"build these parts alone, for a trial: {', '.join(PARTS)}")  # fmt: skip
     parser.add_argument("--final", action="store_true",
-                        help="fail where something must still be done before publishing")  # fmt: skip
+                        help="fail if something must still be done before publishing")  # fmt: skip
     parser.add_argument("--allow-dirty", action="store_true",
                         help="build the files as they are, committed or not, for a trial")  # fmt: skip
     parser.add_argument("--dist", type=Path, default=Path("dist"), metavar="FOLDER",

@@ -1,4 +1,4 @@
-"""Who subscribes in the demo, and when something happens to them."""
+"""The subscribers of the demo, and when each is started or killed."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,13 +10,13 @@ from demo.world import Child, World
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """A subscriber and its part; times are shares of the demo's length."""
+    """A subscriber and what happens to it; times are fractions of the demo's length."""
 
     name: str
     part: str
     slow: bool = False
     ack_s: float = 0.0
-    """Acknowledges no more often than this."""
+    """The least interval in seconds between acknowledgements."""
     killed_at: float | None = None
     joins_at: float | None = None
     joins_from: float | None = None
@@ -31,19 +31,19 @@ ROLES = (
     Role("analytics", "joins late", joins_at=0.6, joins_from=0.25),
 )
 SLOW_SHARE = 0.35
-"""What the slow one manages of the rate of writes."""
+"""The slow subscriber's speed, as a fraction of the rate of writes."""
 
 
 @dataclass(slots=True)
 class Actor:
-    """A role being played: its processes one after the other, and the records they leave."""
+    """A running role: its processes, one after the other, and the records that they write."""
 
     role: Role
     start: bytes = b""
-    """The position that the subscription began with."""
+    """The position at which the subscription began."""
     children: list[Child] = field(default_factory=list)
     stored: list[bytes] = field(default_factory=list)
-    """The stored position before each start but the first."""
+    """The stored position before each start except the first."""
     state: str = "waits"
 
     @property
@@ -56,7 +56,7 @@ class Actor:
 
     @property
     def failed(self) -> bool:
-        """Ended although nobody killed it."""
+        """Whether its process ended without being killed."""
         child = self.child
         return child is not None and child.process.returncode not in (None, 0) and self.state != "killed"
 
@@ -65,11 +65,11 @@ class Actor:
         return [_record(world, self.role.name, run) for run in range(len(self.children))]
 
     def received(self, world: World) -> int:
-        """Events on record by now."""
+        """The number of events recorded so far."""
         return sum(path.stat().st_size for path in self.records(world) if path.exists()) // DIGEST_BYTES
 
     def launch(self, world: World, rate: float) -> None:
-        """Starts its next process."""
+        """Start its next process."""
         name, run = self.role.name, len(self.children)
         pace = rate * SLOW_SHARE if self.role.slow else 0.0
         record = str(_record(world, name, run))
@@ -80,7 +80,7 @@ class Actor:
         self.state = "starts"
 
     async def kill9(self) -> None:
-        """kill -9, without a chance to say goodbye."""
+        """Kill its process with kill -9, which leaves it no chance to shut down."""
         self.state = "killed"
         if self.child is not None:
             await self.child.process.kill9()

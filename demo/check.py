@@ -1,6 +1,6 @@
-"""What every subscriber received, against what MongoDB itself says was written.
+"""Compares what every subscriber received with what MongoDB's own change stream says was written.
 
-The truth is read from MongoDB directly, past feedmux, from before the first write to the last. Pure but for that.
+The truth is read directly from MongoDB, without feedmux, from before the first write to the last. Otherwise pure.
 """
 
 import itertools
@@ -23,7 +23,7 @@ _PATIENCE_MS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """Every change in MongoDB's order: the digests of the events, and their places."""
+    """Every change in MongoDB's order: the digests of the events, and their positions."""
 
     digests: list[bytes]
     tokens: list[ResumeToken]
@@ -32,30 +32,30 @@ class Truth:
         return len(self.digests)
 
     def count_until(self, position: bytes) -> int:
-        """How many of the events lie at or before a position."""
+        """Return how many of the events are at or before a position."""
         place = inspect_position(position).token
         return sum(not token.is_after(place) for token in self.tokens)
 
 
 @dataclass(slots=True)
 class Result:
-    """How one subscriber fared. Only `redelivered` may be above 0 in a world that keeps its promises."""
+    """What one subscriber received. Of the errors counted, only `redelivered` may be above 0."""
 
     name: str
     expected: int
     received: int = 0
     lost: int = 0
     repeated: int = 0
-    """Within one session."""
+    """Events repeated within one session."""
     redelivered: int = 0
-    """In a later session again."""
+    """Events delivered again in a later session."""
     redelivered_acked: int = 0
-    """Of these, at or before the stored position."""
+    """Redelivered events that were at or before the stored position."""
     out_of_order: int = 0
     unexpected: int = 0
-    """Not written, with other bytes than written, or from before the subscription's start."""
+    """Events that were not written, differ from what was written, or precede the subscription's start."""
     sessions: list[int] = field(default_factory=list)
-    """Events of each."""
+    """The number of events of each session."""
 
     @property
     def kept(self) -> bool:
@@ -64,7 +64,7 @@ class Result:
 
 
 def read_truth(uri: str, start: Timestamp) -> Truth:
-    """Blocks; reads shop.orders by a direct change stream from an operation time up to the order named `end`."""
+    """Read shop.orders by a direct change stream, from an operation time to the order named `end`. Blocks."""
     truth = Truth([], [])
     with MongoClient[RawBSONDocument](
         uri, document_class=RawBSONDocument, serverSelectionTimeoutMS=_PATIENCE_MS
@@ -80,7 +80,7 @@ def read_truth(uri: str, start: Timestamp) -> Truth:
 
 
 def read_record(path: Path) -> list[bytes]:
-    """The digests of one session, in the order of arrival."""
+    """Return the digests of one session, in the order of arrival."""
     if not path.exists():
         return []
     data = path.read_bytes()
@@ -90,8 +90,11 @@ def read_record(path: Path) -> list[bytes]:
 
 
 def check(name: str, truth: Truth, first: int, stored: Sequence[int], sessions: Sequence[Sequence[bytes]]) -> Result:
-    """`first`: the number of the first event that it must get. `stored`: for each session after the first, how many
-    events its stored position covered when the session began."""
+    """Compare a subscriber's records with the truth.
+
+    `first`: the number of the first event that it must get. `stored`: for each session after the first, how many events
+    its stored position covered when the session began.
+    """
     index_of = {each: index for index, each in enumerate(truth.digests)}
     result = Result(name, expected=len(truth) - first)
     earlier: set[int] = set()

@@ -1,4 +1,4 @@
-"""Directs the demo: set-up, workload, the kill and the late join, catching up, check, summary."""
+"""Runs the demo: set-up, workload, the kill and the late join, catching up, check, summary."""
 
 import argparse
 import asyncio
@@ -28,11 +28,11 @@ _CATCH_UP_S = 90.0
 
 
 class DemoFailed(Exception):
-    """The demo could not be played to its end; the message says why."""
+    """The demo could not be completed; the message says why."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0 when every promise was kept, 1 when one was broken or the demo failed, 130 when interrupted."""
+    """Run the demo. Return 0 if every promise was kept, 1 if one was broken or the demo failed, 130 if interrupted."""
     args = _arguments(argv)
     stream = sys.stderr if args.json else sys.stdout
     terminal = Terminal(stream)
@@ -50,9 +50,11 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="./run demo", description="MongoDB, Redis, the server and six subscribers, live, with a check at the end."
     )
-    parser.add_argument("--seconds", metavar="N", type=float, default=20.0, help="how long is written (20)")
+    parser.add_argument(
+        "--seconds", metavar="N", type=float, default=20.0, help="duration of the workload in seconds (20)"
+    )
     parser.add_argument("--rate", metavar="N", type=float, default=2_500.0, help="changes per second (2500)")
-    parser.add_argument("--json", action="store_true", help="the last line of standard output is one JSON object")
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line of standard output")
     args = parser.parse_args(argv)
     if not 3 <= args.seconds <= 600:
         parser.error("--seconds is 3 to 600")
@@ -94,12 +96,12 @@ async def _demo(args: argparse.Namespace, terminal: Terminal) -> int:
 
 
 def _tell_metrics(terminal: Terminal, url: str) -> None:
-    """How to look at what the server says of itself, while the demo runs."""
+    """Print how to read the server's metrics while the demo runs."""
     wanted = "feedmux_(delivered_events|subscriber_active|subscriber_lag|stream_active|oplog_headroom)"
     lines = (
         f"  metrics, while this runs: {terminal.paint(url, 'bold')}",
         f"  in another terminal:      curl -s {url} | grep -E '^{wanted}'",
-        "  what each says: docs/metrics.md; a dashboard for Grafana: helm/feedmux/dashboards/feedmux.json",
+        "  what they mean: docs/metrics.md; a dashboard for Grafana: helm/feedmux/dashboards/feedmux.json",
     )
     print("\n".join(lines), file=terminal.stream, flush=True)
 
@@ -116,7 +118,7 @@ def _finish(
 
 
 class Play:
-    """One performance."""
+    """One run of the demo."""
 
     def __init__(self, world: World, length_s: float, rate: float) -> None:
         self._world = world
@@ -128,7 +130,10 @@ class Play:
         self._earlier = b""
 
     async def open(self) -> Timestamp:
-        """Everyone who is there from the beginning, ready; the operation time before the first write."""
+        """Start the subscribers of the beginning, until they are ready.
+
+        Return the operation time before the first write.
+        """
         hello = await cancellable(self._world.mongo.admin.command("ping"))
         start: Timestamp = hello["operationTime"]
         for actor in self.actors:
@@ -142,7 +147,7 @@ class Play:
         return Timestamp(start.time, start.inc + 1)
 
     async def run(self, view: View) -> int:
-        """Plays to the end; the number of acknowledged writes."""
+        """Run to the end. Return the number of acknowledged writes."""
         self.observer.workload = self._workload
         self._workload.process.start()
         while not self._workload.told():
@@ -164,7 +169,7 @@ class Play:
             await asyncio.gather(watching, drawing, script, return_exceptions=True)
 
     async def stop(self) -> None:
-        """Ends every process of the play."""
+        """Stop every process of the run."""
         for child in (self._workload, *(child for actor in self.actors for child in actor.children)):
             await child.process.kill9()
 
@@ -187,7 +192,7 @@ class Play:
         while not self._workload.told().get("done"):
             self._check_all_run()
             await asyncio.sleep(0.02)
-        self.observer.say("the last change is written; the slow one may hurry now")
+        self.observer.say("the last change is written; the slow subscriber now reads at full speed")
         for actor in self.actors:
             actor.hurry()
         try:
@@ -215,7 +220,7 @@ class Play:
         info = await self._world.client.get_subscription(actor.role.name)
         actor.stored.append(info.position)
         actor.launch(self._world, self._rate)
-        self.observer.say(f"{actor.role.name}: started again, goes on behind its stored position")
+        self.observer.say(f"{actor.role.name}: started again, continues after its stored position")
 
     async def _join_late(self, actor: Actor) -> None:
         assert actor.role.joins_at is not None
@@ -244,9 +249,9 @@ class Play:
     def _check_all_run(self) -> None:
         for actor in self.actors:
             if actor.failed and actor.child is not None:
-                raise DemoFailed(f"{actor.role.name} failed; it said:\n{actor.child.process.log_tail()}")
+                raise DemoFailed(f"{actor.role.name} failed; its output:\n{actor.child.process.log_tail()}")
         if self._workload.process.returncode not in (None, 0):
-            raise DemoFailed(f"the workload failed; it said:\n{self._workload.process.log_tail()}")
+            raise DemoFailed(f"the workload failed; its output:\n{self._workload.process.log_tail()}")
 
     @staticmethod
     def _feed() -> Feed:

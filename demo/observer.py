@@ -1,6 +1,6 @@
-"""Looks on: what was written and received, what the server says of its streams, how many cursors MongoDB holds.
+"""Observes the demo: what was written and received, the server's streams, and the number of MongoDB's cursors.
 
-One snapshot at a time, which `view` draws; nothing here changes anything.
+It makes one snapshot at a time, which `view` draws, and changes nothing.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _RATE_OVER_S = 1.5
 
 @dataclass(slots=True)
 class Row:
-    """One subscriber now."""
+    """The present state of one subscriber."""
 
     name: str
     part: str
@@ -39,7 +39,7 @@ class Row:
 
 @dataclass(slots=True)
 class Snapshot:
-    """All that is shown."""
+    """All figures that are shown."""
 
     elapsed_s: float = 0.0
     length_s: float = 0.0
@@ -51,7 +51,7 @@ class Snapshot:
     streams: list[operator_pb2.SharedStream] = field(default_factory=list)
     subscribers: int = 0
     cursors: int = 0
-    """Change-stream cursors by MongoDB's own count."""
+    """The number of change-stream cursors, as MongoDB counts them."""
     memory_bytes: int = 0
     cursors_most: int = 0
     streams_most: int = 0
@@ -75,7 +75,7 @@ class _Rate:
 
 
 class Observer:
-    """Keeps `snapshot` fresh while `run` runs."""
+    """Keeps `snapshot` up to date while `run` runs."""
 
     def __init__(self, world: World, actors: list[Actor], length_s: float) -> None:
         self._world = world
@@ -89,11 +89,11 @@ class Observer:
         self._of_server: dict[str, operator_pb2.Subscriber] = {}
 
     def say(self, text: str) -> None:
-        """A piece of news."""
+        """Add a piece of news."""
         self.snapshot.news.append((time.monotonic() - self.started_s, text))
 
     def update(self) -> Snapshot:
-        """What can be known without asking anybody."""
+        """Update what is known without asking the server or MongoDB."""
         now = self.snapshot
         now.elapsed_s = time.monotonic() - self.started_s
         if self.workload is not None:
@@ -122,14 +122,14 @@ class Observer:
         row.state = actor.state
 
     async def run(self) -> None:
-        """Asks server and MongoDB from time to time; until cancelled."""
+        """Ask the server and MongoDB from time to time, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._repeat(self._ask_server, _SERVER_S), name="ask-server")
             tasks.create_task(self._repeat(self._ask_mongodb, _MONGODB_S), name="ask-mongodb")
 
     async def _repeat(self, ask: Any, pause_s: float) -> None:
         while True:
-            # One that does not answer is shown as it was; if it is really away, the demo fails elsewhere.
+            # If one does not answer, its last state is shown; if it is really unavailable, the demo fails elsewhere.
             with suppress(grpc.aio.AioRpcError, PyMongoError):
                 await cancellable(ask())
             await asyncio.sleep(pause_s)

@@ -1,9 +1,9 @@
-"""`python -m demo.subscriber ENDPOINT NAME RECORD PER_SECOND ACK_S`: one subscriber, which writes down what it gets.
+"""`python -m demo.subscriber ENDPOINT NAME RECORD PER_SECOND ACK_S`: one subscriber, which records what it gets.
 
-For every event 16 bytes go to RECORD, a digest of the event's BSON, before the event is acknowledged: so whatever was
-acknowledged is on record, also after kill -9. PER_SECOND above 0 makes it slow, until SIGUSR1 tells it to hurry; it
-acknowledges at most every ACK_S seconds, so that a kill finds work that is done and not yet acknowledged.
-Ends after the order named `end`; waits half a second more, in case something comes that should not.
+It writes 16 bytes per event to RECORD, a digest of the event's BSON, before it acknowledges the event: so all
+acknowledged events are on record, also after kill -9. PER_SECOND above 0 makes it slow, until SIGUSR1 ends the limit.
+It acknowledges at most every ACK_S seconds, so that a kill finds events that are processed and not yet acknowledged. It
+ends after the order named `end`, and waits half a second more, in case an unexpected event arrives.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ _WAIT_FOR_MORE_S = 0.5
 
 
 def digest(event: bytes) -> bytes:
-    """What stands for an event in a record: two events of the same bytes are one event."""
+    """Return the digest of an event for a record: events with equal bytes count as the same event."""
     return hashlib.blake2b(event, digest_size=DIGEST_BYTES).digest()
 
 
@@ -33,7 +33,7 @@ def main(endpoint: str, name: str, record: str, per_second: float, ack_s: float)
     pace = _Pace(per_second)
     signal.signal(signal.SIGUSR1, pace.hurry)
     file = os.open(record, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
-    # A slow reader takes a little at a time; what it has not asked for waits in the server, or in MongoDB.
+    # A slow reader takes a little at a time; what it has not requested waits in the server or in MongoDB.
     window = 1_000 if per_second else feedmux.SessionOptions().window_events
     change, told_s, acked_s = 0, 0.0, time.monotonic()
     with (
@@ -58,7 +58,7 @@ def main(endpoint: str, name: str, record: str, per_second: float, ack_s: float)
 
 
 class _Pace:
-    """Takes its time after each batch."""
+    """Slows the reader down after each batch."""
 
     def __init__(self, per_second: float) -> None:
         self._per_second = per_second

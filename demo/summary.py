@@ -1,4 +1,4 @@
-"""The end of the demo in words, and as one JSON object."""
+"""The result of the demo, as text and as one JSON object."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from feedmux.cli.terminal import Terminal
 
 
 def as_json(written: int, in_mongodb: int, results: Sequence[Result], now: Snapshot) -> dict[str, Any]:
-    """`written` are the acknowledged writes."""
+    """Return the result as a JSON object. `written` counts the acknowledged writes."""
     return {
         "written": written,
         "read_from_mongodb": in_mongodb,
@@ -35,7 +35,7 @@ def as_json(written: int, in_mongodb: int, results: Sequence[Result], now: Snaps
 
 
 def tell(terminal: Terminal, written: int, in_mongodb: int, results: Sequence[Result], now: Snapshot) -> None:
-    """Prints one sentence for each promise."""
+    """Print one sentence for each promise."""
 
     def line(kept: bool, text: str) -> None:
         mark = terminal.paint("✓", "green", "bold") if kept else terminal.paint("✗", "red", "bold")
@@ -56,7 +56,7 @@ def tell(terminal: Terminal, written: int, in_mongodb: int, results: Sequence[Re
     )
     _promise(line, results, "unexpected", "Nothing came that was not written.")
     _promise(line, results, "repeated", "Nothing was repeated within a session.")
-    _promise(line, results, "out_of_order", "The order was kept.")
+    _promise(line, results, "out_of_order", "Every event came in order.")
     for result in results:
         if len(result.sessions) > 1:
             line(

@@ -1,4 +1,4 @@
-"""Draws the demo: live on a terminal, a line every two seconds elsewhere."""
+"""Draws the demo: live on a terminal; elsewhere one line every two seconds."""
 
 import sys
 import time
@@ -22,7 +22,7 @@ _WIDE = 100
 
 
 class View(Protocol):
-    """What `main` shows the world by."""
+    """The interface through which `main` shows progress."""
 
     def __enter__(self) -> Self: ...
 
@@ -34,13 +34,13 @@ class View(Protocol):
 
 
 def make_view(to_stderr: bool) -> View:
-    """Live where it can be; with --json everything but the result goes to standard error."""
+    """Return a live view if possible. With --json everything except the result goes to standard error."""
     console = Console(stderr=to_stderr, highlight=False)
     return LiveView(console) if console.is_terminal and not console.is_dumb_terminal else PlainView(to_stderr)
 
 
 class PlainView:
-    """For pipes and logs."""
+    """The view for pipes and logs."""
 
     def __init__(self, to_stderr: bool) -> None:
         self._stream = sys.stderr if to_stderr else sys.stdout
@@ -73,7 +73,7 @@ class PlainView:
 
 
 class LiveView:
-    """For people."""
+    """The live view for people on a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

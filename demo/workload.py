@@ -1,6 +1,6 @@
 """`python -m demo.workload URI RATE`: mixed changes in shop.orders until SIGTERM, then one last order named `end`.
 
-Tells on standard output how many writes MongoDB has acknowledged.
+Reports on standard output how many writes MongoDB has acknowledged.
 """
 
 import json

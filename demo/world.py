@@ -1,7 +1,7 @@
 """The demo's world: a MongoDB replica set, Redis, the feedmux server, and the processes that write and read.
 
-Invariant: nothing of it outlives this process, whatever ends it (`embedded.process`), and no process listens beyond
-127.0.0.1.
+Invariant: none of these processes outlives this one, however it ends (`embedded.process`), and all of them listen only
+on 127.0.0.1.
 """
 
 import json
@@ -26,14 +26,14 @@ from feedmux_server.embedded.ports import free_ports
 from feedmux_server.embedded.workdir import WorkDir
 
 ROOT = Path(__file__).resolve().parents[1]
-# Rings of a few seconds, so that one sees what happens to those who fall behind them.
+# Rings of a few seconds, to show what happens to subscribers that fall behind them.
 LIMITS = {"ring_bytes": 4 << 20, "read_ahead_bytes": 1 << 20, "linger_s": 1.0, "idle_close_s": 5.0, "max_await_ms": 200}
 _READY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What runs, and how to reach it."""
+    """The running servers, and how to reach them."""
 
     folder: Path
     key: str
@@ -47,7 +47,7 @@ class World:
 
 
 class Child:
-    """A process of the demo that tells how it is doing by JSON lines on its standard output."""
+    """A process of the demo that reports its progress by JSON lines on its standard output."""
 
     def __init__(self, world: World, name: str, run: int, module: str, *arguments: str) -> None:
         self.name = name
@@ -60,7 +60,7 @@ class Child:
         self._told: dict[str, Any] = {}
 
     def told(self) -> dict[str, Any]:
-        """What it said last; empty before it said anything."""
+        """Its last report; empty before the first."""
         if self.process.output.exists():
             with self.process.output.open("rb") as file:
                 file.seek(self._offset)
@@ -80,14 +80,14 @@ class Child:
 
 @asynccontextmanager
 async def started(terminal: Terminal) -> AsyncIterator[World]:
-    """Everything up; everything gone at the end."""
+    """Start everything, and stop everything at the end."""
     _forget_settings()
     async with AsyncExitStack() as stack:
         folder = WorkDir("demo")
         stack.callback(folder.remove)
         with terminal.step("MongoDB, a replica set"):
             mongo_set = await stack.enter_async_context(ReplicaSet(oplog_mb=2048))
-        with terminal.step("Redis, where positions are kept"):
+        with terminal.step("Redis, which stores positions"):
             redis = await stack.enter_async_context(RedisServer())
         key, operator = new_key(), new_key()
         data, operator_port, health, metrics = free_ports(4)
@@ -118,7 +118,7 @@ async def started(terminal: Terminal) -> AsyncIterator[World]:
 
 
 def _forget_settings() -> None:
-    # The user's own feedmux is not meant; where the embedded binaries are is.
+    # The user's own feedmux settings must not apply, except where the embedded binaries are.
     for name in [name for name in os.environ if name.startswith("FEEDMUX_")]:
         if name not in ("FEEDMUX_MONGOD", "FEEDMUX_REDIS_SERVER"):
             del os.environ[name]

@@ -1,7 +1,7 @@
-"""Makes a site of the repository's Markdown pages as they are (`./run docs`).
+"""MkDocs hooks that build a site from the repository's unchanged Markdown pages (`./run docs`).
 
 The pages link to each other, and to source files, by paths in the repository. So every tracked page is part of the site
-under its own path. A link to anything else in the repository leads to the repository on the web.
+under its path in the repository. A link to anything else in the repository leads to the repository on the web.
 """
 
 import os
@@ -21,29 +21,29 @@ SECTION = re.compile(r"^\*\*(.+?)\*\*\n(.*?)\n$", re.MULTILINE | re.DOTALL)
 
 
 def tracked(*patterns: str) -> list[str]:
-    """The repository's files, those included that are not committed yet."""
+    """Return the repository's files, including files that are not committed yet."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *patterns]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
     return sorted(name for name in set(done.stdout.split("\0")) if name and (REPOSITORY / name).is_file())
 
 
 def pages() -> list[str]:
-    """The Markdown files that are pages of the site."""
+    """Return the Markdown files that are pages of the site."""
     return [name for name in tracked("*.md") if not name.startswith(".github/")]
 
 
 def resolved(page: str, link: str) -> str:
-    """The path in the repository that a link of a page names."""
+    """Return the path in the repository that a link of a page names."""
     return os.path.normpath(os.path.join(os.path.dirname(page), link))  # noqa: PTH118, PTH120 not of this system
 
 
 def slug(text: str, separator: str) -> str:
-    """The anchor of a heading, as GitHub makes it."""
+    """Return the anchor of a heading, as GitHub makes it."""
     return re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", separator)
 
 
 def contents() -> list[dict[str, Any]]:
-    """The navigation: the questions of docs/README.md and the pages that it names below each, once each."""
+    """Return the navigation: the questions of docs/README.md, each with the pages named below it, every page once."""
     known = pages()
     seen = {HOME, CONTENTS}
     navigation: list[dict[str, Any]] = [{"feedmux": HOME}, {"All pages": CONTENTS}]
@@ -64,21 +64,21 @@ def contents() -> list[dict[str, Any]]:
 
 
 def on_config(config: Any) -> Any:
-    """Sets what the configuration file cannot say."""
+    """Set what the configuration file cannot express."""
     config.nav = contents()
     config.mdx_configs["toc"]["slugify"] = slug
     return config
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Replaces the files of `docs_dir` by the pages and their pictures."""
+    """Replace the files of `docs_dir` with the pages and their pictures."""
     theme = [file for file in files if file.src_dir != config.docs_dir]
     ours = [File(name, str(REPOSITORY), config.site_dir, False) for name in pages() + tracked("docs/images")]
     return Files(theme + ours)
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
-    """Points links to files that are no pages to the repository on the web."""
+    """Change links to files that are not pages into links to the repository on the web."""
     name = page.file.src_uri
     known = {*pages(), *tracked("docs/images")}
 

@@ -120,7 +120,7 @@ def test_a_wheel_that_lacks_a_file_is_rejected(missing: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("junk", ["tests/test_a.py", "feedmux/tests/test_a.py", "feedmux/a.pyc", "feedmux/core/.env"])
 def test_a_wheel_with_another_file_is_rejected(junk: str, tmp_path: Path) -> None:
-    with pytest.raises(NotReady, match=f"not belong into it: {junk}"):
+    with pytest.raises(NotReady, match=f"not belong in it: {junk}"):
         check_wheel(wheel_of({**WHEEL, junk: ""}, tmp_path / "a.whl"), "1.2.3")
 
 
@@ -139,7 +139,7 @@ def test_an_npm_package_is_what_it_should_be(tmp_path: Path) -> None:
         with pytest.raises(NotReady, match=f"lacks {missing}"):
             check_npm_package(package_of(files, tmp_path / "a.tgz"), "1.2.3")
     for junk in ("src/index.ts", "dist/session.test.js", "dist/index.js.map", "test/a.js"):
-        with pytest.raises(NotReady, match=f"not belong into it: {junk}"):
+        with pytest.raises(NotReady, match=f"not belong in it: {junk}"):
             check_npm_package(package_of({**NPM, junk: ""}, tmp_path / "a.tgz"), "1.2.3")
 
 
@@ -149,7 +149,7 @@ def test_a_jar_is_what_it_should_be(tmp_path: Path) -> None:
         with pytest.raises(NotReady, match=f"lacks {missing}"):
             check_jar(wheel_of({name: text for name, text in JAR.items() if name != missing}, tmp_path / "a.jar"))
     for junk in ("dev/feedmux/SessionTest.class", "org/other/A.class", "dev/feedmux/Session.java"):
-        with pytest.raises(NotReady, match="not belong into it"):
+        with pytest.raises(NotReady, match="not belong in it"):
             check_jar(wheel_of({**JAR, junk: ""}, tmp_path / "a.jar"))
 
 
