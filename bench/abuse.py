@@ -28,7 +28,7 @@ TOGETHER = "together"
 
 @dataclass(slots=True)
 class Measured:
-    """The runs of one side."""
+    """The figures of all runs of one side."""
 
     runs: list[Figures] = field(default_factory=list)
 
@@ -68,7 +68,7 @@ def vectors_of(name: str) -> Sequence[str]:
 
 @dataclass(slots=True)
 class Place:
-    """Where the tenants meet. Each run begins with a new server: no run inherits what another left."""
+    """The servers that the tenants share. Each run begins with a new server, so that runs do not affect each other."""
 
     stage: Stage
     backlog: Backlog
@@ -78,7 +78,7 @@ class Place:
     _next_id: int = 0
 
     async def measure(self, vectors: Sequence[str], name: str) -> Figures:
-        """The quiet tenant's latency beside these vectors, or alone without any."""
+        """Measure the quiet tenant's latency beside these vectors, or alone if there are none."""
         full = SECONDS if name == TOGETHER or self.settings.vector else VECTOR_SECONDS
         seconds = self.settings.size(full, 5, 1)
         await self.stage.restart_server()
@@ -117,7 +117,7 @@ class Place:
         }
 
     async def _lag(self) -> dict[float, float]:
-        """How late the event loop has been: observations by the upper bound of their bucket."""
+        """Return the event loop's lag: observations by the upper bound of their bucket."""
 
         def read() -> str:
             with urllib.request.urlopen(self.stage.metrics_url, timeout=60) as answer:
@@ -132,7 +132,7 @@ class Place:
 
 
 def lag_p99_ms(before: dict[float, float], after: dict[float, float]) -> float:
-    """The bound of the bucket that holds the 99th percentile of what was observed between two readings."""
+    """Return the bound of the bucket with the 99th percentile of the observations between two readings."""
     counts = {bound: count - before.get(bound, 0.0) for bound, count in sorted(after.items())}
     most = max(counts.values(), default=0.0)
     finite = [bound for bound in counts if bound != float("inf")]
@@ -140,7 +140,7 @@ def lag_p99_ms(before: dict[float, float], after: dict[float, float]) -> float:
 
 
 def limit_ms(alone_ms: float) -> float:
-    """1.2 times, or 5 ms more where that is more."""
+    """Return the limit: 1.2 times the latency alone, or 5 ms more, whichever is higher."""
     return max(alone_ms * 1.2, alone_ms + 5.0)
 
 

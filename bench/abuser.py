@@ -1,8 +1,8 @@
-"""An abusive tenant: what its default quotas let it do, done as often as they let it, until it is stopped.
+"""An abusive tenant: does what its default quotas permit, as often as they permit, until it is stopped.
 
-Each vector is one kind of harm, made of a few calls that are repeated by several tasks. What the server rejects counts
-as such: a vector is as good an attack as its rejected calls are dear. Everything is sent by gRPC's stubs or a bare
-socket, because no client would send it.
+Each vector is one kind of abuse: a few calls, repeated by several tasks. Calls that the server rejects are counted
+separately: a vector harms the server as much as rejecting its calls costs. gRPC's stubs or a bare socket send
+everything, because no client would send such requests.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ PIPELINE_BYTES: Final = 64 * 1024
 REQUEST_BYTES: Final = (4 * 1024 - 64, 250 * 1024, 3 * 1024 * 1024)
 """Sizes of comments and collations: a legal one, the largest request, and one that any limit rejects."""
 HALF_OPEN: Final = 64
-"""Connections with a message that is never finished, and as many without credentials."""
+"""The number of connections with a message that is never finished, and of the same without credentials."""
 _PAUSE_S: Final = 0.005
 _CALL_S: Final = 30.0
 _MARK: Final = 0x5A5A5A5A
@@ -40,30 +40,30 @@ _TASKS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Abuse:
-    """What one process does."""
+    """The task of one process."""
 
     address: str
     key: str
     start: Timestamp
-    """Where the history begins that it reads again and again."""
+    """Where the history begins that it reads repeatedly."""
     vectors: Sequence[str]
     """Names in `VECTORS`."""
     definitions: int = 100
-    """Subscriptions of the largest size that `lists` asks for."""
+    """The number of subscriptions of the largest size that `lists` requests."""
 
 
 @dataclass(slots=True)
 class Abused:
-    """What one process did."""
+    """The result of one process."""
 
     calls: int = 0
     rejected: dict[str, int] = field(default_factory=dict)
-    """By status."""
+    """The number of rejected calls by status."""
     cpu_s: float = 0.0
 
 
 def abuse(gate: Gate, task: Abuse) -> Abused:
-    """Until the gate is stopped."""
+    """Run the vectors until the gate is stopped."""
     return asyncio.run(_abuse(gate, task))
 
 
@@ -75,13 +75,13 @@ async def _abuse(gate: Gate, task: Abuse) -> Abused:
             if name in _PREPARED:
                 await _PREPARED[name](tenant)
         await gate.wait_async()
-        # Abuse comes from other machines: here it may use what is left, and not the CPU of who is measured.
+        # Real abuse comes from other machines: here it may use only the CPU that the measured processes leave.
         for thread in Path("/proc/self/task").iterdir():
             os.sched_setscheduler(int(thread.name), os.SCHED_IDLE, os.sched_param(0))
         began_s, done.calls, done.rejected = time.process_time(), 0, {}
         works = {asyncio.create_task(_again(call, done)) for name in task.vectors for call in VECTORS[name](tenant)}
         await asyncio.to_thread(gate.stopped.wait)
-        while works:  # gRPC may tell a cancellation as an error of the call
+        while works:  # gRPC may report a cancellation as an error of the call
             for each in works:
                 each.cancel()
             _, works = await asyncio.wait(works, timeout=0.5)
@@ -106,7 +106,7 @@ async def _again(call: Call, done: Abused) -> None:
 
 
 class Tenant:
-    """Calls with the tenant's key. Raises AioRpcError."""
+    """Makes calls with the tenant's key. Raises AioRpcError."""
 
     def __init__(self, task: Abuse, channel: grpc.aio.Channel, done: Abused) -> None:
         self.task = task
@@ -117,7 +117,7 @@ class Tenant:
         self._numbers = itertools.count(os.getpid() % 10_000 * 10_000)
 
     def number(self) -> int:
-        """One that was not used before, so that no cache helps."""
+        """Return a number that was not used before, so that no cache helps."""
         return next(self._numbers)
 
     async def ask(self, method: str, request: Any) -> Any:
@@ -125,14 +125,14 @@ class Tenant:
         return await getattr(stub, method)(request, metadata=self.metadata, timeout=_CALL_S)
 
     async def watch(self, messages: int, **fields: Any) -> None:
-        """Opens, takes so many messages, and cancels."""
+        """Open a stream, take the given number of messages, and cancel it."""
         await self._take(self._feeds.Watch(wire.WatchRequest(**fields), metadata=self.metadata), messages)
 
     async def read_range(self, messages: int, **fields: Any) -> None:
         await self._take(self._feeds.ReadRange(wire.ReadRangeRequest(**fields), metadata=self.metadata), messages)
 
     async def subscribe(self, messages: int, **fields: Any) -> None:
-        """The same over Subscribe; without fields nothing is sent, and an answer is waited for."""
+        """Do the same over Subscribe; without fields, send nothing and wait for an answer."""
         call = self._feeds.Subscribe(metadata=self.metadata)
         if fields:
             await call.write(wire.SubscribeRequest(open=wire.Open(**fields)))
@@ -160,7 +160,7 @@ def _feed(comment: str = "", **fields: Any) -> feed_pb2.Feed:
 
 @cache
 def _many_elements(size: int) -> bytes:
-    """A pipeline of as many elements as `size` bytes hold, with a mark to be replaced."""
+    """Return a pipeline of as many elements as `size` bytes hold, with a mark to be replaced."""
     numbers = [_MARK]
     while len(found := _match(numbers)) + 12 * 500 < size:
         numbers += [1] * 500
@@ -177,7 +177,7 @@ def _marked(content: bytes, number: int) -> bytes:
 
 @cache
 def _long_text(size: int) -> str:
-    """The same in Extended JSON, in the longest notation of a number."""
+    """Return the same pipeline in Extended JSON, with the longest notation of a number."""
     count = len(bson.decode(_many_elements(size))["pipeline"][0]["$match"]["fullDocument.quantity"]["$in"])
     numbers = ",".join(['{"$numberInt":"MARK"}', *['{"$numberInt":"1"}'] * (count - 1)])
     return f'[{{"$match":{{"fullDocument.quantity":{{"$in":[{numbers}]}}}}}}]'
@@ -196,7 +196,7 @@ def _large_feed(tenant: Tenant, *, text: bool, size: int = PIPELINE_BYTES) -> fe
 
 
 def _pipelines(tenant: Tenant) -> list[Call]:
-    """Pipelines of the largest size in both notations, in every call that takes one, distinct each time."""
+    """Send distinct pipelines of the largest size, in both notations, in every call that has a pipeline."""
 
     async def explain(text: bool) -> None:
         await tenant.ask("Explain", wire.ExplainRequest(feed=_large_feed(tenant, text=text)))
@@ -234,8 +234,8 @@ _NOTE: Final = "$fullDocument.note"
 
 
 def _costly(tenant: Tenant) -> list[Call]:
-    """Live feeds of their own whose pipelines cost MongoDB as much for each event as the default policy allows."""
-    # Each just below the bounds of `pipelines: bounded`.
+    """Open separate live feeds whose pipelines cost MongoDB as much per event as the default policy allows."""
+    # Each pipeline is just below the limits of `pipelines: bounded`.
     kinds: list[Callable[[], list[dict[str, Any]]]] = [
         lambda: [{"$match": {"$or": [{"fullDocument.note": {"$regex": f"{n}.*{n}$"}} for n in range(40)]}}],
         lambda: [{"$match": {"fullDocument.note": {"$in": [f"x{n:05}" for n in range(3_000)]}}}],
@@ -258,7 +258,7 @@ def _costly(tenant: Tenant) -> list[Call]:
 
 
 def _opens(tenant: Tenant) -> list[Call]:
-    """Feeds of their own, opened and cancelled, some before the server has answered."""
+    """Open and cancel separate feeds, some before the server has answered."""
 
     async def watch(messages: int) -> None:
         await tenant.watch(messages, feed=_feed(f"open {tenant.number()}"))
@@ -270,7 +270,7 @@ def _opens(tenant: Tenant) -> list[Call]:
 
 
 def _ranges(tenant: Tenant) -> list[Call]:
-    """The history planned again and again by feeds of their own, in the largest ranges, and read in part."""
+    """Open separate feeds that plan the history repeatedly, in the largest ranges, and read a part of it."""
     resolved: list[bytes] = []
 
     async def plan() -> None:
@@ -296,7 +296,7 @@ def _resolving(start: feed_pb2.Start) -> wire.ResolvePositionRequest:
 
 
 def _json(tenant: Tenant) -> list[Call]:
-    """History rendered as JSON by feeds of their own, cancelled while it is rendered."""
+    """Open separate feeds that render history as JSON, and cancel them while it is rendered."""
 
     async def watch(format_: feed_pb2.Format, messages: int) -> None:
         await tenant.watch(messages, feed=_feed(f"json {tenant.number()}"), start=_history(tenant), format=format_)
@@ -306,7 +306,7 @@ def _json(tenant: Tenant) -> list[Call]:
 
 
 def _unfinished(tenant: Tenant) -> list[Call]:
-    """Streams without Open, and messages that never end, with credentials and without."""
+    """Open streams without an Open message, and send messages that never end, with and without credentials."""
 
     async def silent() -> None:
         await tenant.subscribe(1)
@@ -319,7 +319,7 @@ def _unfinished(tenant: Tenant) -> list[Call]:
 
 
 async def _half_a_message(address: str, authorization: str) -> None:
-    """One call over a connection of its own: all but the last bytes of its message, for as long as the server waits."""
+    """Send all but the last bytes of a call's message over a separate connection, for as long as the server waits."""
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
@@ -335,7 +335,7 @@ async def _half_a_message(address: str, authorization: str) -> None:
         ]
         block = b"".join(b"\x00" + _hpack(name) + _hpack(value) for name, value in headers)
         writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(4, 0, 0, b"") + _frame(1, 4, 1, block))
-        # A window of 64 KiB is what a connection has at first.
+        # A connection initially has a window of 64 KiB.
         content = b"\x00" + size.to_bytes(4) + bytes(60 * 1024)
         for first in range(0, len(content), 16 * 1024):
             writer.write(_frame(0, 0, 1, content[first : first + 16 * 1024]))
@@ -351,12 +351,12 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def _hpack(text: str) -> bytes:
-    """A literal of fewer than 127 bytes."""
+    """Return the HPACK literal of a text of fewer than 127 bytes."""
     return bytes((len(text),)) + text.encode()
 
 
 async def _create_large(tenant: Tenant) -> None:
-    """The largest definitions that the tenant may store."""
+    """Create the largest definitions that the tenant may store."""
     for number in range(tenant.task.definitions):
         feed = _large_feed(tenant, text=False, size=PIPELINE_BYTES - 4 * 1024)
         while True:
@@ -370,7 +370,7 @@ async def _create_large(tenant: Tenant) -> None:
 
 
 def _lists(tenant: Tenant) -> list[Call]:
-    """Lists of many large subscriptions."""
+    """Request lists of many large subscriptions."""
 
     async def list_() -> None:
         await tenant.ask("ListSubscriptions", subscriptions_pb2.ListSubscriptionsRequest(page_size=1_000))
@@ -379,7 +379,7 @@ def _lists(tenant: Tenant) -> list[Call]:
 
 
 def _positions(tenant: Tenant) -> list[Call]:
-    """Starts that MongoDB, or the server, rejects: on the very feed that the quiet tenant reads."""
+    """Send starts that MongoDB or the server rejects, on the feed that the quiet tenant reads."""
     resolved: list[bytes] = []
 
     async def flipped() -> None:
@@ -409,7 +409,7 @@ def _positions(tenant: Tenant) -> list[Call]:
 
 
 def _comments(tenant: Tenant) -> list[Call]:
-    """Comments and collations of many elements."""
+    """Send comments and collations of many elements."""
 
     async def explain(field_: str, size: int) -> None:
         await tenant.ask("Explain", wire.ExplainRequest(feed=_commented(field_, size)))

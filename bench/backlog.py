@@ -1,4 +1,4 @@
-"""The data: orders whose insert events have 534 bytes on the wire, the size of the measured facts."""
+"""The data: orders whose insert events have 534 bytes on the wire, the event size of the documented measurements."""
 
 import random
 import time
@@ -16,19 +16,19 @@ from bench.settings import COLLECTION, DATABASE
 
 EVENT_BYTES = 534
 FIRST_ID = 1_000_000
-"""From here to 8 million an `_id` takes the same room in a resume token, so that all events are equally large."""
+"""From here to 8 million, an `_id` takes the same space in a resume token, so that all events have the same size."""
 _INSERT_BATCH = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Events that lie in the oplog."""
+    """Events in the oplog."""
 
     start: Timestamp
     """The operation time before the first insert."""
     count: int
     event_bytes: float
-    """Measured mean."""
+    """The measured mean size of an event."""
     padding: str
 
     @property
@@ -37,7 +37,7 @@ class Backlog:
 
 
 def order(number: int, padding: str) -> dict[str, Any]:
-    """A document. `sent_ns` is the monotonic clock just before it is written."""
+    """Return a document. `sent_ns` is the monotonic clock just before the write."""
     return {
         "_id": number,
         "customer": f"c-{number % 100_000:05}",
@@ -50,7 +50,7 @@ def order(number: int, padding: str) -> dict[str, Any]:
 
 
 def load(client: MongoClient[dict[str, Any]], count: int) -> Backlog:
-    """Inserts `count` documents and returns where their events are."""
+    """Insert `count` documents and return where their events are."""
     progress(f"loading {count:,} events")
     padding = find_padding(client)
     start = operation_time(client)
@@ -58,14 +58,14 @@ def load(client: MongoClient[dict[str, Any]], count: int) -> Backlog:
     for first in range(0, count, _INSERT_BATCH):
         numbers = range(FIRST_ID + first, FIRST_ID + min(first + _INSERT_BATCH, count))
         orders.insert_many([order(number, padding) for number in numbers], ordered=True)
-    # A majority write behind them: what is not majority committed is not in a change stream yet.
+    # A majority write after them: writes that are not majority-committed do not appear in a change stream yet.
     client[DATABASE].get_collection("marks", write_concern=WriteConcern("majority")).insert_one({})
     sizes = [len(raw) for raw in _events(client, start, min(count, 1_000))]
     return Backlog(start, count, sum(sizes) / len(sizes), padding)
 
 
 def find_padding(client: MongoClient[dict[str, Any]]) -> str:
-    """What makes an insert's event EVENT_BYTES long."""
+    """Return the padding that makes an insert's event EVENT_BYTES long."""
     start = operation_time(client)
     orders = client[DATABASE][COLLECTION]
     orders.insert_one(order(FIRST_ID - 1, ""))
@@ -76,7 +76,7 @@ def find_padding(client: MongoClient[dict[str, Any]]) -> str:
 
 
 def operation_time(client: MongoClient[dict[str, Any]]) -> Timestamp:
-    """The time right behind the last write."""
+    """Return the operation time right after the last write."""
     with client.start_session() as session:
         client.admin.command("ping", session=session)
         time_ = session.operation_time

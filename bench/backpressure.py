@@ -1,6 +1,7 @@
 """`backpressure`: what is read from MongoDB and held while a slow Spark sink takes a backlog, beside a fast one.
 
-The backlog is not drained: it is watched for a while. With a sink that keeps up MongoDB is read as fast as it gives.
+The run does not drain the backlog, but measures for a while. With a fast sink, the server reads at MongoDB's full
+speed.
 """
 
 import asyncio
@@ -111,7 +112,7 @@ async def _watched(stage: Stage, client: MongoClient[dict[str, Any]], seconds: f
 
 
 async def _first_rows(query: Process, folder: Path) -> int:
-    """Waits for the first micro-batch; how many rows there are then."""
+    """Wait for the first micro-batch, and return the number of rows by then."""
     give_up_at = time.monotonic() + READY_S
     while not _rows(folder):
         query.check_running()
@@ -131,13 +132,13 @@ def _returned(client: MongoClient[dict[str, Any]]) -> int:
 
 @dataclass(slots=True)
 class _Memory:
-    """The most that each has held so far."""
+    """The most memory that each process has held so far."""
 
     first_mib: float
     jvm: int
     server_mib: float = 0.0
     workers_mib: float = 0.0
-    """All of Spark's Python processes together, driver's side and tasks."""
+    """All of Spark's Python processes together, of the driver and of the tasks."""
     jvm_mib: float = 0.0
 
     def look(self, server: Process) -> None:
@@ -147,7 +148,7 @@ class _Memory:
 
 
 def _children(pid: int) -> list[int]:
-    """All processes below."""
+    """Return all descendants of a process."""
     parents = dict[int, int]()
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -166,7 +167,7 @@ def _rss_mib(pid: int) -> float:
 
 
 def _unshared_mib(pid: int) -> float:
-    """Resident and not from a file: workers share Python's libraries."""
+    """Return the resident memory not backed by files, as workers share Python's libraries."""
     return _field_mib(pid, 1) - _field_mib(pid, 2)
 
 

@@ -4,7 +4,8 @@ A language's reader is a program `COMMAND --endpoint HOST:PORT --subscription NA
 line `ready`, waits for a line on standard input, opens the subscription, decodes and acks one event after the other
 until it has read N, and writes one JSON object in a line: `elapsed_s` from the start to the last event, `cpu_s` used in
 between, `count`, and `last_id`, the `documentKey._id` of the last event. It ends at once when standard input ends,
-because we are gone then. Its times are compared with those of `readers.events_by_feedmux`, which does the same.
+because then the benchmark has ended. Its times are compared with those of `readers.events_by_feedmux`, which does the
+same.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ _READY_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """How a language's reader is built and started, both from the repository's root, and what that needs on PATH."""
+    """How to build and start a language's reader from the repository's root, and the tools this needs on PATH."""
 
     build: Sequence[str]
     command: Sequence[str]
@@ -130,7 +131,7 @@ async def _read(language: Language, endpoint: str, subscription: str, count: int
         async with asyncio.timeout(_READY_TIMEOUT_S):
             ready = await process.stdout.readline()
         if ready.strip() != b"ready":
-            raise ReaderFailed(f"{' '.join(language.command)} is not ready; it has said why above")
+            raise ReaderFailed(f"{' '.join(language.command)} is not ready; its output above says why")
         process.stdin.write(b"go\n")
         said = await process.stdout.readline()
         process.stdin.close()

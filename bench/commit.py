@@ -15,13 +15,13 @@ from bench.stage import Stage
 
 SUBSCRIBERS = 64
 FAST_RATE, SLOW_RATE = 100_000, 1_000
-"""Acked events a second, of all subscriptions together."""
+"""Acked events per second of all subscriptions together."""
 SECONDS = 20
 _PROCESSES = 2
 _INSERTS_PER_S = 50
 _APART = 3_000_000
 _EDGE = 0.15
-"""Of the run's time, at its beginning and end, in which commands are not counted."""
+"""The time at the beginning and end of the run in which commands are not counted."""
 
 
 async def run(settings: Settings) -> Result:

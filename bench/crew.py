@@ -1,8 +1,8 @@
-"""Client processes that begin together: spawned, made ready, released at one moment, and their results gathered.
+"""Client processes that begin together: it spawns them, waits until they are ready, starts them and collects results.
 
-A job is a module-level function of a `Gate` and its own argument. It does what costs nothing later (imports,
-connections), says `ready`, waits for the start, works, and returns. All of `time.monotonic` is one clock on Linux, so
-what the jobs return can be compared. A worker whose parent is gone ends at once.
+A job is a module-level function of a `Gate` and its own argument. It does the preparation that must not be measured
+(imports, connections), reports `ready`, waits for the start, works, and returns. On Linux `time.monotonic` is one clock
+for all processes, so the times that jobs return can be compared. A worker whose parent has ended ends at once.
 """
 
 import asyncio
@@ -34,10 +34,10 @@ class Gate:
         self._pipe = pipe
         self._go = threading.Event()
         self.stopped = threading.Event()
-        """Set when the parent wants a job without an end of its own to return."""
+        """Set when the parent wants an endless job to return."""
 
     def listen(self) -> None:
-        """Runs in a thread for as long as the process does."""
+        """Listen to the parent, in a thread, for as long as the process runs."""
         try:
             while True:
                 match self._pipe.recv():
@@ -52,13 +52,13 @@ class Gate:
         self._pipe.send(("ready", None))
 
     def wait(self) -> float:
-        """Says that everything is ready, waits for the start and returns its time."""
+        """Report that everything is ready, wait for the start and return its time."""
         self.ready()
         self._go.wait()
         return time.monotonic()
 
     async def wait_async(self) -> float:
-        """The same for an event loop."""
+        """Do the same on an event loop."""
         return await asyncio.to_thread(self.wait)
 
 
@@ -80,7 +80,7 @@ class Crew:
         self._members: list[_Member] = []
 
     async def __aenter__(self) -> Self:
-        """Returns when all are ready."""
+        """Start the processes, and return when all are ready."""
         context = multiprocessing.get_context("spawn")
         for job, argument in self._jobs:
             ours, theirs = context.Pipe()
@@ -100,26 +100,26 @@ class Crew:
         await self._end()
 
     async def ready(self) -> None:
-        """Until every job has said it is ready (once more)."""
+        """Wait until every job has reported (again) that it is ready."""
         for member in self._members:
             await _answer(member, "ready")
 
     def go(self) -> None:
-        """The start, for all."""
+        """Start all jobs."""
         for member in self._members:
             member.pipe.send("go")
 
     def stop(self) -> None:
-        """Asks those to return who work until they are told."""
+        """Ask the endless jobs to return."""
         for member in self._members:
             member.pipe.send("stop")
 
     def freeze(self, index: int) -> None:
-        """SIGSTOP. A frozen worker is killed at the end."""
+        """Stop a worker with SIGSTOP. A frozen worker is killed at the end."""
         os.kill(self._pid(index), signal.SIGSTOP)
 
     async def results(self, indices: Sequence[int] | None = None) -> list[Any]:
-        """What the jobs returned, in their order. Raises WorkerFailed."""
+        """Return the results of the jobs, in order. Raises WorkerFailed."""
         chosen = self._members if indices is None else [self._members[index] for index in indices]
         return [await _answer(member, "result") for member in chosen]
 
@@ -157,7 +157,7 @@ def _work(pipe: "Connection[Any, Any]", job: Job, argument: Any) -> None:
     threading.Thread(target=gate.listen, daemon=True).start()
     try:
         pipe.send(("result", job(gate, argument)))
-    except BaseException:  # noqa: BLE001 whatever it is, the parent says it
+    except BaseException:  # noqa: BLE001 the parent reports any error
         pipe.send(("failed", traceback.format_exc()))
         sys.exit(1)
-    threading.Event().wait()  # until the parent has read it and ends us
+    threading.Event().wait()  # until the parent has read the result and ends this process

@@ -1,6 +1,6 @@
 """`idle`: what 2,000 subscriptions without events cost the server, over heartbeats.
 
-The clients are the generated stubs, as any language would use them: a hundred sessions on each of twenty channels.
+The clients use the generated stubs, as in any language: a hundred sessions on each of twenty channels.
 """
 
 import asyncio
@@ -36,7 +36,10 @@ class Idling:
 
 
 def idle(gate: Gate, task: Idling) -> list[int]:
-    """Creates the subscriptions and opens the first one; after the start all others. Heartbeats of each session."""
+    """Create the subscriptions and open the first; after the start, open all others.
+
+    Return each session's heartbeats.
+    """
     return asyncio.run(_idle(gate, task))
 
 

@@ -14,18 +14,18 @@ from bench.stage import Stage
 
 RATE = 1_000
 PER_INSERT = 5
-"""Documents in one command. One by one, the 1,000 waits for the disk would be most of what two cores do."""
+"""Documents per command. With one each, the 1,000 waits for the disk would take most of the time of two cores."""
 SECONDS = 20
 FOLLOWERS = 16
 
 
 class Live:
-    """Runs followers beside a writer, again and again on one stage. Every run has names and documents of its own."""
+    """Runs followers beside a writer, repeatedly on one stage. Every run has its own names and documents."""
 
     def __init__(
         self, stage: Stage, padding: str, rate: float, seconds: float, first_id: int = FIRST_ID, key: str = ""
     ) -> None:
-        """`first_id` and all behind it are free. `key` is the tenant's, where there are tenants."""
+        """Use the `_id`s from `first_id`, all of which are free. `key` is the tenant's key, if there are tenants."""
         self._key = key
         self.stage = stage
         self.rate = rate
@@ -34,7 +34,7 @@ class Live:
         self._next_id = first_id
 
     async def subscribe(self, followers: int, comment: str = "") -> list[str]:
-        """Makes durable subscriptions that begin now."""
+        """Create durable subscriptions that begin now."""
         names = [f"follower-{self._next_id}-{number}" for number in range(followers)]
         async with feedmux.AsyncClient(self.stage.endpoint, api_key=self._key or None) as client:
             for name in names:
@@ -42,7 +42,7 @@ class Live:
         return names
 
     def writing(self, per_insert: int = PER_INSERT) -> Writing:
-        """The writer of the next run."""
+        """Return the writer of the next run."""
         first_id, self._next_id = self._next_id, self._next_id + self.count
         return Writing(self.stage.mongo.uri, first_id, self.count, self.rate, self._padding, per_insert)
 
@@ -102,7 +102,7 @@ async def _figures(live: Live, followers: list[tuple[Job, Following]]) -> Figure
 
 
 def latencies(written: Written, followed: Sequence[Followed]) -> dict[str, float]:
-    """What was seen, in milliseconds."""
+    """Return the observed latencies in milliseconds."""
     times_ns = [time for each in followed for time in each.times_ns]
     return {
         "p50_ms": percentile(times_ns, 50) / 1e6,

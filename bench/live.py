@@ -1,7 +1,7 @@
-"""Jobs for events that are written while they are read: a writer that keeps a rate, and followers that take the time.
+"""Jobs for events that are read while they are written: a writer at a fixed rate, and followers that measure latency.
 
-Followers subscribe before the start and end at their last event. The time is that from just before the insert, as
-the writer stamps it into the document, until the event is a document in the follower's hand, on one clock.
+Followers subscribe before the start and end at their last event. The latency is the time from just before the insert,
+which the writer stores in the document, until the follower has the decoded document, on one clock.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _WARM_UP_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """`rate` documents a second from `first_id` on, `per_insert` of them in each command."""
+    """What to write: `rate` documents per second from `first_id`, with `per_insert` documents in each command."""
 
     uri: str
     first_id: int
@@ -39,7 +39,7 @@ class Writing:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """How the writer kept its rate."""
+    """How well the writer kept its rate."""
 
     elapsed_s: float
     late_most_s: float
@@ -49,27 +49,27 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What one follower saw."""
+    """The result of one follower."""
 
     times_ns: list[int]
-    """From insert to document, without the first second's."""
+    """Latencies from insert to document, without those of the first second."""
     cpu_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """What one process of followers does: one for each of `names`, or by pymongo one."""
+    """The task of one process: a follower for each of `names`, or one follower with pymongo."""
 
     address: str
     count: int
     rate: float
     names: Sequence[str] = ()
     key: str = ""
-    """API key, where the server has tenants."""
+    """The API key, if the server has tenants."""
 
 
 def write(gate: Gate, task: Writing) -> Written:
-    """Inserts on schedule with the default write concern, from several threads, because each waits for the disk."""
+    """Insert on schedule with the default write concern, from several threads, because each waits for the disk."""
     client: MongoClient[dict[str, Any]] = MongoClient(task.uri)
     client.admin.command("ping")
     due: queue.SimpleQueue[tuple[float, int] | None] = queue.SimpleQueue()
@@ -112,7 +112,7 @@ def write(gate: Gate, task: Writing) -> Written:
 
 
 def follow_by_feedmux(gate: Gate, task: Following) -> Followed:
-    """One durable subscription, event by event, each acked."""
+    """Follow one durable subscription event by event, and ack each event."""
     (name,) = task.names
     times: list[int] = []
     with (
@@ -132,7 +132,7 @@ def follow_by_feedmux(gate: Gate, task: Following) -> Followed:
 
 
 def follow_by_pymongo(gate: Gate, task: Following) -> Followed:
-    """The same over pymongo's watch()."""
+    """Do the same over pymongo's watch()."""
     times: list[int] = []
     client: MongoClient[dict[str, Any]] = MongoClient(task.address)
     orders = client[DATABASE].get_collection(COLLECTION, CodecOptions(document_class=dict))
@@ -148,7 +148,7 @@ def follow_by_pymongo(gate: Gate, task: Following) -> Followed:
 
 
 def acknowledge(gate: Gate, task: Following) -> list[float]:
-    """Many durable subscriptions on one event loop, acked batch by batch. When each had its last event."""
+    """Ack many durable subscriptions batch by batch, on one event loop. Return when each had its last event."""
 
     async def one(name: str, opened: asyncio.Semaphore) -> float:
         count = 0

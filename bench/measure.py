@@ -10,7 +10,7 @@ MIB = 1024 * 1024
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """By the nearest rank."""
+    """Return a percentile by the nearest rank."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
 
@@ -32,7 +32,7 @@ class Memory:
 
 @asynccontextmanager
 async def watched(process: Process, every_s: float = 0.25) -> AsyncIterator[Memory]:
-    """Looks at the memory of `process` again and again while the block runs."""
+    """Measure the memory of `process` repeatedly while the block runs."""
     memory = Memory(process)
 
     async def look() -> None:

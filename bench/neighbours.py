@@ -46,7 +46,7 @@ async def run(settings: Settings) -> Result:
             )
     figures, alternative = medians(beside), medians(alone)
     ratio = median_ratio([each["p99_ms"] for each in beside], [each["p99_ms"] for each in alone])
-    # 1.2 times, or 5 ms where that is more.
+    # 1.2 times, or 5 ms more if that is higher.
     limit = max(alternative["p99_ms"] * 1.2, alternative["p99_ms"] + 5.0)
     return Result(
         "neighbours",

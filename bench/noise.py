@@ -1,4 +1,4 @@
-"""Noisy neighbours: jobs that use as much of the service as their tenant's quotas let them, until they are stopped."""
+"""Noisy neighbours: jobs that use as much of the service as their tenant's quotas permit, until they are stopped."""
 
 import asyncio
 import os
@@ -22,14 +22,14 @@ QUOTAS = {
     "requests_per_s": 10,
     "outstanding_bytes": 8 << 20,
 }
-"""What holds nine of them, with MongoDB and the server on the same two cores, well below 70 %."""
+"""Limits CPU use to well below 70 %, with nine of them, MongoDB and the server on the same two cores."""
 _PAUSE_S = 0.02
 _POISON = '[{"$set": {"broken": {"$divide": ["$fullDocument.quantity", 0]}}}]'
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """One tenant of noise."""
+    """One noisy tenant."""
 
     key: str
     kind: str
@@ -38,7 +38,7 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """What one process makes."""
+    """The task of one process."""
 
     address: str
     start: Timestamp
@@ -47,7 +47,7 @@ class Noise:
 
 @dataclass(slots=True)
 class Made:
-    """What one process made."""
+    """The result of one process."""
 
     events: int = 0
     refused: int = 0
@@ -57,8 +57,8 @@ class Made:
 
 
 def make_noise(gate: Gate, noise: Noise) -> Made:
-    """Until the gate is stopped."""
-    # Noise comes from other machines: here it may use what is left, and not the CPU of who is measured.
+    """Make noise until the gate is stopped."""
+    # Real noise comes from other machines: here it may use only the CPU that the measured processes leave.
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     return asyncio.run(_make_noise(gate, noise))
 
@@ -110,18 +110,18 @@ async def _read(
 
 
 def _firehose(client: feedmux.AsyncClient, start: Timestamp, made: Made) -> list[Work]:
-    """Eight that read the whole backlog, one feed each two of them."""
+    """Read the whole backlog with eight readers, two per feed."""
     return [partial(_read, client, _feed(f"firehose {n % 4}"), start, made) for n in range(8)]
 
 
 def _json(client: feedmux.AsyncClient, start: Timestamp, made: Made) -> list[Work]:
-    """Four that have it rendered."""
+    """Read the backlog rendered as JSON, with four readers."""
     formats = ("extended_json_relaxed", "extended_json_canonical")
     return [partial(_read, client, _feed("json"), start, made, formats[n % 2]) for n in range(4)]
 
 
 def _laggards(client: feedmux.AsyncClient, start: Timestamp, made: Made) -> list[Work]:
-    """Fifty that take a batch now and then."""
+    """Take a batch occasionally, with fifty readers."""
 
     async def dawdle() -> None:
         async with client.feed(_feed("laggards")).open(start=start, window_events=500) as session:
@@ -133,12 +133,12 @@ def _laggards(client: feedmux.AsyncClient, start: Timestamp, made: Made) -> list
 
 
 def _poison(client: feedmux.AsyncClient, start: Timestamp, made: Made) -> list[Work]:
-    """Feeds that fail at their first event, opened again and again."""
+    """Repeatedly open feeds that fail at their first event."""
     return [partial(_read, client, _feed("poison", _POISON), start, made)] * 4
 
 
 def _hammer(client: feedmux.AsyncClient, start: Timestamp, made: Made) -> list[Work]:
-    """Calls without a pause."""
+    """Make calls without a pause."""
 
     async def call() -> None:
         await client.resolve(start)

@@ -1,7 +1,7 @@
 """Jobs that read a backlog to its last event: through feedmux, and from MongoDB by pymongo.
 
-Both connect before the start and subscribe after it, so that opening counts and nothing is read ahead of time. A
-reader counts, and keeps the last `_id`; `check` compares both with what was written.
+Both connect before the start and subscribe after it, so that opening counts and nothing is read early. A reader
+records the number of events and the last `_id`; `check` compares both with what was written.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ PROCESSES_OF_PYMONGO = 8
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What one process of readers does. One of `names` for each reader of a durable subscription."""
+    """The task of one process of readers. `names` has one name for each reader of a durable subscription."""
 
     address: str
     start: Timestamp
@@ -40,14 +40,14 @@ class Task:
     names: Sequence[str] = ()
     readers: int = 1
     counts: Sequence[int] = ()
-    """Events for each reader, where they differ."""
+    """The number of events for each reader, if they differ."""
     comment: str = ""
     raw: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What one reader has read."""
+    """The result of one reader."""
 
     began_s: float
     ended_s: float
@@ -58,23 +58,23 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one process did."""
+    """The result of one process."""
 
     reads: list[Read]
     cpu_s: float
 
 
 class CheckFailed(Exception):
-    """A reader did not read what was written: the figures are void."""
+    """A reader did not read what was written, so the figures are invalid."""
 
 
 def feed_of(comment: str) -> feedmux.Feed:
-    """The feed under measurement. The comment is part of what makes a shared stream, so runs share nothing."""
+    """Return the measured feed. Its comment is part of a shared stream's key, so that runs share nothing."""
     return feedmux.Feed(database=DATABASE, collection=COLLECTION, comment=comment)
 
 
 def events_by_feedmux(gate: Gate, task: Task) -> Share:
-    """The user's plain loop: every document decoded, every event acked."""
+    """Read with a user's plain loop, which decodes every document and acks every event."""
     (name,) = task.names
     count = last_id = 0
     with feedmux.Client(task.address) as client:
@@ -93,12 +93,12 @@ def events_by_feedmux(gate: Gate, task: Task) -> Share:
 
 
 def events_by_pymongo(gate: Gate, task: Task) -> Share:
-    """The same loop over pymongo's watch()."""
+    """Read with the same loop over pymongo's watch()."""
     return _in_threads(gate, task.readers, lambda: MongoClient(task.address), lambda client: _watch(client, task))
 
 
 def batches_by_feedmux(gate: Gate, task: Task) -> Share:
-    """Many subscribers on one event loop, each with a client, and so a channel, of its own; one ack for each batch."""
+    """Read with many subscribers on one event loop, each with its own client and channel, and one ack per batch."""
     return asyncio.run(_batches(gate, task))
 
 
@@ -156,7 +156,7 @@ def _in_threads(
     for client in clients:
         client.close()
     if len(reads) < readers:
-        raise RuntimeError("a reader failed; its traceback stands above")
+        raise RuntimeError("a reader failed; see its traceback above")
     return Share(reads, cpu_s)
 
 
@@ -176,7 +176,7 @@ def _watch(client: MongoClient[dict[str, Any]], task: Task) -> Read:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One run of one side."""
+    """The figures of one run of one side."""
 
     elapsed_s: float
     """From the start to the last event of the last reader."""
@@ -200,7 +200,7 @@ class Reading:
 
 
 class Contest:
-    """Runs readers over one backlog. Every reading has subscriptions and a shared stream of its own."""
+    """Runs readers over one backlog. Every reading has its own subscriptions and shared stream."""
 
     def __init__(self, stage: Stage, backlog: Backlog) -> None:
         self._stage = stage
@@ -208,14 +208,14 @@ class Contest:
         self._readings = 0
 
     async def subscription(self) -> str:
-        """A new durable subscription of the backlog, to be read by a program of another language."""
+        """Create a durable subscription to the backlog, to be read by a program in another language."""
         self._readings += 1
         name = f"reader-{self._readings}"
         await self._subscribe([name], f"reading {self._readings}")
         return name
 
     async def by_feedmux(self, how: How, readers: int, comment: str = "") -> Reading:
-        """`readers` subscribers, over as many processes as do best."""
+        """Read with `readers` subscribers, in the number of processes that performs best."""
         self._readings += 1
         comment = comment or f"reading {self._readings}"
         task = Task(self._stage.endpoint, self._backlog.start, self._backlog.count, comment=comment)
@@ -230,7 +230,7 @@ class Contest:
         )
 
     async def by_pymongo(self, readers: int, count: int, *, raw: bool) -> Reading:
-        """`readers` of `watch()`, each for the first `count` events."""
+        """Read with `readers` of `watch()`, each for the first `count` events."""
         processes = min(readers, PROCESSES_OF_PYMONGO)
         tasks = [
             Task(

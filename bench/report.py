@@ -1,4 +1,4 @@
-"""Results: as a table for people, as one JSON object for programs; progress goes to standard error."""
+"""Results, as a table for people and as one JSON object for programs; progress goes to standard error."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ Figures = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a figure must reach."""
+    """The limit that a figure must meet."""
 
     figure: str
     bound: Literal["at_least", "at_most"]
@@ -28,19 +28,19 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a benchmark measured."""
+    """The result of a benchmark."""
 
     name: str
     title: str
     ours: str
-    """What the column of `figures` is."""
+    """The heading of the column of `figures`."""
     theirs: str
-    """What the column of `alternative` is."""
+    """The heading of the column of `alternative`."""
     figures: Figures
     alternative: Figures
     ratio: float
     ratio_of: str
-    """What is divided by what."""
+    """A description of the ratio's numerator and denominator."""
     targets: Sequence[Target]
     notes: Sequence[str] = field(default_factory=tuple)
 
@@ -78,12 +78,12 @@ class Result:
 
 
 def medians(runs: Sequence[Figures]) -> dict[str, float]:
-    """The median of each figure over the runs."""
+    """Return the median of each figure over the runs."""
     return {name: median(run[name] for run in runs) for name in runs[0]}
 
 
 def median_ratio(over: Sequence[float], under: Sequence[float]) -> float:
-    """The median of the ratios within each pair of runs: neighbours in time share the machine's mood."""
+    """Return the median of the ratios within each pair of runs, which meet similar conditions of the machine."""
     return median(one / other for one, other in zip(over, under, strict=True))
 
 

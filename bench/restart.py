@@ -66,7 +66,7 @@ async def _once(
     streams = (await stage.streams()).shared_streams
     reads = [each for share in shares for each in share.reads]
     if sorted(each.count for each in reads) != sorted(left) or {each.last_id for each in reads} != {backlog.last_id}:
-        raise CheckFailed("a subscriber did not receive exactly what lay behind its position")
+        raise CheckFailed("a subscriber did not receive exactly the events after its position")
     return {
         "events_from_mongod": returned,
         "events_delivered": sum(left),
@@ -78,7 +78,7 @@ async def _once(
 
 
 async def _store_positions(stage: Stage, backlog: Backlog, feed: feedmux.Feed, read: dict[str, int]) -> None:
-    """Durable subscriptions that stand behind so many events of the backlog, as after an ack."""
+    """Create durable subscriptions with positions after the given numbers of events of the backlog, as after an ack."""
     tokens: dict[int, dict[str, Any] | None] = {}
     wanted = set(read.values())
     async with feedmux.AsyncClient(stage.endpoint) as client:
@@ -97,5 +97,5 @@ async def _store_positions(stage: Stage, backlog: Backlog, feed: feedmux.Feed, r
 
 
 def _returned(client: MongoClient[dict[str, Any]]) -> int:
-    """Documents that mongod has returned to anyone since its start."""
+    """Return the number of documents that mongod has returned to all clients since its start."""
     return int(client.admin.command("serverStatus")["metrics"]["document"]["returned"])

@@ -123,7 +123,7 @@ def _sum(figures: Figures) -> float:
 
 
 class IdleReader:
-    """A change stream at the head, where nothing happens."""
+    """A change stream at the head of the oplog, without events."""
 
     is_open = has_cursor = False
 
@@ -167,7 +167,7 @@ def _mark(number: int) -> ResumeToken:
 
 
 def _nothing() -> None:
-    """Nobody is to be woken."""
+    """Do nothing: no reader needs to be woken."""
 
 
 _TOKEN_TAIL = "2B022C0100296E5A1004942584E96D514A63B59E7230E38388D7461E5F6964002B020004"
@@ -187,7 +187,7 @@ def _chunk(number: int) -> Chunk:
 
 
 def _range() -> PinnedRange:
-    """One delivery of so many bytes, as a plan of a backlog keeps them."""
+    """Return a delivery of the given size, as a plan of a backlog holds it."""
     count = 2 * SLICES
     data = b"".join(_event(number, RANGE_BYTES // count) for number in range(1, count + 1))
     end = _mark(count + 1)

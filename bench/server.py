@@ -1,4 +1,4 @@
-"""`python -m bench.server CONFIG.json`: the server under measurement. Without tenants it is open to all."""
+"""`python -m bench.server CONFIG.json`: the measured server. Without tenants it requires no authentication."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""What a benchmark is asked to do. Every size has the figure of the README's table as its default."""
+"""The settings of a benchmark. The default of every size is the one in the README's table."""
 
 from dataclasses import dataclass
 
@@ -8,23 +8,23 @@ NAMESPACE = f"{DATABASE}.{COLLECTION}"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """From the command line; None and False leave a benchmark's own sizes."""
+    """Settings from the command line; None and False mean the benchmark's default sizes."""
 
     events: int | None = None
-    """Events of the backlog, or of the stretch that the positions lie in."""
+    """Events of the backlog, or of the range that contains the positions."""
     runs: int = 3
-    """Times that both sides are measured, in turn."""
+    """How often both sides are measured, in turn."""
     quick: bool = False
-    """Smaller sizes: minutes become seconds, and the figures rougher."""
+    """Use smaller sizes: runs take seconds instead of minutes, and the figures are rougher."""
     tiny: bool = False
-    """Sizes at which the figures mean nothing, for the tests."""
+    """Use sizes for the tests, at which the figures mean nothing."""
     vector: str | None = None
-    """`abuse`: the only one to measure."""
+    """`abuse`: the only vector to measure."""
 
     def size(self, full: int, quick: int, tiny: int) -> int:
-        """The one of three sizes that these settings ask for."""
+        """Return the one of three sizes that these settings choose."""
         return tiny if self.tiny else quick if self.quick else full
 
     def backlog(self, full: int, quick: int, tiny: int) -> int:
-        """The same for a number of events, which `events` overrides."""
+        """Return the number of events, which `events` overrides."""
         return self.events or self.size(full, quick, tiny)

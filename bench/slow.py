@@ -12,7 +12,7 @@ from bench.stage import Stage
 
 SECONDS = 30
 RING_EVENTS = 150_000
-"""More than a ring holds: it is filled before, so that what grows then is not the ring."""
+"""More events than a ring holds: they fill the ring first, so that later memory growth is not the ring's."""
 _KEEP_S = 300.0
 _COMMENT = "slow"
 
@@ -23,7 +23,7 @@ async def run(settings: Settings) -> Result:
     rate = settings.size(RATE, RATE, 200)
     stopped: list[Figures] = []
     none: list[Figures] = []
-    # Nobody reads between the runs; the stream and its full ring have to stay.
+    # There are no readers between the runs, but the stream and its full ring have to stay.
     async with Stage({"linger_s": _KEEP_S}) as stage:
         with stage.mongo_client() as client:
             backlog = load(client, settings.backlog(RING_EVENTS, RING_EVENTS, 2_000))

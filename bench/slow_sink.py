@@ -1,7 +1,7 @@
 """`python -m bench.slow_sink JOB.json`: a Spark query that reads a backlog into nothing, at a rate.
 
 The job: `options` of the format feedmux, `rows_per_s` (0: as fast as it goes), `folder`. There it writes `jvm`, the
-JVM's pid, and `rows`, how many have been taken so far. It goes on until it is killed.
+JVM's pid, and `rows`, how many have been taken so far. It continues until it is killed.
 """
 
 import json
@@ -36,7 +36,7 @@ def main(job: dict[str, Any]) -> None:
 
     def take(batch: DataFrame, _: int) -> None:
         if job["rows_per_s"]:
-            # Each task naps after so many rows; they run side by side.
+            # Each task sleeps after a number of rows; the tasks run in parallel.
             every = max(1, round(job["rows_per_s"] / CORES * _NAP_MS / 1000))
             nap = f.expr(f"reflect('java.lang.Thread', 'sleep', cast({_NAP_MS} as bigint))")
             waited = f.when(f.monotonically_increasing_id() % every == 0, nap).otherwise(f.lit(""))

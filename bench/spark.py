@@ -31,7 +31,7 @@ from bench.stage import Stage
 EVENTS = 1_000_000
 CONNECTOR = "org.mongodb.spark:mongo-spark-connector_2.13"
 CONNECTOR_VERSIONS = ("11.0.1", "10.5.0")
-"""Newest first: not every mirror of Maven Central has the newest."""
+"""Versions, newest first: not every mirror of Maven Central has the newest."""
 ENVELOPE_HASH: Kind = ("envelope", "hash")
 _READY_TIMEOUT_S = 600.0
 
@@ -68,7 +68,7 @@ async def run(settings: Settings) -> Result:
 
 
 def _warm(client: Any, backlog: Backlog) -> Timestamp:
-    """Writes a few events into another collection, to warm up on, and says where they begin."""
+    """Write a few events for the warm-up into another collection, and return where they begin."""
     start = operation_time(client)
     warm = client[DATABASE].get_collection(WARM_COLLECTION, write_concern=WriteConcern("majority"))
     warm.insert_many([order(number, backlog.padding) for number in range(WARM_EVENTS)])
@@ -76,14 +76,14 @@ def _warm(client: Any, backlog: Backlog) -> Timestamp:
 
 
 def _sample(client: Any, backlog: Backlog, count: int) -> bytes:
-    """The first events of the backlog."""
+    """Return the first events of the backlog."""
     raw: Any = client[DATABASE].get_collection(COLLECTION, CodecOptions(document_class=RawBSONDocument))
     with raw.watch(start_at_operation_time=backlog.start) as stream:
         return b"".join(bytes(next(stream).raw) for _ in range(count))
 
 
 async def _connector(task: Task, notes: list[str]) -> Task | None:
-    """The newest version of MongoDB's connector that can be had and that works, tried on the warm-up alone."""
+    """Return the newest available version of MongoDB's connector that works, tried on the warm-up alone."""
     for version in CONNECTOR_VERSIONS:
         tried = replace(task, packages=f"{CONNECTOR}:{version}")
         try:

@@ -1,8 +1,8 @@
 """Jobs of the benchmark `spark`: streams of change events through PySpark into a sink, by three sources.
 
-A job is a driver with a Java of its own. It makes what costs nothing later (the session, one small query of each kind,
-so that Java has compiled what it will run), waits for the start, and then times its queries one behind the other: from
-`start()` until Spark has reported the last row as processed. What came is counted in the sink.
+A job is a driver with its own Java process. It does the preparation that must not be measured (the session, one small
+query of each kind, so that Java has compiled the code), waits for the start, and then times its queries one after the
+other: from `start()` until Spark has reported the last row as processed. The rows are counted in the sink.
 """
 
 import base64
@@ -48,7 +48,7 @@ _POLL_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What one driver does. `kinds` are timed in their order."""
+    """The task of one driver. `kinds` are timed in order."""
 
     kinds: Sequence[Kind]
     start: Timestamp
@@ -60,7 +60,7 @@ class Task:
     packages: str = ""
     """Maven coordinates that the driver fetches."""
     sample: bytes = b""
-    """Events of the synthetic source, which it gives again and again."""
+    """Events of the synthetic source, which repeats them."""
 
     def begin(self, collection: str) -> Timestamp:
         return self.warm_start if collection == WARM_COLLECTION else self.start
@@ -68,7 +68,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """One query."""
+    """The timing of one query."""
 
     kind: Kind
     elapsed_s: float
@@ -89,7 +89,7 @@ def by_feedmux(gate: Gate, task: Task) -> list[Timed]:
         parsed = parse_options(options)
         position = Connection(parsed).resolve(parsed, Start.operation_time(task.begin(collection))).position
         options["startingOffsets"] = json.dumps({"position": base64.b64encode(position).decode()})
-        # A comment of its own: what another run left in the server's memory is not found.
+        # A separate comment, so that the run does not use events that another run left in the server's memory.
         options["comment"] = options["consumerName"] = f"bench-{run}-{'-'.join(kind)}-{collection}"
         reader = spark.readStream.format("feedmux").options(**options)
         return (reader.schema(typed_schema(_struct(DOCUMENT))) if kind[0] == "typed" else reader).load()
@@ -98,7 +98,10 @@ def by_feedmux(gate: Gate, task: Task) -> list[Timed]:
 
 
 def by_connector(gate: Gate, task: Task) -> list[Timed]:
-    """MongoDB's own. It has no envelope: columns of the event with extended JSON in them are the nearest."""
+    """Read with MongoDB's connector.
+
+    It has no envelope: event columns with extended JSON are the closest equivalent.
+    """
     spark = _session(task)
 
     def source(kind: Kind, collection: str) -> DataFrame:
@@ -120,7 +123,7 @@ def by_connector(gate: Gate, task: Task) -> list[Timed]:
 
 
 def by_nothing(gate: Gate, task: Task) -> list[Timed]:
-    """The same rows, ready in the memory of the Python workers: what Spark itself makes of two cores."""
+    """Read the same rows from the memory of the Python workers, to show what Spark itself achieves with two cores."""
     spark = _session(task)
     spark.dataSource.register(Synthetic)
     folder = tempfile.mkdtemp(prefix="feedmux-bench-")
@@ -138,7 +141,7 @@ def by_nothing(gate: Gate, task: Task) -> list[Timed]:
 
 
 def by_raw_cursor(gate: Gate, task: Task) -> list[Timed]:
-    """No Spark: one cursor of pymongo's raw batches, split into events."""
+    """Read without Spark: one cursor of pymongo's raw batches, split into events."""
     with MongoClient[dict[str, Any]](task.mongodb) as client:
         orders = client[DATABASE][COLLECTION]
         orders.find_one()
@@ -159,7 +162,7 @@ def _session(task: Task) -> SparkSession:
     import feedmux_spark
 
     feedmux_spark.java_home()
-    # Python workers import this module and the connector from where we do.
+    # Python workers import this module and the connector from the same folders.
     os.environ["PYTHONPATH"] = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
@@ -186,7 +189,7 @@ def _timed(gate: Gate, task: Task, spark: SparkSession, source: Any) -> list[Tim
 
 
 def _run(spark: SparkSession, rows: DataFrame, sink: Sink, count: int, folder: Path) -> tuple[float, int]:
-    """How long `count` rows took, and how many there are in the sink."""
+    """Return how long `count` rows took, and how many rows are in the sink."""
     hashed: list[int] = []
 
     def hash_all(batch: DataFrame, _batch_id: int) -> None:
@@ -211,7 +214,7 @@ def _run(spark: SparkSession, rows: DataFrame, sink: Sink, count: int, folder: P
 
 
 def _wait(query: StreamingQuery, count: int) -> None:
-    """Until Spark has processed `count` rows."""
+    """Wait until Spark has processed `count` rows."""
     done: dict[int, int] = {}
     while sum(done.values()) < count:
         if not query.isActive:

@@ -1,6 +1,6 @@
-"""mongod, Redis and the feedmux server for one benchmark, each a process of its own, gone when we are.
+"""mongod, Redis and the feedmux server for one benchmark, as separate processes that end with this one.
 
-The server has its default configuration but for addresses. What it and mongod cost is read from /proc.
+The server has its default configuration except for addresses. The CPU and memory of server and mongod come from /proc.
 """
 
 import json
@@ -47,7 +47,7 @@ class Tenant:
     quotas: Mapping[str, int] = field(default_factory=dict)
 
     def entry(self) -> dict[str, Any]:
-        """As the tenants file has it."""
+        """Return the tenant's entry of the tenants file."""
         return {"name": self.name, "api_key_hashes": [hash_key(self.key)], "quotas": dict(self.quotas)}
 
 
@@ -57,7 +57,7 @@ class Stage:
     def __init__(
         self, limits: dict[str, Any] | None = None, tenants: Sequence[Tenant] = (), oplog_mb: int = OPLOG_MB
     ) -> None:
-        """`limits` are those of the server's configuration, where a benchmark is not about the defaults.
+        """Prepare a stage. `limits` are limits of the server's configuration, if a benchmark does not use the defaults.
 
         Without `tenants` there is no authentication, and so no quotas.
         """
@@ -65,7 +65,7 @@ class Stage:
         self.mongo = ReplicaSet(oplog_mb=oplog_mb)
         self.redis = RedisServer()
         self.ports: list[int] = []
-        """Of the server: data, operator, health, metrics."""
+        """The server's ports: data, operator, health, metrics."""
         self._limits = limits or {}
         self._stack = AsyncExitStack()
         self._server: Process | None = None
@@ -86,11 +86,11 @@ class Stage:
         return Cpu(self.mongo.cpu_seconds(), self.server.cpu_seconds())
 
     def mongo_client(self) -> MongoClient[dict[str, Any]]:
-        """pymongo's client, to be closed by the caller."""
+        """Return a pymongo client, which the caller closes."""
         return MongoClient(self.mongo.uri)
 
     async def streams(self) -> wire.ListSharedStreamsResponse:
-        """What the server reads from MongoDB now."""
+        """Return what the server reads from MongoDB now."""
         async with grpc.aio.insecure_channel(f"127.0.0.1:{self.ports[1]}") as channel:
             stub: Any = operator_pb2_grpc.OperatorStub(channel)
             response: wire.ListSharedStreamsResponse = await stub.ListSharedStreams(wire.ListSharedStreamsRequest())
@@ -101,7 +101,7 @@ class Stage:
         return f"http://127.0.0.1:{self.ports[3]}/metrics"
 
     async def restart_server(self, *, metrics: bool = True) -> None:
-        """Killed and started again on the same ports, with empty rings; without `metrics` there is no telemetry."""
+        """Kill and restart the server on the same ports, with empty rings; without `metrics` it has no telemetry."""
         await self.server.kill9()
         listen = self._content["listen"] | ({} if metrics else {"metrics": ""})
         self._config.write_text(json.dumps(self._content | {"listen": listen}))
@@ -114,7 +114,7 @@ class Stage:
             await stack.enter_async_context(self.redis)
             folder = WorkDir("bench")
             stack.callback(folder.remove)
-            self.ports = free_ports(4)  # Now, for others look for ports too.
+            self.ports = free_ports(4)  # Only now, because other processes look for ports too.
             addresses = [f"127.0.0.1:{port}" for port in self.ports]
             content: dict[str, Any] = {
                 "sources": {"main": {"uri": self.mongo.uri}},

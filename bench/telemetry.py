@@ -34,7 +34,7 @@ _PER_INSERT: Final = 5
 
 
 Measure = Callable[[], Awaitable[float]]
-"""CPU of the server for each event, in microseconds."""
+"""The server's CPU time per event, in microseconds."""
 
 
 async def run(settings: Settings) -> Result:
@@ -54,7 +54,7 @@ async def run(settings: Settings) -> Result:
         async def follow() -> float:
             return await _follow(live, readers)
 
-        # Behind each other: what is written live lies behind the backlog.
+        # One after the other: events that are written live come after the backlog.
         on, off = await _pairs(stage, "backlog", read_backlog, pairs)
         live_on, live_off = await _pairs(stage, "live", follow, pairs)
     ratios = {"backlog_ratio": median_ratio(on, off), "live_ratio": median_ratio(live_on, live_off)}
@@ -72,7 +72,7 @@ async def run(settings: Settings) -> Result:
 
 
 async def _pairs(stage: Stage, name: str, measure: Measure, pairs: int) -> tuple[list[float], list[float]]:
-    """With metrics, and without."""
+    """Measure pairs of runs, with and without metrics."""
     sides: dict[bool, list[float]] = {True: [], False: []}
     for number in range(pairs):
         for metrics in (True, False) if number % 2 == 0 else (False, True):
@@ -100,7 +100,7 @@ async def _follow(live: Live, readers: int) -> float:
 
 @asynccontextmanager
 async def _scraped(url: str) -> AsyncIterator[None]:
-    """The page is read now and then, as Prometheus would."""
+    """Read the metrics page at intervals, as Prometheus would."""
 
     def read() -> None:
         with urllib.request.urlopen(url, timeout=10) as answer:

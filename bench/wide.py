@@ -1,7 +1,7 @@
 """`wide`: a thousand collections with a subscriber each, beside one cluster stream and beside a watch() for each.
 
 What MongoDB's change streams cost is what mongod uses beyond the same writes without a reader. A thousand direct
-watch() are more than the machine carries, so a few are measured and the rest is drawn from there.
+watch() are more than the machine can run, so a few are measured and the rest is extrapolated.
 """
 
 import asyncio
@@ -78,9 +78,9 @@ class Direct:
 
 
 def write(gate: Gate, task: Spread) -> tuple[float, Sequence[int]]:
-    """Keeps the rate over several connections; returns how long it took in seconds, and each insert in nanoseconds.
+    """Write at the rate over several connections; return the seconds it took, and the nanoseconds of each insert.
 
-    The commands are ready but for `_id` and time: by pymongo, 2,000 inserts a second take two fifths of a core.
+    The commands are prepared except for `_id` and time: with pymongo, 2,000 inserts a second take two fifths of a core.
     """
     with MongoClient[dict[str, Any]](task.uri) as client:
         address = client.address
@@ -129,7 +129,7 @@ class _Insert:
         self._sent_ns = self._message.index(b"\x12sent_ns\0") + 9
 
     def send(self, connection: socket.socket) -> int:
-        """Returns the time that the document says."""
+        """Send the insert, and return the time stored in the document."""
         message, now_ns = bytearray(self._message), time.monotonic_ns()
         message[self._id : self._id + 12] = ObjectId().binary
         message[self._sent_ns : self._sent_ns + 8] = now_ns.to_bytes(8, "little")
@@ -138,7 +138,7 @@ class _Insert:
 
     @classmethod
     def check_answer(cls, connection: socket.socket) -> None:
-        """Raises RuntimeError for a refusal."""
+        """Raise RuntimeError if the insert was rejected."""
         answer = bytearray()
         while len(answer) < 4 or len(answer) < int.from_bytes(answer[:4], "little"):
             received = connection.recv(4096)
@@ -151,7 +151,7 @@ class _Insert:
 
 
 def watch(gate: Gate, task: Watching) -> list[int]:
-    """Opens all, and returns each event's time from before its insert, without the first seconds'."""
+    """Open all, and return each event's latency from before its insert, without those of the first seconds."""
     return uvloop.run(_watch(gate, task))
 
 
@@ -184,7 +184,7 @@ async def _watch(gate: Gate, task: Watching) -> list[int]:
 
     calls = await asyncio.gather(*(open_(*each) for each in enumerate(task.collections)))
     followers = [asyncio.create_task(follow(each)) for each in calls]
-    # What the readers hold stays as it is: no pauses to look through it for cycles.
+    # Exclude the readers' objects from garbage collection, to avoid its pauses.
     gc.collect()
     gc.freeze()
     began_s = await gate.wait_async()
@@ -197,7 +197,7 @@ async def _watch(gate: Gate, task: Watching) -> list[int]:
 
 
 def direct(gate: Gate, task: Direct) -> int:
-    """The same with pymongo, a thread for each. How many events came."""
+    """Do the same with pymongo, with a thread for each. Return how many events came."""
     client: MongoClient[RawBSONDocument] = MongoClient(task.uri, document_class=RawBSONDocument, maxPoolSize=None)
     counts = [0] * max(1, task.collections)
 
@@ -252,7 +252,7 @@ class _Contest:
         cursors = 0
 
         async def settled() -> None:
-            """Until the planner has moved the feeds."""
+            """Wait until the planner has moved the feeds."""
             nonlocal cursors
             end_s = time.monotonic() + _SETTLE_S
             while time.monotonic() < end_s:
