@@ -1,4 +1,4 @@
-"""`python -m bench NAME`: runs a benchmark, prints its table, and with --json its result as the last line."""
+"""`python -m bench NAME`: runs a benchmark and prints its table, with --json also its result as the last line."""
 
 import argparse
 import asyncio
@@ -33,7 +33,7 @@ NAMES = {
 
 
 async def run(name: str, settings: Settings) -> Result:
-    """One benchmark by name."""
+    """Run one benchmark by name."""
     benchmark: Callable[[Settings], Awaitable[Result]] = importlib.import_module(f"bench.{name}").run
     return await benchmark(settings)
 
@@ -63,15 +63,17 @@ async def _interruptible(name: str, settings: Settings) -> Result:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="./run bench", description="Benchmarks, each beside its alternative.")
+    parser = argparse.ArgumentParser(prog="./run bench", description="Runs benchmarks, each beside its alternative.")
     parser.add_argument(
         "name", choices=[*NAMES, "all", "list"], metavar="NAME", help=f"{', '.join(NAMES)}, all or list"
     )
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line of standard output")
-    parser.add_argument("--events", metavar="N", type=_positive, help="events of the backlog")
-    parser.add_argument("--runs", metavar="N", type=_positive, default=3, help="measurements of each side, in turn (3)")
-    parser.add_argument("--quick", action="store_true", help="smaller sizes and rougher figures")
-    parser.add_argument("--vector", metavar="NAME", help="abuse: only this kind of abuse, or `together`")
+    parser.add_argument("--events", metavar="N", type=_positive, help="number of events in the backlog")
+    parser.add_argument(
+        "--runs", metavar="N", type=_positive, default=3, help="number of measurements of each side, in turn (3)"
+    )
+    parser.add_argument("--quick", action="store_true", help="use smaller sizes, with rougher figures")
+    parser.add_argument("--vector", metavar="NAME", help="for `abuse`: run only this kind of abuse, or `together`")
     parser.add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 

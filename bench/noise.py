@@ -22,7 +22,7 @@ QUOTAS = {
     "requests_per_s": 10,
     "outstanding_bytes": 8 << 20,
 }
-"""Limits CPU use to well below 70 %, with nine of them, MongoDB and the server on the same two cores."""
+"""Quotas of a noisy tenant: with nine of them, MongoDB and the server, two cores stay well below 70 % use."""
 _PAUSE_S = 0.02
 _POISON = '[{"$set": {"broken": {"$divide": ["$fullDocument.quantity", 0]}}}]'
 

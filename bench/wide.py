@@ -184,7 +184,7 @@ async def _watch(gate: Gate, task: Watching) -> list[int]:
 
     calls = await asyncio.gather(*(open_(*each) for each in enumerate(task.collections)))
     followers = [asyncio.create_task(follow(each)) for each in calls]
-    # Exclude the readers' objects from garbage collection, to avoid its pauses.
+    # Exclude the readers' present objects from garbage collection, to avoid its pauses.
     gc.collect()
     gc.freeze()
     began_s = await gate.wait_async()

@@ -56,12 +56,12 @@ class Actor:
 
     @property
     def failed(self) -> bool:
-        """Whether its process ended without being killed."""
+        """Whether its process failed without being killed by the demo."""
         child = self.child
         return child is not None and child.process.returncode not in (None, 0) and self.state != "killed"
 
     def records(self, world: World) -> list[Path]:
-        """One file for each session."""
+        """Return the record files, one for each session."""
         return [_record(world, self.role.name, run) for run in range(len(self.children))]
 
     def received(self, world: World) -> int:

@@ -1,4 +1,4 @@
-"""The event loop behind the synchronous classes: one daemon thread per process, started at the first use.
+"""The event loop of the synchronous classes: one daemon thread per process, started at the first use.
 
 A client made before a fork works in both processes if its first call comes after the fork: each process has its own
 thread. gRPC does not survive a fork after its first call; then the child gets an error instead of waiting forever.

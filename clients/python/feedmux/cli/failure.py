@@ -14,7 +14,7 @@ from feedmux.errors import (
 SERVER_HINT = (
     "Check that the server is running (`feedmux dev` starts one), or name another with --endpoint or FEEDMUX_ENDPOINT."
 )
-PORTS_HINT = "The data port is 7117 by default; operator (7118), health (7119) and metrics have ports of their own."
+PORTS_HINT = "The data port is 7117 by default; operator (7118), health (7119) and metrics have separate ports."
 FAILED = 1
 WRONG_USAGE = 2
 
