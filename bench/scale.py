@@ -57,7 +57,7 @@ async def run(settings: Settings) -> Result:
         "all steps with many feeds ÷ with few, median of the runs' ratios",
         [Target("ratio", "at_most", 2.0, ratio)]
         + [Target(name, "at_most", MOST_MS, value) for name, value in figures.items()],
-        [f"{WAITING} sessions wait for a place in history; a stream's end is that of one of theirs"],
+        [f"{WAITING} sessions wait for a slot to read history; the stream that ends is that of one of them"],
     )
 
 
