@@ -7,8 +7,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
-// Event is one change event. It is a small value that points into its batch, whose bytes stay in memory as long as one
-// of its events does.
+// Event is one change event. It is a small value that points into its batch: the batch's bytes stay in memory as long
+// as one of its events does.
 type Event struct {
 	batch *Batch
 	index int
@@ -33,7 +33,7 @@ func (e Event) Document() (bson.D, error) {
 	return document, err
 }
 
-// Raw is the event as MongoDB sent it, not copied: it must not be changed. Nil with an extended JSON format.
+// Raw is the event as MongoDB sent it. It is not a copy: do not change it. Nil with an extended JSON format.
 func (e Event) Raw() bson.Raw {
 	if e.batch.format != FormatBSON {
 		return nil
@@ -41,7 +41,7 @@ func (e Event) Raw() bson.Raw {
 	return e.batch.bytes(e.index)
 }
 
-// JSON is the event's text with an extended JSON format, not copied: it must not be changed. Nil with BSON.
+// JSON is the event's text with an extended JSON format. It is not a copy: do not change it. Nil with BSON.
 func (e Event) JSON() []byte {
 	if e.batch.format == FormatBSON {
 		return nil
@@ -49,39 +49,40 @@ func (e Event) JSON() []byte {
 	return e.batch.bytes(e.index)
 }
 
-// ResumeToken is MongoDB's resume token: the event's `_id`. Nil where the pipeline removed it.
+// ResumeToken is MongoDB's resume token: the event's `_id`. Nil if the pipeline removed it.
 func (e Event) ResumeToken() bson.Raw { return e.batch.token(e.index) }
 
-// Sequence is the number of this event within its session, from 1, without holes, also over reconnects.
+// Sequence is the number of this event within its session. It counts from 1 without gaps, also across reconnects.
 func (e Event) Sequence() int64 { return e.batch.first + int64(e.index) }
 
 // Batch is the batch that the event came in.
 func (e Event) Batch() *Batch { return e.batch }
 
-// Batch is a number of consecutive events, in MongoDB's order, for work in bulk.
+// Batch is consecutive events in MongoDB's order, for bulk work.
 type Batch struct {
 	// Event i is data[offsets[i]:offsets[i+1]].
 	data    []byte
 	offsets []int
 	format  Format
-	// first is the ordinal of the first event: the client's own count over the life of a session.
+	// first is the ordinal of the first event: the client's own count during the life of a session.
 	first    int64
 	place    Place
 	readTime time.Time
-	// desk is the session that received it.
+	// desk belongs to the session that received the batch.
 	desk *desk
 }
 
 // Len is the number of events, at least 1.
 func (b *Batch) Len() int { return len(b.offsets) - 1 }
 
-// Event is the event at an index from 0.
+// Event returns the event at an index, from 0.
 func (b *Batch) Event(index int) Event {
 	_ = b.offsets[index+1]
 	return Event{b, index}
 }
 
-// Raw is all events' BSON, one document behind the other, not copied: it must not be changed. Nil with extended JSON.
+// Raw is the BSON of all events, one document after the other. It is not a copy: do not change it. Nil with extended
+// JSON.
 func (b *Batch) Raw() []byte {
 	if b.format != FormatBSON {
 		return nil
@@ -95,10 +96,10 @@ func (b *Batch) FirstSequence() int64 { return b.first }
 // LastSequence is the number of the last event within the session.
 func (b *Batch) LastSequence() int64 { return b.first + int64(b.Len()) - 1 }
 
-// Place is the place behind the last event. For the front part of a batch it is empty.
+// Place is the position after the last event. It is empty for the first part of a batch that was split.
 func (b *Batch) Place() Place { return b.place }
 
-// ReadTime is when the server read the first of these events from MongoDB; zero for an event that came in fragments.
+// ReadTime is when the server read the first of these events from MongoDB; zero for an event that arrived in fragments.
 func (b *Batch) ReadTime() time.Time { return b.readTime }
 
 func (b *Batch) size() int64 { return int64(b.offsets[b.Len()] - b.offsets[0]) }
@@ -108,7 +109,7 @@ func (b *Batch) bytes(index int) []byte {
 	return b.data[start:end:end]
 }
 
-// token is the resume token of one event, nil where there is none.
+// token is the resume token of one event; nil if there is none.
 func (b *Batch) token(index int) bson.Raw {
 	if b.format == FormatBSON {
 		return eventToken(b.bytes(index))
@@ -116,7 +117,7 @@ func (b *Batch) token(index int) bson.Raw {
 	return jsonToken(b.bytes(index))
 }
 
-// part is the events [first, end) as a batch of their own, on the same bytes.
+// part returns the events [first, end) as a separate batch over the same bytes.
 func (b *Batch) part(first, end int) *Batch {
 	part := *b
 	part.offsets = b.offsets[first : end+1]
@@ -129,7 +130,7 @@ func (b *Batch) part(first, end int) *Batch {
 
 const smallestDocument = 5
 
-// bsonBatch lays a batch of count events over their documents.
+// bsonBatch makes a batch of count events over their documents, without a copy.
 func bsonBatch(data []byte, count int, place Place, readTime time.Time) (*Batch, error) {
 	if count > len(data)/smallestDocument {
 		return nil, protocolError("a batch of %d bytes cannot hold %d events", len(data), count)
@@ -153,7 +154,7 @@ func bsonBatch(data []byte, count int, place Place, readTime time.Time) (*Batch,
 	return &Batch{data: data, offsets: offsets, format: FormatBSON, place: place, readTime: readTime}, nil
 }
 
-// jsonBatch makes a batch of texts, one for each event.
+// jsonBatch makes a batch from texts, one for each event.
 func jsonBatch(texts []string, format Format, place Place, readTime time.Time) *Batch {
 	size := 0
 	for _, text := range texts {

@@ -1,4 +1,4 @@
-// Package feedmux is the client of feedmux: MongoDB change events through a shared, durable feed.
+// Package feedmux is the client of feedmux, which delivers MongoDB change events through a shared, durable feed.
 //
 //	client, err := feedmux.NewClient("localhost:7117", &feedmux.Options{APIKey: key})
 //	…
@@ -16,8 +16,8 @@
 //		session.Ack(event)
 //	}
 //
-// A session reconnects by itself, behind the last acked event, and hands nothing out twice. Errors are told apart by
-// errors.Is and the Err… values.
+// A session reconnects automatically, resumes after the last acked event, and delivers no event twice. Distinguish
+// errors with errors.Is and the Err… values.
 package feedmux
 
 import (
@@ -34,10 +34,10 @@ import (
 	"github.com/feedmux/feedmux/clients/go/feedmux/feedmuxpb"
 )
 
-// Version is that of this client.
+// Version is the version of this client.
 const Version = "0.1.0"
 
-// Client is a connection to feedmux. It is safe for use by several goroutines. Nothing connects before the first call.
+// Client is a connection to feedmux. Several goroutines may use it. It connects with the first call.
 type Client struct {
 	link        *link
 	feeds       feedmuxpb.ChangeFeedClient
@@ -48,7 +48,7 @@ type Client struct {
 	logger      *slog.Logger
 }
 
-// NewClient makes a client of host:port, or of any gRPC target. Options may be nil.
+// NewClient makes a client for host:port, or for any gRPC target. Options may be nil.
 func NewClient(target string, options *Options) (*Client, error) {
 	if options == nil {
 		options = &Options{}
@@ -57,7 +57,7 @@ func NewClient(target string, options *Options) (*Client, error) {
 		return nil, errors.New("feedmux: give APIKey or Token, not both")
 	}
 	if options.Session.Takeover {
-		return nil, errors.New("feedmux: Takeover is for one Open; it cannot be a default")
+		return nil, errors.New("feedmux: Takeover cannot be a default: set it in the options of Open")
 	}
 	session := options.Session.over(packageDefaults)
 	if err := session.check(); err != nil {
@@ -78,26 +78,26 @@ func NewClient(target string, options *Options) (*Client, error) {
 	}, nil
 }
 
-// Close closes the open sessions, with their acks, all at the same time and each within its CloseTimeout, then the
-// connections. Whoever waits in one of these sessions, or asks it for more, gets ErrClientClosed, and so does every later
-// call. Where acks could not be confirmed Close gives ErrAcksUnconfirmed, as that of the session would. Closing again
-// gives the same result.
+// Close closes the open sessions, all at the same time and each within its CloseTimeout, and sends their acks. Then it
+// closes the connections. A call that waits in one of these sessions, and every later call, returns ErrClientClosed. If
+// the server did not confirm all acks, Close returns ErrAcksUnconfirmed, as Session.Close does. Closing again returns
+// the same result.
 func (c *Client) Close() error { return c.link.close() }
 
-// Subscription is a durable subscription by name. Nothing is sent.
+// Subscription returns the durable subscription with this name. It sends nothing.
 func (c *Client) Subscription(name string) *Subscription { return &Subscription{c, name} }
 
-// Feed is a feed whose place the caller keeps. Nothing is sent.
+// Feed returns a feed whose position the caller stores. It sends nothing.
 func (c *Client) Feed(feed Feed) *InlineFeed { return &InlineFeed{c, feed} }
 
-// InlineFeed is a feed whose place the caller keeps.
+// InlineFeed is a feed whose position the caller stores.
 type InlineFeed struct {
 	client *Client
 	feed   Feed
 }
 
-// Open opens a session at a start, the zero Start being now. The context bounds the opening; the session lives until it
-// is closed. Options may be nil.
+// Open opens a session at a start; the zero Start is now. The context limits the time for opening; the session lives
+// until it is closed. Options may be nil.
 func (f *InlineFeed) Open(ctx context.Context, start Start, options *SessionOptions) (*Session, error) {
 	message, err := f.feed.message(f.client.source)
 	if err != nil {
@@ -106,7 +106,7 @@ func (f *InlineFeed) Open(ctx context.Context, start Start, options *SessionOpti
 	return open(ctx, f.client, opening{feed: message, start: start, instanceID: rand.Text()}, options)
 }
 
-// Explain says what Open would do. A refusal is part of the answer, not an error.
+// Explain reports what Open would do. A refusal is part of the result, not an error.
 func (f *InlineFeed) Explain(ctx context.Context, start Start) (*Explanation, error) {
 	message, err := f.feed.message(f.client.source)
 	if err != nil {
@@ -116,14 +116,14 @@ func (f *InlineFeed) Explain(ctx context.Context, start Start) (*Explanation, er
 	return explanationOf(call(ctx, f.client, f.client.feeds.Explain, request))
 }
 
-// ResolvedPosition is a position to be stored, and what time it stands for.
+// ResolvedPosition is a position to store, with its time.
 type ResolvedPosition struct {
 	Place
-	// Time is the cluster time as wall-clock time, by the second; zero where it is unknown.
+	// Time is the cluster time as wall-clock time, in whole seconds; zero if it is unknown.
 	Time time.Time
 }
 
-// Resolve gives the position that a start stands for in this feed.
+// Resolve returns the position that a start stands for in this feed.
 func (f *InlineFeed) Resolve(ctx context.Context, start Start) (*ResolvedPosition, error) {
 	message, err := f.feed.message(f.client.source)
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
-// decodeDocument decodes BSON exactly as bson.Unmarshal into a bson.D does, without reflection and with a third of its
-// allocations: whole documents are what a loop over events spends its time on. What is unusual, a rare type or a length
-// that does not add up, is left to the driver.
+// decodeDocument decodes BSON exactly as bson.Unmarshal into a bson.D does, without reflection and with a third of the
+// allocations, because a loop over events spends its time on decoding whole documents. It leaves unusual input, such as
+// a rare type or a wrong length, to the driver.
 func decodeDocument(raw bson.Raw) (bson.D, error) {
 	scratch := [24]bson.E{}
 	w := walker{raw: raw, text: string(raw), elements: scratch[:0]}
@@ -23,19 +23,19 @@ func decodeDocument(raw bson.Raw) (bson.D, error) {
 	return decoded, err
 }
 
-// walker goes through one document. Keys and strings are parts of text, so that they cost no allocation of their own.
+// walker decodes one document. Keys and strings are substrings of text, so they need no allocation.
 type walker struct {
 	raw  []byte
 	text string
-	// elements is a stack: what documents that are not finished yet have so far.
+	// elements is a stack of the elements so far of the documents that are not finished yet.
 	elements []bson.E
 	depth    int
 }
 
-// depthMax is above what MongoDB lets documents have, and keeps the stack small.
+// depthMax is more than MongoDB allows in a document, and keeps the stack small.
 const depthMax = 200
 
-// document decodes the one that begins at an offset and must not go beyond an end.
+// document decodes the document that begins at an offset and must not extend beyond an end.
 func (w *walker) document(at, end int) (bson.D, bool) {
 	first := len(w.elements)
 	ok := w.each(at, end, func(key string, value any) { w.elements = append(w.elements, bson.E{Key: key, Value: value}) })
@@ -77,7 +77,7 @@ func (w *walker) each(at, end int, found func(key string, value any)) bool {
 	return at == end
 }
 
-// value decodes the value at an offset; false where it is not a usual one or does not end before end.
+// value decodes the value at an offset; false if its type is unusual or it extends beyond end.
 func (w *walker) value(kind bson.Type, at, end int) (decoded any, size int, ok bool) {
 	if at+fixedSizes[kind] > end {
 		return nil, 0, false
@@ -129,7 +129,7 @@ func (w *walker) value(kind bson.Type, at, end int) (decoded any, size int, ok b
 	return nil, 0, false
 }
 
-// size reads a length; false where so many bytes do not stand between at and end.
+// size reads a length; false if there are fewer bytes than that between at and end.
 func (w *walker) size(at, end int) (int, bool) {
 	if at+4 > len(w.raw) || at > end {
 		return 0, false
@@ -138,7 +138,7 @@ func (w *walker) size(at, end int) (int, bool) {
 	return size, size >= 0 && size <= end-at
 }
 
-// fixedSizes by type; 0 for those that say their own.
+// fixedSizes holds the size of each type; 0 for types whose values contain their length.
 var fixedSizes = [256]int{
 	bson.TypeBoolean: 1, bson.TypeInt32: 4, bson.TypeInt64: 8, bson.TypeDouble: 8, bson.TypeDateTime: 8,
 	bson.TypeTimestamp: 8, bson.TypeObjectID: 12, bson.TypeDecimal128: 16,

@@ -12,35 +12,34 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Error is what a server, the network or a violated protocol did. Every error of these causes is one:
+// Error is an error that a server, the network or a protocol violation caused. Every such error is an *Error:
 //
 //	if failed, ok := errors.AsType[*feedmux.Error](err); ok {
 //		log.Print(failed.Reason, failed.Metadata)
 //	}
 //
-// What kind of error it is, errors.Is tells by the Err… values of this package. Nothing is to be decided by Message.
+// To find out its kind, use errors.Is with the Err… values of this package. Do not base decisions on Message.
 type Error struct {
 	// Code is the gRPC status.
 	Code codes.Code
-	// Reason is a name of the protocol's ErrorReason without its prefix, such as HISTORY_LOST. Empty where the error
-	// carried none.
+	// Reason is the protocol's ErrorReason without its prefix, such as HISTORY_LOST. Empty if the error has no reason.
 	Reason string
-	// Message is for people.
+	// Message is a text for people.
 	Message string
 	// Metadata holds the facts that the reason's documentation names.
 	Metadata map[string]string
-	// RetryAfter is how long the server asked to wait; 0 where it did not ask.
+	// RetryAfter is how long the server asked the client to wait; 0 if it did not ask.
 	RetryAfter time.Duration
-	// Position is the last place of the session, with ErrFeedInvalidated only: AtPosition takes it to go on behind the
-	// invalidate.
+	// Position is the last position of the session, with ErrFeedInvalidated only. Pass it to AtPosition to resume after
+	// the invalidate event.
 	Position []byte
-	// ResumeToken is MongoDB's token for the same place, as StartAfter takes it. Nil where none is known.
+	// ResumeToken is MongoDB's token for the same position, for StartAfter. Nil if no token is known.
 	ResumeToken bson.Raw
 
 	kind error
-	// causes are gRPC's own error, and the context's where the call ended for it.
+	// causes are gRPC's own error and, if the context ended the call, the context's error.
 	causes []error
-	// asksToWait tells a RetryInfo of 0 s from none.
+	// asksToWait distinguishes a RetryInfo of 0 s from none.
 	asksToWait bool
 }
 
@@ -52,7 +51,7 @@ func (e *Error) Error() string {
 	return "feedmux: " + name + ": " + e.Message
 }
 
-// Unwrap gives the error's kind and what lies below it: gRPC's own error, so that status.Code(err) works, and that of a
+// Unwrap returns the error's kind and its causes: gRPC's own error, so that status.Code(err) works, and the error of a
 // context that ended the call.
 func (e *Error) Unwrap() []error {
 	if e.kind == nil {
@@ -61,38 +60,38 @@ func (e *Error) Unwrap() []error {
 	return append([]error{e.kind}, e.causes...)
 }
 
-// Kinds of errors, for errors.Is. Where one says that it is a kind of another, errors.Is finds it under both.
+// Kinds of errors, for errors.Is. If one kind is a kind of another, errors.Is matches both.
 var (
-	// ErrInvalidArgument: the request is wrong in itself; Error.Reason says how.
+	// ErrInvalidArgument: the request itself is invalid; Error.Reason says how.
 	ErrInvalidArgument = newKind("invalid argument", nil)
 	// ErrPositionInvalid: a position cannot be decoded, or belongs to another tenant, source or scope. A kind of
 	// ErrInvalidArgument.
 	ErrPositionInvalid = newKind("position invalid", ErrInvalidArgument)
-	// ErrOptionRefused: MongoDB refused the pipeline or an option. Metadata: code, code_name, labels. A kind of
+	// ErrOptionRefused: MongoDB rejected the pipeline or an option. Metadata: code, code_name, labels. A kind of
 	// ErrInvalidArgument.
 	ErrOptionRefused = newKind("option refused", ErrInvalidArgument)
-	// ErrUnauthenticated: no credentials, or none that the server knows.
+	// ErrUnauthenticated: the call has no credentials, or the server does not know them.
 	ErrUnauthenticated = newKind("unauthenticated", nil)
 	// ErrPermissionDenied: the credentials do not cover this namespace or method.
 	ErrPermissionDenied = newKind("permission denied", nil)
-	// ErrNotFound: there is no such thing.
+	// ErrNotFound: the requested resource does not exist.
 	ErrNotFound = newKind("not found", nil)
-	// ErrSubscriptionNotFound: there is no such subscription, or it was deleted during the session. A kind of
+	// ErrSubscriptionNotFound: the subscription does not exist, or it was deleted during the session. A kind of
 	// ErrNotFound.
 	ErrSubscriptionNotFound = newKind("subscription not found", ErrNotFound)
-	// ErrSubscriptionExists: a subscription of this name with other content exists.
+	// ErrSubscriptionExists: a subscription with this name and different content exists.
 	ErrSubscriptionExists = newKind("subscription exists", nil)
-	// ErrFailedPrecondition: the request does not fit the present state; Error.Reason says how.
+	// ErrFailedPrecondition: the request does not fit the current state; Error.Reason says how.
 	ErrFailedPrecondition = newKind("failed precondition", nil)
-	// ErrSubscriptionBusy: another client holds the subscription. Open with Takeover to replace it. Metadata: owner. A
-	// kind of ErrFailedPrecondition.
+	// ErrSubscriptionBusy: another client has a session of the subscription. Open with Takeover to replace that
+	// session. Metadata: owner. A kind of ErrFailedPrecondition.
 	ErrSubscriptionBusy = newKind("subscription busy", ErrFailedPrecondition)
-	// ErrFeedInvalidated: the feed ended with an invalidate (drop, rename, dropDatabase). Error.Position is the place
-	// to go on from. A kind of ErrFailedPrecondition.
+	// ErrFeedInvalidated: the feed ended with an invalidate event (drop, rename, dropDatabase). Error.Position is the
+	// position to resume from. A kind of ErrFailedPrecondition.
 	ErrFeedInvalidated = newKind("feed invalidated", ErrFailedPrecondition)
-	// ErrOutOfRange: a place that cannot be read; Error.Reason says why.
+	// ErrOutOfRange: the position cannot be read; Error.Reason says why.
 	ErrOutOfRange = newKind("out of range", nil)
-	// ErrHistoryLost: the position has left MongoDB's oplog. Metadata: oldest_time where it is known. A kind of
+	// ErrHistoryLost: the position is no longer in MongoDB's oplog. Metadata: oldest_time if it is known. A kind of
 	// ErrOutOfRange.
 	ErrHistoryLost = newKind("history lost", ErrOutOfRange)
 	// ErrAborted: the server ended the session.
@@ -105,24 +104,24 @@ var (
 	ErrQuotaExceeded = newKind("quota exceeded", nil)
 	// ErrUnavailable: the server, or what it depends on, cannot be reached now.
 	ErrUnavailable = newKind("unavailable", nil)
-	// ErrClientClosed: the client was closed, and with it its sessions.
+	// ErrClientClosed: the client and its sessions were closed.
 	ErrClientClosed = newKind("client closed", nil)
-	// ErrInternal: a defect of the server. Metadata: correlation_id.
+	// ErrInternal: a defect in the server. Metadata: correlation_id.
 	ErrInternal = newKind("internal", nil)
-	// ErrProtocol: the server broke the protocol: a gap in the sequence, more than the credit, a batch over the limit,
-	// fragments out of order, lengths that do not add up, or a message that cannot be decoded.
+	// ErrProtocol: the server violated the protocol: a gap in the sequence, more than the credit, a message over the
+	// limit, fragments out of order, lengths that do not add up, or a message that cannot be decoded.
 	ErrProtocol = newKind("protocol violated", nil)
 )
 
 var (
-	// ErrClosed is what a session gives after Close. It is no Error.
+	// ErrClosed is what a session returns after Close. It is not an *Error.
 	ErrClosed = errors.New("feedmux: the session is closed")
-	// ErrAcksUnconfirmed is what Close gives where the server did not confirm the last acks: what follows the last
-	// confirmed one comes again in the next session. It wraps the reason.
+	// ErrAcksUnconfirmed is what Close returns if the server did not confirm the last acks: the next session repeats
+	// the events after the last confirmed ack. It wraps the reason.
 	ErrAcksUnconfirmed = errors.New("feedmux: closed before the last acks were confirmed")
 )
 
-// kind is a node of the tree of errors: Unwrap leads to the kind that it is a kind of.
+// kind is a node in the tree of errors: Unwrap returns its parent.
 type kind struct {
 	text   string
 	parent error
@@ -133,7 +132,7 @@ func newKind(text string, parent error) error { return &kind{text, parent} }
 func (k *kind) Error() string { return k.text }
 func (k *kind) Unwrap() error { return k.parent }
 
-// kindByReason holds the reasons with a kind of their own. Any other, known or not, falls back to its status.
+// kindByReason maps each reason that has its own kind. An error with any other reason gets its kind from its status.
 var kindByReason = map[string]error{
 	"POSITION_INVALID":       ErrPositionInvalid,
 	"POSITION_FOREIGN":       ErrPositionInvalid,
@@ -178,8 +177,8 @@ const (
 	reasonChanged = "GRANTS_CHANGED"
 )
 
-// errorFromStatus makes the error of a call that failed. Details that cannot be read, or are another domain's, do not
-// count.
+// errorFromStatus makes the error of a failed call. It ignores details that it cannot read or that belong to another
+// domain.
 func errorFromStatus(err error) *Error {
 	state := status.Convert(err)
 	made := &Error{Code: state.Code(), Message: state.Message(), causes: []error{err}}

@@ -6,36 +6,37 @@ import (
 	"github.com/feedmux/feedmux/clients/go/feedmux/feedmuxpb"
 )
 
-// Explanation is what opening a feed would do, without doing it. Fields that a refusal keeps from being known are zero.
+// Explanation describes what opening a feed would do. Fields that are unknown because of a refusal are zero.
 type Explanation struct {
-	// Refusal is nil where the feed would be opened.
+	// Refusal is nil if the feed would be opened.
 	Refusal *Refusal
-	// Pipeline is what MongoDB is asked, in extended JSON; the stages of the tenant's grants are not shown.
+	// Pipeline is the pipeline for MongoDB, in extended JSON, without the stages of the tenant's grants.
 	Pipeline string
-	// StreamKey names the shared stream; StreamOpen says whether the server reads it already.
+	// StreamKey names the shared stream; StreamOpen says whether the server already reads it.
 	StreamKey  string
 	StreamOpen bool
 	Images     []CollectionImages
-	// OplogHeadroom is how much longer the start stays readable; 0 where it is not known.
+	// OplogHeadroom is the time from the oldest entry of the oplog to the start: how much longer the start stays
+	// readable. 0 if it is unknown.
 	OplogHeadroom time.Duration
-	// Withheld is what of the feed's scope does not come.
+	// Withheld lists the parts of the feed's scope that the server does not deliver.
 	Withheld []Withheld
 }
 
-// Refusal is how opening would end.
+// Refusal is the error with which opening would end.
 type Refusal struct {
-	// Status is the name of the gRPC status, such as PERMISSION_DENIED; Reason is that of Error.
+	// Status is the name of the gRPC status, such as PERMISSION_DENIED; Reason is as in Error.
 	Status, Reason, Message string
 }
 
-// CollectionImages is a collection whose stored pre- and post-images are needed: for the tenant's grants, or only for
+// CollectionImages is a collection whose stored pre- and post-images are needed, for the tenant's grants or only for
 // the feed.
 type CollectionImages struct {
 	Database, Collection string
 	Enabled, ForGrants   bool
 }
 
-// Withheld is something that does not come.
+// Withheld is something that the server does not deliver.
 type Withheld struct{ What, Why string }
 
 func explanationOf(message *feedmuxpb.ExplainResponse, err error) (*Explanation, error) {

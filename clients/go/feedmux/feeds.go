@@ -10,15 +10,15 @@ import (
 	"github.com/feedmux/feedmux/clients/go/feedmux/feedmuxpb"
 )
 
-// Feed is what to watch: scope, pipeline and MongoDB's change stream options. Without Collection it is the whole
-// database, without Database the whole deployment. A zero field is not sent to MongoDB.
+// Feed is what to watch: scope, pipeline and MongoDB's change stream options. Without Collection, it covers the whole
+// database; without Database, the whole deployment. A zero field is not sent to MongoDB.
 type Feed struct {
-	// Source is by default the client's own.
+	// Source is by default Options.Source of the client.
 	Source     string
 	Database   string
 	Collection string
-	// Pipeline is anything that BSON writes as an array of stages, such as mongo.Pipeline, []bson.D or bson.A; or the
-	// same as a string in extended JSON.
+	// Pipeline is any value that BSON encodes as an array of stages, such as mongo.Pipeline, []bson.D or bson.A; or a
+	// string with that array in extended JSON.
 	Pipeline any
 	// FullDocument is default, updateLookup, whenAvailable or required.
 	FullDocument string
@@ -29,9 +29,9 @@ type Feed struct {
 	Collation any
 	// Comment is any value that BSON can hold.
 	Comment any
-	// BatchSize bounds the events of one batch; 0: as many as fit.
+	// BatchSize limits the number of events in one batch; 0: as many as fit.
 	BatchSize int32
-	// MaxAwaitTime is kept with a feed for clients that poll.
+	// MaxAwaitTime is stored with the feed, for clients that poll.
 	MaxAwaitTime time.Duration
 	// ReadPreference is primary, primaryPreferred, secondary, secondaryPreferred or nearest.
 	ReadPreference string
@@ -65,25 +65,25 @@ func (f *Feed) message(defaultSource string) (*feedmuxpb.Feed, error) {
 	default:
 		stages, err := bson.Marshal(bson.D{{Key: "pipeline", Value: pipeline}})
 		if err != nil {
-			return nil, fmt.Errorf("feedmux: the pipeline: %w", err)
+			return nil, fmt.Errorf("feedmux: the pipeline cannot be encoded as BSON: %w", err)
 		}
 		message.Pipeline = &feedmuxpb.Pipeline{Notation: &feedmuxpb.Pipeline_Bson{Bson: stages}}
 	}
 	if f.Collation != nil {
 		if message.Collation, err = bson.Marshal(f.Collation); err != nil {
-			return nil, fmt.Errorf("feedmux: the collation: %w", err)
+			return nil, fmt.Errorf("feedmux: the collation cannot be encoded as BSON: %w", err)
 		}
 	}
 	if f.Comment != nil {
 		if message.Comment, err = bson.Marshal(bson.D{{Key: "comment", Value: f.Comment}}); err != nil {
-			return nil, fmt.Errorf("feedmux: the comment: %w", err)
+			return nil, fmt.Errorf("feedmux: the comment cannot be encoded as BSON: %w", err)
 		}
 	}
 	return message, nil
 }
 
-// feedOf is a feed read back. Its pipeline is a bson.RawArray or a string, its collation a bson.Raw, its comment a
-// bson.RawValue.
+// feedOf converts a feed that the server returned. Its pipeline is a bson.RawArray or a string, its collation a
+// bson.Raw, its comment a bson.RawValue.
 func feedOf(message *feedmuxpb.Feed) Feed {
 	feed := Feed{
 		Source:                             message.GetSource(),
@@ -115,41 +115,41 @@ func feedOf(message *feedmuxpb.Feed) Feed {
 	return feed
 }
 
-// Start is where to begin. The zero Start leaves it to the server: now.
+// Start is where a session begins. The zero Start leaves the choice to the server, which starts now.
 type Start struct{ message *feedmuxpb.Start }
 
-// Earliest is as far back as MongoDB's oplog reaches.
+// Earliest starts as far back as MongoDB's oplog reaches.
 func Earliest() Start {
 	return Start{&feedmuxpb.Start{At: &feedmuxpb.Start_Earliest{Earliest: &feedmuxpb.Earliest{}}}}
 }
 
-// Latest is from now.
+// Latest starts now.
 func Latest() Start {
 	return Start{&feedmuxpb.Start{At: &feedmuxpb.Start_Latest{Latest: &feedmuxpb.Latest{}}}}
 }
 
-// AtPosition is behind a position that feedmux gave out.
+// AtPosition starts after a position that feedmux returned.
 func AtPosition(position []byte) Start {
 	return Start{&feedmuxpb.Start{At: &feedmuxpb.Start_Position{Position: position}}}
 }
 
-// ResumeAfter is MongoDB's resumeAfter.
+// ResumeAfter starts as MongoDB's resumeAfter does.
 func ResumeAfter(token bson.Raw) Start {
 	return Start{&feedmuxpb.Start{At: &feedmuxpb.Start_ResumeAfter{ResumeAfter: token}}}
 }
 
-// StartAfter is MongoDB's startAfter: also behind an invalidate event.
+// StartAfter starts as MongoDB's startAfter does: it also accepts the token of an invalidate event.
 func StartAfter(token bson.Raw) Start {
 	return Start{&feedmuxpb.Start{At: &feedmuxpb.Start_StartAfter{StartAfter: token}}}
 }
 
-// AtOperationTime is the first event at or after a cluster time.
+// AtOperationTime starts with the first event at or after a cluster time.
 func AtOperationTime(at bson.Timestamp) Start {
 	time := &feedmuxpb.ClusterTime{Seconds: at.T, Increment: at.I}
 	return Start{&feedmuxpb.Start{At: &feedmuxpb.Start_StartAtOperationTime{StartAtOperationTime: time}}}
 }
 
-// AtTime is the first event at or after a wall-clock time, by the whole second.
+// AtTime starts with the first event at or after a wall-clock time, cut to the whole second.
 func AtTime(at time.Time) Start {
 	return Start{&feedmuxpb.Start{At: &feedmuxpb.Start_Time{Time: &timestamppb.Timestamp{Seconds: at.Unix()}}}}
 }

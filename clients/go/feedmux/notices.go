@@ -9,53 +9,53 @@ import (
 	"github.com/feedmux/feedmux/clients/go/feedmux/feedmuxpb"
 )
 
-// Notice is what a session has to say besides events: one of Draining, Rewound, Skipped, HistoryAtRisk, Gap, Degraded and
-// Disconnected, or of kinds to come.
+// Notice is what a session reports besides events: Draining, Rewound, Skipped, HistoryAtRisk, Gap, Degraded or
+// Disconnected. Later versions may add kinds.
 type Notice interface {
 	fmt.Stringer
 	notice()
 }
 
-// Draining says that the server goes away. The session reconnects by itself.
+// Draining says that the server is about to end the stream. The session reconnects automatically.
 type Draining struct {
 	// Deadline is how long the server waits before it ends the stream.
 	Deadline time.Duration
-	// Position is the place up to which the session has been sent everything.
+	// Position is the position up to which the server has sent everything to the session.
 	Position []byte
 }
 
-// Rewound says that the session begins behind events that were delivered before; they come again.
+// Rewound says that the session begins before events that were delivered earlier; these events come again.
 type Rewound struct {
 	BeginsAt, HadReached bson.Timestamp
 }
 
-// Skipped says that another session, or a seek, moved the stored position on while this session was away: what lies between
-// is not handed out here.
+// Skipped says that another session, or a seek, moved the stored position forward while this session was disconnected:
+// this session does not deliver the events in between.
 type Skipped struct {
 	HadReached, BeginsAt bson.Timestamp
-	// HadReachedPosition and BeginsAtPosition are the same places as positions.
+	// HadReachedPosition and BeginsAtPosition are the positions at these two times.
 	HadReachedPosition, BeginsAtPosition []byte
 }
 
-// HistoryAtRisk says how long the position stays in MongoDB's oplog at its present rate.
+// HistoryAtRisk says how long the position stays in MongoDB's oplog at the oplog's current rate.
 type HistoryAtRisk struct {
 	Remaining time.Duration
 }
 
-// Gap says that events between two cluster times are lost. It comes only under HistoryLostEarliest.
+// Gap says that events between two cluster times are lost. It comes only with HistoryLostEarliest.
 type Gap struct {
 	After, Before bson.Timestamp
 	Reason        string
 }
 
-// Degraded says that something the server depends on is away, or back. The server keeps trying.
+// Degraded says that a dependency of the server is unavailable, or available again. The server keeps trying.
 type Degraded struct {
 	// Dependency is "source" (MongoDB) or "state" (Redis).
 	Dependency string
 	Away       bool
 }
 
-// Disconnected is the client's own: it lost the server for Err and tries again in RetryIn.
+// Disconnected comes from the client: it lost the connection because of Err and tries again in RetryIn.
 type Disconnected struct {
 	Err     *Error
 	RetryIn time.Duration
@@ -70,21 +70,21 @@ func (Degraded) notice()      {}
 func (Disconnected) notice()  {}
 
 func (n Draining) String() string {
-	return fmt.Sprintf("the server goes away within %v", n.Deadline)
+	return fmt.Sprintf("the server ends the stream within %v, and the session reconnects", n.Deadline)
 }
 
 func (n Rewound) String() string {
-	return fmt.Sprintf("the session begins at %s, behind %s, which it had reached",
+	return fmt.Sprintf("the session begins at %s, before %s, which it had reached: the events in between come again",
 		timeText(n.BeginsAt), timeText(n.HadReached))
 }
 
 func (n Skipped) String() string {
-	return fmt.Sprintf("another session or a seek moved the stored position from %s to %s: what lies between is not handed "+
-		"out here", timeText(n.HadReached), timeText(n.BeginsAt))
+	return fmt.Sprintf("another session or a seek moved the stored position from %s to %s: this session does not "+
+		"deliver the events in between", timeText(n.HadReached), timeText(n.BeginsAt))
 }
 
 func (n HistoryAtRisk) String() string {
-	return fmt.Sprintf("the position leaves MongoDB's oplog in about %v", n.Remaining)
+	return fmt.Sprintf("the position leaves MongoDB's oplog in about %v: read faster, or enlarge the oplog", n.Remaining)
 }
 
 func (n Gap) String() string {
@@ -93,9 +93,9 @@ func (n Gap) String() string {
 
 func (n Degraded) String() string {
 	if n.Away {
-		return n.Dependency + " is away"
+		return n.Dependency + " is unavailable"
 	}
-	return n.Dependency + " is back"
+	return n.Dependency + " is available again"
 }
 
 func (n Disconnected) String() string {
@@ -104,7 +104,7 @@ func (n Disconnected) String() string {
 
 func timeText(at bson.Timestamp) string { return fmt.Sprintf("%d.%d", at.T, at.I) }
 
-// noticeOf is nil for a kind that is not known.
+// noticeOf converts a notice; nil for an unknown kind.
 func noticeOf(message *feedmuxpb.Notice) Notice {
 	switch kind := message.GetKind().(type) {
 	case *feedmuxpb.Notice_Draining_:

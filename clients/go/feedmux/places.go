@@ -10,20 +10,20 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
-// Place is a place in a feed: everything at or before it has been delivered.
+// Place is a position in a feed: everything at or before it has been delivered.
 type Place struct {
-	// Position is opaque, to be stored as it is; AtPosition goes on behind it. Empty where only a token is known.
+	// Position is opaque: store it unchanged. AtPosition starts after it. Empty if only a token is known.
 	Position []byte
-	// ResumeToken is MongoDB's. Nil where there is none.
+	// ResumeToken is MongoDB's. Nil if there is none.
 	ResumeToken bson.Raw
-	// ClusterTime is zero where it is unknown.
+	// ClusterTime is zero if it is unknown.
 	ClusterTime bson.Timestamp
 }
 
 var idFirst = []byte("\x03_id\x00")
 
-// eventToken is the `_id` of an event: its resume token. Nil where the event has no document as `_id`, which need not
-// be the first field: a pipeline with $replaceRoot moves it. The bytes are the event's own.
+// eventToken returns the `_id` of an event, which is its resume token. Nil if the event's `_id` is not a document.
+// `_id` need not be the first field: a pipeline with $replaceRoot moves it. The result is not a copy.
 func eventToken(document bson.Raw) bson.Raw {
 	start := 4 + len(idFirst)
 	if len(document) > start+4 && bytes.Equal(document[4:start], idFirst) {
@@ -38,11 +38,11 @@ func eventToken(document bson.Raw) bson.Raw {
 
 var hexDigits = regexp.MustCompile("^[0-9A-Fa-f]+$")
 
-// jsonToken is the `_id` of an event in extended JSON as the BSON that MongoDB sent: its resume token, bit for bit. Nil
-// where `_id` is anything but a resume token: nothing is made up.
+// jsonToken returns the resume token of an event in extended JSON: its `_id`, as exactly the BSON that MongoDB sent.
+// Nil if `_id` is not a resume token.
 //
-// A token is {_data: <hex>} or {_data: <hex>, _typeBits: <binary>}. MongoDB adds `_typeBits` where the hex alone cannot
-// tell the type of a number: int64, double and decimal `_id`s.
+// A token is {_data: <hex>} or {_data: <hex>, _typeBits: <binary>}. MongoDB adds `_typeBits` if the hex alone does not
+// determine the type of a number: int64, double and decimal `_id`s.
 func jsonToken(event []byte) bson.Raw {
 	var token bson.D
 	if bson.UnmarshalExtJSON(jsonMember(event, "_id"), false, &token) != nil {
@@ -64,8 +64,8 @@ func jsonToken(event []byte) bson.Raw {
 	return raw
 }
 
-// jsonMember is the text of one member of an object, nil where there is none. What follows it is not read: of an event,
-// whose `_id` is mostly the first member, nearly everything.
+// jsonMember returns the text of one member of an object; nil if there is none. It does not read what follows the
+// member, which is nearly the whole event, because `_id` is usually the first member.
 func jsonMember(object []byte, wanted string) []byte {
 	members := json.NewDecoder(bytes.NewReader(object))
 	if begin, err := members.Token(); err != nil || begin != json.Delim('{') {
@@ -87,8 +87,8 @@ func jsonMember(object []byte, wanted string) []byte {
 	return nil
 }
 
-// tokenTime is the cluster time inside a resume token. False for a layout that is not MongoDB's hex key string
-// beginning with a timestamp: such a token is not compared.
+// tokenTime returns the cluster time inside a resume token. False if the token is not MongoDB's hex key string that
+// begins with a timestamp: such a token is not compared.
 func tokenTime(token bson.Raw) (bson.Timestamp, bool) {
 	if token.Validate() != nil {
 		return bson.Timestamp{}, false

@@ -11,18 +11,18 @@ import (
 type step int
 
 const (
-	// giveUp: only the user can decide.
+	// giveUp: the session ends, because only the user can decide what to do.
 	giveUp step = iota
-	// reopen behind the last acked event.
+	// reopen: resume after the last acked event.
 	reopen
-	// reopenAtStored: where the stored position now stands; what is unacked is forgotten.
+	// reopenAtStored: begin at the current stored position, and forget the unacked events.
 	reopenAtStored
 )
 
 var stepWhenFenced = map[string]step{"SEEK": reopenAtStored, "UPDATE": reopen, "LEASE": reopen}
 
-// nextStep decides by the protocol's table. renewsToken says that the stream was open and that the next one will be
-// opened with a token asked for anew.
+// nextStep decides by the protocol's table. renewsToken says that the stream was open and that the next stream will use
+// a new token.
 func nextStep(failed *Error, renewsToken bool) step {
 	switch {
 	case errors.Is(failed, ErrUnauthenticated) && renewsToken:
@@ -38,7 +38,7 @@ func nextStep(failed *Error, renewsToken bool) step {
 	case codes.Unavailable, codes.DeadlineExceeded:
 		return reopen
 	case codes.Internal, codes.Unknown, codes.Canceled, codes.Aborted:
-		// What gRPC itself and proxies give for a broken stream. The server always adds a reason.
+		// gRPC itself and proxies return these for a broken stream. The server always adds a reason.
 		if failed.Reason == "" {
 			return reopen
 		}
@@ -50,10 +50,10 @@ func nextStep(failed *Error, renewsToken bool) step {
 	return giveUp
 }
 
-// backoff is exponential with full jitter: a delay is anywhere between 0 and a bound that doubles.
+// backoff is exponential with full jitter: a delay is random between 0 and a bound that doubles.
 type backoff struct {
 	first, most, bound time.Duration
-	// random gives a number in [0, 1).
+	// random returns a number in [0, 1).
 	random func() float64
 }
 
@@ -61,19 +61,20 @@ func newBackoff(first, most time.Duration, random func() float64) *backoff {
 	return &backoff{first: first, most: most, bound: first, random: random}
 }
 
-// next is how long to wait now; never less than what the server asked for.
+// next returns how long to wait now, which is never less than the server asked for.
 func (b *backoff) next(atLeast time.Duration) time.Duration {
 	delay := atLeast + time.Duration(b.random()*float64(b.bound))
 	b.bound = min(b.most, b.bound*2)
 	return delay
 }
 
-// lived says that a stream has ended; one that held for longer than the largest bound was good.
+// lived reports how long a stream was open; a stream that was open for longer than the largest bound resets the
+// backoff.
 func (b *backoff) lived(duration time.Duration) {
 	if duration > b.most {
 		b.reset()
 	}
 }
 
-// reset says that the connection holds: begin small again.
+// reset says that the connection works: the bound begins small again.
 func (b *backoff) reset() { b.bound = b.first }

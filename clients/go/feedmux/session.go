@@ -7,10 +7,10 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
-// Session is the events of a durable subscription or of a feed. It outlives the streams below it: when the connection
-// breaks it opens another one, behind the last acked event, and nothing is handed out twice.
+// Session delivers the events of a durable subscription or of a feed. It outlives its streams: when the connection
+// breaks, it opens another stream, resumes after the last acked event, and delivers no event twice.
 //
-// It is safe for use by several goroutines; each event goes to one of them. It must be closed.
+// Several goroutines may use it; each event goes to one of them. It must be closed.
 type Session struct {
 	desk    *desk
 	options SessionOptions
@@ -27,8 +27,8 @@ type Session struct {
 //		session.Ack(event)
 //	}
 //
-// It ends without an error after Close of the session, and otherwise with the first error of Next. A loop that was left
-// can be entered again and goes on where it was.
+// It ends without an error after the session's Close, and otherwise with the first error of Next. If you leave the
+// loop, a new loop continues where the old one stopped.
 func (s *Session) Events(ctx context.Context) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		for {
@@ -40,7 +40,7 @@ func (s *Session) Events(ctx context.Context) iter.Seq2[Event, error] {
 	}
 }
 
-// Batches is Events by whole batches, for work in bulk; AckBatch acks one.
+// Batches iterates over whole batches, for bulk work; AckBatch acks a batch.
 func (s *Session) Batches(ctx context.Context) iter.Seq2[*Batch, error] {
 	return func(yield func(*Batch, error) bool) {
 		for {
@@ -52,8 +52,8 @@ func (s *Session) Batches(ctx context.Context) iter.Seq2[*Batch, error] {
 	}
 }
 
-// Next waits for the next event. It gives ErrClosed after Close, the *Error that ended the session, or the context's
-// error: then the session goes on, and nothing is lost.
+// Next waits for the next event. It returns ErrClosed after Close, the *Error that ended the session, or the context's
+// error; after the context's error, the session continues and nothing is lost.
 func (s *Session) Next(ctx context.Context) (Event, error) {
 	d := s.desk
 	for {
@@ -75,7 +75,7 @@ func (s *Session) Next(ctx context.Context) (Event, error) {
 	}
 }
 
-// NextBatch is Next for a whole batch, or for what Next has left of one.
+// NextBatch waits for the next batch, or returns the events of the current batch that Next has left.
 func (s *Session) NextBatch(ctx context.Context) (*Batch, error) {
 	d := s.desk
 	for {
@@ -100,7 +100,7 @@ func (s *Session) NextBatch(ctx context.Context) (*Batch, error) {
 	}
 }
 
-// TryNext gives the next event if it is here already, else false.
+// TryNext returns the next event if it has already arrived, otherwise false.
 func (s *Session) TryNext() (Event, bool, error) {
 	d := s.desk
 	for {
@@ -143,9 +143,9 @@ func (s *Session) tell(notice Notice) {
 	}
 }
 
-// Ack says that everything up to and including this event has been processed. It is cumulative, costs next to nothing
-// and never waits: acks are sent together, after AckInterval at most. On an inline feed it does nothing. It panics for
-// another session's event.
+// Ack says that everything up to and including this event has been processed. It is cumulative, cheap and never waits:
+// the client sends acks together, after AckInterval at most. On an inline feed, it does nothing. It panics if the event
+// belongs to another session.
 func (s *Session) Ack(event Event) { s.ack(event.batch, event.index) }
 
 // AckBatch acks everything up to the end of a batch, as Ack does.
@@ -160,24 +160,25 @@ func (s *Session) AckAll() {
 
 func (s *Session) ack(batch *Batch, index int) {
 	if batch == nil || batch.desk != s.desk {
-		panic("feedmux: the event is another session's")
+		panic("feedmux: the event or batch belongs to another session")
 	}
 	s.desk.mu.Lock()
 	defer s.desk.mu.Unlock()
 	s.desk.ack(batch.first + int64(index))
 }
 
-// Close stops handing out, sends the acks and waits until they are confirmed, for CloseTimeout at most. It takes no
-// context because it has to do so also when the user's has been cancelled. Where the acks could not be confirmed it
-// gives ErrAcksUnconfirmed, wrapping the reason: that means repeats in the next session, never a loss. Closing again
-// gives the same result.
+// Close stops delivery, sends the acks and waits until they are confirmed, for CloseTimeout at most. It takes no
+// context, because it must also work after the caller's context was cancelled. If the acks could not be confirmed,
+// Close returns ErrAcksUnconfirmed, which wraps the reason: the next session repeats events, but none is lost. Closing
+// again returns the same result.
 func (s *Session) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), s.options.CloseTimeout)
 	defer cancel()
 	return s.CloseContext(ctx)
 }
 
-// CloseContext is Close with a context in place of CloseTimeout. With a cancelled one it abandons the session at once.
+// CloseContext is Close with a context instead of CloseTimeout. With a cancelled context, it abandons the session
+// immediately.
 func (s *Session) CloseContext(ctx context.Context) error {
 	s.desk.mu.Lock()
 	s.desk.closedFor = nil
@@ -186,16 +187,16 @@ func (s *Session) CloseContext(ctx context.Context) error {
 	return s.runner.finish(ctx)
 }
 
-// Progress is the last place up to which everything has been handed out, or where the session began. It moves on
-// without events too, so that a feed that seldom matches does not fall off the oplog. Its position is to be stored where
-// a feed was opened without a subscription.
+// Progress is the last position up to which everything has been handed out, or where the session began. It advances
+// even without events, so that the position of a feed that seldom matches stays in the oplog. If you opened a feed
+// without a subscription, store this position.
 func (s *Session) Progress() Place {
 	s.desk.mu.Lock()
 	defer s.desk.mu.Unlock()
 	return s.desk.place()
 }
 
-// ResumeToken is MongoDB's resume token behind the last event handed out; where all are, that of Progress.
+// ResumeToken is MongoDB's resume token after the last event handed out or, at the end of a batch, that of Progress.
 func (s *Session) ResumeToken() bson.Raw {
 	d := s.desk
 	d.mu.Lock()
@@ -213,7 +214,8 @@ func (s *Session) Committed() []byte {
 	return s.desk.committed
 }
 
-// Closed says whether the session or its client was closed, or has handed out everything before the error that ended it.
+// Closed says whether the session or its client was closed, or the session has handed out everything before the error
+// that ended it.
 func (s *Session) Closed() bool {
 	d := s.desk
 	d.mu.Lock()

@@ -20,33 +20,33 @@ type OnInvalidate int
 const (
 	// InvalidateStop: the event is delivered, then the session ends with ErrFeedInvalidated. The default.
 	InvalidateStop = OnInvalidate(feedmuxpb.OnInvalidate_ON_INVALIDATE_STOP)
-	// InvalidateContinue: the event is delivered, and the feed goes on behind it.
+	// InvalidateContinue: the event is delivered, and the feed continues after it.
 	InvalidateContinue = OnInvalidate(feedmuxpb.OnInvalidate_ON_INVALIDATE_CONTINUE)
 )
 
-// OnHistoryLost is what happens when the stored position has left the oplog.
+// OnHistoryLost is what happens when the stored position is no longer in the oplog.
 type OnHistoryLost int
 
 const (
 	// HistoryLostFail: the session ends with ErrHistoryLost. The default.
 	HistoryLostFail = OnHistoryLost(feedmuxpb.OnHistoryLost_ON_HISTORY_LOST_FAIL)
-	// HistoryLostEarliest: a Gap notice, then the feed goes on from the oldest event there is.
+	// HistoryLostEarliest: a Gap notice comes, then the feed continues from the oldest available event.
 	HistoryLostEarliest = OnHistoryLost(feedmuxpb.OnHistoryLost_ON_HISTORY_LOST_EARLIEST)
 )
 
-// Subscription is a durable subscription, by name: a feed whose place the server keeps.
+// Subscription is a durable subscription, by name: a feed whose position the server stores.
 type Subscription struct {
 	client *Client
 	name   string
 }
 
-// SubscriptionInfo is a subscription as the server has it.
+// SubscriptionInfo is a subscription as the server stores it.
 type SubscriptionInfo struct {
 	Name          string
 	Feed          Feed
 	OnInvalidate  OnInvalidate
 	OnHistoryLost OnHistoryLost
-	// Position is stored: everything at or before it is processed. ClusterTime is its time.
+	// Position is the stored position: everything at or before it has been processed. ClusterTime is its time.
 	Position    []byte
 	ClusterTime bson.Timestamp
 	CreateTime  time.Time
@@ -54,7 +54,8 @@ type SubscriptionInfo struct {
 	UpdateTime time.Time
 	// ETag changes with the definition.
 	ETag string
-	// Active says whether a session is open, Owner by which instance, Epoch which one.
+	// Active says whether a session is open, Owner is the instance that opened it, and Epoch that of the newest
+	// session.
 	Active bool
 	Owner  string
 	Epoch  int64
@@ -73,20 +74,21 @@ type SubscriptionChange struct {
 	Feed          *Feed
 	OnInvalidate  OnInvalidate
 	OnHistoryLost OnHistoryLost
-	// ETag, where set, guards against another's change in between.
+	// ETag, if set, must be the stored one: it guards against another client's change in between.
 	ETag string
 }
 
 // DeleteOptions say how to delete.
 type DeleteOptions struct {
-	// ETag, where set, must be the stored one.
+	// ETag, if set, must be the stored one.
 	ETag string
 	// AllowMissing succeeds when there is nothing to delete.
 	AllowMissing bool
 }
 
-// Open opens a session. The context bounds the opening; the session lives until it is closed. Options may be nil. Among
-// the errors are ErrSubscriptionNotFound, ErrSubscriptionBusy (see SessionOptions.Takeover) and ErrHistoryLost.
+// Open opens a session. The context limits the time for opening; the session lives until it is closed. Options may be
+// nil. Possible errors include ErrSubscriptionNotFound, ErrSubscriptionBusy (see SessionOptions.Takeover) and
+// ErrHistoryLost.
 func (s *Subscription) Open(ctx context.Context, options *SessionOptions) (*Session, error) {
 	return open(ctx, s.client, opening{subscription: s.name, instanceID: rand.Text()}, options)
 }
@@ -94,8 +96,8 @@ func (s *Subscription) Open(ctx context.Context, options *SessionOptions) (*Sess
 // Name is the subscription's name.
 func (s *Subscription) Name() string { return s.name }
 
-// Create creates the subscription and stores its first position. The same content again changes nothing; other content
-// gives ErrSubscriptionExists.
+// Create creates the subscription and stores its first position. Creating it again with the same content changes
+// nothing; different content gives ErrSubscriptionExists.
 func (s *Subscription) Create(ctx context.Context, spec SubscriptionSpec) (*SubscriptionInfo, error) {
 	feed, err := spec.Feed.message(s.client.source)
 	if err != nil {
@@ -112,13 +114,13 @@ func (s *Subscription) Create(ctx context.Context, spec SubscriptionSpec) (*Subs
 	}))
 }
 
-// Get gives the subscription, or ErrSubscriptionNotFound.
+// Get returns the subscription, or ErrSubscriptionNotFound.
 func (s *Subscription) Get(ctx context.Context) (*SubscriptionInfo, error) {
 	request := &feedmuxpb.GetSubscriptionRequest{Name: s.name}
 	return infoOf(call(ctx, s.client, s.client.control.GetSubscription, request))
 }
 
-// Update changes feed or policies; the position stays. An open session goes on under the new definition.
+// Update changes the feed or the policies; the position stays. An open session continues with the new definition.
 func (s *Subscription) Update(ctx context.Context, change SubscriptionChange) (*SubscriptionInfo, error) {
 	message := &feedmuxpb.Subscription{
 		Name:          s.name,
@@ -142,14 +144,14 @@ func (s *Subscription) Update(ctx context.Context, change SubscriptionChange) (*
 		paths = append(paths, "on_history_lost")
 	}
 	if len(paths) == 0 {
-		return nil, errors.New("feedmux: nothing to update")
+		return nil, errors.New("feedmux: nothing to update: set Feed, OnInvalidate or OnHistoryLost")
 	}
 	return infoOf(call(ctx, s.client, s.client.control.UpdateSubscription, &feedmuxpb.UpdateSubscriptionRequest{
 		Subscription: message, UpdateMask: &fieldmaskpb.FieldMask{Paths: paths},
 	}))
 }
 
-// Seek moves the stored position, also backwards. An open session goes on from there.
+// Seek moves the stored position, forward or backward. An open session continues from there.
 func (s *Subscription) Seek(ctx context.Context, to Start) (*SubscriptionInfo, error) {
 	if to.message == nil {
 		to = Latest()
@@ -169,7 +171,8 @@ func (s *Subscription) Delete(ctx context.Context, options *DeleteOptions) error
 	return err
 }
 
-// Subscriptions iterates over all of the tenant's subscriptions, by name, and asks for a page when it is needed.
+// Subscriptions iterates over all of the tenant's subscriptions, in order of their names, and requests each page when
+// it is needed.
 func (c *Client) Subscriptions(ctx context.Context) iter.Seq2[*SubscriptionInfo, error] {
 	return func(yield func(*SubscriptionInfo, error) bool) {
 		request := &feedmuxpb.ListSubscriptionsRequest{}
@@ -191,7 +194,7 @@ func (c *Client) Subscriptions(ctx context.Context) iter.Seq2[*SubscriptionInfo,
 	}
 }
 
-// infoOf reads a subscription back. Policies that were never set read as their defaults.
+// infoOf converts a subscription that the server returned. Policies that were never set become their defaults.
 func infoOf(message *feedmuxpb.Subscription, err error) (*SubscriptionInfo, error) {
 	if err != nil {
 		return nil, err
