@@ -1,4 +1,4 @@
-// Prints the changes of shop.orders, going on where the last run stopped. Ctrl-C ends it.
+// Prints the changes of shop.orders, resuming where the last run stopped. Ctrl-C ends it.
 import { Client } from "feedmux";
 
 const client = new Client(process.env.FEEDMUX_ENDPOINT ?? "localhost:7117", {
@@ -15,6 +15,6 @@ process.once("SIGINT", () => session.close());
 for await (const event of session) {
   const { operationType, documentKey, fullDocument } = event.document;
   console.log(operationType, documentKey?._id, fullDocument);
-  session.ack(event); // Everything up to here is done, and will not come again.
+  session.ack(event); // Everything up to here is processed, and will not come again.
 }
 await client.close();

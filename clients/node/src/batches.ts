@@ -36,7 +36,7 @@ export class ChangeEvent<T extends Document = Document> {
     return this.batch.rawEvent(this.index);
   }
 
-  /** MongoDB's resume token: the event's `_id`. Undefined where the pipeline removed it. */
+  /** MongoDB's resume token: the event's `_id`. Undefined if the pipeline removed it. */
   get resumeToken(): Document | undefined {
     const key = this.batch.eventKey(this.index);
     return key.length > 0 ? deserialize(key) : undefined;
@@ -52,7 +52,7 @@ export class ChangeEvent<T extends Document = Document> {
 export abstract class Batch<T extends Document = Document> implements Iterable<ChangeEvent<T>> {
   /** How many events there are. */
   readonly length: number;
-  /** The place behind the last event; without a position for the front part of a batch. */
+  /** The position after the last event. It is empty for the first part of a batch that was split. */
   readonly place: Place;
   /** When the server read the first of these events from MongoDB; undefined for a fragmented event. */
   readonly readTime: Date | undefined;
@@ -88,17 +88,17 @@ export abstract class Batch<T extends Document = Document> implements Iterable<C
     return Array.from({ length: this.length }, (_, index) => this.decode(index));
   }
 
-  /** The place behind the last event, to be stored as it is. Empty for the front part of a batch. */
+  /** The position after the last event: store it unchanged. Empty for the first part of a batch that was split. */
   get position(): Buffer {
     return this.place.position;
   }
 
-  /** MongoDB's resume token of that place. */
+  /** MongoDB's resume token of that position. */
   get resumeToken(): Document | undefined {
     return this.place.resumeToken;
   }
 
-  /** The cluster time of that place. */
+  /** The cluster time of that position. */
   get clusterTime(): Timestamp | undefined {
     return this.place.clusterTime;
   }
@@ -126,9 +126,9 @@ export abstract class Batch<T extends Document = Document> implements Iterable<C
   }
 }
 
-/** A batch of BSON documents, one behind the other. */
+/** A batch of BSON documents, one after the other. */
 export class BsonBatch<T extends Document = Document> extends Batch<T> {
-  /** The events' BSON, one behind the other, without a copy. */
+  /** The BSON of all events, one document after the other. It is not a copy. */
   readonly raw: Buffer;
   /** Where each event begins within `raw`, and the end: `length + 1` numbers. */
   readonly offsets: Int32Array;

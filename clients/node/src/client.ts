@@ -1,4 +1,4 @@
-/** The client: where the server is, and what can be asked of it. Every call rejects with FeedmuxError. */
+/** The client: where the server is, and the calls to it. Every call rejects with FeedmuxError. */
 
 import { randomUUID } from "node:crypto";
 
@@ -48,7 +48,7 @@ export interface ClientOptions {
    */
   readonly apiKey?: string | undefined;
   /**
-   * A JWT, or a function that gives a fresh one; instead of `apiKey`. Where the function fails, or what it gives cannot be
+   * A JWT, or a function that returns a fresh one; instead of `apiKey`. If the function fails, or its token cannot be
    * sent, a unary call rejects with UnavailableError and a session asks again after its backoff.
    */
   readonly token?: Token | undefined;
@@ -56,7 +56,7 @@ export interface ClientOptions {
   readonly source?: string | undefined;
   /** `true` for the system's roots. Default: plaintext. */
   readonly tls?: boolean | Tls | undefined;
-  /** Bounds the unary calls. Default 30 s. */
+  /** Limits the unary calls. Default 30 s. */
   readonly timeoutMs?: number | undefined;
   /** Defaults of this client's sessions. */
   readonly session?: SomeSessionOptions | undefined;
@@ -78,7 +78,7 @@ export interface SubscriptionChange {
   readonly feed?: Feed | undefined;
   readonly onInvalidate?: OnInvalidate | undefined;
   readonly onHistoryLost?: OnHistoryLost | undefined;
-  /** Guards against another's update in between. */
+  /** If set, must be the stored one: it guards against another client's change in between. */
   readonly etag?: string | undefined;
 }
 
@@ -90,7 +90,7 @@ interface Shared {
   isClosed: boolean;
 }
 
-/** A connection to feedmux. Nothing connects before the first call. */
+/** A connection to feedmux. It connects with the first call. */
 export class Client implements AsyncDisposable {
   readonly #shared: Shared;
 
@@ -122,17 +122,19 @@ export class Client implements AsyncDisposable {
     };
   }
 
-  /** A durable subscription by name. Nothing is sent. */
+  /** Returns the durable subscription with this name. It sends nothing. */
   subscription(name: string): Subscription {
     return new Subscription(this.#shared, name);
   }
 
-  /** A feed whose place you keep; the whole deployment without one. Nothing is sent. */
+  /** Returns a feed whose position the caller stores; without `feed`, of the whole deployment. It sends nothing. */
   feed(feed: Feed = {}): InlineFeed {
     return new InlineFeed(this.#shared, feed);
   }
 
-  /** All of the tenant's subscriptions, by name; asks for a page when it is needed. */
+  /**
+   * Iterates over all of the tenant's subscriptions, in order of their names, and requests each page when it is needed.
+   */
   async *listSubscriptions({
     pageSize = 100,
     ...call
@@ -147,8 +149,9 @@ export class Client implements AsyncDisposable {
   }
 
   /**
-   * Closes the open sessions, with their acks, each for at most its `closeTimeoutMs`, then the connections. Whoever waits in
-   * one of these sessions or in a unary call, or asks for more, gets SessionClosedError.
+   * Closes the open sessions, all at the same time and each within its `closeTimeoutMs`, and sends their acks. Then it
+   * closes the connections. A call that waits, in one of these sessions or in a unary call, and every later call
+   * rejects with SessionClosedError.
    */
   async close(): Promise<void> {
     const { runners, link } = this.#shared;
@@ -182,8 +185,8 @@ export class Subscription {
   }
 
   /**
-   * Creates it; `start` is by default now. The same content again changes nothing, other content is a
-   * SubscriptionExistsError.
+   * Creates it; `start` is by default now. Creating it again with the same content changes nothing; different content
+   * rejects with SubscriptionExistsError.
    */
   async create(
     feed: Feed = {},
@@ -205,7 +208,7 @@ export class Subscription {
     return subscriptionInfo(await this.#shared.link.unary(Subscriptions.method.createSubscription, request, call));
   }
 
-  /** As the server has it. Rejects with SubscriptionNotFoundError. */
+  /** Returns the subscription. Rejects with SubscriptionNotFoundError. */
   async get(call?: CallOptions): Promise<SubscriptionInfo> {
     const request = create(GetSubscriptionRequestSchema, { name: this.name });
     return subscriptionInfo(await this.#shared.link.unary(Subscriptions.method.getSubscription, request, call));
@@ -219,7 +222,7 @@ export class Subscription {
     const given = { feed, on_invalidate: onInvalidate, on_history_lost: onHistoryLost };
     const paths = Object.entries(given).flatMap(([path, value]) => (value === undefined ? [] : [path]));
     if (paths.length === 0) {
-      throw new TypeError("nothing to update");
+      throw new TypeError("nothing to update: set feed, onInvalidate or onHistoryLost");
     }
     const request = create(UpdateSubscriptionRequestSchema, {
       subscription: { ...this.#init(feed, onInvalidate, onHistoryLost), etag },
@@ -228,7 +231,7 @@ export class Subscription {
     return subscriptionInfo(await this.#shared.link.unary(Subscriptions.method.updateSubscription, request, call));
   }
 
-  /** Moves the stored position, also backwards. */
+  /** Moves the stored position, forward or backward. An open session continues from there. */
   async seek(to: Start, call?: CallOptions): Promise<SubscriptionInfo> {
     const request = create(SeekSubscriptionRequestSchema, { name: this.name, to: startMessage(to) });
     return subscriptionInfo(await this.#shared.link.unary(Subscriptions.method.seekSubscription, request, call));
@@ -254,7 +257,7 @@ export class Subscription {
   }
 }
 
-/** A feed whose place the user keeps. */
+/** A feed whose position the caller stores. */
 export class InlineFeed {
   readonly feed: Feed;
   readonly #shared: Shared;
@@ -278,7 +281,7 @@ export class InlineFeed {
     return await openSession(this.#shared, opening, options);
   }
 
-  /** What `open` would do, without doing it. A refusal is part of the answer. */
+  /** Reports what `open` would do. A refusal is part of the result, not an error. */
   async explain({ start, ...call }: CallOptions & { readonly start?: Start } = {}): Promise<Explanation> {
     const request = create(ExplainRequestSchema, {
       feed: feedMessage(this.feed, this.#shared.source),
@@ -287,7 +290,7 @@ export class InlineFeed {
     return explanation(await this.#shared.link.unary(ChangeFeed.method.explain, request, call));
   }
 
-  /** The position that a start stands for, to be stored. */
+  /** Returns the position that a start stands for, to store it. */
   async resolve(start: Start, call?: CallOptions): Promise<ResolvedPosition> {
     const request = create(ResolvePositionRequestSchema, {
       feed: feedMessage(this.feed, this.#shared.source),

@@ -16,9 +16,9 @@ export interface ErrorFacts {
   readonly cause?: unknown;
 }
 
-/** What went wrong; the root of all errors of this package. */
+/** An error that a server, the network or a protocol violation caused; the root of all errors of this package. */
 export class FeedmuxError extends Error {
-  /** A name of `ErrorReason` without its prefix (`HISTORY_LOST`); empty where the error carried none. */
+  /** The protocol's `ErrorReason` without its prefix (`HISTORY_LOST`); empty if the error has no reason. */
   readonly reason: string;
   /** The gRPC status name (`OUT_OF_RANGE`). */
   readonly status: string;
@@ -26,7 +26,7 @@ export class FeedmuxError extends Error {
   readonly details: string;
   /** The facts that the reason's documentation names. */
   readonly metadata: Readonly<Record<string, string>>;
-  /** Milliseconds the server asked to wait, where it did. */
+  /** How many milliseconds the server asked the client to wait; undefined if it did not ask. */
   readonly retryAfterMs: number | undefined;
 
   constructor(details: string, facts: ErrorFacts = {}) {
@@ -42,48 +42,51 @@ export class FeedmuxError extends Error {
   }
 }
 
-/** The request is wrong in itself; `reason` says how. */
+/** The request itself is invalid; `reason` says how. */
 export class InvalidArgumentError extends FeedmuxError {}
 
 /** A position cannot be decoded, or belongs to another tenant, source or scope. */
 export class PositionInvalidError extends InvalidArgumentError {}
 
-/** MongoDB refused the pipeline or an option. Metadata: `code`, `code_name`, `labels`. */
+/** MongoDB rejected the pipeline or an option. Metadata: `code`, `code_name`, `labels`. */
 export class OptionRefusedError extends InvalidArgumentError {}
 
-/** No credentials, or none that the server knows. */
+/** The call has no credentials, or the server does not know them. */
 export class UnauthenticatedError extends FeedmuxError {}
 
 /** The credentials do not cover this namespace or method. */
 export class PermissionDeniedError extends FeedmuxError {}
 
-/** There is no such thing. */
+/** The requested resource does not exist. */
 export class NotFoundError extends FeedmuxError {}
 
-/** There is no such subscription, or it was deleted during the session. */
+/** The subscription does not exist, or it was deleted during the session. */
 export class SubscriptionNotFoundError extends NotFoundError {}
 
-/** A subscription of this name with other content exists. */
+/** A subscription with this name and different content exists. */
 export class SubscriptionExistsError extends FeedmuxError {}
 
-/** The request does not fit the present state; `reason` says how. */
+/** The request does not fit the current state; `reason` says how. */
 export class FailedPreconditionError extends FeedmuxError {}
 
-/** Another client holds the subscription. Open with `takeover: true` to replace it. Metadata: `owner`. */
+/**
+ * Another client has a session of the subscription. Open with `takeover: true` to replace that session. Metadata:
+ * `owner`.
+ */
 export class SubscriptionBusyError extends FailedPreconditionError {}
 
-/** The feed ended with an invalidate (drop, rename, dropDatabase). */
+/** The feed ended with an invalidate event (drop, rename, dropDatabase). */
 export class FeedInvalidatedError extends FailedPreconditionError {
-  /** The last place of the session: what `{ position }` as a start takes to go on behind the invalidate. */
+  /** The last position of the session. Pass it as `{ position }` to resume after the invalidate event. */
   position: Buffer = Buffer.alloc(0);
-  /** MongoDB's document for it, as `{ startAfter }` takes it; undefined where none is known. */
+  /** MongoDB's token for the same position, for `{ startAfter }`. Undefined if no token is known. */
   resumeToken: Document | undefined;
 }
 
-/** A place that cannot be read; `reason` says why. */
+/** The position cannot be read; `reason` says why. */
 export class OutOfRangeError extends FeedmuxError {}
 
-/** The position has left MongoDB's oplog. Metadata: `oldest_time` where it is known. */
+/** The position is no longer in MongoDB's oplog. Metadata: `oldest_time` if it is known. */
 export class HistoryLostError extends OutOfRangeError {}
 
 /** The server ended the session. */
@@ -105,12 +108,14 @@ export class UnavailableError extends FeedmuxError {
   }
 }
 
-/** A defect of the server; metadata: `correlation_id`. Or of this client, and then `cause` has it. */
+/**
+ * A defect in the server; metadata: `correlation_id`. Or a defect in this client; then `cause` is the original error.
+ */
 export class InternalError extends FeedmuxError {}
 
 /**
- * The server broke the protocol: a gap in the sequence, more than the credit, a message over the limit, fragments out of
- * order, lengths that do not add up, or an undecodable message.
+ * The server violated the protocol: a gap in the sequence, more than the credit, a message over the limit, fragments
+ * out of order, lengths that do not add up, or an undecodable message.
  */
 export class ProtocolError extends FeedmuxError {
   constructor(details: string, cause?: unknown) {
@@ -127,7 +132,7 @@ export class SessionClosedError extends FeedmuxError {
 
 type ErrorClass = new (details: string, facts?: ErrorFacts) => FeedmuxError;
 
-/** Reasons with a class of their own. Any other reason, known or not, falls back to its status. */
+/** Maps each reason that has its own class. An error with any other reason gets its class from its status. */
 const BY_REASON: ReadonlyMap<string, ErrorClass> = new Map<string, ErrorClass>([
   ["POSITION_INVALID", PositionInvalidError],
   ["POSITION_FOREIGN", PositionInvalidError],

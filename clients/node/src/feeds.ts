@@ -3,8 +3,8 @@
 import type { Document, Timestamp } from "bson";
 
 /**
- * A feed: scope, pipeline and MongoDB's change stream options. No `collection` is the whole database, no `database` the
- * whole deployment. An option left out is not sent to MongoDB.
+ * A feed: scope, pipeline and MongoDB's change stream options. Without `collection`, it covers the whole database;
+ * without `database`, the whole deployment. An option left out is not sent to MongoDB.
  */
 export interface Feed {
   readonly database?: string | undefined;
@@ -18,7 +18,7 @@ export interface Feed {
   readonly showExpandedEvents?: boolean | undefined;
   readonly collation?: Document | undefined;
   readonly comment?: unknown;
-  /** Events of one batch at most; 0: as many as fit. */
+  /** Limits the number of events in one batch; 0: as many as fit. */
   readonly batchSize?: number | undefined;
   readonly maxAwaitTimeMs?: number | undefined;
   readonly readPreference?: string | undefined;
@@ -28,36 +28,39 @@ export interface Feed {
   readonly source?: string | undefined;
 }
 
-/** Where to begin. */
+/** Where a session begins. */
 export type Start =
   /** As far back as MongoDB's oplog reaches. */
   | "earliest"
   /** From now. */
   | "latest"
-  /** Behind a position that feedmux gave out. */
+  /** After a position that feedmux returned. */
   | { readonly position: Uint8Array }
   /** MongoDB's resumeAfter. */
   | { readonly resumeAfter: Document }
-  /** MongoDB's startAfter: also behind an invalidate event. */
+  /** MongoDB's startAfter: it also accepts the token of an invalidate event. */
   | { readonly startAfter: Document }
   /** The first event at or after a cluster time. */
   | { readonly operationTime: Timestamp }
-  /** The first event at or after a wall-clock time, by the whole second. */
+  /** The first event at or after a wall-clock time, cut to the whole second. */
   | { readonly time: Date };
 
-/** What happens when the feed ends with an invalidate event: the session ends, or the feed goes on behind it. */
+/** What happens when the feed ends with an invalidate event: the session ends, or the feed continues after it. */
 export type OnInvalidate = "stop" | "continue";
 
-/** What happens when the stored position has left the oplog: the session ends, or goes on from the oldest event after a gap notice. */
+/**
+ * What happens when the stored position is no longer in the oplog: the session ends, or a gap notice comes and the feed
+ * continues from the oldest available event.
+ */
 export type OnHistoryLost = "fail" | "earliest";
 
-/** A durable subscription as the server has it. */
+/** A durable subscription as the server stores it. */
 export interface SubscriptionInfo {
   readonly name: string;
   readonly feed: Feed;
   readonly onInvalidate: OnInvalidate;
   readonly onHistoryLost: OnHistoryLost;
-  /** Stored: everything at or before it is processed. */
+  /** The stored position: everything at or before it has been processed. */
   readonly position: Buffer;
   readonly clusterTime: Timestamp | undefined;
   readonly createTime: Date | undefined;
@@ -78,11 +81,11 @@ export interface ResolvedPosition {
   readonly time: Date | undefined;
 }
 
-/** What opening a feed would do, without doing it. */
+/** What opening a feed would do. */
 export interface Explanation {
-  /** How opening would end; undefined: it would be opened. */
+  /** Undefined if the feed would be opened. */
   readonly refusal: Refusal | undefined;
-  /** What MongoDB is asked, in extended JSON; the stages of the tenant's grants are not shown. */
+  /** The pipeline for MongoDB, in extended JSON, without the stages of the tenant's grants. */
   readonly pipeline: string;
   readonly streamKey: string;
   /** Whether the server reads that stream already. */
@@ -110,7 +113,7 @@ export interface CollectionImages {
   readonly forGrants: boolean;
 }
 
-/** Something that does not come. */
+/** Something that the server does not deliver. */
 export interface Withheld {
   readonly what: string;
   readonly why: string;

@@ -1,17 +1,17 @@
-/** What a session has to say besides events. Sessions hand notices out in order, between the events around them. */
+/** What a session reports besides events. Sessions hand notices out in order, between the events around them. */
 
 import type { Timestamp } from "bson";
 
 import type { FeedmuxError } from "./errors.js";
 
-/** The server goes away within `deadlineMs`. The session reconnects by itself. */
+/** The server is about to end the stream, within `deadlineMs`. The session reconnects automatically. */
 export interface Draining {
   readonly kind: "draining";
   readonly deadlineMs: number;
   readonly position: Buffer;
 }
 
-/** The session begins behind events that were delivered before; they come again. */
+/** The session begins before events that were delivered earlier; these events come again. */
 export interface Rewound {
   readonly kind: "rewound";
   readonly beginsAt: Timestamp;
@@ -19,8 +19,8 @@ export interface Rewound {
 }
 
 /**
- * Another session, or a seek, moved the stored position on while this session was away: what lies between is not handed out
- * here. The same places as positions too.
+ * Another session, or a seek, moved the stored position forward while this session was disconnected: this session does
+ * not deliver the events in between. `hadReachedPosition` and `beginsAtPosition` are the positions at these two times.
  */
 export interface Skipped {
   readonly kind: "skipped";
@@ -30,13 +30,13 @@ export interface Skipped {
   readonly beginsAtPosition: Buffer;
 }
 
-/** The position stays in MongoDB's oplog for `remainingMs` more at its present rate. */
+/** The position stays in MongoDB's oplog for `remainingMs` more at the oplog's current rate. */
 export interface HistoryAtRisk {
   readonly kind: "historyAtRisk";
   readonly remainingMs: number;
 }
 
-/** Events between the two cluster times are lost. Only under `onHistoryLost: "earliest"`. */
+/** Events between the two cluster times are lost. It comes only with `onHistoryLost: "earliest"`. */
 export interface Gap {
   readonly kind: "gap";
   readonly after: Timestamp;
@@ -44,19 +44,22 @@ export interface Gap {
   readonly reason: string;
 }
 
-/** `source` (MongoDB) or `state` (Redis) is away, or back. The server keeps trying. */
+/**
+ * A dependency of the server, `source` (MongoDB) or `state` (Redis), is unavailable, or available again. The server
+ * keeps trying.
+ */
 export interface Degraded {
   readonly kind: "degraded";
   readonly dependency: string;
   readonly away: boolean;
 }
 
-/** The client lost the server for `error` and tries again in `retryInMs`. */
+/** Comes from the client: it lost the connection because of `error` and tries again in `retryInMs`. */
 export interface Disconnected {
   readonly kind: "disconnected";
   readonly error: FeedmuxError;
   readonly retryInMs: number;
 }
 
-/** Told apart by `kind`. */
+/** Distinguish notices by `kind`. */
 export type Notice = Draining | Rewound | Skipped | HistoryAtRisk | Gap | Degraded | Disconnected;

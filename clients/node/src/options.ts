@@ -2,27 +2,42 @@
 
 import type { DeserializeOptions } from "bson";
 
-/** How events are written on the wire. `bson` is the fast path. */
+/** How events are encoded on the wire. `bson` is the fastest format. */
 export type Format = "bson" | "extendedJsonRelaxed" | "extendedJsonCanonical";
 
 /** How a session behaves. */
 export interface SessionOptions {
   /**
-   * With `windowBytes` the bound of what waits in the client: larger smooths, smaller saves memory. It is refilled when a
-   * quarter of it has been taken. Default 16,384.
+   * With `windowBytes`, limits the events that wait in the client: a larger window smooths the flow, a smaller one
+   * saves memory. The client refills it when the program has taken a quarter of it. Default 16,384.
    */
   readonly windowEvents: number;
-  /** Also the bound of unacked events that are kept whole: of more only their resume tokens are. Default 8 MiB. */
+  /**
+   * Also limits the unacked events that the client retains whole; beyond that, it retains only their resume tokens.
+   * Default 8 MiB.
+   */
   readonly windowBytes: number;
-  /** Bytes of the largest message: 64 KiB to 64 MiB. Larger events come in fragments and are joined here. Default 1 MiB. */
+  /**
+   * Bytes of the largest message: 64 KiB to 64 MiB. Larger events arrive in fragments, and the client joins them.
+   * Default 1 MiB.
+   */
   readonly messageBytesMax: number;
-  /** How often an idle server says something, 1 to 60 s; after three silent intervals the client reconnects. Default 10 s. */
+  /**
+   * How often an idle server sends a message, 1 to 60 s; after three silent intervals, the client reconnects. Default
+   * 10 s.
+   */
   readonly heartbeatMs: number;
-  /** Acks are sent at most this late; longer means fewer messages and more repeats after a crash. Default 100. */
+  /**
+   * How long an ack waits at most until it is sent; a longer interval means fewer messages, and more repeats after a
+   * crash. Default 100.
+   */
   readonly ackIntervalMs: number;
   /** How long `open()` keeps trying until the server has opened the session. Default 30 s. */
   readonly openTimeoutMs: number;
-  /** How long a session that was open keeps trying to reconnect, from the loss of the stream; by default as long as it takes. */
+  /**
+   * How long a session that was open keeps trying to reconnect, from the loss of the stream; by default, there is no
+   * limit.
+   */
   readonly reconnectTimeoutMs: number;
   /** How long `close()` waits until the acks are confirmed. Default 5 s. */
   readonly closeTimeoutMs: number;

@@ -1,4 +1,4 @@
-/** Places in a feed: feedmux's position, MongoDB's resume token and the cluster time, as they travel together. */
+/** Positions in a feed: feedmux's position, MongoDB's resume token and the cluster time, as they travel together. */
 
 import { Binary, deserialize, type Document, serialize, Timestamp } from "bson";
 
@@ -8,9 +8,9 @@ const ID_FIRST = Buffer.from("\x03_id\0", "latin1");
 const ID_FIRST_END = 4 + ID_FIRST.length;
 const NO_BYTES = Buffer.alloc(0);
 
-/** A place in a feed: everything at or before it has been delivered. */
+/** A position in a feed: everything at or before it has been delivered. */
 export class Place {
-  /** Opaque; to be stored as it is. Empty where only a resume token is known. */
+  /** Opaque: store it unchanged. Empty if only a resume token is known. */
   readonly position: Buffer;
   /** MongoDB's resume token as BSON; empty where there is none. */
   readonly token: Buffer;

@@ -2,11 +2,11 @@
 
 import { FencedError, ProtocolError, SessionClosedError, UnauthenticatedError, type FeedmuxError } from "./errors.js";
 
-/** `reopen` begins behind the last acked event; `reopen at stored` where the stored position now stands. */
+/** `reopen` resumes after the last acked event; `reopen at stored` begins at the current stored position. */
 export type Step = "reopen" | "reopen at stored" | "raise";
 
 const TRANSPORT = new Set(["UNAVAILABLE", "DEADLINE_EXCEEDED"]);
-/** What gRPC itself and proxies give for a broken stream. The server always adds a reason. */
+/** gRPC itself and proxies return these for a broken stream. The server always adds a reason. */
 const TRANSPORT_WITHOUT_REASON = new Set(["INTERNAL", "UNKNOWN", "CANCELLED", "ABORTED"]);
 const FENCED = new Map<string | undefined, Step>([
   ["SEEK", "reopen at stored"],

@@ -24,7 +24,7 @@ export interface WaitOptions {
   readonly signal?: AbortSignal | undefined;
 }
 
-/** A session that nobody refers to any more and nobody closed: its call ends. */
+/** Ends the call of a session that was never closed and is no longer referenced. */
 const abandoned = new FinalizationRegistry<Runner>((runner) => {
   runner.cancel(undefined);
 });
@@ -32,8 +32,9 @@ const abandoned = new FinalizationRegistry<Runner>((runner) => {
 /**
  * Events of a durable subscription or of a feed, for `for await`. Made by `open()`; `await using` closes it.
  *
- * A loop may be left and entered again; `next()`, loops and `batches()` share one place. Notices are told by `onNotice`
- * between the events around them, and are process warnings without it.
+ * If you leave a loop, a new loop continues where the old one stopped; `next()`, loops and `batches()` share one
+ * position. `onNotice` is called with each notice, in order with the events. Without it, notices become process
+ * warnings.
  */
 export class Session<T extends Document = Document> implements AsyncIterable<ChangeEvent<T>>, AsyncDisposable {
   readonly #runner: Runner;
@@ -104,7 +105,7 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
     return await this.#next(signal);
   }
 
-  /** The next event if it is here already, else undefined. Throws as `next` does. */
+  /** Returns the next event if it has already arrived, otherwise undefined. Throws as `next` does. */
   async tryNext(): Promise<ChangeEvent<T> | undefined> {
     await this.#turn();
     while (!this.#isOver()) {
@@ -131,9 +132,9 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
   }
 
   /**
-   * Everything up to and including this event or batch has been processed; without argument, all handed out. Cumulative:
-   * an earlier one is no news. Costs next to nothing: acks are sent together, after 100 ms at most. On an inline feed it
-   * is accepted and stored nowhere. Throws TypeError for another session's event.
+   * Says that everything up to and including this event or batch has been processed; without argument, everything
+   * handed out. It is cumulative and cheap: the client sends acks together, after `ackIntervalMs` at most. On an inline
+   * feed, it stores nothing. Throws TypeError if the event belongs to another session.
    */
   ack(what?: ChangeEvent<T> | Batch<T>): void {
     if (what === undefined) {
@@ -142,17 +143,17 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
     }
     const [batch, ordinal] = what instanceof ChangeEvent ? [what.batch, what.sequence] : [what, what.lastSequence];
     if (batch.owner !== this.#runner) {
-      throw new TypeError("not an event or batch of this session");
+      throw new TypeError("the event or batch belongs to another session");
     }
     this.#runner.ack(ordinal);
   }
 
-  /** The position of `progress`, to be stored as it is. In the middle of a batch, `resumeToken` is more exact. */
+  /** The position of `progress`: store it unchanged. In the middle of a batch, `resumeToken` is more exact. */
   get position(): Buffer {
     return this.progress.position;
   }
 
-  /** MongoDB's resume token behind the last event handed out; where all are, of the latest progress. */
+  /** MongoDB's resume token after the last event handed out or, at the end of a batch, that of `progress`. */
   get resumeToken(): Document | undefined {
     const batch = this.#batch;
     if (batch !== undefined && this.#index > 0 && this.#index < batch.length) {
@@ -162,8 +163,8 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
   }
 
   /**
-   * The last place up to which everything has been handed out, or where the session began. It moves on without events
-   * too, so that a feed that seldom matches does not fall off the oplog.
+   * The last position up to which everything has been handed out, or where the session began. It advances even without
+   * events, so that the position of a feed that seldom matches stays in the oplog.
    */
   get progress(): Place {
     const { after, place } = this.#runner.latest;
@@ -195,8 +196,8 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
   }
 
   /**
-   * Stops handing out, sends the acks and waits until they are confirmed, at most `timeoutMs` (5 s). Acks that could not be
-   * confirmed mean repeats in the next session, never a loss. Closing again does nothing.
+   * Stops delivery, sends the acks and waits until they are confirmed, at most `timeoutMs` (5 s). If the acks could not
+   * be confirmed, the next session repeats events, but none is lost. Closing again does nothing.
    */
   async close({ timeoutMs = this.#options.closeTimeoutMs }: { readonly timeoutMs?: number } = {}): Promise<void> {
     abandoned.unregister(this);
@@ -343,7 +344,7 @@ function warn(notice: Notice): void {
 function skippedText({ hadReached, beginsAt }: Skipped): string {
   return (
     `another session or a seek moved the stored position from ${timeText(hadReached)} to ${timeText(beginsAt)}: ` +
-    "what lies between is not handed out here"
+    "this session does not deliver the events in between"
   );
 }
 

@@ -20,7 +20,7 @@ export function listen(call: Call, onMessage: (message: Buffer) => void, onEnd: 
   call.on("status", (status: StatusObject) => {
     ended = status;
   });
-  // The status says the same, but may come before the last message; the end comes behind it.
+  // The status says the same, but may come before the last message; the end comes after it.
   call.on("error", () => undefined);
   call.on("end", () => {
     onEnd(ended && ended.code !== Status.OK ? errorFromStatus(ended) : undefined);

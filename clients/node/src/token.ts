@@ -2,7 +2,7 @@
 
 import { UnavailableError } from "./errors.js";
 
-/** A token, or a function that gives a fresh one; it is asked at each call. */
+/** A token, or a function that returns a fresh one and is called before every call. */
 export type Token = string | (() => string | Promise<string>);
 
 /**
@@ -10,7 +10,7 @@ export type Token = string | (() => string | Promise<string>);
  */
 export function cleanToken(text: unknown): string {
   if (typeof text !== "string") {
-    throw new TypeError("the API key or token is no string");
+    throw new TypeError("the API key or token is not a string");
   }
   const token = text.replace(/^[ \t\r\n]+|[ \t\r\n]+$/g, "");
   if (!/^[!-~]+$/.test(token)) {
@@ -26,7 +26,7 @@ export async function freshToken(token: () => string | Promise<string>): Promise
   try {
     return cleanToken(await token());
   } catch (error) {
-    const words = error instanceof Error ? error.message : "it threw what is no Error";
+    const words = error instanceof Error ? error.message : "it threw a value that is not an Error";
     throw new UnavailableError(`the token function failed: ${words}`, { cause: error });
   }
 }

@@ -697,8 +697,8 @@ test("a skipped notice is a warning without onNotice, and forgets nothing", LIMI
     const { message, detail } = await warned;
     assert.equal(
       message,
-      "feedmux session: another session or a seek moved the stored position from 1001.1 to 1005.2: what lies between is " +
-        "not handed out here",
+      "feedmux session: another session or a seek moved the stored position from 1001.1 to 1005.2: this session does " +
+        "not deliver the events in between",
     );
     assert.match(detail ?? "", /"hadReachedPosition":"UDE=","beginsAtPosition":"UDU="/);
     session.ack();

@@ -1,4 +1,4 @@
-// Command orders prints the changes of shop.orders and goes on where it stopped the time before.
+// Command orders prints the changes of shop.orders and resumes where the last run stopped.
 package main
 
 import (
@@ -38,7 +38,7 @@ func follow(ctx context.Context) (err error) {
 	}
 	defer client.Close()
 
-	// The place is kept by the server, under this name. Creating it again changes nothing.
+	// The server stores the position under this name. Creating the subscription again changes nothing.
 	orders := client.Subscription("orders-in-go")
 	feed := feedmux.Feed{Database: "shop", Collection: "orders"}
 	if _, err := orders.Create(ctx, feedmux.SubscriptionSpec{Feed: feed}); err != nil {
