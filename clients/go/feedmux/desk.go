@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// desk is where the user's side and the network's side of a session meet. Its lock guards everything in it, and nobody
-// waits while holding it: who must wait takes a bell's channel.
+// desk is where the user's side and the network's side of a session meet. Its lock guards everything in it, and no
+// goroutine waits while it holds the lock: it takes a bell's channel and waits on that.
 type desk struct {
 	mu      sync.Mutex
 	ledger  *ledger
@@ -23,7 +23,7 @@ type desk struct {
 	// The batch taken last, and how many of its events were handed out.
 	batch *Batch
 	given int
-	// The last place up to which everything has been handed out, and the ordinal of the last event before it.
+	// The last position up to which everything has been handed out, and the ordinal of the last event before it.
 	reached      Place
 	reachedAfter int64
 	began        Place
@@ -47,7 +47,7 @@ type desk struct {
 	committed []byte
 }
 
-// item is a batch, or a notice at its place among the batches.
+// item is a batch, or a notice in order among the batches.
 type item struct {
 	batch  *Batch
 	notice Notice
@@ -56,7 +56,7 @@ type item struct {
 // ackTimer says when acks are sent: together, an interval after the first of them, or at once.
 type ackTimer struct {
 	interval time.Duration
-	// step is how many unsent acks are not left to wait: half of what the server lets be unacknowledged.
+	// step is the number of unsent acks that are sent at once: half of the unacked events that the server allows.
 	step int64
 	// flushed is the ordinal up to which acks were looked at for sending, settled that up to which they are confirmed.
 	flushed, settled int64
@@ -64,7 +64,7 @@ type ackTimer struct {
 	atOnce           bool
 }
 
-// bell wakes everybody who waits for it. Its channel is closed once and then forgotten.
+// bell wakes every goroutine that waits for it. Its channel is closed once and then forgotten.
 type bell struct{ waiting chan struct{} }
 
 func (b *bell) wait() <-chan struct{} {

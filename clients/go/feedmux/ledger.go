@@ -6,23 +6,25 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
-// ledger knows what was delivered under which number, what of it is acked, and what must not come out a second time.
+// ledger records which events were delivered under which number, which are acked, and which must not be handed out
+// twice.
 //
-// The client numbers events with ordinals that never restart; the server's delivery sequences restart with every stream.
-// The ledger maps one to the other by ranges, keeps the unacked batches of a durable subscription, and after a
-// reconnect recognises them by their `_id` when they come again. Of more than wholeBytesMax bytes it keeps only those.
+// The client numbers events with ordinals that never restart; the server's delivery sequences restart with every
+// stream. The ledger maps one to the other by ranges, keeps the unacked batches of a durable subscription, and after a
+// reconnect recognises them by their `_id` when they come again. Beyond wholeBytesMax bytes, it retains only their
+// `_id`s.
 //
 // Invariant: kept begins with the first event in stream order that is not acked, and holds all received after it, in
 // stream order. That is the order of ordinals, unless events came among repeats that had not been there before: the
 // filter was widened. ranges hold the sequences of the present stream that are not yet covered by an ack, in sequence
 // order.
 type ledger struct {
-	// durable says that acks matter and that a reopened stream may repeat; an inline feed continues behind the last
-	// event received, so nothing is kept for it.
+	// durable says that acks matter and that a reopened stream may repeat; an inline feed continues after the last
+	// event received, so nothing is retained for it.
 	durable bool
 	// received is the highest ordinal given out.
 	received int64
-	// latest is the place up to which everything has been received.
+	// latest is the position up to which everything has been received.
 	latest Place
 
 	nextSequence, sequenceAcked int64
@@ -63,7 +65,7 @@ func keep(batch *Batch) *kept {
 
 func (k *kept) last() int64 { return k.first + int64(k.count) - 1 }
 
-// token is that of an event, nil where it has none.
+// token is the resume token of an event; nil if it has none.
 func (k *kept) token(index int) bson.Raw {
 	if k.batch != nil {
 		return k.batch.token(index)
@@ -78,7 +80,7 @@ func (k *kept) token(index int) bson.Raw {
 	return k.tokens[begin:k.ends[index]:k.ends[index]]
 }
 
-// reduce lets go of everything but the tokens.
+// reduce evicts everything but the tokens.
 func (k *kept) reduce() {
 	if k.batch == nil {
 		return
@@ -92,7 +94,7 @@ func (k *kept) reduce() {
 	k.drop()
 }
 
-// drop says that it is not kept any longer.
+// drop evicts the batch.
 func (k *kept) drop() { k.batch, k.size = nil, 0 }
 
 // split keeps the first events and returns the rest. Only of a reduced one.
@@ -113,7 +115,7 @@ func newLedger(durable bool, wholeBytesMax int64) *ledger {
 // expectsRepeats says whether events handed out before may still come again.
 func (l *ledger) expectsRepeats() bool { return len(l.repeats) > 0 }
 
-// ackedPlace is the place up to which everything is acked: where a new stream has to begin. Empty at the start.
+// ackedPlace is the position up to which everything is acked: where a new stream has to begin. Empty at the start.
 func (l *ledger) ackedPlace(acked int64) Place {
 	acked = max(acked, l.floor)
 	if acked >= l.received && !l.expectsRepeats() {
@@ -231,7 +233,7 @@ func (l *ledger) reduce(each *kept) {
 	each.reduce()
 }
 
-// letGo keeps the first of kept no longer.
+// letGo evicts the first of kept.
 func (l *ledger) letGo() {
 	first := l.kept[0]
 	l.wholeBytes -= first.size
@@ -318,7 +320,7 @@ func (l *ledger) insert(batch *Batch) {
 		}
 		l.passed++
 	}
-	// A part of a message holds all of its memory.
+	// A part of a message keeps the whole message in memory.
 	added := keep(batch)
 	added.reduce()
 	l.kept = slices.Insert(l.kept, l.passed, added)

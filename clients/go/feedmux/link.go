@@ -28,7 +28,7 @@ import (
 
 const (
 	routeKey = "x-feedmux-route"
-	// A unary call that has waited for so long in vain takes its connection for dead.
+	// A unary call that times out after at least this long treats its connection as dead.
 	deadAfter = 5 * time.Second
 	// wireBytesMax is more than any message that a session may ask for.
 	wireBytesMax = 72 << 20
@@ -43,9 +43,9 @@ type link struct {
 	token  func(context.Context) (string, error)
 
 	mu sync.Mutex
-	// current takes new calls.
+	// current gets the new calls.
 	current *connection
-	// left take none, and still have some.
+	// left get no new calls, and still have open ones.
 	left   map[*connection]bool
 	closed bool
 	// running are the sessions.

@@ -123,7 +123,7 @@ func (r *runner) keepOpen(ctx context.Context) *Error {
 	for {
 		tooLong := late("the server has not opened the session", patience)
 		failed := r.oneStream(ctx, giveUpAt, tooLong)
-		// Who gives up opening learns what was wrong before, not that the last attempt was cut off.
+		// When opening times out, report the error of the earlier attempt, not that the last one was cut off.
 		cutOff := failed == tooLong || ctx.Err() != nil && !r.everOpened
 		if !cutOff || r.lastErr == nil {
 			r.lastErr = failed
@@ -173,7 +173,8 @@ func deadline(patience time.Duration) time.Time {
 	return time.Now().Add(patience)
 }
 
-// closeForClient closes the session because its client is: then the user, who did not close it, gets an error.
+// closeForClient closes the session because its client was closed. The user did not close the session, and so gets an
+// error.
 func (r *runner) closeForClient() error {
 	r.desk.mu.Lock()
 	if !r.desk.closing {
@@ -186,7 +187,7 @@ func (r *runner) closeForClient() error {
 	return r.finish(ctx)
 }
 
-// finish waits for the end of a session that is closing, and abandons it where the context is done before.
+// finish waits for the end of a session that is closing, and abandons it if the context ends first.
 func (r *runner) finish(ctx context.Context) error {
 	select {
 	case <-r.done:
@@ -269,7 +270,7 @@ func (r *runner) openMessage() *feedmuxpb.SubscribeRequest {
 	return &feedmuxpb.SubscribeRequest{Message: &feedmuxpb.SubscribeRequest_Open{Open: message}}
 }
 
-// lastAcked is a position where there is one, else the event's token; nil where there is neither.
+// lastAcked is a position if there is one, otherwise the event's token; nil if there is neither.
 func lastAcked(place Place, epoch int64) *feedmuxpb.LastAcked {
 	switch {
 	case len(place.Position) > 0:
@@ -335,7 +336,7 @@ func (r *runner) onOpened(first *opened) error {
 	}
 	d.live = true
 	r.openedAt = time.Now()
-	// What was acked or taken while there was no stream did not wake anyone.
+	// Acks and reads while there was no stream did not wake the writer.
 	d.acks.atOnce = true
 	d.work.ring()
 
@@ -360,7 +361,7 @@ func (r *runner) sayRewound(said Rewound) {
 	r.rewound = &said
 }
 
-// located adds to an invalidate the place to go on from.
+// located adds the position to resume from to an ErrFeedInvalidated error.
 func (r *runner) located(failed *Error) *Error {
 	if errors.Is(failed, ErrFeedInvalidated) {
 		r.desk.mu.Lock()

@@ -7,9 +7,9 @@ const (
 	ticksPerInterval = 10
 )
 
-// silence is how long a server has said nothing, in time in which this process could have heard it. Whoever owns it calls
-// tick at every ticking, and hear at every message. A tick that comes late, because the process was stopped, counts as two
-// at most: what has arrived meanwhile has not been read yet.
+// silence is how long the server has sent nothing, counting only time in which this process could have received a
+// message. Its owner calls tick at every ticking, and hear at every message. A tick that comes late, because the
+// process was stopped, counts as two at most: what has arrived meanwhile has not been read yet.
 type silence struct {
 	interval time.Duration
 	silent   time.Duration

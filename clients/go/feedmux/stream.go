@@ -25,7 +25,7 @@ func (r *runner) stream(ctx context.Context, cut context.CancelCauseFunc) *Error
 	if err != nil {
 		return asError(err)
 	}
-	// A write that fails belongs to a stream that ends; its status reaches the reader.
+	// If a write fails, the stream has ended, and the reader gets its status.
 	_ = call.SendMsg(r.openMessage())
 	var writer sync.WaitGroup
 	writer.Go(func() { r.write(ctx, call) })
@@ -125,7 +125,7 @@ func asError(err error) *Error {
 	return errorFromStatus(err)
 }
 
-// watchdog cuts a call when nothing was heard for too long.
+// watchdog ends a call when the server has been silent for too long.
 type watchdog struct {
 	mu      sync.Mutex
 	silence silence
@@ -170,7 +170,7 @@ func (w *watchdog) tick() {
 		return
 	}
 	if w.silence.tick(time.Now()) {
-		w.cut(unavailable(nil, "nothing heard for %v", w.silence.most()))
+		w.cut(unavailable(nil, "the server sent nothing for %v", w.silence.most()))
 		return
 	}
 	w.timer.Reset(w.silence.ticking())

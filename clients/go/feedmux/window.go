@@ -23,7 +23,7 @@ func (w *creditWindow) open() grant {
 	return first
 }
 
-// limit tells the server's limits: it clamps unused credit to them, and so does this window. 0 says nothing.
+// limit applies the server's limits: it clamps unused credit to them, and so does this window. 0 says nothing.
 func (w *creditWindow) limit(events, bytes int64) {
 	if events > 0 {
 		w.size.events = min(w.size.events, events)
@@ -49,7 +49,7 @@ func (w *creditWindow) receive(batch *Batch) error {
 	return nil
 }
 
-// discard counts what was received and nobody will take.
+// discard counts received events that the user will never take.
 func (w *creditWindow) discard(events, bytes int64) {
 	w.discarded.events += events
 	w.discarded.bytes += bytes

@@ -1,14 +1,15 @@
 /**
- * What was delivered under which number, what of it is acked, and what must not come out a second time.
+ * Which events were delivered under which number, which are acked, and which must not be handed out twice.
  *
- * The client numbers events with ordinals that never restart; the server's delivery sequences restart with every stream.
- * The ledger maps one to the other by ranges, keeps the unacked batches of a durable subscription, and after a reconnect
- * recognises them by their `_id` when they come again. Of more than `wholeBytesMax` bytes it keeps only those.
- * Pure; `runner` owns one and feeds it in the order of arrival.
+ * The client numbers events with ordinals that never restart; the server's delivery sequences restart with every
+ * stream. The ledger maps one to the other by ranges, keeps the unacked batches of a durable subscription, and after a
+ * reconnect recognises them by their `_id` when they come again. Beyond `wholeBytesMax` bytes, it retains only their
+ * `_id`s. Pure; `runner` owns one and feeds it in the order of arrival.
  *
  * Invariant: `kept` begins with the first event in stream order that is not acked, and holds all received after it, in
- * stream order. That is the order of ordinals, unless events came among repeats that had not been there before: the filter
- * was widened. `ranges` hold the sequences of the present stream that are not yet covered by an ack, in sequence order.
+ * stream order. That is the order of ordinals, unless events came among repeats that had not been there before: the
+ * filter was widened. `ranges` hold the sequences of the present stream that are not yet covered by an ack, in sequence
+ * order.
  */
 
 import type { Timestamp } from "bson";
@@ -80,7 +81,7 @@ class Kept {
     this.drop();
   }
 
-  /** It is not kept any longer. */
+  /** Evicts the batch. */
   drop(): void {
     this.#batch = undefined;
     this.sizeBytes = 0;
@@ -101,8 +102,8 @@ class Kept {
 }
 
 /**
- * Bookkeeping of one session object. `durable` says that acks matter and that a reopened stream may repeat; an inline feed
- * continues behind the last event received, so nothing is kept for it.
+ * Bookkeeping of one session object. `durable` says that acks matter and that a reopened stream may repeat; an inline
+ * feed continues after the last event received, so nothing is retained for it.
  */
 export class Ledger {
   readonly #durable: boolean;
@@ -139,7 +140,7 @@ export class Ledger {
     return this.#received;
   }
 
-  /** The place up to which everything has been received. */
+  /** The position up to which everything has been received. */
   get latest(): Place {
     return this.#latest;
   }
@@ -149,7 +150,7 @@ export class Ledger {
     return this.#repeats.size > 0;
   }
 
-  /** The place up to which everything is acked: where a new stream has to begin. NOWHERE at the start. */
+  /** The position up to which everything is acked: where a new stream has to begin. NOWHERE at the start. */
   ackedPlace(acked: number): Place {
     const done = Math.max(acked, this.#floor);
     if (done >= this.#received && !this.expectsRepeats()) {
@@ -272,7 +273,7 @@ export class Ledger {
     kept?.reduce();
   }
 
-  /** Keeps the first of `kept` no longer. */
+  /** Evicts the first of `kept`. */
   #letGo(): void {
     const kept = this.#kept.shift();
     this.#wholeBytes -= kept?.sizeBytes ?? 0;
@@ -355,7 +356,7 @@ export class Ledger {
       }
       this.#passed++;
     }
-    // A part of a message holds all of its memory.
+    // A part of a message keeps the whole message in memory.
     const kept = Kept.whole(batch);
     kept.reduce();
     this.#kept.splice(this.#passed, 0, kept);

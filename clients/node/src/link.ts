@@ -35,7 +35,7 @@ const CHANNEL_OPTIONS: ChannelOptions = {
 };
 const SUBSCRIBE = pathOf(ChangeFeed.method.subscribe);
 const ROUTE_KEY = "x-feedmux-route";
-/** A unary call that has waited for so long in vain takes its connection for dead. */
+/** A unary call that times out after at least this long treats its connection as dead. */
 const DEAD_AFTER_MS = 5_000;
 
 /** TLS, in PEM. No `ca` is the system's roots; `cert` and `key` together are mutual TLS. */
@@ -112,9 +112,9 @@ class Connection {
 export class Link {
   readonly #target: Target;
   readonly #timeoutMs: number;
-  /** Takes new calls. */
+  /** Gets the new calls. */
   #current: Connection | undefined;
-  /** Takes none, and may still have some. */
+  /** Get no new calls, and may still have open ones. */
   readonly #left = new Set<Connection>();
   readonly #connectionOf = new WeakMap<Call, Connection>();
   #closed = false;
@@ -197,7 +197,7 @@ export class Link {
     });
   }
 
-  /** Ends the connections and the calls on them; later ones are refused. */
+  /** Ends the connections and the calls on them; later calls are rejected. */
   close(): void {
     this.#closed = true;
     for (const connection of [this.#current, ...this.#left]) {

@@ -130,7 +130,8 @@ export class Runner {
 
   /**
    * Hands out nothing more, sends the acks and asks the server to confirm them and end the stream. Where there is no
-   * stream, one more is tried at once if acks are unconfirmed. Whoever waits gets `reason`, or a quiet end.
+   * stream, one more is tried at once if acks are unconfirmed. A call that waits rejects with `reason`, or ends without
+   * an error if there is none.
    */
   close(reason?: Error): void {
     if (this.#closing) {
@@ -249,7 +250,7 @@ export class Runner {
         if (call !== undefined) {
           this.#link.leave(call);
         }
-        end(new UnavailableError(`nothing heard for ${String(silentMs / 1000)} s`));
+        end(new UnavailableError(`the server sent nothing for ${String(silentMs / 1000)} s`));
       });
       this.#link.subscribe(this.#route).then(
         (begun) => {

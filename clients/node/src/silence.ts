@@ -4,8 +4,9 @@ const INTERVALS_MAX = 3;
 const TICKS_PER_INTERVAL = 10;
 
 /**
- * Of one stream. Whoever owns it calls `tick` every `tickMs` and `heard` at every message. A tick that comes late, because the
- * event loop was blocked or the process stopped, counts as two at most: what has arrived meanwhile has not been read yet.
+ * The silence of one stream. Its owner calls `tick` every `tickMs` and `heard` at every message. A tick that comes
+ * late, because the event loop was blocked or the process stopped, counts as two at most: what has arrived meanwhile
+ * has not been read yet.
  */
 export class Silence {
   #intervalMs: number;
