@@ -135,7 +135,7 @@ func (d *desk) handed() int64 {
 	return d.batch.first + int64(d.given) - 1
 }
 
-// place is the last place up to which everything has been handed out.
+// place is the last position up to which everything has been handed out.
 func (d *desk) place() Place {
 	if d.batch != nil && d.given == d.batch.Len() {
 		d.settleBatch()

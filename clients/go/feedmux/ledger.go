@@ -137,7 +137,8 @@ func (l *ledger) forget() {
 	l.ackedTo, l.latest = Place{}, Place{}
 }
 
-// begin says that a stream begins at a place, its sequences at 1. Acks up to acked were known when it was asked for.
+// begin says that a stream begins at a position, with sequence 1. Acks up to acked were known when the client requested
+// the stream.
 func (l *ledger) begin(at Place, acked int64) {
 	l.nextSequence, l.sequenceAcked = 1, 0
 	settled := l.settle(max(acked, l.floor))
@@ -184,7 +185,7 @@ func (l *ledger) arrive(sequence int64, batch *Batch, acked int64) ([]*Batch, er
 	return fresh, nil
 }
 
-// progress says that everything at or before a place has been delivered: so have repeats, or they do not come.
+// progress says that everything at or before a position has been delivered: repeats up to there no longer come.
 func (l *ledger) progress(place Place) {
 	if !l.repeatsUntil.IsZero() && place.ClusterTime.After(l.repeatsUntil) {
 		l.repeats = nil

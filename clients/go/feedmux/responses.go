@@ -145,7 +145,7 @@ func openedOf(message *feedmuxpb.Opened) *opened {
 	}
 }
 
-// placed is every message that carries a place.
+// placed is every message that carries a position.
 type placed interface {
 	GetPosition() []byte
 	GetResumeToken() []byte

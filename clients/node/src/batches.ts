@@ -60,7 +60,7 @@ export abstract class Batch<T extends Document = Document> implements Iterable<C
   abstract readonly sizeBytes: number;
   /** The number of the first event within the session object. */
   firstSequence = 0;
-  /** @internal Whose events these are. */
+  /** @internal The runner of the session that received the batch. */
   owner: object | undefined;
   protected readonly options: DeserializeOptions;
 

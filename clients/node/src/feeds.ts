@@ -67,7 +67,7 @@ export interface SubscriptionInfo {
   readonly updateTime: Date | undefined;
   /** Changes with the definition. */
   readonly etag: string;
-  /** Whether a session is open, and whose (its instance id). */
+  /** Whether a session is open; `owner` is the instance that opened it. */
   readonly active: boolean;
   readonly owner: string;
   /** Of the newest session. */

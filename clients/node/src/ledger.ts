@@ -59,7 +59,10 @@ class Kept {
       : this.#tokens.subarray(this.#ends[index - 1] ?? 0, this.#ends[index]);
   }
 
-  /** Lets go of everything but the tokens and the place, copied into memory of their own: Buffer.from would share a pool with messages. */
+  /**
+   * Evicts everything but the tokens and the place, and copies these into separate memory: Buffer.from would share a
+   * pool with messages.
+   */
   reduce(): void {
     const batch = this.#batch;
     if (batch === undefined) {
@@ -171,7 +174,9 @@ export class Ledger {
     this.#ackedPlace = this.#latest = NOWHERE;
   }
 
-  /** A stream begins at `opened`, its sequences at 1. Acks up to `acked` were known when it was asked for. */
+  /**
+   * A stream begins at `opened`, with sequence 1. Acks up to `acked` were known when the client requested the stream.
+   */
   begin(opened: Place, acked: number): void {
     this.#nextSequence = 1;
     this.#ackedSequence = 0;
@@ -225,7 +230,7 @@ export class Ledger {
     return fresh;
   }
 
-  /** Everything at or before `place` has been delivered: so have repeats, or they do not come. */
+  /** Everything at or before `place` has been delivered: repeats up to there no longer come. */
   progress(place: Place): void {
     if (isEarlier(this.#repeatsUntil, place.clusterTime)) {
       this.#repeats.clear();
@@ -393,7 +398,7 @@ export class Ledger {
   }
 }
 
-/** The resume token of an event. One that cannot be decoded has none here: whoever decodes it hears of it. */
+/** The resume token of an event. Empty for an event that cannot be decoded: its decoding reports the error. */
 function keyOf(batch: Batch, index: number): Buffer {
   try {
     return batch.eventKey(index);

@@ -184,7 +184,7 @@ function view(bytes: Uint8Array): Buffer {
   return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
 }
 
-/** Copied out of the message, which a place may outlive. */
+/** Copies the position out of the message, because a place may outlive its message. */
 function place(message: OpenedMessage | BatchMessage | EventFragment | ProgressMessage): Place {
   return new Place(
     Buffer.from(message.position),

@@ -90,7 +90,7 @@ export class Runner {
     this.#backoff = new Backoff(options.backoffFirstMs, options.backoffMostMs, Math.random);
     this.#limitBytes = options.messageBytesMax;
     this.opened = this.#opened.promise;
-    this.opened.catch(() => undefined); // Whoever opens hears of it; after a cancel nobody does.
+    this.opened.catch(() => undefined); // The caller of open gets the error; after a cancel, nobody does.
     this.done = this.#run();
   }
 

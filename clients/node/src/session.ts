@@ -248,7 +248,7 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
     return event;
   }
 
-  /** What the loop over events has left of the current batch, for whoever goes on by batches. */
+  /** The events of the current batch that the loop over events has left, for a caller that continues by batches. */
   #rest(): Batch<T> | undefined {
     const batch = this.#batch;
     if (batch === undefined || this.#index >= batch.length) {

@@ -2,8 +2,8 @@
  * One Subscribe call: bytes up, bytes down, and one end.
  *
  * Every message is taken from grpc-js as it comes and never left with it: it throws away what nobody has read when a
- * status other than OK arrives (github.com/grpc/grpc-node/issues/2764), and a session ends by such a status right behind its
- * last events.
+ * status other than OK arrives (github.com/grpc/grpc-node/issues/2764), and a session ends with such a status right
+ * after its last events.
  */
 
 import { type ClientDuplexStream, status as Status, type StatusObject } from "@grpc/grpc-js";
