@@ -13,9 +13,9 @@ import org.bson.RawBsonDocument;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Consecutive events in MongoDB's order, as they arrived together. Nothing is decoded until it is asked for.
+ * Consecutive events in MongoDB's order, as they arrived together. An event is decoded only when it is requested.
  *
- * <p>Sequences are the session object's own: they count from 1, without holes, through reconnects.
+ * <p>Sequence numbers belong to the session object: they count from 1, without gaps, across reconnects.
  */
 public abstract sealed class Batch implements Iterable<Event> permits BsonBatch, JsonBatch {
     private final int size;
@@ -30,55 +30,55 @@ public abstract sealed class Batch implements Iterable<Event> permits BsonBatch,
         this.readTime = readTime;
     }
 
-    /** The number of events. */
+    /** Returns the number of events. */
     public final int size() {
         return size;
     }
 
-    /** Bytes of the events, as credit counts them. */
+    /** Returns the size of the events in bytes, as credit counts them. */
     public abstract long sizeBytes();
 
-    /** The number of the first event within the session. */
+    /** Returns the sequence number of the first event in the session. */
     public final long firstSequence() {
         return firstSequence;
     }
 
-    /** The number of the last event within the session. */
+    /** Returns the sequence number of the last event in the session. */
     public final long lastSequence() {
         return firstSequence + size - 1;
     }
 
-    /** The place behind the last event; nowhere for the front part of a batch that was cut. */
+    /** Returns the place after the last event. It is empty if this is the first part of a split batch. */
     public final Place place() {
         return place;
     }
 
-    /** The place behind the last event, to be stored as it is. */
+    /** Returns the position after the last event, which you can store as it is. */
     public final Position position() {
         return place.position();
     }
 
-    /** MongoDB's resume token of the place behind the last event. */
+    /** Returns MongoDB's resume token after the last event. */
     public final @Nullable BsonDocument resumeToken() {
         return place.resumeToken();
     }
 
-    /** The cluster time of the place behind the last event. */
+    /** Returns the cluster time of the position after the last event. */
     public final @Nullable BsonTimestamp clusterTime() {
         return place.clusterTime();
     }
 
-    /** When the server read the first of these events from MongoDB; null for an event that came in fragments. */
+    /** Returns when the server read the first of these events from MongoDB; null for an event sent in fragments. */
     public final @Nullable Instant readTime() {
         return readTime;
     }
 
-    /** An event, from 0. */
+    /** Returns the event at this index, counted from 0. */
     public final Event event(int index) {
         return new Event(this, index);
     }
 
-    /** The events. */
+    /** Returns the events. */
     public final List<Event> events() {
         return new AbstractList<>() {
             @Override
@@ -98,25 +98,25 @@ public abstract sealed class Batch implements Iterable<Event> permits BsonBatch,
         return events().iterator();
     }
 
-    /** An event's document as BSON: a view on the message's bytes where it came as BSON. */
+    /** Returns an event's document as BSON: a view of the message's bytes if the event was sent as BSON. */
     abstract RawBsonDocument bson(int index);
 
-    /** An event's document decoded with the default codec. */
+    /** Returns an event's document, decoded with the default codec. */
     abstract Document document(int index);
 
-    /** An event's text: extended JSON. */
+    /** Returns an event as extended JSON text. */
     abstract String json(int index);
 
-    /** The bytes of one event, as credit counts them. */
+    /** Returns the size of one event in bytes, as credit counts it. */
     abstract int eventBytes(int index);
 
-    /** The events [first, end) as a batch of their own, on the same bytes. */
+    /** Returns the events [first, end) as a separate batch that shares the same bytes. */
     abstract Batch part(int first, int end);
 
-    /** The {@code _id} of one event as BSON: its resume token; null where the pipeline removed it. */
+    /** Returns the resume token of one event, its {@code _id}, as BSON; null if the pipeline removed it. */
     abstract @Nullable ByteBuffer token(int index);
 
-    /** The resume token of one event, as bytes that can be compared; null where the pipeline removed it. */
+    /** Returns the resume token of one event as comparable bytes; null if the pipeline removed it. */
     final @Nullable ByteBuffer key(int index) {
         try {
             return token(index);

@@ -6,7 +6,7 @@ import org.bson.RawBsonDocument;
 import org.bson.codecs.Decoder;
 import org.jspecify.annotations.Nullable;
 
-/** One change event. */
+/** A change event. */
 public final class Event implements Item {
     private final Batch batch;
     private final int index;
@@ -17,7 +17,7 @@ public final class Event implements Item {
         this.index = index;
     }
 
-    /** The event as a map; decoded once and kept. */
+    /** Returns the event as a map. It is decoded once and cached. */
     public Document document() {
         Document decoded = document;
         if (decoded == null) {
@@ -26,37 +26,37 @@ public final class Event implements Item {
         return decoded;
     }
 
-    /** The event as BSON: a view on the bytes that MongoDB sent, decoded where it is looked into. */
+    /** Returns the event as BSON: a view of the bytes that MongoDB sent, in which fields are decoded on access. */
     public RawBsonDocument bson() {
         return batch.bson(index);
     }
 
-    /** The event as a type of your own. */
+    /** Decodes the event to a type of your own. */
     public <T> T decode(Decoder<T> decoder) {
         return bson().decode(decoder);
     }
 
-    /** The event as extended JSON: the server's text where the session's format is JSON, else relaxed. */
+    /** Returns the event as extended JSON: the server's text if the session's format is JSON, else relaxed JSON. */
     public String json() {
         return batch.json(index);
     }
 
-    /** MongoDB's resume token: the event's {@code _id}. Null where the pipeline removed it. */
+    /** Returns MongoDB's resume token, the event's {@code _id}; null if the pipeline removed it. */
     public @Nullable BsonDocument resumeToken() {
         return Tokens.document(batch.key(index));
     }
 
-    /** The number of this event within the session, from 1, without holes, through reconnects. */
+    /** Returns the sequence number of this event in the session, counted from 1, without gaps, across reconnects. */
     public long sequence() {
         return batch.firstSequence() + index;
     }
 
-    /** Bytes of the event as it came. */
+    /** Returns the size in bytes of the event as it was sent. */
     public int sizeBytes() {
         return batch.eventBytes(index);
     }
 
-    /** The batch that it came in. */
+    /** Returns the batch in which this event arrived. */
     public Batch batch() {
         return batch;
     }

@@ -5,16 +5,18 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What opening a feed would do, without doing it. What a refusal keeps from being known is empty.
+ * What opening a feed would do, without doing it. If the server rejects the feed, facts that it could not determine are
+ * empty.
  *
- * @param refusal null: it would be opened
- * @param pipeline what MongoDB is asked, in extended JSON; the stages of the tenant's grants are not shown
- * @param streamKey names the shared stream: feeds of one key are read once
- * @param streamOpen whether the server reads that stream already
+ * @param refusal why the server would reject the feed; null if it would open the feed
+ * @param pipeline the pipeline sent to MongoDB, in extended JSON, without the stages of the tenant's grants
+ * @param streamKey the key of the shared stream: the server reads feeds with the same key only once
+ * @param streamOpen whether the server already reads that stream
  * @param images collections whose stored pre- and post-images are needed
- * @param oplogHeadroom from the oldest entry of the oplog to the start; null where it is not known
- * @param withheld what of the feed's scope does not come
- * @param mayBeView whether it may be served from one stream that reads its database or the deployment for many feeds
+ * @param oplogHeadroom the time from the oldest entry of the oplog to the start; null if it is unknown
+ * @param withheld the parts of the feed's scope that are not delivered
+ * @param mayBeView whether the server may serve the feed from one stream that reads its database or deployment for many
+ *     feeds
  */
 public record Explanation(
         @Nullable Refusal refusal,
@@ -27,11 +29,11 @@ public record Explanation(
         boolean mayBeView) {
 
     /**
-     * How opening would end.
+     * The reason why opening would fail.
      *
      * @param status the name of the gRPC status code
-     * @param reason as of an error
-     * @param message for people
+     * @param reason the reason, as in {@link dev.feedmux.errors.Failure#reason}
+     * @param message the text for people
      */
     public record Refusal(String status, String reason, String message) {}
 
@@ -46,10 +48,10 @@ public record Explanation(
     public record CollectionImages(String database, String collection, boolean enabled, boolean forGrants) {}
 
     /**
-     * Something that does not come.
+     * A part of the feed's scope that is not delivered.
      *
-     * @param what what
-     * @param why why
+     * @param what what is not delivered
+     * @param why why it is not delivered
      */
     public record Withheld(String what, String why) {}
 }

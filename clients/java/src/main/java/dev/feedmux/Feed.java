@@ -8,22 +8,25 @@ import org.bson.conversions.Bson;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What to watch: the scope, the pipeline and MongoDB's change stream options. What is null or 0 is not sent to MongoDB.
+ * What to watch: the scope, the pipeline and MongoDB's change stream options. A component that is null or 0 is not sent
+ * to MongoDB.
  *
- * @param source names the MongoDB deployment in the server's configuration; null is the client's own
- * @param database null is the whole deployment
- * @param collection null is the whole database
- * @param pipeline the stages behind {@code $changeStream}
+ * @param source the name of the MongoDB deployment in the server's configuration; null means the client's default
+ *     source
+ * @param database the database; null means the whole deployment
+ * @param collection the collection; null means the whole database
+ * @param pipeline the stages after {@code $changeStream}
  * @param fullDocument {@code default}, {@code updateLookup}, {@code whenAvailable} or {@code required}
  * @param fullDocumentBeforeChange {@code off}, {@code whenAvailable} or {@code required}
- * @param showExpandedEvents DDL events and more fields
+ * @param showExpandedEvents whether to include DDL events and additional fields
  * @param collation MongoDB's collation for the pipeline
- * @param comment goes into MongoDB's log and profile
- * @param batchSize most events of one batch; 0 is as many as fit
- * @param maxAwaitTimeMs 0 is one second; kept with the feed for clients that poll
- * @param readPreference null is the source's own
- * @param readConcern null is {@code majority}
- * @param matchCollectionUuidForUpdateLookup MongoDB's option of that name
+ * @param comment a comment for MongoDB's log and profiler
+ * @param batchSize the maximum number of events in a batch; 0 means as many as fit
+ * @param maxAwaitTimeMs the maximum wait in milliseconds, stored with the feed for clients that poll; 0 means one
+ *     second
+ * @param readPreference the read preference; null means the source's default
+ * @param readConcern the read concern; null means {@code majority}
+ * @param matchCollectionUuidForUpdateLookup MongoDB's option {@code matchCollectionUUIDForUpdateLookup}
  */
 public record Feed(
         @Nullable String source,
@@ -46,27 +49,27 @@ public record Feed(
         pipeline = List.copyOf(pipeline);
     }
 
-    /** The whole deployment. */
+    /** Returns a feed of the whole deployment. */
     public static Feed deployment() {
         return builder().build();
     }
 
-    /** A database. */
+    /** Returns a feed of a database. */
     public static Feed database(String database) {
         return builder().database(database).build();
     }
 
-    /** A collection. */
+    /** Returns a feed of a collection. */
     public static Feed collection(String database, String collection) {
         return builder().database(database).collection(collection).build();
     }
 
-    /** A feed to be filled in. */
+    /** Returns a builder for a feed. */
     public static Builder builder() {
         return new Builder();
     }
 
-    /** Sets the components of a {@link Feed} one by one; what is left out is not sent to MongoDB. */
+    /** Sets the components of a {@link Feed} one by one. Components that are not set are not sent to MongoDB. */
     public static final class Builder {
         private @Nullable String source;
         private @Nullable String database;
@@ -85,102 +88,102 @@ public record Feed(
 
         private Builder() {}
 
-        /** Names the MongoDB deployment; none is the client's own. */
+        /** Sets the name of the MongoDB deployment; null means the client's default source. */
         public Builder source(@Nullable String name) {
             source = name;
             return this;
         }
 
-        /** None is the whole deployment. */
+        /** Sets the database; null means the whole deployment. */
         public Builder database(@Nullable String name) {
             database = name;
             return this;
         }
 
-        /** None is the whole database. */
+        /** Sets the collection; null means the whole database. */
         public Builder collection(@Nullable String name) {
             collection = name;
             return this;
         }
 
-        /** The stages, as documents or by the builders of MongoDB's driver. */
+        /** Sets the stages, as documents or made with the builders of MongoDB's driver. */
         public Builder pipeline(List<? extends Bson> stages) {
             pipeline = stages.stream().map(Bson::toBsonDocument).toList();
             return this;
         }
 
-        /** The stages, as documents or by the builders of MongoDB's driver. */
+        /** Sets the stages, as documents or made with the builders of MongoDB's driver. */
         public Builder pipeline(Bson... stages) {
             return pipeline(List.of(stages));
         }
 
-        /** The stages as an extended JSON array. */
+        /** Sets the stages, as an extended JSON array. */
         public Builder pipelineJson(String json) {
             pipeline = BsonArray.parse(json).stream().map(BsonValue::asDocument).toList();
             return this;
         }
 
-        /** As {@link Feed#fullDocument}. */
+        /** Sets {@link Feed#fullDocument}. */
         public Builder fullDocument(@Nullable String mode) {
             fullDocument = mode;
             return this;
         }
 
-        /** As {@link Feed#fullDocumentBeforeChange}. */
+        /** Sets {@link Feed#fullDocumentBeforeChange}. */
         public Builder fullDocumentBeforeChange(@Nullable String mode) {
             fullDocumentBeforeChange = mode;
             return this;
         }
 
-        /** As {@link Feed#showExpandedEvents}. */
+        /** Sets {@link Feed#showExpandedEvents}. */
         public Builder showExpandedEvents(boolean show) {
             showExpandedEvents = show;
             return this;
         }
 
-        /** As {@link Feed#collation}. */
+        /** Sets {@link Feed#collation}. */
         public Builder collation(@Nullable Bson document) {
             collation = document == null ? null : document.toBsonDocument();
             return this;
         }
 
-        /** As {@link Feed#comment}. */
+        /** Sets {@link Feed#comment}. */
         public Builder comment(@Nullable BsonValue value) {
             comment = value;
             return this;
         }
 
-        /** As {@link Feed#batchSize}. */
+        /** Sets {@link Feed#batchSize}. */
         public Builder batchSize(int events) {
             batchSize = events;
             return this;
         }
 
-        /** As {@link Feed#maxAwaitTimeMs}. */
+        /** Sets {@link Feed#maxAwaitTimeMs}. */
         public Builder maxAwaitTimeMs(int milliseconds) {
             maxAwaitTimeMs = milliseconds;
             return this;
         }
 
-        /** As {@link Feed#readPreference}. */
+        /** Sets {@link Feed#readPreference}. */
         public Builder readPreference(@Nullable String mode) {
             readPreference = mode;
             return this;
         }
 
-        /** As {@link Feed#readConcern}. */
+        /** Sets {@link Feed#readConcern}. */
         public Builder readConcern(@Nullable String level) {
             readConcern = level;
             return this;
         }
 
-        /** As {@link Feed#matchCollectionUuidForUpdateLookup}. */
+        /** Sets {@link Feed#matchCollectionUuidForUpdateLookup}. */
         public Builder matchCollectionUuidForUpdateLookup(boolean match) {
             matchCollectionUuidForUpdateLookup = match;
             return this;
         }
 
-        /** The feed. */
+        /** Builds the feed. */
         public Feed build() {
             return new Feed(
                     source,

@@ -13,7 +13,7 @@ import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 
 /**
- * A connection to feedmux. Nothing connects before the first call. Safe to use from several threads.
+ * A client of feedmux. It connects at the first call, and is safe to use from several threads.
  *
  * <pre>{@code
  * try (FeedmuxClient client = FeedmuxClient.builder("localhost:7117").apiKey("…").build();
@@ -38,17 +38,17 @@ public final class FeedmuxClient implements AutoCloseable {
         this.sessions = sessions;
     }
 
-    /** A client of this target: {@code host:port}, or any gRPC target. */
+    /** Returns a builder for a client of this target: {@code host:port}, or any gRPC target. */
     public static Builder builder(String target) {
         return new Builder(target);
     }
 
-    /** A durable subscription by name. Nothing is sent. */
+    /** Returns a durable subscription by name. Sends nothing to the server. */
     public Subscription subscription(String name) {
         return new Subscription(this, name);
     }
 
-    /** All of the tenant's subscriptions, by name; a page is asked for when it is needed. */
+    /** Returns all subscriptions of the tenant, ordered by name. Pages are requested as needed. */
     public Stream<SubscriptionInfo> subscriptions() {
         return Stream.iterate(
                         page(""),
@@ -58,16 +58,16 @@ public final class FeedmuxClient implements AutoCloseable {
                 .map(Messages::info);
     }
 
-    /** A feed whose place you keep. Nothing is sent. */
+    /** Returns a feed whose position you store. Sends nothing to the server. */
     public InlineFeed feed(Feed feed) {
         return new InlineFeed(this, feed);
     }
 
     /**
-     * Closes the sessions that are open, as their own {@link Session#close()} does, all at the same time and each within its
-     * {@code closeTimeout}; then the connection. Calls that wait in a session closed in this way, and further ones, throw a
-     * {@link dev.feedmux.errors.FeedmuxException} with the status CANCELLED; so do calls of this client after it. An interrupt
-     * ends the waiting for the sessions, with the flag set again.
+     * Closes the open sessions as {@link Session#close()} does, all at the same time and each within its
+     * {@code closeTimeout}; then closes the connection. Waiting and later calls on these sessions throw a
+     * {@link dev.feedmux.errors.FeedmuxException} with the status CANCELLED, and so do later calls on this client. An
+     * interrupt ends the wait for the sessions and sets the interrupt flag again.
      */
     @Override
     public void close() {
@@ -100,7 +100,7 @@ public final class FeedmuxClient implements AutoCloseable {
         return link.subscriptions(stub -> stub.listSubscriptions(request));
     }
 
-    /** How to connect. */
+    /** Sets how to connect. */
     public static final class Builder {
         private final String target;
         private Credentials credentials = Credentials.none();
@@ -115,9 +115,9 @@ public final class FeedmuxClient implements AutoCloseable {
         }
 
         /**
-         * An API key. White space around it is removed.
+         * Sets an API key. White space around it is removed.
          *
-         * @throws IllegalArgumentException where it is empty or holds a character other than visible ASCII
+         * @throws IllegalArgumentException if it is empty or contains a character other than visible ASCII
          */
         public Builder apiKey(String key) {
             credentials = Credentials.fixed(key);
@@ -125,9 +125,9 @@ public final class FeedmuxClient implements AutoCloseable {
         }
 
         /**
-         * A token (JWT). White space around it is removed.
+         * Sets a token (JWT). White space around it is removed.
          *
-         * @throws IllegalArgumentException where it is empty or holds a character other than visible ASCII
+         * @throws IllegalArgumentException if it is empty or contains a character other than visible ASCII
          */
         public Builder token(String token) {
             credentials = Credentials.fixed(token);
@@ -135,9 +135,9 @@ public final class FeedmuxClient implements AutoCloseable {
         }
 
         /**
-         * Gives a fresh token for every call; may wait. White space around the token is removed. A session reconnects with
-         * another token when one has expired. Where the supplier throws, or gives what {@link #token(String)} refuses, a
-         * session tries again with its backoff, and any other call throws
+         * Sets a supplier, which is called for a token before every call and may block. White space around the token is
+         * removed. When a token has expired, a session reconnects with a new one. If the supplier throws, or returns a
+         * token that {@link #token(String)} rejects, a session tries again with its backoff, and any other call throws
          * {@link dev.feedmux.errors.UnavailableException}.
          */
         public Builder token(Supplier<String> supplier) {
@@ -145,28 +145,28 @@ public final class FeedmuxClient implements AutoCloseable {
             return this;
         }
 
-        /** TLS; without it the connection is plaintext. */
+        /** Sets TLS. Without it, the connection is plaintext. */
         public Builder tls(Tls security) {
             tls = security;
             return this;
         }
 
-        /** Names the MongoDB deployment in the server's configuration; by default {@code main}. */
+        /** Sets the name of the MongoDB deployment in the server's configuration; by default {@code main}. */
         public Builder source(String name) {
             source = name;
             return this;
         }
 
         /**
-         * Bounds every call that is not a session; by default 30 s. After one that ran into it, from 5 s on, new calls take
-         * another connection.
+         * Sets the timeout of every call that is not a session; by default 30 s. After a call that timed out after 5 s
+         * or more, new calls use another connection.
          */
         public Builder timeout(Duration each) {
             timeout = each;
             return this;
         }
 
-        /** The options of sessions, which each {@code open} may change. */
+        /** Sets the session options, which each {@code open} can change. */
         public Builder sessions(SessionOptions options) {
             sessions = options;
             return this;
@@ -179,9 +179,9 @@ public final class FeedmuxClient implements AutoCloseable {
         }
 
         /**
-         * The client.
+         * Builds the client.
          *
-         * @throws java.io.UncheckedIOException where a TLS file cannot be read
+         * @throws java.io.UncheckedIOException if a TLS file cannot be read
          */
         public FeedmuxClient build() {
             return new FeedmuxClient(new Link(target, tls, credentials, timeout, configure), source, sessions);

@@ -1,8 +1,8 @@
 package dev.feedmux;
 
-/** How events are written on the wire. */
+/** The format of events on the wire. */
 public enum Format {
-    /** The bytes MongoDB sent. The fast path. */
+    /** BSON, as MongoDB sent it. The fastest format. */
     BSON,
     /** MongoDB's relaxed extended JSON. */
     EXTENDED_JSON_RELAXED,

@@ -5,7 +5,7 @@ import dev.feedmux.v1.ResolvePositionRequest;
 import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 
-/** A feed whose place you keep. Made by {@link FeedmuxClient#feed}. */
+/** A feed whose position you store. Created by {@link FeedmuxClient#feed}. */
 public final class InlineFeed {
     private final FeedmuxClient client;
     private final Feed feed;
@@ -15,44 +15,44 @@ public final class InlineFeed {
         this.feed = feed;
     }
 
-    /** What is watched. */
+    /** Returns the definition of the feed. */
     public Feed feed() {
         return feed;
     }
 
-    /** Opens a session from now. As {@link #open(Start, Consumer)}. */
+    /** Opens a session that begins now. See {@link #open(Start, Consumer)}. */
     public Session open() {
         return open(Start.latest());
     }
 
-    /** Opens a session. As {@link #open(Start, Consumer)}. */
+    /** Opens a session. See {@link #open(Start, Consumer)}. */
     public Session open(Start start) {
         return open(start, options -> {});
     }
 
     /**
-     * Opens a session; returns when the server has opened it.
+     * Opens a session, and returns when the server has opened it.
      *
      * @param start where to begin
-     * @param change changes the client's options of sessions for this one
-     * @throws dev.feedmux.errors.FeedmuxException for which it will not be opened
+     * @param change changes the client's session options for this session
+     * @throws dev.feedmux.errors.FeedmuxException if the session cannot be opened
      */
     public Session open(Start start, Consumer<SessionOptions.Builder> change) {
         Opening opening = new Opening("", message(), start, FeedmuxClient.instanceId());
         return Session.open(client.link(), opening, client.options(change));
     }
 
-    /** What {@link #open()} would do, without doing it. A refusal is part of the answer. */
+    /** Explains what {@link #open()} would do, without doing it. A rejection is part of the answer. */
     public Explanation explain() {
         return explained(null);
     }
 
-    /** What {@link #open(Start)} would do, without doing it. A refusal is part of the answer. */
+    /** Explains what {@link #open(Start)} would do, without doing it. A rejection is part of the answer. */
     public Explanation explain(Start start) {
         return explained(start);
     }
 
-    /** The position that a start stands for in this feed, to be stored. */
+    /** Resolves a start to a position in this feed, which you can store. */
     public ResolvedPosition resolve(Start start) {
         ResolvePositionRequest request = ResolvePositionRequest.newBuilder()
                 .setFeed(message())

@@ -1,4 +1,4 @@
 package dev.feedmux;
 
-/** What a session hands out, in order: events, and notices between them. */
+/** An item that a session returns, in order: an event, or a notice between events. */
 public sealed interface Item permits Event, Notice {}

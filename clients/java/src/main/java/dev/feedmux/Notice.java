@@ -5,21 +5,21 @@ import java.time.Duration;
 import org.bson.BsonTimestamp;
 import org.jspecify.annotations.Nullable;
 
-/** What a session has to say besides events. */
+/** Information that a session reports in addition to events. */
 public sealed interface Notice extends Item {
     /**
-     * The server goes away. The session reconnects by itself.
+     * The server is shutting down, or the session has reached its maximum age. The session reconnects automatically.
      *
-     * @param deadline within which the server ends the stream
-     * @param position up to which the session has been sent everything
+     * @param deadline the time within which the server ends the stream
+     * @param position the position up to which the server has sent everything to the session
      */
     record Draining(Duration deadline, Position position) implements Notice {}
 
     /**
-     * The session begins behind events that were delivered before; they come again.
+     * The session begins before events that were already delivered, and delivers them again.
      *
-     * @param beginsAt where it begins
-     * @param hadReached how far an earlier session had come
+     * @param beginsAt the cluster time at which the session begins
+     * @param hadReached the cluster time that an earlier session had reached
      */
     record Rewound(BsonTimestamp beginsAt, BsonTimestamp hadReached) implements Notice {
         static Rewound between(Place begins, Place reached) {
@@ -32,13 +32,15 @@ public sealed interface Notice extends Item {
     }
 
     /**
-     * Another session or a seek moved the stored position forward, so events that this session has not been sent are not
-     * handed out here.
+     * Another session or a seek moved the stored position forward, so this session skips events that it has not
+     * received.
      *
-     * @param hadReached how far this session had acked
-     * @param beginsAt where it begins now
-     * @param hadReachedPosition {@code hadReached}, for {@link Start#after}; {@link Position#NONE} where it is unknown
-     * @param beginsAtPosition {@code beginsAt}, for {@link Start#after}; {@link Position#NONE} where it is unknown
+     * @param hadReached the cluster time up to which this session had acked
+     * @param beginsAt the cluster time at which the session begins now
+     * @param hadReachedPosition {@code hadReached} as a position for {@link Start#after}; {@link Position#NONE} if it
+     *     is unknown
+     * @param beginsAtPosition {@code beginsAt} as a position for {@link Start#after}; {@link Position#NONE} if it is
+     *     unknown
      */
     record Skipped(
             BsonTimestamp hadReached, BsonTimestamp beginsAt, Position hadReachedPosition, Position beginsAtPosition)
@@ -55,34 +57,34 @@ public sealed interface Notice extends Item {
     }
 
     /**
-     * The position will leave MongoDB's oplog.
+     * The position will soon leave MongoDB's oplog.
      *
-     * @param remaining the time left at the oplog's present rate
+     * @param remaining the time left at the oplog's current rate of growth
      */
     record HistoryAtRisk(Duration remaining) implements Notice {}
 
     /**
-     * Events are lost. Only under {@link OnHistoryLost#EARLIEST}.
+     * Events are lost. Reported only with {@link OnHistoryLost#EARLIEST}.
      *
-     * @param after the last place before the gap
-     * @param before the first place behind it
-     * @param reason why
+     * @param after the cluster time of the last position before the gap
+     * @param before the cluster time of the first position after the gap
+     * @param reason why the events are lost
      */
     record Gap(BsonTimestamp after, BsonTimestamp before, String reason) implements Notice {}
 
     /**
-     * MongoDB or Redis is away, or back. The server keeps trying.
+     * MongoDB or Redis is unavailable, or available again. The server keeps trying to reach it.
      *
      * @param dependency {@code source} or {@code state}
-     * @param away false when it is back
+     * @param away true if the dependency is unavailable, false if it is available again
      */
     record Degraded(String dependency, boolean away) implements Notice {}
 
     /**
-     * The client lost the server and tries again.
+     * The client lost the connection to the server and will try again.
      *
-     * @param error how it was lost
-     * @param retryIn when it tries again
+     * @param error the error that ended the connection
+     * @param retryIn the time until the next attempt
      */
     record Disconnected(FeedmuxException error, Duration retryIn) implements Notice {}
 }

@@ -4,6 +4,6 @@ package dev.feedmux;
 public enum OnHistoryLost {
     /** The session ends with {@link dev.feedmux.errors.HistoryLostException}. */
     FAIL,
-    /** {@link Notice.Gap}, then the feed goes on from the oldest event there is. */
+    /** The session reports {@link Notice.Gap}, then the feed continues from the oldest available event. */
     EARLIEST
 }

@@ -4,6 +4,6 @@ package dev.feedmux;
 public enum OnInvalidate {
     /** The event is delivered, then the session ends with {@link dev.feedmux.errors.FeedInvalidatedException}. */
     STOP,
-    /** The event is delivered, and the feed goes on behind it. */
+    /** The event is delivered, and the feed continues after it. */
     CONTINUE
 }

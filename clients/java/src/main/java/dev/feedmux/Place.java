@@ -5,11 +5,11 @@ import org.bson.BsonTimestamp;
 import org.jspecify.annotations.Nullable;
 
 /**
- * A place in a feed: everything at or before it has been delivered.
+ * A position in a feed, with its resume token and cluster time. Everything at or before it has been delivered.
  *
- * @param position {@link Position#NONE} where only a resume token is known
- * @param resumeToken MongoDB's resume token; null where there is none
- * @param clusterTime null where it is unknown
+ * @param position the position; {@link Position#NONE} if only a resume token is known
+ * @param resumeToken MongoDB's resume token; null if there is none
+ * @param clusterTime the cluster time; null if it is unknown
  */
 public record Place(
         Position position,
@@ -17,7 +17,7 @@ public record Place(
         @Nullable BsonTimestamp clusterTime) {
     static final Place NOWHERE = new Place(Position.NONE, null, null);
 
-    /** The place of an event whose resume token is all that is known. */
+    /** Returns the place of an event of which only the resume token is known. */
     static Place of(BsonDocument token) {
         return new Place(Position.NONE, token, Tokens.timeOf(token));
     }
@@ -26,7 +26,7 @@ public record Place(
         return position.isEmpty() && resumeToken == null;
     }
 
-    /** Whether both times are known and this one is the earlier. */
+    /** Whether both cluster times are known and this place has the earlier one. */
     boolean isBefore(Place other) {
         return clusterTime != null && other.clusterTime != null && clusterTime.compareTo(other.clusterTime) < 0;
     }

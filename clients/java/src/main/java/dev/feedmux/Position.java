@@ -4,7 +4,9 @@ import com.google.protobuf.ByteString;
 import java.util.Arrays;
 import java.util.Base64;
 
-/** An opaque place that feedmux gave out, to be stored as it is: as bytes, or as the text of {@link #toString}. */
+/**
+ * An opaque position in a feed, issued by feedmux. Store it unchanged, as bytes or as the text of {@link #toString}.
+ */
 public final class Position {
     /** No position. */
     public static final Position NONE = new Position(new byte[0]);
@@ -15,15 +17,15 @@ public final class Position {
         this.bytes = bytes;
     }
 
-    /** The position of these bytes. */
+    /** Returns the position with these bytes. */
     public static Position of(byte[] bytes) {
         return bytes.length == 0 ? NONE : new Position(bytes.clone());
     }
 
     /**
-     * The position of this text.
+     * Parses a position from the text of {@link #toString}.
      *
-     * @throws IllegalArgumentException for what is not base64url
+     * @throws IllegalArgumentException if the text is not base64url
      */
     public static Position parse(String text) {
         return of(Base64.getUrlDecoder().decode(text));
@@ -33,12 +35,12 @@ public final class Position {
         return bytes.isEmpty() ? NONE : new Position(bytes.toByteArray());
     }
 
-    /** A copy of the bytes. */
+    /** Returns a copy of the bytes. */
     public byte[] toBytes() {
         return bytes.clone();
     }
 
-    /** Whether this is no position. */
+    /** Whether this is {@link #NONE}. */
     public boolean isEmpty() {
         return bytes.length == 0;
     }
@@ -53,7 +55,7 @@ public final class Position {
         return Arrays.hashCode(bytes);
     }
 
-    /** Base64url without padding. */
+    /** Returns the position as base64url without padding. */
     @Override
     public String toString() {
         return Base64.getUrlEncoder().withoutPadding().encodeToString(bytes);

@@ -5,11 +5,11 @@ import org.bson.BsonTimestamp;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The position that a start stands for.
+ * The position to which a {@link Start} resolves.
  *
- * @param position to be stored, and given to {@link Start#after}
- * @param clusterTime of the position
- * @param time the same as wall-clock time, by the second
+ * @param position the position, which you can store and pass to {@link Start#after}
+ * @param clusterTime the cluster time of the position
+ * @param time the cluster time as wall-clock time, with a resolution of one second
  */
 public record ResolvedPosition(
         Position position,

@@ -18,15 +18,15 @@ import org.bson.BsonTimestamp;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Events of a durable subscription or of a feed, one by one. Made by {@link Subscription#open} and
+ * Delivers the events of a durable subscription or of a feed, one by one. Created by {@link Subscription#open} and
  * {@link InlineFeed#open}.
  *
- * <p>Credits, heartbeats and reconnecting are the session's work: after a lost connection the loop goes on behind the
- * last event it has seen. What was not acked comes again only if the process itself was lost.
+ * <p>The session handles credit, heartbeats and reconnects: after a lost connection, the loop continues after the last
+ * event that it received. Unacked events are delivered again only if the process itself was lost.
  *
- * <p>Safe to use from several threads, with {@link #take} or {@link #poll}; each event goes to one of them.
- * {@link #close} from another thread ends the loop of one that waits. An interrupt ends only the waiting:
- * {@link InterruptedCallException}, with the flag set again.
+ * <p>Safe to use from several threads with {@link #take} or {@link #poll}; each event goes to one of the threads.
+ * {@link #close} ends the loop of a thread that waits. An interrupt ends only the wait, with an
+ * {@link InterruptedCallException}, and sets the interrupt flag again.
  */
 public final class Session implements Iterable<Event>, AutoCloseable {
     private static final Cleaner CLEANER = Cleaner.create();
@@ -45,7 +45,7 @@ public final class Session implements Iterable<Event>, AutoCloseable {
         abandoned = CLEANER.register(this, runner::abandon);
     }
 
-    /** Opens; returns when the server has. */
+    /** Opens a session, and returns when the server has opened it. */
     static Session open(Link link, Opening opening, SessionOptions options) {
         Desk desk = new Desk(options.onNotice());
         Runner runner = new Runner(link, opening, options, desk);
@@ -65,11 +65,11 @@ public final class Session implements Iterable<Event>, AutoCloseable {
     }
 
     /**
-     * The next event; waits for it.
+     * Returns the next event, and waits for it if necessary.
      *
      * @throws SessionClosedException after {@link #close}
-     * @throws FeedmuxException that ended the session, or with the status CANCELLED where its client was closed; again at
-     *     every further call
+     * @throws FeedmuxException the error that ended the session, or an error with the status CANCELLED if its client
+     *     was closed; every later call throws it again
      */
     public Event take() {
         Event event = (Event) next(FOREVER, false, false);
@@ -80,116 +80,131 @@ public final class Session implements Iterable<Event>, AutoCloseable {
     }
 
     /**
-     * The next event; waits for it at most so long. {@link Duration#ZERO}: only if it is here already.
+     * Returns the next event, and waits for it at most this long. With {@link Duration#ZERO}, returns an event only if
+     * it has already arrived.
      *
-     * @throws FeedmuxException as {@link #take}
+     * @throws FeedmuxException as with {@link #take}
      */
     public Optional<Event> poll(Duration timeout) {
         return Optional.ofNullable((Event) next(Math.max(0, timeout.toNanos()), false, false));
     }
 
     /**
-     * The next event or notice; waits for it at most so long. Notices handed out here are not told to the listener.
+     * Returns the next event or notice, and waits for it at most this long. Notices returned here are not passed to the
+     * listener.
      *
-     * @throws FeedmuxException as {@link #take}
+     * @throws FeedmuxException as with {@link #take}
      */
     public Optional<Item> pollItem(Duration timeout) {
         return Optional.ofNullable(next(Math.max(0, timeout.toNanos()), true, false));
     }
 
     /**
-     * Events until {@link #close}. The error that ended the session comes out of the loop. For a session that one thread
-     * reads: threads that share one use {@link #take} or {@link #poll}, because where two loops have seen the same event
-     * arrive, one of them gets it and the other may meet the close with a NoSuchElementException.
+     * Iterates over the events until {@link #close}. The loop throws the error that ended the session. Use it if one
+     * thread reads the session. Threads that share a session use {@link #take} or {@link #poll}: if two loops have seen
+     * the same event arrive, one of them gets it, and the other may get a NoSuchElementException when the session is
+     * closed.
      */
     @Override
     public Iterator<Event> iterator() {
         return new Waiting<>(promised -> (Event) next(FOREVER, false, promised), false);
     }
 
-    /** Events and notices in order, until {@link #close}; notices handed out here are not told to the listener. */
+    /**
+     * Iterates over events and notices in order, until {@link #close}. Notices returned here are not passed to the
+     * listener.
+     */
     public Iterable<Item> items() {
         return () -> new Waiting<>(promised -> next(FOREVER, true, promised), true);
     }
 
-    /** Batches as they arrive, for bulk work, until {@link #close}. */
+    /** Iterates over the batches as they arrive, for bulk work, until {@link #close}. */
     public Iterable<Batch> batches() {
         return () -> new Waiting<>(this::takeBatch, false);
     }
 
     /**
-     * Everything up to and including this event has been processed. Cumulative: an earlier one is no news. Costs next to
-     * nothing: acks are sent together. On an inline feed it is accepted and stored nowhere.
+     * Acks this event and all events before it: they have been processed. Acks are cumulative: acking an earlier event
+     * again has no effect. An ack is cheap, because the client sends acks together. On an inline feed, an ack has no
+     * effect.
      *
-     * @throws IllegalArgumentException for another session's event
+     * @throws IllegalArgumentException if the event belongs to another session
      */
     public void ack(Event event) {
         checkOurs(event.batch());
         desk.ack(event.sequence());
     }
 
-    /** Everything up to and including this batch has been processed; as {@link #ack(Event)}. */
+    /** Acks this batch and everything before it. See {@link #ack(Event)}. */
     public void ack(Batch batch) {
         checkOurs(batch);
         desk.ack(batch.lastSequence());
     }
 
-    /** Everything handed out has been processed. */
+    /** Acks all events that the session has returned. */
     public void ackAll() {
         desk.ackHanded();
     }
 
     /**
-     * The position of {@link #progress}, to be stored as it is. In the middle of a batch {@link #resumeToken} is more
-     * exact.
+     * Returns the position of {@link #progress}, which you can store as it is. In the middle of a batch,
+     * {@link #resumeToken} is more exact.
      */
     public Position position() {
         return progress().position();
     }
 
-    /** MongoDB's resume token behind the last event handed out; where all are, of the latest progress. */
+    /**
+     * Returns MongoDB's resume token of the last event returned; if all events have been returned, that of the latest
+     * progress.
+     */
     public @Nullable BsonDocument resumeToken() {
         return desk.resumeToken();
     }
 
     /**
-     * The last place up to which everything has been handed out, or where the session began. It moves on without events
-     * too, so that a feed that seldom matches does not fall off the oplog.
+     * Returns the last position up to which everything has been returned, or the position at which the session began.
+     * It advances even without events, so that the position of a feed that seldom matches does not leave the oplog.
      */
     public Place progress() {
         return desk.progress();
     }
 
-    /** The cluster time of {@link #progress}. */
+    /** Returns the cluster time of {@link #progress}. */
     public @Nullable BsonTimestamp clusterTime() {
         return progress().clusterTime();
     }
 
-    /** The stored position as last confirmed by the server; {@link Position#NONE} before the first confirmation. */
+    /**
+     * Returns the stored position that the server last confirmed; {@link Position#NONE} before the first confirmation.
+     */
     public Position committed() {
         return desk.committed();
     }
 
-    /** Grows with each stream of the subscription; 0 on inline feeds. */
+    /** Returns the epoch, which grows with each stream of the subscription; 0 for inline feeds. */
     public long epoch() {
         return desk.epoch();
     }
 
-    /** Whether the session or its client was closed, or everything before the error that ended it was handed out. */
+    /**
+     * Whether the session or its client was closed, or the session ended with an error and has returned everything
+     * before it.
+     */
     public boolean isClosed() {
         return desk.isClosed();
     }
 
-    /** As {@link #close(Duration)} with the options' time. */
+    /** Closes the session as {@link #close(Duration)} does, with {@link SessionOptions#closeTimeout}. */
     @Override
     public void close() {
         close(closeTimeout);
     }
 
     /**
-     * Stops handing out, sends the acks and waits until they are confirmed, at most so long. Acks that could not be
-     * confirmed mean repeats in the next session, never a loss. Closing again does nothing. An interrupt ends the
-     * waiting, with the flag set again.
+     * Stops delivery, sends the acks, and waits at most this long until the server confirms them. Unconfirmed acks can
+     * lead to repeated events in the next session, never to lost ones. Closing again does nothing. An interrupt ends
+     * the wait and sets the interrupt flag again.
      */
     public void close(Duration timeout) {
         desk.close();
@@ -235,8 +250,8 @@ public final class Session implements Iterable<Event>, AutoCloseable {
     }
 
     /**
-     * An iterator that waits; it ends where the session was closed. Only {@code next} takes anything, and it gives what
-     * {@code hasNext} has found also where the session was closed in between.
+     * An iterator that waits for items, and ends when the session is closed. Only {@code next} takes an item. It
+     * returns the item that {@code hasNext} has found, even if the session was closed in between.
      */
     private final class Waiting<T> implements Iterator<T> {
         private final Function<Boolean, @Nullable T> taking;

@@ -5,30 +5,31 @@ import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 
 /**
- * How a session behaves. The window bounds what waits in the client, in events and bytes: larger smooths, smaller saves
- * memory. It is refilled when a quarter of it has been taken, so a slow reader slows the server.
+ * How a session behaves. The window limits the events and bytes that wait in the client: a larger window smooths
+ * delivery, a smaller one saves memory. The client refills the window when the reader has taken a quarter of it, so a
+ * slow reader slows down the server.
  *
- * @param windowEvents 1 to 2^31-1; by default 16,384
- * @param windowBytes 1 to 2^40; by default 8 MiB. It also bounds the bytes of events that are kept until they are acked;
- *     of older ones only the resume tokens are kept
- * @param messageBytesMax bytes of the largest message: 64 KiB to 64 MiB, by default 1 MiB. Larger events come as
- *     fragments and are joined here
- * @param heartbeat how often an idle server says something: 1 s to 60 s, by default 10 s. After three silent intervals
- *     the client reconnects
- * @param ackInterval acks are sent at most this late, by default 100 ms; longer means fewer messages and more repeats
- *     after a crash
- * @param openTimeout how long {@code open()} takes at most, also while an attempt is in progress; by default 30 s. Then it
- *     throws the error of the last attempt that had one
- * @param reconnectTimeout how long a session that was open keeps trying to reconnect, from the loss of its stream; then it
- *     ends with the error of the last attempt that had one. Null, the default: as long as it takes
- * @param closeTimeout how long {@code close()} waits until the acks are confirmed; by default 5 s
- * @param backoffFirst with {@code backoffMost}: delays between attempts are random between 0 and a bound that doubles
- *     from the first (0.2 s) to the second (10 s)
- * @param backoffMost see {@code backoffFirst}
- * @param format on the wire; by default BSON
- * @param takeover whether to end another client's session of the subscription; by default not
- * @param onNotice told notices, in the thread that takes the events around them; by default they are logged.
- *     {@link Session#items} hands them out instead
+ * @param windowEvents how many events may wait in the client: 1 to 2^31-1; by default 16,384
+ * @param windowBytes how many bytes may wait in the client: 1 to 2^40; by default 8 MiB. It also limits the bytes of
+ *     unacked events that are retained in full; of older unacked events, only the resume tokens are retained
+ * @param messageBytesMax the maximum message size in bytes: 64 KiB to 64 MiB, by default 1 MiB. The server sends larger
+ *     events in fragments, which the client joins
+ * @param heartbeat how often an idle server sends a message: 1 s to 60 s, by default 10 s. After three intervals
+ *     without a message, the client reconnects
+ * @param ackInterval the maximum delay before acks are sent, by default 100 ms; a longer interval means fewer messages
+ *     and more repeated events after a crash
+ * @param openTimeout the maximum time for {@code open()}, by default 30 s. It also ends an attempt in progress. Then
+ *     {@code open()} throws the error of the last attempt that failed
+ * @param reconnectTimeout how long a session keeps trying to reconnect after the loss of its stream; then it ends with
+ *     the error of the last attempt that failed. Null, the default, means forever
+ * @param closeTimeout how long {@code close()} waits for the server to confirm the acks; by default 5 s
+ * @param backoffFirst the first upper bound of the random delay between attempts, by default 0.2 s. The bound doubles
+ *     with each attempt, up to {@code backoffMost}
+ * @param backoffMost the largest upper bound of the delay between attempts, by default 10 s
+ * @param format the format of events on the wire; by default BSON
+ * @param takeover whether to end another client's session on the subscription; by default false
+ * @param onNotice the listener for notices, called in the thread that takes the events around them; by default, notices
+ *     are logged. {@link Session#items} returns them instead
  */
 public record SessionOptions(
         int windowEvents,
@@ -61,7 +62,7 @@ public record SessionOptions(
             false,
             notice -> LOG.log(System.Logger.Level.WARNING, "{0}", notice));
 
-    /** Checks the ranges. */
+    /** Checks that the values are in range. */
     public SessionOptions {
         require(windowEvents >= 1, "windowEvents is 1 to 2^31-1");
         require(windowBytes >= 1 && windowBytes <= 1L << 40, "windowBytes is 1 to 2^40");
@@ -75,12 +76,12 @@ public record SessionOptions(
         require(reconnectTimeout == null || !reconnectTimeout.isNegative(), "reconnectTimeout is negative");
     }
 
-    /** What applies where nothing is said. */
+    /** Returns the default options. */
     public static SessionOptions defaults() {
         return DEFAULTS;
     }
 
-    /** These options, to be changed. */
+    /** Returns a builder that starts with these options. */
     public Builder toBuilder() {
         return new Builder(this);
     }
@@ -127,80 +128,80 @@ public record SessionOptions(
             onNotice = from.onNotice;
         }
 
-        /** Events that may wait in the client. */
+        /** Sets how many events may wait in the client. */
         public Builder windowEvents(int events) {
             windowEvents = events;
             return this;
         }
 
-        /** Bytes that may wait in the client. */
+        /** Sets how many bytes may wait in the client. */
         public Builder windowBytes(long bytes) {
             windowBytes = bytes;
             return this;
         }
 
-        /** Bytes of the largest message. */
+        /** Sets the maximum message size in bytes. */
         public Builder messageBytesMax(int bytes) {
             messageBytesMax = bytes;
             return this;
         }
 
-        /** How often an idle server says something. */
+        /** Sets how often an idle server sends a message. */
         public Builder heartbeat(Duration interval) {
             heartbeat = interval;
             return this;
         }
 
-        /** Acks are sent at most this late. */
+        /** Sets the maximum delay before acks are sent. */
         public Builder ackInterval(Duration interval) {
             ackInterval = interval;
             return this;
         }
 
-        /** How long opening takes at most. */
+        /** Sets the maximum time for opening a session. */
         public Builder openTimeout(Duration timeout) {
             openTimeout = timeout;
             return this;
         }
 
-        /** How long an open session keeps trying to reconnect; null: as long as it takes. */
+        /** Sets how long an open session keeps trying to reconnect; null means forever. */
         public Builder reconnectTimeout(@Nullable Duration timeout) {
             reconnectTimeout = timeout;
             return this;
         }
 
-        /** How long closing waits until the acks are confirmed. */
+        /** Sets how long closing waits for the server to confirm the acks. */
         public Builder closeTimeout(Duration timeout) {
             closeTimeout = timeout;
             return this;
         }
 
-        /** The bounds of the random delay between attempts. */
+        /** Sets the first and the largest upper bound of the random delay between attempts. */
         public Builder backoff(Duration first, Duration most) {
             backoffFirst = first;
             backoffMost = most;
             return this;
         }
 
-        /** How events are written on the wire. */
+        /** Sets the format of events on the wire. */
         public Builder format(Format chosen) {
             format = chosen;
             return this;
         }
 
-        /** Whether to end another client's session of the subscription. */
+        /** Sets whether to end another client's session on the subscription. */
         public Builder takeover(boolean replace) {
             takeover = replace;
             return this;
         }
 
-        /** Told notices between the events. */
+        /** Sets the listener for notices between the events. */
         public Builder onNotice(Consumer<Notice> listener) {
             onNotice = listener;
             return this;
         }
 
-        /** The options. */
+        /** Builds the options. */
         public SessionOptions build() {
             return new SessionOptions(
                     windowEvents,

@@ -4,60 +4,60 @@ import java.time.Instant;
 import org.bson.BsonDocument;
 import org.bson.BsonTimestamp;
 
-/** Where to begin: exactly one place. */
+/** The position at which a feed begins. */
 public sealed interface Start {
-    /** As far back as MongoDB's oplog reaches. */
+    /** Begins at the oldest entry of MongoDB's oplog. */
     record Earliest() implements Start {}
 
-    /** From now. */
+    /** Begins now. */
     record Latest() implements Start {}
 
-    /** Behind a position that feedmux gave out. */
+    /** Begins after a position that feedmux issued. */
     record After(Position position) implements Start {}
 
-    /** MongoDB's resumeAfter. */
+    /** Begins after a resume token: MongoDB's resumeAfter. */
     record ResumeAfter(BsonDocument token) implements Start {}
 
-    /** MongoDB's startAfter: also behind an invalidate event. */
+    /** Begins after a resume token, also that of an invalidate event: MongoDB's startAfter. */
     record StartAfter(BsonDocument token) implements Start {}
 
-    /** The first event at or after a cluster time. */
+    /** Begins with the first event at or after a cluster time. */
     record AtOperationTime(BsonTimestamp time) implements Start {}
 
-    /** The first event at or after a wall-clock time, by the whole second. */
+    /** Begins with the first event at or after a wall-clock time, in whole seconds. */
     record AtTime(Instant time) implements Start {}
 
-    /** As far back as MongoDB's oplog reaches. */
+    /** Begins at the oldest entry of MongoDB's oplog. */
     static Start earliest() {
         return new Earliest();
     }
 
-    /** From now. */
+    /** Begins now. */
     static Start latest() {
         return new Latest();
     }
 
-    /** Behind a position that feedmux gave out. */
+    /** Begins after a position that feedmux issued. */
     static Start after(Position position) {
         return new After(position);
     }
 
-    /** MongoDB's resumeAfter. */
+    /** Begins after a resume token: MongoDB's resumeAfter. */
     static Start resumeAfter(BsonDocument token) {
         return new ResumeAfter(token);
     }
 
-    /** MongoDB's startAfter: also behind an invalidate event. */
+    /** Begins after a resume token, also that of an invalidate event: MongoDB's startAfter. */
     static Start startAfter(BsonDocument token) {
         return new StartAfter(token);
     }
 
-    /** The first event at or after a cluster time. */
+    /** Begins with the first event at or after a cluster time. */
     static Start atOperationTime(BsonTimestamp time) {
         return new AtOperationTime(time);
     }
 
-    /** The first event at or after a wall-clock time, by the whole second. */
+    /** Begins with the first event at or after a wall-clock time, in whole seconds. */
     static Start atTime(Instant time) {
         return new AtTime(time);
     }

@@ -8,7 +8,9 @@ import dev.feedmux.v1.SeekSubscriptionRequest;
 import dev.feedmux.v1.UpdateSubscriptionRequest;
 import java.util.function.Consumer;
 
-/** A durable subscription, by name. Made by {@link FeedmuxClient#subscription}; nothing is sent before a method is called. */
+/**
+ * A durable subscription, by name. Created by {@link FeedmuxClient#subscription}, which sends nothing to the server.
+ */
 public final class Subscription {
     private final FeedmuxClient client;
     private final String name;
@@ -18,39 +20,39 @@ public final class Subscription {
         this.name = name;
     }
 
-    /** The name. */
+    /** Returns the name of the subscription. */
     public String name() {
         return name;
     }
 
-    /** Opens a session with the client's options. As {@link #open(Consumer)}. */
+    /** Opens a session with the client's options. See {@link #open(Consumer)}. */
     public Session open() {
         return open(options -> {});
     }
 
     /**
-     * Opens a session; returns when the server has opened it.
+     * Opens a session, and returns when the server has opened it.
      *
-     * @param change changes the client's options of sessions for this one
-     * @throws dev.feedmux.errors.SubscriptionNotFoundException where there is none
-     * @throws dev.feedmux.errors.SubscriptionBusyException where another client has it open and {@code takeover} is not
-     *     set
-     * @throws dev.feedmux.errors.HistoryLostException where its position has left the oplog
+     * @param change changes the client's session options for this session
+     * @throws dev.feedmux.errors.SubscriptionNotFoundException if the subscription does not exist
+     * @throws dev.feedmux.errors.SubscriptionBusyException if another client has the subscription open and
+     *     {@code takeover} is not set
+     * @throws dev.feedmux.errors.HistoryLostException if the stored position has left the oplog
      */
     public Session open(Consumer<SessionOptions.Builder> change) {
         Opening opening = new Opening(name, null, null, FeedmuxClient.instanceId());
         return Session.open(client.link(), opening, client.options(change));
     }
 
-    /** Creates it, from now. As {@link #create(SubscriptionDefinition)}. */
+    /** Creates the subscription, beginning now. See {@link #create(SubscriptionDefinition)}. */
     public SubscriptionInfo create(Feed feed) {
         return create(SubscriptionDefinition.of(feed));
     }
 
     /**
-     * Creates it. The same content again changes nothing.
+     * Creates the subscription. If it exists with the same definition, nothing changes.
      *
-     * @throws dev.feedmux.errors.SubscriptionExistsException where it exists with other content
+     * @throws dev.feedmux.errors.SubscriptionExistsException if the subscription exists with another definition
      */
     public SubscriptionInfo create(SubscriptionDefinition definition) {
         CreateSubscriptionRequest request = CreateSubscriptionRequest.newBuilder()
@@ -66,9 +68,9 @@ public final class Subscription {
     }
 
     /**
-     * As the server has it.
+     * Returns the subscription as the server has stored it.
      *
-     * @throws dev.feedmux.errors.SubscriptionNotFoundException where there is none
+     * @throws dev.feedmux.errors.SubscriptionNotFoundException if the subscription does not exist
      */
     public SubscriptionInfo get() {
         GetSubscriptionRequest request =
@@ -77,9 +79,9 @@ public final class Subscription {
     }
 
     /**
-     * Changes what is given; the position stays.
+     * Changes the given parts of the definition. The position stays the same.
      *
-     * @throws IllegalArgumentException where nothing is given
+     * @throws IllegalArgumentException if the update contains no change
      */
     public SubscriptionInfo update(SubscriptionUpdate update) {
         FieldMask.Builder paths = FieldMask.newBuilder();
@@ -107,7 +109,7 @@ public final class Subscription {
         return Messages.info(client.link().subscriptions(stub -> stub.updateSubscription(request)));
     }
 
-    /** Moves the stored position, also backwards. An open session goes on from there. */
+    /** Moves the stored position, forwards or backwards. An open session continues from the new position. */
     public SubscriptionInfo seek(Start to) {
         SeekSubscriptionRequest request = SeekSubscriptionRequest.newBuilder()
                 .setName(name)
@@ -117,20 +119,20 @@ public final class Subscription {
     }
 
     /**
-     * Deletes it.
+     * Deletes the subscription.
      *
-     * @throws dev.feedmux.errors.SubscriptionNotFoundException where there is none
+     * @throws dev.feedmux.errors.SubscriptionNotFoundException if the subscription does not exist
      */
     public void delete() {
         delete(DeleteSubscriptionRequest.newBuilder());
     }
 
-    /** Deletes it if its definition is still the one of this etag. */
+    /** Deletes the subscription if its definition still has this etag. */
     public void delete(String etag) {
         delete(DeleteSubscriptionRequest.newBuilder().setEtag(etag));
     }
 
-    /** Deletes it where there is one. */
+    /** Deletes the subscription if it exists. */
     public void deleteIfExists() {
         delete(DeleteSubscriptionRequest.newBuilder().setAllowMissing(true));
     }

@@ -5,22 +5,24 @@ import org.bson.BsonTimestamp;
 import org.jspecify.annotations.Nullable;
 
 /**
- * A durable subscription as the server has it.
+ * A durable subscription as stored on the server.
  *
- * @param name unique in the tenant
- * @param feed what it reads
- * @param onInvalidate a policy that this client does not know reads as {@link OnInvalidate#STOP}
- * @param onHistoryLost a policy that this client does not know reads as {@link OnHistoryLost#FAIL}
- * @param position stored: everything at or before it is processed
- * @param clusterTime of the position
- * @param createTime when it was created
+ * @param name the name, unique within the tenant
+ * @param feed the feed that it reads
+ * @param onInvalidate the policy for invalidate events; {@link OnInvalidate#STOP} if this client does not know the
+ *     policy
+ * @param onHistoryLost the policy for lost history; {@link OnHistoryLost#FAIL} if this client does not know the policy
+ * @param position the stored position: everything at or before it has been processed
+ * @param clusterTime the cluster time of the position
+ * @param createTime when the subscription was created
  * @param updateTime when the definition or, by a seek, the position was last changed
- * @param etag changes with the definition
- * @param active whether a session is open
+ * @param etag the etag, which changes with the definition
+ * @param active whether a session on the subscription is open
  * @param owner the instance id of the open session
- * @param epoch of the newest session
- * @param expireTime when the server deletes it unless it is used before; null: never, or not while it is open
- * @param routingKey by which a proxy finds the replica that reads this feed
+ * @param epoch the epoch of the newest session
+ * @param expireTime when the server deletes the subscription if it is not used before then; null if it never does, or
+ *     not while a session is open
+ * @param routingKey the key by which a proxy finds the replica that reads this feed
  */
 public record SubscriptionInfo(
         String name,

@@ -8,12 +8,12 @@ import java.nio.file.Path;
 import org.jspecify.annotations.Nullable;
 
 /**
- * TLS by PEM files.
+ * TLS settings, with PEM files.
  *
- * @param root the certificates to trust; null is the system's roots
- * @param certificate with {@code key}: mutual TLS
+ * @param root the root certificates to trust; null means the system's roots
+ * @param certificate the client certificate, for mutual TLS; needs {@code key}
  * @param key the private key of the certificate (PKCS #8)
- * @param serverName what the server's certificate is checked against, where it is not the target's host
+ * @param serverName the name to check the server's certificate against; null means the target's host
  */
 public record Tls(
         @Nullable Path root,
@@ -21,29 +21,29 @@ public record Tls(
         @Nullable Path key,
         @Nullable String serverName) {
 
-    /** Certificate and key come together. */
+    /** Checks that the certificate and its key are either both set or both null. */
     public Tls {
         if ((certificate == null) != (key == null)) {
             throw new IllegalArgumentException("mutual TLS needs both a certificate and its key");
         }
     }
 
-    /** The system's roots. */
+    /** Returns settings that trust the system's roots. */
     public static Tls system() {
         return new Tls(null, null, null, null);
     }
 
-    /** Roots of your own. */
+    /** Returns settings that trust the roots in this file. */
     public static Tls root(Path root) {
         return new Tls(root, null, null, null);
     }
 
-    /** With a client certificate: mutual TLS. */
+    /** Returns these settings with a client certificate, for mutual TLS. */
     public Tls withCertificate(Path chosen, Path itsKey) {
         return new Tls(root, chosen, itsKey, serverName);
     }
 
-    /** With another name to check the server's certificate against. */
+    /** Returns these settings with another name to check the server's certificate against. */
     public Tls withServerName(String name) {
         return new Tls(root, certificate, key, name);
     }

@@ -4,7 +4,7 @@ import io.grpc.Status;
 import java.util.Map;
 import java.util.function.Function;
 
-/** One table: which type each reason has, and each status without a reason that is known. */
+/** Maps each reason to its exception type, and each status for errors without a known reason. */
 public final class Errors {
     private static final Map<String, Function<Failure, FeedmuxException>> BY_REASON = Map.ofEntries(
             Map.entry("POSITION_INVALID", PositionInvalidException::new),
@@ -43,7 +43,7 @@ public final class Errors {
 
     private Errors() {}
 
-    /** The error of the type that these facts stand for. A reason that is not known falls back to the status. */
+    /** Creates the exception of the type that matches the failure. For an unknown reason, the status decides. */
     public static FeedmuxException of(Failure failure) {
         Function<Failure, FeedmuxException> byStatus = BY_STATUS.getOrDefault(failure.status(), FeedmuxException::new);
         return BY_REASON.getOrDefault(failure.reason(), byStatus).apply(failure);

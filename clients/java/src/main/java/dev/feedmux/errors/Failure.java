@@ -7,14 +7,14 @@ import java.util.Map;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The facts of an error.
+ * The details of an error.
  *
  * @param status the gRPC status code
- * @param reason a name of {@code ErrorReason} without its prefix ({@code HISTORY_LOST}); empty where there was none
- * @param message for people
- * @param metadata the facts that the reason's documentation names
- * @param retryAfter how long the server asked to wait, where it did
- * @param place the last place of the session, where that helps to go on
+ * @param reason a name of {@code ErrorReason} without its prefix ({@code HISTORY_LOST}); empty if there is none
+ * @param message the text for people
+ * @param metadata the details that the documentation of the reason lists
+ * @param retryAfter how long the server asked the client to wait; null if it did not
+ * @param place the last position of the session, if it helps to resume; else null
  */
 public record Failure(
         Status.Code status,
@@ -29,12 +29,12 @@ public record Failure(
         metadata = Map.copyOf(metadata);
     }
 
-    /** A failure without a reason. */
+    /** Returns a failure without a reason. */
     public static Failure of(Status.Code status, String message) {
         return new Failure(status, "", message, Map.of(), null, null);
     }
 
-    /** The same, with the last place of the session. */
+    /** Returns this failure with the last position of the session. */
     public Failure at(Place last) {
         return new Failure(status, reason, message, metadata, retryAfter, last);
     }

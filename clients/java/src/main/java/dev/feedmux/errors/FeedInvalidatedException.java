@@ -3,16 +3,19 @@ package dev.feedmux.errors;
 import dev.feedmux.Place;
 import org.jspecify.annotations.Nullable;
 
-/** The feed ended with an invalidate (drop, rename, dropDatabase). */
+/** The feed ended with an invalidate event (drop, rename, dropDatabase). */
 public class FeedInvalidatedException extends FailedPreconditionException {
     private static final long serialVersionUID = 1L;
 
-    /** With what is known of it. */
+    /** Creates the exception from the details of the error. */
     public FeedInvalidatedException(Failure failure) {
         super(failure);
     }
 
-    /** The last place of the session: a start there, or after its resume token, goes on behind the invalidate. */
+    /**
+     * Returns the last position of the session. A session that starts after it, or after its resume token, continues
+     * after the invalidate event.
+     */
     public final @Nullable Place place() {
         return failure().place();
     }

@@ -1,10 +1,10 @@
 package dev.feedmux.errors;
 
-/** The position has left MongoDB's oplog. Metadata: {@code oldest_time} where it is known. */
+/** The position has left MongoDB's oplog. Metadata: {@code oldest_time}, if it is known. */
 public class HistoryLostException extends OutOfRangeException {
     private static final long serialVersionUID = 1L;
 
-    /** With what is known of it. */
+    /** Creates the exception from the details of the error. */
     public HistoryLostException(Failure failure) {
         super(failure);
     }

@@ -4,7 +4,7 @@ package dev.feedmux.errors;
 public class InternalErrorException extends FeedmuxException {
     private static final long serialVersionUID = 1L;
 
-    /** With what is known of it. */
+    /** Creates the exception from the details of the error. */
     public InternalErrorException(Failure failure) {
         super(failure);
     }

@@ -2,11 +2,11 @@ package dev.feedmux.errors;
 
 import io.grpc.Status;
 
-/** The thread was interrupted while it waited; its interrupt flag is set again. The session stays as it is. */
+/** The thread was interrupted while it waited. Its interrupt flag is set again, and the session stays open. */
 public class InterruptedCallException extends FeedmuxException {
     private static final long serialVersionUID = 1L;
 
-    /** With what it waited for. */
+    /** Creates the exception with this message. */
     public InterruptedCallException(String message) {
         super(Failure.of(Status.Code.CANCELLED, message));
     }

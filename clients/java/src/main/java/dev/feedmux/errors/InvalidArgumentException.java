@@ -1,10 +1,10 @@
 package dev.feedmux.errors;
 
-/** The request is wrong in itself; {@link #reason()} says how. */
+/** The request is invalid; {@link #reason()} says how. */
 public class InvalidArgumentException extends FeedmuxException {
     private static final long serialVersionUID = 1L;
 
-    /** With what is known of it. */
+    /** Creates the exception from the details of the error. */
     public InvalidArgumentException(Failure failure) {
         super(failure);
     }

@@ -1,10 +1,10 @@
 package dev.feedmux.errors;
 
-/** There is no such thing. */
+/** The requested object does not exist. */
 public class NotFoundException extends FeedmuxException {
     private static final long serialVersionUID = 1L;
 
-    /** With what is known of it. */
+    /** Creates the exception from the details of the error. */
     public NotFoundException(Failure failure) {
         super(failure);
     }

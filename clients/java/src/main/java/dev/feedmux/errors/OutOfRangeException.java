@@ -1,10 +1,10 @@
 package dev.feedmux.errors;
 
-/** A place that cannot be read; {@link #reason()} says why. */
+/** The position cannot be read; {@link #reason()} says why. */
 public class OutOfRangeException extends FeedmuxException {
     private static final long serialVersionUID = 1L;
 
-    /** With what is known of it. */
+    /** Creates the exception from the details of the error. */
     public OutOfRangeException(Failure failure) {
         super(failure);
     }

@@ -6,7 +6,7 @@ import io.grpc.Status;
 public class SessionClosedException extends FeedmuxException {
     private static final long serialVersionUID = 1L;
 
-    /** With what was closed. */
+    /** Creates the exception with this message. */
     public SessionClosedException(String message) {
         super(Failure.of(Status.Code.CANCELLED, message));
     }

@@ -1,10 +1,10 @@
 package dev.feedmux.errors;
 
-/** A subscription of this name with other content exists. */
+/** A subscription with this name exists with another definition. */
 public class SubscriptionExistsException extends FeedmuxException {
     private static final long serialVersionUID = 1L;
 
-    /** With what is known of it. */
+    /** Creates the exception from the details of the error. */
     public SubscriptionExistsException(Failure failure) {
         super(failure);
     }

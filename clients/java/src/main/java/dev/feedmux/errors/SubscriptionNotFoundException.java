@@ -1,10 +1,10 @@
 package dev.feedmux.errors;
 
-/** There is no such subscription, or it was deleted during the session. */
+/** The subscription does not exist, or it was deleted during the session. */
 public class SubscriptionNotFoundException extends NotFoundException {
     private static final long serialVersionUID = 1L;
 
-    /** With what is known of it. */
+    /** Creates the exception from the details of the error. */
     public SubscriptionNotFoundException(Failure failure) {
         super(failure);
     }

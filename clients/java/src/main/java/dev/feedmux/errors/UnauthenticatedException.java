@@ -1,10 +1,10 @@
 package dev.feedmux.errors;
 
-/** No credentials, or none that the server knows. */
+/** The request has no credentials, or the server does not know them. */
 public class UnauthenticatedException extends FeedmuxException {
     private static final long serialVersionUID = 1L;
 
-    /** With what is known of it. */
+    /** Creates the exception from the details of the error. */
     public UnauthenticatedException(Failure failure) {
         super(failure);
     }

@@ -1,10 +1,10 @@
 package dev.feedmux.errors;
 
-/** The server, or what it depends on, cannot be reached now. */
+/** The server, or a service that it depends on, cannot be reached now. */
 public class UnavailableException extends FeedmuxException {
     private static final long serialVersionUID = 1L;
 
-    /** With what is known of it. */
+    /** Creates the exception from the details of the error. */
     public UnavailableException(Failure failure) {
         super(failure);
     }

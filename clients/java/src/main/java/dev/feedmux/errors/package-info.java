@@ -1,6 +1,6 @@
 /**
- * What can go wrong, as types. {@link dev.feedmux.errors.FeedmuxException} is the root; catch the subclass of what you
- * can do something about, and decide nothing by message text.
+ * The exceptions that the client throws. {@link dev.feedmux.errors.FeedmuxException} is the root. Catch the subclasses
+ * that you can handle, and do not depend on the message text.
  */
 @NullMarked
 package dev.feedmux.errors;
