@@ -93,14 +93,14 @@ class Option:
 
 
 TABLE: Final = (
-    Option("endpoint", "endpoint", _text, REQUIRED, "required", "Where feedmux is: `host:port`."),
+    Option("endpoint", "endpoint", _text, REQUIRED, "required", "The address of the feedmux server: `host:port`."),
     Option(
         "token",
         "token",
         _text,
         None,
         "none",
-        "An API key or JWT. Named so because Spark redacts it in plans. Not with `tokenFile`.",
+        "An API key or JWT. Spark redacts an option of this name in plans. Cannot be combined with `tokenFile`.",
     ),
     Option(
         "tokenFile",
@@ -108,21 +108,36 @@ TABLE: Final = (
         _text,
         None,
         "none",
-        "A file that holds it, on the driver and on every executor; read anew for each call, so it may be rotated.",
+        "A file with the token, on the driver and on every executor. It is read again for each call, so the token can"
+        " be rotated.",
     ),
     Option(
-        "tls", "tls", _boolean, False, "`false`", "Whether to use TLS; with the system's roots unless told otherwise."
+        "tls",
+        "tls",
+        _boolean,
+        False,
+        "`false`",
+        "Whether to use TLS. It trusts the system's roots unless `tlsRootFile` is set.",
     ),
-    Option("tlsRootFile", "tls_root_file", _text, None, "system's roots", "PEM file of the roots to trust."),
-    Option("tlsCertificateFile", "tls_certificate_file", _text, None, "none", "PEM file, for mutual TLS."),
-    Option("tlsKeyFile", "tls_key_file", _text, None, "none", "PEM file, for mutual TLS."),
+    Option(
+        "tlsRootFile", "tls_root_file", _text, None, "system's roots", "PEM file of the root certificates to trust."
+    ),
+    Option(
+        "tlsCertificateFile",
+        "tls_certificate_file",
+        _text,
+        None,
+        "none",
+        "PEM file of the client certificate, for mutual TLS.",
+    ),
+    Option("tlsKeyFile", "tls_key_file", _text, None, "none", "PEM file of the client's private key, for mutual TLS."),
     Option(
         "tlsServerName",
         "tls_server_name",
         _text,
         None,
         "the endpoint's host",
-        "What the certificate is checked against.",
+        "The name to check the server's certificate against.",
     ),
     Option(
         "source", "source", _text, "main", "`main`", "Name of the MongoDB deployment in the server's configuration."
@@ -130,7 +145,7 @@ TABLE: Final = (
     Option("database", "database", _text, None, "all databases", "The database to read."),
     Option("collection", "collection", _text, None, "all collections", "The collection to read; needs `database`."),
     Option(
-        "pipeline", "pipeline", _json_array, None, "none", "Stages behind `$changeStream`, as an extended JSON array."
+        "pipeline", "pipeline", _json_array, None, "none", "Stages after `$changeStream`, as an extended JSON array."
     ),
     Option(
         "fullDocument",
@@ -154,10 +169,10 @@ TABLE: Final = (
         _boolean,
         False,
         "`false`",
-        "As in MongoDB: DDL events and more fields.",
+        "As in MongoDB: also DDL events, and additional fields.",
     ),
     Option("collation", "collation", _json_object, None, "none", "As in MongoDB, as a JSON object."),
-    Option("comment", "comment", _text, None, "none", "For MongoDB's log and profile."),
+    Option("comment", "comment", _text, None, "none", "A comment for MongoDB's log and profiler."),
     Option("readPreference", "read_preference", _text, None, "the source's", "As in MongoDB."),
     Option("readConcern", "read_concern", _text, None, "`majority`", "As in MongoDB."),
     Option(
@@ -174,7 +189,8 @@ TABLE: Final = (
         _text,
         None,
         "required for streams",
-        "Names the durable subscription under which the start is stored before the first batch. One query, one name.",
+        "Name of the durable subscription that stores the start before the first batch. Use a different name for each"
+        " query.",
     ),
     Option(
         "startingOffsets",
@@ -182,8 +198,8 @@ TABLE: Final = (
         _text,
         None,
         "`latest`; batch: `earliest`",
-        "Where a stream without a checkpoint and with a new `consumerName`, or a batch, begins: `latest`, `earliest`,"
-        " an ISO 8601 time with zone, or an offset as JSON.",
+        "Where a batch begins, or a stream without a checkpoint and with a new `consumerName`: `latest`, `earliest`,"
+        " an ISO 8601 time with a time zone, or an offset as JSON.",
     ),
     Option(
         "endingOffsets",
@@ -191,7 +207,7 @@ TABLE: Final = (
         _text,
         "latest",
         "`latest`",
-        "Where a batch ends. Batch only; as `startingOffsets`.",
+        "Batches only: where the batch ends, in the same forms as `startingOffsets`.",
     ),
     Option(
         "maxEventsPerTrigger",
@@ -199,7 +215,7 @@ TABLE: Final = (
         _integer(1, 2**31 - 1),
         200_000,
         "200,000",
-        "Most events of a micro-batch.",
+        "Maximum number of events in a micro-batch.",
         "events",
     ),
     Option(
@@ -208,8 +224,8 @@ TABLE: Final = (
         _integer(1, 2**40),
         64 << 20,
         "67,108,864",
-        "Most of a micro-batch as BSON; the event that reaches it still belongs to it. The server keeps no more than"
-        " the tenant's quota `kept_bytes`, and ends a micro-batch there.",
+        "Maximum size of a micro-batch as BSON. The event that reaches the maximum still belongs to the micro-batch."
+        " The server retains no more than the tenant's quota `kept_bytes`, and ends a micro-batch there.",
         "bytes",
     ),
     Option(
@@ -218,8 +234,8 @@ TABLE: Final = (
         _integer(1, 1000),
         None,
         "cores of the driver's machine",
-        "Into how many slices of equal bytes a micro-batch is cut, each read by one task. Set it to the"
-        " executors' cores.",
+        "Number of slices of equal size in bytes into which a micro-batch is divided. One task reads each slice. Set"
+        " it to the number of executor cores.",
         "tasks",
     ),
     Option(
@@ -228,8 +244,8 @@ TABLE: Final = (
         _boolean,
         True,
         "`true`",
-        "What to do when the place to read from has left MongoDB's oplog: fail, or go on from the oldest change, with"
-        " the gap logged and counted in the offsets.",
+        "Whether to fail when the position to read from has left MongoDB's oplog. With `false`, reading continues from"
+        " the oldest change, and the gap is logged and counted in the offsets.",
     ),
     Option(
         "onFeedChange",
@@ -237,9 +253,9 @@ TABLE: Final = (
         _one_of("fail", "update"),
         "fail",
         "`fail`",
-        "Streams only: what to do at the start of a query whose pipeline or other options of the feed are not those of"
-        " its checkpoint or of its subscription: fail, or change the subscription to the options and read by them all"
-        " that follows the checkpoint.",
+        "Streams only: what to do when a query starts with a pipeline or other feed options that differ from its"
+        " checkpoint or its subscription. `fail` fails the query. `update` changes the subscription to the new"
+        " options, and reads everything after the checkpoint with them.",
     ),
     Option(
         "schemaMode",
@@ -247,7 +263,7 @@ TABLE: Final = (
         _one_of("envelope", "json", "typed"),
         "envelope",
         "`envelope`",
-        "What a row holds: `envelope`, `json`, or `typed` with a schema of yours.",
+        "What a row contains: `envelope`, `json`, or `typed` with your own schema.",
     ),
     Option(
         "onTypeMismatch",
@@ -255,7 +271,7 @@ TABLE: Final = (
         _one_of("fail", "null"),
         "fail",
         "`fail`",
-        "`typed` only: what becomes of a value that does not fit its column.",
+        "`typed` only: what to do when a value does not fit its column: `fail` the query, or make the value `null`.",
     ),
     Option(
         "pollTimeoutMs",
@@ -272,8 +288,8 @@ TABLE: Final = (
         _integer(1_000, 600_000),
         30_000,
         "30,000",
-        "How long the server may take to answer one call, for instance to plan a micro-batch; reading events has no"
-        " such bound.",
+        "How long the server may take to answer a call, for instance to plan a micro-batch. The limit does not apply"
+        " to reading events.",
         "ms",
     ),
     Option(
@@ -282,7 +298,7 @@ TABLE: Final = (
         _integer(0, 24 * 3600 * 1000),
         300_000,
         "300,000",
-        "How long a running query tries again while the server, MongoDB or Redis is away, before it fails.",
+        "How long a running query retries while the server, MongoDB or Redis is unavailable, before it fails.",
         "ms",
     ),
 )
