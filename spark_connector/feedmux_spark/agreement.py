@@ -65,15 +65,18 @@ class Agreement:
         if b"" in (offset.feed for offset in offsets) and not self._warned:
             self._warned = True
             log.warning(
-                "the checkpoint does not say of which feed it is: an older connector wrote it. Whether pipeline and"
-                " options are still those of then was not compared; from the next batch on it is"
+                "the checkpoint does not contain a fingerprint of its feed, because an older connector wrote it. So the"
+                " pipeline and the options were not compared with those of the checkpoint; they will be from the next batch"
+                " on"
             )
         if all(offset.feed in (b"", fingerprint) for offset in offsets):
             return fingerprint
         if self._options.on_feed_change == "fail":
             raise self._error("the checkpoint was made with another pipeline or other options")
         if not self._planned:
-            log.warning("the feed changed: what follows the checkpoint is read by the options (onFeedChange=update)")
+            log.warning(
+                "the feed changed: everything after the checkpoint is read with the new options (onFeedChange=update)"
+            )
         return fingerprint
 
     def settle(self, error: FailedPrecondition) -> None:
@@ -88,7 +91,7 @@ class Agreement:
             raise self._error(f"subscription {self._options.consumer_name!r} was changed while the query ran")
         if self._options.on_feed_change == "fail":
             raise self._error(f"subscription {self._options.consumer_name!r} has another pipeline or other options")
-        log.warning("subscription %s is changed to the options (onFeedChange=update)", self._options.consumer_name)
+        log.warning("subscription %s is changed to the new options (onFeedChange=update)", self._options.consumer_name)
         self._planner.update()
 
     def planned(self) -> None:
@@ -118,10 +121,10 @@ class Agreement:
             else "The subscription and the options agree; the checkpoint does not."
         )
         return FeedmuxSparkError(
-            f"The feed changed: {what}. {where} Nothing was read. Either give the query its former options (and the"
-            " subscription too, with `feedmux subscriptions update`); or start it with onFeedChange=update, which"
-            " changes the subscription to the options and reads by them all that follows the checkpoint; or take"
-            f" another consumerName and a new checkpoint. ({FEED_CHANGED})"
+            f"The feed changed: {what}. {where} Nothing was read. Either restore the former options of the query (and"
+            " those of the subscription, with `feedmux subscriptions update`); or start the query with"
+            " onFeedChange=update, which changes the subscription to the new options and reads everything after the"
+            f" checkpoint with them; or use another consumerName and a new checkpoint. ({FEED_CHANGED})"
         )
 
 

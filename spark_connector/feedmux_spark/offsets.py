@@ -55,7 +55,9 @@ class Offset:
         """Raises OptionError for what is not an offset."""
         version = content.get("version", _VERSION)
         if version != _VERSION:
-            raise OptionError(f"an offset of version {version!r}: this connector knows version {_VERSION}")
+            raise OptionError(
+                f"the offset has version {version!r}, but this connector supports only version {_VERSION}"
+            )
         try:
             position = base64.b64decode(content["position"], validate=True)
             feed = base64.b64decode(content.get("feed", ""), validate=True)
@@ -63,8 +65,8 @@ class Offset:
             time = _time(str(content["clusterTime"])) if "clusterTime" in content else (0, 0)
         except (KeyError, TypeError, ValueError, binascii.Error):
             raise OptionError(
-                'not an offset of feedmux: {"clusterTime": "…", "gaps": 0, "position": "…", "version": 1} is one, and'
-                " `position` alone suffices"
+                'not an offset of feedmux. An offset is {"clusterTime": "…", "gaps": 0, "position": "…", "version": 1};'
+                " `position` alone is enough"
             ) from None
         return cls(position, time, gaps, feed)
 
@@ -95,9 +97,9 @@ def parse_start(text: str, option: str) -> Start:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise OptionError(
-            f"option {option} is latest, earliest, a time such as 2026-11-21T15:00:00Z, or an offset as JSON,"
+            f"option {option} must be latest, earliest, a time such as 2026-11-21T15:00:00Z, or an offset as JSON,"
             f" not {text!r}"
         ) from None
     if moment.tzinfo is None:
-        raise OptionError(f"option {option} is a time without a zone: write {text}Z for UTC")
+        raise OptionError(f"option {option} is a time without a time zone: write {text}Z for UTC")
     return Start.at_time(moment)

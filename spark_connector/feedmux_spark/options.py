@@ -28,7 +28,7 @@ def _boolean(text: str) -> bool:
     try:
         return _TRUE_FALSE[text.lower()]
     except KeyError:
-        raise ValueError("is true or false") from None
+        raise ValueError("must be true or false") from None
 
 
 def _integer(least: int, most: int) -> Callable[[str], int]:
@@ -36,9 +36,9 @@ def _integer(least: int, most: int) -> Callable[[str], int]:
         try:
             number = int(text)
         except ValueError:
-            raise ValueError("is a whole number") from None
+            raise ValueError("must be a whole number") from None
         if not least <= number <= most:
-            raise ValueError(f"is {least:,} to {most:,}")
+            raise ValueError(f"must be {least:,} to {most:,}")
         return number
 
     return parse
@@ -47,7 +47,7 @@ def _integer(least: int, most: int) -> Callable[[str], int]:
 def _one_of(*allowed: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in allowed:
-            raise ValueError(f"is one of {', '.join(allowed)}")
+            raise ValueError(f"must be one of {', '.join(allowed)}")
         return text
 
     return parse
@@ -57,9 +57,9 @@ def _json_array(text: str) -> str:
     try:
         stages = json.loads(text)
     except ValueError as error:
-        raise ValueError(f"is a JSON array of stages: {error}") from None
+        raise ValueError(f"must be a JSON array of stages: {error}") from None
     if not isinstance(stages, list):
-        raise ValueError("is a JSON array of stages")
+        raise ValueError("must be a JSON array of stages")
     return text
 
 
@@ -67,9 +67,9 @@ def _json_object(text: str) -> dict[str, Any]:
     try:
         content = json.loads(text)
     except ValueError as error:
-        raise ValueError(f"is a JSON object: {error}") from None
+        raise ValueError(f"must be a JSON object: {error}") from None
     if not isinstance(content, dict):
-        raise ValueError("is a JSON object")
+        raise ValueError("must be a JSON object")
     return content
 
 
@@ -396,7 +396,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
 
 def _check_together(options: Options) -> None:
     if options.token is not None and options.token_file is not None:
-        raise OptionError("give option token or tokenFile, not both")
+        raise OptionError("set option token or tokenFile, not both")
     if options.token is not None:
         try:
             clean_token(options.token)
@@ -409,14 +409,14 @@ def _check_together(options: Options) -> None:
             if option.name.startswith("tls") and option.name != "tls" and getattr(options, option.field) is not None:
                 raise OptionError(f"option {option.name} needs option tls=true")
     if (options.tls_certificate_file is None) != (options.tls_key_file is None):
-        raise OptionError("options tlsCertificateFile and tlsKeyFile go together")
+        raise OptionError("options tlsCertificateFile and tlsKeyFile go together: set both or neither")
 
 
 def _unknown(name: str) -> str:
     if name == "path":
-        return "the format feedmux takes no path: load() without an argument; what to read is said by options"
+        return "the format feedmux takes no path: call load() without an argument, and set what to read with options"
     close = difflib.get_close_matches(name.lower(), _BY_NAME, n=1, cutoff=0.6)
-    hint = f"; did you mean {_BY_NAME[close[0]].name}?" if close else ""
+    hint = f"; did you mean {_BY_NAME[close[0]].name}?" if close else "."
     return f"unknown option {name!r}{hint} The options are {', '.join(option.name for option in TABLE)}"
 
 

@@ -150,8 +150,8 @@ def as_plan(answer: change_feed_pb2.PlanRangeResponse) -> Plan:
     """The answer as a value. Raises Unavailable, to be asked again, where a server has compared nothing."""
     if not answer.feed_fingerprint:
         raise Unavailable(
-            "a server that is older than this connector planned the range: it does not compare the feed with the"
-            " checkpoint's, so that changes of another feed might be read. Update all replicas of feedmux",
+            "a server that is older than this connector planned the range: it does not compare the feed with the feed"
+            " of the checkpoint, so changes of another feed might be read. Update all replicas of feedmux",
             status="UNAVAILABLE",
         )
     return Plan(

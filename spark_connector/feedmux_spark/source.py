@@ -37,11 +37,12 @@ def _for_stream(options: Options) -> Options:
     """Raises OptionError for what a stream lacks."""
     if options.consumer_name is None:
         raise OptionError(
-            "option consumerName is missing: a stream needs a name of its own, under which its start is stored before"
-            " the first batch"
+            "option consumerName is missing: a stream needs its own name, under which its start is stored before the"
+            " first batch"
         )
     if options.ending_offsets != "latest":
         raise OptionError(
-            "option endingOffsets is for batches; a stream with trigger availableNow ends at what there is"
+            "option endingOffsets is for batches only: to end a stream at the latest available event, use the trigger"
+            " availableNow"
         )
     return options

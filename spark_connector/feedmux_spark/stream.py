@@ -197,7 +197,7 @@ class Progress:
         if isinstance(error, HistoryLost):
             return self._behind_the_gap(after, error)
         # The checkpoint knows better than a Redis that lost its data.
-        log.warning("the subscription %s is gone; it is made anew", self._options.consumer_name)
+        log.warning("the subscription %s does not exist any more; creating it again", self._options.consumer_name)
         self._planner.create(Start.position(after.position), self._options.retry_timeout_ms / 1000)
         return after
 
@@ -253,7 +253,7 @@ class Progress:
         try:
             plan = as_plan(ahead.call.result())
         except FeedmuxError as error:
-            log.info("a plan in advance failed, asking again: %s", error)
+            log.info("the plan requested in advance failed, requesting it again: %s", error)
             return None
         # An empty one is asked for again: nothing follows it that would tell the server what was processed since.
         return plan if plan.count else None

@@ -43,7 +43,7 @@ def test_a_checkpoint_that_names_no_feed_is_said_once(
         for _ in range(2):
             assert made.check(Offset(b"there"), Offset(b"further", feed=b"feed")) == b"feed"
     (message,) = caplog.messages
-    assert "was not compared" in message
+    assert "were not compared" in message
 
 
 def test_a_token_file_that_is_not_there_is_no_network_that_is_away(tmp_path: Path) -> None:

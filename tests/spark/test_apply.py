@@ -208,7 +208,7 @@ def test_a_document_that_was_gone_when_looked_up_is_gone(spark: SparkSession, mi
     ("events", "says"),
     [
         ([change(1, "update", 1)], "updateLookup"),
-        ([change(1, "rename", None)], "copy it anew"),
+        ([change(1, "rename", None)], "copy it again"),
         ([change(1, "insert", 1, "a", operationType=None)], "operationType"),
         ([change(1, "insert", None, "a")], "documentKey"),
         ([change(1, "drop", None)], "name it"),

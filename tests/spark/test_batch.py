@@ -92,7 +92,7 @@ async def test_secrets_are_not_seen(
     insert(database, range(10))
     wrong = "wrong-credential-canary"
     told = failure(spark, options(endpoint=guarded.endpoint, token=wrong), tmp_path / "wrong")
-    assert "refused the credentials" in told
+    assert "rejected the credentials" in told
     assert wrong not in told
     file = tmp_path / "credential"
     file.write_text(KEY_A + "\n")

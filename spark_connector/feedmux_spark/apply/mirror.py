@@ -30,7 +30,7 @@ def mirror_schema(document: StructType) -> StructType:
     key = StructType([document["_id"]])
     if isinstance(document["_id"].dataType, FloatType | DateType):
         kind = document["_id"].dataType.simpleString().upper()
-        raise SchemaRefused(f"an _id of type {kind} would make one document of several: take DOUBLE or TIMESTAMP")
+        raise SchemaRefused(f"an _id of type {kind} would make one document of several: use DOUBLE or TIMESTAMP")
     return typed_schema(document, document_key=key).add("has_document", BooleanType(), nullable=False)
 
 
@@ -56,7 +56,7 @@ class Mirror(ABC):
     def __init__(self, spark: SparkSession, path: str, namespace: str | None = None) -> None:
         """Raises ValueError for a namespace that is none."""
         if namespace is not None and not all(namespace.partition(".")):
-            raise ValueError(f"a namespace is database.collection, not {namespace!r}")
+            raise ValueError(f"a namespace has the form database.collection, not {namespace!r}")
         self._spark = spark
         self.path = path
         self.namespace = namespace
@@ -95,7 +95,7 @@ class Mirror(ABC):
         stored = self._stored_namespace()
         if self.namespace is not None:
             if stored not in (None, self.namespace):
-                raise CannotApply(f"{self.path} mirrors {stored}, not {self.namespace}: take another path")
+                raise CannotApply(f"{self.path} mirrors {stored}, not {self.namespace}: use another path")
             changes = changes.where(_about(self.namespace) | f.col("operation").isNull())
         changes = changes.persist()
         try:
@@ -148,20 +148,22 @@ def _check(changes: DataFrame, known: str | None) -> str | None:
     if found.without_document:
         raise CannotApply("updates came without their document: set the option fullDocument to updateLookup")
     if found.without_key:
-        raise CannotApply("changes came without documentKey: leave it in what the pipeline gives")
+        raise CannotApply("changes came without documentKey: the pipeline must keep this field")
     if found.renamed:
-        raise CannotApply("the collection was renamed, or another one to its name: copy it anew, into a new table")
+        raise CannotApply(
+            "the collection was renamed, or another collection took its name: copy it again, into a new table"
+        )
     if found.unnamed:
-        raise CannotApply("events came without operationType: leave it in what the pipeline gives")
+        raise CannotApply("events came without operationType: the pipeline must keep this field")
     names = sorted({*found.names, *([known] if known else [])})
     if len(names) > 1:
         raise CannotApply(
-            f"changes of several collections ({', '.join(names)}): a mirror is of one. Filter the stream, or name the"
-            f" collection to take only its changes, as in ParquetMirror(spark, path, {names[0]!r})"
+            f"changes of several collections ({', '.join(names)}): a mirror holds one collection. Filter the stream, or"
+            f" name the collection to apply only its changes, as in ParquetMirror(spark, path, {names[0]!r})"
         )
     if found.emptied and not names:
         raise CannotApply(
-            "a collection was dropped before any change said which one the table mirrors: name it, as in"
+            "a collection was dropped before any change showed which one the table mirrors: name it, as in"
             " ParquetMirror(spark, path, 'database.collection')"
         )
     return names[0] if names else None

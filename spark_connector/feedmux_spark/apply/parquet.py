@@ -44,7 +44,7 @@ class ParquetMirror(Mirror):
 
     def create(self, documents: DataFrame) -> None:
         if self.exists():
-            raise CannotApply(f"{self.path} holds a mirror already")
+            raise CannotApply(f"{self.path} already contains a mirror")
         self._write(as_copy(documents), _State(0, _COPY, 0))
 
     def exists(self) -> bool:
@@ -53,7 +53,7 @@ class ParquetMirror(Mirror):
     def read(self) -> DataFrame:
         states = self._states()
         if not states:
-            raise CannotApply(f"{self.path} holds no mirror: create it with a copy first")
+            raise CannotApply(f"{self.path} contains no mirror: create it with a copy first")
         return self._spark.read.parquet(f"{self.path}/{states[-1].folder}")
 
     def _applied(self, query_id: str, batch_id: int) -> bool:

@@ -299,13 +299,13 @@ def _value_bytes(buffer: Buffer, kinds: Bytes, starts: Ints) -> Ints:
     if (kinds == first).all() and first != REGEX:
         fixed = _FIXED_BYTES[first]
         if fixed == _UNKNOWN:
-            raise InvalidEvents(f"a value is of the unknown BSON type {first}")
+            raise InvalidEvents(f"a value has the unknown BSON type {first}")
         if not _COUNTED[first]:
             return np.full(len(kinds), fixed, np.int64)
         return _counts(buffer, kinds, starts) + int(fixed)
     sizes = _FIXED_BYTES[kinds]
     if (sizes == _UNKNOWN).any():
-        raise InvalidEvents(f"a value is of the unknown BSON type {kinds[sizes == _UNKNOWN][0]}")
+        raise InvalidEvents(f"a value has the unknown BSON type {kinds[sizes == _UNKNOWN][0]}")
     counted = _COUNTED[kinds]
     sizes[counted] += _counts(buffer, kinds[counted], starts[counted])
     regex = kinds == REGEX
@@ -331,7 +331,7 @@ def _alone(buffer: Buffer, row: int, at: int) -> _Step:
         start = key_end + 1
         size = int(_FIXED_BYTES[kind])
         if key_end < 0 or size == _UNKNOWN:
-            raise InvalidEvents(f"a value is of the unknown BSON type {kind}")
+            raise InvalidEvents(f"a value has the unknown BSON type {kind}")
         if kind == REGEX:
             size = raw.find(b"\0", raw.find(b"\0", start) + 1) + 1 - start
         elif _COUNTED[kind]:

@@ -86,7 +86,7 @@ def default_schema(mode: str) -> StructType:
             ' such as .schema("document_key BINARY, sort_key BINARY, document STRUCT<_id: BIGINT, name: STRING>")'
         )
     if mode not in MODES:
-        raise SchemaRefused(f"schemaMode {mode!r} is none of {', '.join(MODES)}")
+        raise SchemaRefused(f"schemaMode {mode!r} is not one of {', '.join(MODES)}")
     fields = [StructField(name, column.type, column.nullable) for name, column in COLUMNS.items()]
     if mode == JSON:
         fields[-1] = StructField(EVENT, StringType(), nullable=False)
@@ -110,7 +110,7 @@ def typed_schema(document: StructType, *, document_key: StructType | None = None
 def check(mode: str, schema: StructType) -> None:
     """Whether rows of `mode` can have these columns, in any order, any of them left out. Raises SchemaRefused."""
     if mode not in MODES:
-        raise SchemaRefused(f"schemaMode {mode!r} is none of {', '.join(MODES)}")
+        raise SchemaRefused(f"schemaMode {mode!r} is not one of {', '.join(MODES)}")
     names = schema.fieldNames()
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -136,8 +136,12 @@ def _check_envelope(mode: str, field: StructField) -> None:
     column = COLUMNS.get(field.name)
     if column is None:
         known = [*COLUMNS, *([*DECODED, HAS_DOCUMENT][1:] if mode == TYPED else [])]
-        hint = ", or a field of the struct column `document`" if mode == TYPED else "; your own need schemaMode typed"
-        raise SchemaRefused(f"the column {field.name!r} is none of {', '.join(known)}{hint}")
+        hint = (
+            ", or a field of the struct column `document`"
+            if mode == TYPED
+            else "; your own columns need schemaMode typed"
+        )
+        raise SchemaRefused(f"the column {field.name!r} is not one of {', '.join(known)}{hint}")
     wanted: tuple[DataType, ...] = (column.type,)
     if field.name == EVENT:
         wanted = {ENVELOPE: (BinaryType(),), JSON: (StringType(),), TYPED: (BinaryType(), StringType())}[mode]
@@ -158,10 +162,10 @@ def _check_type(data_type: DataType, path: str) -> None:
         _check_type(data_type.elementType, f"{path}[]")
     elif isinstance(data_type, MapType):
         if not isinstance(data_type.keyType, StringType):
-            raise SchemaRefused(f"{path} is a map whose keys are not STRING, which those of documents are")
+            raise SchemaRefused(f"{path} is a map whose keys are not STRING, but the keys of documents are strings")
         _check_type(data_type.valueType, f"{path}{{}}")
     elif type(data_type) not in _LEAVES:
         raise SchemaRefused(
             f"{path} is of type {data_type.simpleString().upper()}, which has no BSON counterpart here;"
-            " for VARIANT take schemaMode json and parse_json(event)"
+            " for VARIANT, use schemaMode json and parse_json(event)"
         )

@@ -68,4 +68,6 @@ def texts(raw: bytes, places: Ints) -> Iterator[str]:
                     bson.decode(event, PLAIN), json_options=_RELAXED, ensure_ascii=False, separators=_SEPARATORS
                 )
         except (bson.errors.BSONError, RecursionError):
-            raise InvalidEvents("an event cannot be written as JSON; schemaMode envelope delivers it") from None
+            raise InvalidEvents(
+                "an event cannot be written as JSON; use schemaMode envelope, which delivers it as BSON"
+            ) from None

@@ -98,8 +98,8 @@ def _struct(values: Values, field: pa.Field, policy: Policy) -> pa.Array:
         absent = (kind == bson_walk.MISSING) | (kind == bson_walk.UNDEFINED)
         if (absent & (values.kind == bson_walk.DOCUMENT)).any():
             raise TypeMismatch(
-                f"{_KEY}._id is missing or undefined: a pipeline must leave documentKey as it is, and the documents of"
-                " a view must have _id"
+                f"{_KEY}._id is missing or undefined: a pipeline must not change documentKey, and the documents of a"
+                " view must have _id"
             )
     return column(values, field, field.name, _STRICT)
 

@@ -57,7 +57,7 @@ def cluster_times_and_sort_keys(tokens: Values, fragments: Values) -> tuple[Ints
         & (nibbles[:, :20].max(axis=1, initial=0) < 16)
         & (at < (data.end - data.start - 5) // 2)
     )
-    _require(known.all(), "a resume token is of a layout that this version does not know")
+    _require(known.all(), "a resume token has a layout that this version does not know")
     keys = np.zeros((count, SORT_KEY_BYTES), np.uint8)
     keys[:, 0:8] = head[:, 1:9]
     keys[:, 8:12] = _big_endian(transaction_index)
@@ -75,12 +75,12 @@ def _number(head: NDArray[np.uint8], at: Ints) -> tuple[Ints, Ints]:
     kind = head[rows, at]
     size = np.where(kind == _ZERO, 0, kind.astype(np.int64) - _NUMBER_BASE)
     known: Mask = (kind == _ZERO) | ((size > 0) & (size <= _NUMBER_BYTES_MAX))
-    _require(known.all(), "a resume token is of a layout that this version does not know")
+    _require(known.all(), "a resume token has a layout that this version does not know")
     value: Ints = np.zeros(len(head), np.int64)
     for index in range(1, int(size.max(initial=0)) + 1):
         more = size >= index
         value = np.where(more, value << 8 | head[rows, at + index], value)
-    _require(not (value & 1).any(), "a number of a resume token is not whole")
+    _require(not (value & 1).any(), "a number in a resume token is not a whole number")
     return value >> 1, at + 1 + size
 
 
