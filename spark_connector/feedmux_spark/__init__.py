@@ -1,6 +1,7 @@
 """The PySpark data source `feedmux`: change events of MongoDB as a stream or a batch of rows.
 
-Nothing here needs to be imported to read: Spark finds the format by itself. What is named here is the interface.
+You do not need to import anything to read: Spark finds the format automatically. The names here are the public
+interface.
 """
 
 from feedmux_spark.errors import FeedmuxSparkError, OptionError

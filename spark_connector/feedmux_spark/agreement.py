@@ -1,8 +1,8 @@
-"""Whether the options, the stored subscription and the checkpoint name one feed.
+"""Checks that the options, the stored subscription and the checkpoint define the same feed.
 
-The subscription's feed plans, the options' feed reads. Where they differ, planned events would be read by a pipeline
-that does not match them, and be lost. So every PlanRange and ReadRange carries the fingerprint of the options' feed,
-and every offset holds it: a difference fails the query before anything is read.
+PlanRange uses the feed of the subscription, ReadRange that of the options. If they differed, planned events that the
+options' pipeline does not match would be lost. So every PlanRange and ReadRange, and every offset, contains the
+fingerprint of the options' feed: if a feed differs, the query fails before anything is read.
 """
 
 import logging
@@ -40,7 +40,8 @@ _COMPARED: Final = (
 
 
 class Agreement:
-    """Of one query, on the driver. Every method raises FeedmuxError, or FeedmuxSparkError where the feeds differ."""
+    """The feed comparison of one query, on the driver. Every method raises FeedmuxError, or FeedmuxSparkError if feeds
+    differ."""
 
     def __init__(self, options: Options, connection: Connection, planner: Planner) -> None:
         self._options = options
@@ -51,23 +52,24 @@ class Agreement:
         self._warned = False
 
     def fingerprint(self, position: bytes) -> bytes:
-        """The fingerprint of the options' feed, asked for once; `position` is one of its scope."""
+        """The fingerprint of the options' feed, requested once. `position` is any position in the feed's scope."""
         if not self._fingerprint:
             self._fingerprint = self._connection.locate(self._options, Start.position(position)).feed
         return self._fingerprint
 
     def check(self, *offsets: Offset) -> bytes:
-        """The fingerprint of the options' feed. Raises where an offset is another feed's and onFeedChange is `fail`.
+        """Returns the fingerprint of the options' feed. Raises if an offset has another feed and onFeedChange is
+        `fail`.
 
-        An offset without a fingerprint is of a connector that wrote none, and is accepted: the next one has it.
+        Accepts an offset without a fingerprint, which an older connector wrote. The next offset has a fingerprint.
         """
         fingerprint = self.fingerprint(offsets[0].position)
         if b"" in (offset.feed for offset in offsets) and not self._warned:
             self._warned = True
             log.warning(
                 "the checkpoint does not contain a fingerprint of its feed, because an older connector wrote it. So the"
-                " pipeline and the options were not compared with those of the checkpoint; they will be from the next batch"
-                " on"
+                " pipeline and the options were not compared with those of the checkpoint; they will be from the next"
+                " batch on"
             )
         if all(offset.feed in (b"", fingerprint) for offset in offsets):
             return fingerprint
@@ -80,10 +82,10 @@ class Agreement:
         return fingerprint
 
     def settle(self, error: FailedPrecondition) -> None:
-        """After a plan was rejected: makes the subscription's feed the options', where the user allows it.
+        """Handles a rejected plan: sets the subscription's feed to the options' feed, if the user allows it.
 
-        Only at the start of a query: a running query would undo what somebody else has just changed. Raises the error
-        for the user.
+        Does so only at the start of a query: a running query would undo a change that somebody else has just made.
+        Raises the error for the user.
         """
         if error.reason != FEED_CHANGED:
             raise error
@@ -95,11 +97,11 @@ class Agreement:
         self._planner.update()
 
     def planned(self) -> None:
-        """A plan was given: the subscription's feed is the options'."""
+        """Records that a plan succeeded, so the subscription's feed is the options' feed."""
         self._planned = True
 
     def create(self, start: Start) -> Place:
-        """The stored place of the subscription, which is made at `start` if there is none."""
+        """Returns the stored position of the subscription, which is created at `start` if it does not exist."""
         try:
             return self._planner.create(start)
         except SubscriptionExists:

@@ -1,4 +1,4 @@
-"""The batch: all events between two places, planned once and read by as many tasks."""
+"""The batch reader: all events between two positions, planned once and read by one task for each slice."""
 
 from collections.abc import Iterator, Sequence
 
@@ -15,7 +15,7 @@ from feedmux_spark.rows import row_maker
 
 
 class FeedmuxBatchReader(DataSourceReader):
-    """What Spark calls. `read` runs on executors, `partitions` on the driver."""
+    """The reader that Spark calls: `read` on executors, `partitions` on the driver."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
@@ -31,7 +31,7 @@ class FeedmuxBatchReader(DataSourceReader):
             until = found.place.position
             after = connection.resolve(options, start)
             slices = Planner(options, connection).through(after, found.feed, until, options.max_bytes_per_trigger)
-        # Spark reads a source without partitions as one with a single unknown one.
+        # Spark treats a source without partitions as one with a single unknown partition.
         return slices or [Slice(until, until, feed=found.feed)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -1,9 +1,9 @@
-"""Calls to feedmux from one process of Spark's: one channel for each server and credential, kept between batches.
+"""Calls to feedmux from one Spark process: one channel for each server and credential, reused between batches.
 
-Made at the first call of a process, never before: Spark forks its workers from a daemon, and gRPC does not survive a
-fork. Spark reuses a worker for many tasks, so channels are cached by process id. A broken call is tried again here,
-with backoff: an exception in a driver's call would end the query, and so would one in a task where Spark does not retry
-tasks (`local[2]`).
+A channel is created at the first call of a process, never before: Spark forks its workers from a daemon, and gRPC does
+not survive a fork. Spark reuses a worker for many tasks, so channels are cached by process id. A broken call is retried
+here, with backoff: an exception in a driver's call would end the query, and so would an exception in a task if Spark
+does not retry tasks (`local[2]`).
 """
 
 import logging
@@ -36,9 +36,9 @@ log = logging.getLogger("feedmux_spark")
 T = TypeVar("T")
 
 HEARTBEAT_S: Final = 10.0
-"""How often a server says something while it reads a range. Three in silence are the end of the connection."""
+"""How often a server sends a message while it reads a range. Three silent intervals end the connection."""
 FIRST_CONTACT_S: Final = 15.0
-"""A mistyped endpoint is told after this long, however long a running query would wait."""
+"""A mistyped endpoint is reported after this time, however long a running query would retry."""
 BUSY_S: Final = 60.0
 """A driver that was killed holds its subscription until its lease ends, by default 15 s."""
 
@@ -47,7 +47,7 @@ _channels: dict[tuple[int, Target], grpc.Channel] = {}
 
 @dataclass(frozen=True, slots=True)
 class TokenFile:
-    """Reads the credential anew for each call."""
+    """Reads the credential from a file, again for each call."""
 
     path: str
 
@@ -68,7 +68,7 @@ class Call:
     future: Any
     response_type: Any
     leave: Callable[[], None]
-    """Has the next call take another connection."""
+    """Makes the next call use another connection."""
 
     def result(self) -> Any:
         """Raises FeedmuxError."""
@@ -92,7 +92,8 @@ class Located:
 
 
 class Connection:
-    """The way to the server that a query's options name. Cheap to make; opens nothing by itself."""
+    """The connection to the server named in a query's options. Cheap to create: it opens nothing until the first
+    call."""
 
     def __init__(self, options: Options) -> None:
         token: Token | None = TokenFile(options.token_file) if options.token_file else options.token
@@ -102,7 +103,7 @@ class Connection:
         self._retry_s = options.retry_timeout_ms / 1000
 
     def start(self, service: str, method: str, request: Any, response_type: Any, wait_s: float = 0.0) -> Call:
-        """Sends one unary call; `wait_s` is what the server may wait by request."""
+        """Sends one unary call; `wait_s` is how long the request lets the server wait."""
         channel = self._channel()
         make: Any = channel.unary_unary(f"/feedmux.v1.{service}/{method}")
         timeout_s = self._call_s + wait_s
@@ -114,9 +115,10 @@ class Connection:
         return self.start(service, method, request, response_type, wait_s).result()
 
     def stream(self, method: str, request: Any, route: str) -> Iterator[bytes]:
-        """The messages of a ReadRange, asked for one by one, so that HTTP/2 holds the server back. Raises FeedmuxError.
+        """Yields the messages of a ReadRange one by one, so that HTTP/2 throttles the server. Raises FeedmuxError.
 
-        Closing the iterator cancels the call, and so do three heartbeats in silence, which leave the connection too.
+        Closing the iterator cancels the call. So do three heartbeat intervals of silence, which also abandon the
+        connection.
         """
         channel = self._channel()
         make: Any = channel.unary_stream(f"/feedmux.v1.ChangeFeed/{method}")
@@ -139,11 +141,11 @@ class Connection:
             call.cancel()
 
     def resolve(self, options: Options, start: Start) -> Place:
-        """The place that a start stands for. Raises FeedmuxError."""
+        """Resolves a start to a position. Raises FeedmuxError."""
         return self.locate(options, start).place
 
     def locate(self, options: Options, start: Start) -> Located:
-        """The position that a start stands for in the options' feed. Raises FeedmuxError."""
+        """Resolves a start to a position in the options' feed, with its fingerprint. Raises FeedmuxError."""
         request = change_feed_pb2.ResolvePositionRequest(
             feed=requests.feed_message(options.feed, options.source), start=requests.start_message(start)
         )
@@ -159,7 +161,7 @@ class Connection:
         return Located(place, answer.feed_fingerprint)
 
     def retrying(self, attempt: Callable[[], T], what: str, *, most_s: float | None = None) -> T:
-        """Runs `attempt` until it succeeds, fails for good, or `retryTimeoutMs` is over.
+        """Runs `attempt` until it succeeds, fails permanently, or `retryTimeoutMs` has passed.
 
         Raises FeedmuxError.
         """
@@ -175,7 +177,7 @@ class Connection:
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
-        """Raises FeedmuxSparkError, for people, in place of any FeedmuxError within."""
+        """Converts a FeedmuxError in the block to a FeedmuxSparkError with advice for the user."""
         try:
             yield
         except FeedmuxError as error:
@@ -186,11 +188,12 @@ class Connection:
             return self._target.metadata(route)
         except Unavailable as error:
             if isinstance(error.__cause__, FeedmuxSparkError):
-                raise error.__cause__ from None  # A file that is not there is no network that is away.
+                raise error.__cause__ from None  # A missing file is not an unavailable network.
             raise
 
     def _leave(self, channel: grpc.Channel) -> None:
-        """Otherwise gRPC uses the connection until its keepalive gives it up. Other calls on it stay."""
+        """Makes new calls use another connection: gRPC would reuse this one until keepalive fails. Other calls on it
+        continue."""
         key = os.getpid(), self._target
         if _channels.get(key) is channel:
             del _channels[key]
@@ -207,7 +210,7 @@ class Connection:
 
 
 class Listening:
-    """Calls `give_up` when a wait for a message, `with` this, takes three heartbeats. Between waits nothing counts."""
+    """Calls `give_up` when a wait for a message (a `with` block) takes three heartbeats. Only waits count."""
 
     def __init__(self, give_up: Callable[[], object]) -> None:
         self.gave_up = False
@@ -242,7 +245,7 @@ class Listening:
 
 
 class Patience:
-    """How long one thing is tried again."""
+    """Decides how long an operation is retried."""
 
     def __init__(self, what: str, most_s: float) -> None:
         self._what = what
@@ -251,8 +254,8 @@ class Patience:
         self._backoff = Backoff(0.1, 5.0, random.random)
 
     def wait(self, error: FeedmuxError) -> None:
-        """Sleeps before the next attempt. Raises `error` where another attempt is no use."""
-        # Fenced may be by an earlier attempt of our own that was still on its way.
+        """Sleeps before the next attempt. Raises `error` if another attempt is useless."""
+        # Our own earlier attempt, still in flight, may have caused Fenced.
         busy = isinstance(error, SubscriptionBusy | Fenced)
         most_s = min(self._most_s, BUSY_S) if busy else self._most_s
         delay_s = self._backoff.next_s(error.retry_after_s)
@@ -263,6 +266,6 @@ class Patience:
         time.sleep(min(delay_s, left_s))
 
     def restart(self) -> None:
-        """There was success: the next failure has all the time again."""
+        """Restarts the clock after a success: the next failure has the full time again."""
         self._began_s = time.monotonic()
         self._backoff.reset()

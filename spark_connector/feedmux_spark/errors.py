@@ -1,6 +1,6 @@
-"""What a Spark user reads when something fails: each message says what happened, and what to do next.
+"""The errors that a Spark user sees: each message says what happened, and what to do next.
 
-Spark shows the text of an exception and of what caused it, so nothing here may hold a secret.
+Spark shows the text of an exception and of its causes, so no message may contain a secret.
 """
 
 from feedmux.errors import (
@@ -18,7 +18,7 @@ from feedmux.errors import (
 
 
 class FeedmuxSparkError(Exception):
-    """A query on the format `feedmux` cannot go on."""
+    """A query on the format `feedmux` cannot continue."""
 
 
 class OptionError(FeedmuxSparkError):
@@ -26,7 +26,7 @@ class OptionError(FeedmuxSparkError):
 
 
 def explained(error: FeedmuxError, *, endpoint: str, consumer_name: str = "") -> FeedmuxSparkError:
-    """The error for people, by its class."""
+    """Converts a client error to an error with advice for the user."""
     return FeedmuxSparkError(_advice(error, endpoint, consumer_name))
 
 
@@ -37,9 +37,9 @@ def _advice(error: FeedmuxError, endpoint: str, consumer_name: str) -> str:
             return (
                 "Changes are lost: the position to read from has left MongoDB's oplog"
                 f"{f', which now begins at {oldest}' if oldest else ''}. Either set failOnDataLoss=false to continue"
-                " from the oldest available change, with the gap logged and counted in the offsets; or copy the collection"
-                " again and start with a new checkpoint. To prevent this, enlarge the oplog or run the query more"
-                f" often. ({error})"
+                " from the oldest available change, with the gap logged and counted in the offsets; or copy the"
+                " collection again and start with a new checkpoint. To prevent this, enlarge the oplog or run the query"
+                f" more often. ({error})"
             )
         case Unavailable():
             return (

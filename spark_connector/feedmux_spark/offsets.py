@@ -1,7 +1,8 @@
-"""Offsets: a place in the feed as the JSON that Spark keeps in its checkpoint.
+"""Offsets: a position in the feed as the JSON that Spark stores in its checkpoint.
 
-Spark compares offsets as text, so the same place must always give the same: keys are sorted, and nothing stands in it
-but what the place itself says. An offset holds what a person can read (the cluster time) beside what the server reads.
+Spark compares offsets as text, so the same position must always give the same text: keys are sorted, and the text
+contains only facts about the position. An offset contains the cluster time, for people, and the position, for the
+server.
 """
 
 import base64
@@ -20,13 +21,13 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """Everything at or before it has been read."""
+    """An offset in the feed: everything at or before it has been read."""
 
     position: bytes
     time: tuple[int, int] = (0, 0)
     """Cluster time: seconds since 1970 and the ordinal within the second."""
     gaps: int = 0
-    """How often, on the way here, changes were lost and the feed went on from the oldest (failOnDataLoss=false)."""
+    """How often, up to here, changes were lost and the feed continued from the oldest change (failOnDataLoss=false)."""
     feed: bytes = b""
     """The fingerprint of the feed that was read up to here. Empty in checkpoints of connectors that wrote none."""
 
@@ -39,7 +40,7 @@ class Offset:
         return Place(self.position, time=self.time)
 
     def as_json(self) -> dict[str, Any]:
-        """For Spark."""
+        """The offset as Spark stores it."""
         content = {
             "clusterTime": shown_time(self.time),
             "gaps": self.gaps,
@@ -52,7 +53,7 @@ class Offset:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "Offset":
-        """Raises OptionError for what is not an offset."""
+        """Parses a stored offset. Raises OptionError if it is not one."""
         version = content.get("version", _VERSION)
         if version != _VERSION:
             raise OptionError(
@@ -82,7 +83,7 @@ def _time(text: str) -> tuple[int, int]:
 
 
 def parse_start(text: str, option: str) -> Start:
-    """What startingOffsets and endingOffsets say. Raises OptionError."""
+    """Parses a value of startingOffsets or endingOffsets. Raises OptionError."""
     if text == "latest":
         return Start.latest()
     if text == "earliest":

@@ -1,7 +1,7 @@
-"""The options of the format `feedmux`: one table, which parses, refuses and documents.
+"""The options of the format `feedmux`: one table for parsing, validation and documentation.
 
-Spark hands over options as text, with names in lower case. A row of `TABLE` is all there is to know of one: the
-README's table is written from it, and `Options` has a field for each.
+Spark passes options as text, with names in lower case. A row of `TABLE` fully describes an option: the README's table
+is written from `TABLE`, and `Options` has a field for each row.
 """
 
 import difflib
@@ -82,10 +82,10 @@ class Option:
 
     name: str
     field: str
-    """In `Options`."""
+    """The field's name in `Options`."""
     parse: Callable[[str], Any]
     default: Any
-    """Of the parsed type; REQUIRED, or None for none."""
+    """The default as a parsed value; REQUIRED if the option is required, None if it has no default."""
     shown: str
     """The default as the documentation shows it."""
     meaning: str
@@ -307,7 +307,7 @@ _BY_NAME: Final = {option.name.lower(): option for option in TABLE}
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user asked for. Its repr holds no secret."""
+    """The parsed options of the user. The repr contains no secret."""
 
     endpoint: str
     token: str | None = field(repr=False)
@@ -368,12 +368,12 @@ class Options:
 
     @property
     def slices(self) -> int:
-        # Spark does not tell its parallelism to Python's side of a source.
+        # Spark does not report its parallelism to the Python side of a source.
         return self.read_partitions or os.cpu_count() or 1
 
 
 def parse_options(given: Mapping[str, str]) -> Options:
-    """Raises OptionError: an option that is unknown, missing, or not what it can be."""
+    """Parses the options. Raises OptionError for an option that is unknown, missing or invalid."""
     values: dict[str, Any] = {}
     for name, text in given.items():
         option = _BY_NAME.get(name.lower())

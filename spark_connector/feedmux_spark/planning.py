@@ -1,7 +1,7 @@
-"""What the driver asks: how far the next micro-batch goes, and into which slices it is cut.
+"""Requests plans for the driver: where the next micro-batch ends, and into which slices it is divided.
 
-A plan is PlanRange's answer. Plans of a stream name its subscription, which holds the start from before the first
-batch, and carry how far Spark has processed, which the server stores.
+A plan is the response to PlanRange. The requests of a stream name its subscription, which stores the start before the
+first batch, and the position up to which Spark has processed, which the server stores.
 """
 
 import os
@@ -22,25 +22,25 @@ from feedmux_spark.options import Options
 from feedmux_spark.ranges import Slice
 
 PINNED_WAIT_S: Final = 10.0
-"""MongoDB's clock stands still while nothing is written, but for a no-op every 10 s: then a pinned end is reached."""
+"""While nothing is written, MongoDB's clock advances only with a no-op every 10 s; then a pinned end is reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The range behind a place, up to `end`."""
+    """The range after a position, up to `end`."""
 
     end: Place
     count: int
     slices: Sequence[Slice]
     caught_up: bool
-    """Nothing more was there, or the pinned end is reached."""
+    """No more events were available, or the pinned end is reached."""
     latest: tuple[int, int]
-    """Cluster time of what MongoDB had committed."""
+    """The cluster time up to which MongoDB had committed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a plan is asked for."""
+    """The arguments of a plan."""
 
     after: bytes
     feed: bytes
@@ -52,7 +52,7 @@ class Wanted:
 
 
 class Planner:
-    """Asks for plans; with a consumer name under its subscription."""
+    """Requests plans; if there is a consumer name, under its subscription."""
 
     def __init__(self, options: Options, connection: Connection, consumer_name: str = "") -> None:
         self._options = options
@@ -61,7 +61,8 @@ class Planner:
         self._consumer_name = consumer_name
 
     def create(self, start: Start, most_s: float = FIRST_CONTACT_S) -> Place:
-        """The stored place of the subscription, which is made at `start` if there is none. Raises FeedmuxError."""
+        """Returns the stored position of the subscription, and creates it at `start` if it does not exist. Raises
+        FeedmuxError."""
         request = subscriptions_pb2.CreateSubscriptionRequest(
             subscription=subscriptions_pb2.Subscription(name=self._consumer_name, feed=self._feed),
             start=requests.start_message(start),
@@ -76,7 +77,7 @@ class Planner:
         return _place(found)
 
     def stored(self) -> tuple[feed_pb2.Feed, Place]:
-        """The subscription's feed and stored place. Raises FeedmuxError."""
+        """Returns the subscription's feed and stored position. Raises FeedmuxError."""
         request = subscriptions_pb2.GetSubscriptionRequest(name=self._consumer_name)
         found: subscriptions_pb2.Subscription = self._connection.retrying(
             lambda: self._connection.unary("Subscriptions", "GetSubscription", request, subscriptions_pb2.Subscription),
@@ -85,7 +86,7 @@ class Planner:
         return found.feed, _place(found)
 
     def update(self) -> Place:
-        """Makes the subscription's feed the options'; its stored place stays. Raises FeedmuxError."""
+        """Sets the subscription's feed to the options' feed; the stored position stays. Raises FeedmuxError."""
         request = subscriptions_pb2.UpdateSubscriptionRequest(
             subscription=subscriptions_pb2.Subscription(name=self._consumer_name, feed=self._feed),
             update_mask=field_mask_pb2.FieldMask(paths=["feed"]),
@@ -99,7 +100,7 @@ class Planner:
         return _place(found)
 
     def start(self, wanted: Wanted, processed: bytes = b"") -> Call:
-        """Sends the question and does not wait for the answer."""
+        """Sends the request and does not wait for the response."""
         return self._connection.start(
             "ChangeFeed",
             "PlanRange",
@@ -109,13 +110,13 @@ class Planner:
         )
 
     def plan(self, wanted: Wanted, processed: bytes = b"") -> Plan:
-        """The plan; tried again while the server is away. Raises FeedmuxError."""
+        """Returns the plan; retries while the server is unavailable. Raises FeedmuxError."""
         return self._connection.retrying(
             lambda: as_plan(self.start(wanted, processed).result()), "planning the next range"
         )
 
     def through(self, after: Place, feed: bytes, until: bytes, most_bytes: int) -> list[Slice]:
-        """Slices of all of (after, until], planned by `most_bytes` at a time. Raises FeedmuxError."""
+        """Returns the slices of (after, until], planned at most `most_bytes` at a time. Raises FeedmuxError."""
         slices: list[Slice] = []
         while True:
             plan = self.plan(Wanted(after.position, feed, until, bytes_max=most_bytes, wait_s=PINNED_WAIT_S))
@@ -147,7 +148,7 @@ def _place(found: subscriptions_pb2.Subscription) -> Place:
 
 
 def as_plan(answer: change_feed_pb2.PlanRangeResponse) -> Plan:
-    """The answer as a value. Raises Unavailable, to be asked again, where a server has compared nothing."""
+    """Converts the response to a plan. Raises Unavailable, so that it is retried, if a server did not compare feeds."""
     if not answer.feed_fingerprint:
         raise Unavailable(
             "a server that is older than this connector planned the range: it does not compare the feed with the feed"
@@ -164,9 +165,9 @@ def as_plan(answer: change_feed_pb2.PlanRangeResponse) -> Plan:
 
 
 def instance_id() -> str:
-    """Names the Spark application: the daemon that forks its workers lives as long as it does.
+    """Identifies the Spark application: the daemon that forks its workers lives as long as the application.
 
-    So a query that is stopped and started again is let in at once, and another application is refused while this one
-    lives.
+    So a query that is stopped and started again is accepted at once, and another application is rejected while this
+    application lives.
     """
     return f"spark/{socket.gethostname()[:80]}/{os.getppid()}"

@@ -1,4 +1,4 @@
-"""Places in a feed by name, for those who must know one before they read: a mirror's copy begins behind it."""
+"""Positions of a feed for callers that need one before they read: a mirror is copied after taking the position."""
 
 import json
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from feedmux_spark.options import parse_options
 
 
 def latest_offsets(options: Mapping[str, str]) -> str:
-    """The offsets of now, for `startingOffsets`: what MongoDB has committed, in the feed of these options.
+    """Returns the current offset for `startingOffsets`: what MongoDB has committed, in the feed of these options.
 
     Raises FeedmuxSparkError.
     """

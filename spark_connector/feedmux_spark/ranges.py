@@ -1,4 +1,4 @@
-"""Slices of a range on an executor: the events of (after, until], whatever happens to the server meanwhile."""
+"""Reads slices of a range on an executor: the events of (after, until], even if the server fails meanwhile."""
 
 import logging
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from feedmux_spark.options import Options
 log = logging.getLogger("feedmux_spark")
 
 MESSAGE_BYTES_MAX: Final = 1024 * 1024
-"""About two thousand events, and one Arrow batch of them at a time."""
+"""About two thousand events, which become one Arrow batch."""
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,16 @@ class Slice(InputPartition):
     after: bytes = field(repr=False)
     until: bytes = field(repr=False)
     route: str = ""
-    """Finds the replica that has kept them."""
+    """The routing key of the replica that retains the events."""
     feed: bytes = field(default=b"", repr=False)
     """The fingerprint of the feed that planned the slice; no other feed may read it."""
 
 
 def read_slice(options: Options, wanted: Slice) -> Iterator[bytes]:
-    """The slice's events as BSON, one behind the other, a message's worth at a time; nothing is gathered.
+    """Yields the slice's events as concatenated BSON, one message at a time, without collecting them.
 
-    A broken stream goes on behind the last event it gave, so that no event comes twice. Raises FeedmuxSparkError.
+    After a broken stream, continues after the last event yielded, so that no event comes twice. Raises
+    FeedmuxSparkError.
     """
     connection = Connection(options)
     with connection.explaining():
@@ -60,14 +61,14 @@ def read_slice(options: Options, wanted: Slice) -> Iterator[bytes]:
                 )
             except InvalidArgument as error:
                 if behind_a_gap and error.metadata.get("field") == "until":
-                    return  # the oldest change lies behind all of the slice
+                    return  # the oldest available change is after the whole slice
                 raise
             except FeedmuxError as error:
                 patience.wait(error)
 
 
 def _batches(connection: Connection, options: Options, wanted: Slice) -> Iterator[BsonBatch]:
-    """What one call gives; a large event that came in fragments is a batch of its own."""
+    """Yields the batches of one call. A large event sent in fragments is a separate batch."""
     reader = Reader(json=False, options=CodecOptions())
     request = change_feed_pb2.ReadRangeRequest(
         feed=requests.feed_message(options.feed, options.source),

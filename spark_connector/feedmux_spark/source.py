@@ -1,4 +1,4 @@
-"""The data source `feedmux`: what Spark makes of a format and its options."""
+"""The data source `feedmux`, which Spark creates from the format's name and options."""
 
 from collections.abc import MutableMapping
 
@@ -34,7 +34,7 @@ class FeedmuxSource(DataSource):
 
 
 def _for_stream(options: Options) -> Options:
-    """Raises OptionError for what a stream lacks."""
+    """Checks the options that a stream needs. Raises OptionError."""
     if options.consumer_name is None:
         raise OptionError(
             "option consumerName is missing: a stream needs its own name, under which its start is stored before the"

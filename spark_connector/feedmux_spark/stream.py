@@ -1,7 +1,8 @@
-"""The stream: Spark's questions to the driver, answered by plans.
+"""The stream reader: answers Spark's calls on the driver with plans.
 
-Spark asks, in this order and in one process that it starts for the query: where to begin, how far the next micro-batch
-goes, and how to cut it. What a place says must not depend on this process: a restart asks again from the checkpoint.
+Spark asks, in this order and in one process that it starts for the query, where to begin, where the next micro-batch
+ends, and how to divide it. The content of an offset must not depend on this process: after a restart, Spark asks again
+from the checkpoint.
 """
 
 import logging
@@ -28,12 +29,12 @@ from feedmux_spark.rows import row_maker
 log = logging.getLogger("feedmux_spark")
 
 QUIET_BATCH_S: Final = 300
-"""A feed without events still moves the checkpoint by an empty micro-batch when its place is so much further on, or the
-checkpoint would fall off the oplog."""
+"""When the position of a feed without events has advanced by this much, an empty micro-batch advances the checkpoint;
+otherwise the checkpoint would leave the oplog."""
 
 
 class FeedmuxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What Spark calls. `read` runs on executors, everything else on the driver."""
+    """The reader that Spark calls: `read` on executors, everything else on the driver."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
@@ -62,14 +63,14 @@ class FeedmuxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._driver().slices(Offset.from_json(start), Offset.from_json(end))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """The next plan tells the server, see `Progress.advance`; nothing here can fail."""
+        """Does nothing, so it cannot fail: the next plan reports the position to the server, see `Progress.advance`."""
 
     def stop(self) -> None:
         if self._progress is not None:
             self._progress.stop()
 
     def _driver(self) -> "Progress":
-        # Made at the first question: a reader is pickled before, and nothing of a connection may be in it.
+        # Created at the first call: a reader is pickled before that, and must not contain a connection.
         if self._progress is None:
             self._progress = Progress(self._options)
         return self._progress
@@ -84,7 +85,7 @@ class FeedmuxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 @dataclass(frozen=True, slots=True)
 class _Ahead:
-    """A plan asked for in advance, while the micro-batch before it runs."""
+    """A plan requested in advance, while the previous micro-batch runs."""
 
     wanted: Wanted
     call: Call
@@ -101,27 +102,30 @@ class Progress:
         self._agreement = Agreement(options, self._connection, self._planner)
         self._pinned: Place | None = None
         self._reached: tuple[Offset, Offset] | None = None
-        """From the first to the second there is nothing."""
+        """There are no events between the first offset and the second."""
         self._planned: dict[tuple[bytes, bytes], Sequence[Slice]] = {}
         self._ahead: _Ahead | None = None
         self._latest: tuple[int, int] | None = None
 
     def begin(self) -> Offset:
-        """Where a query without a checkpoint begins: the same again until something was processed, whatever crashes."""
+        """Returns where a query without a checkpoint begins: after any crash the same offset, until something was
+        processed."""
         with self._connection.explaining():
             start = parse_start(self._options.starting_offsets or "latest", "startingOffsets")
             place = self._agreement.create(start)
             return Offset.at(place, self._agreement.fingerprint(place.position))
 
     def pin(self) -> None:
-        """From now on nothing behind what MongoDB has committed now is planned."""
+        """Limits all further plans to what MongoDB has committed now."""
         with self._connection.explaining():
             self._pinned = self._connection.resolve(self._options, Start.latest())
 
     def advance(self, start: Offset, events_max: int | None) -> Offset:
-        """Where the next micro-batch ends; `start` when there is nothing. Without `events_max`, at what there is now.
+        """Returns where the next micro-batch ends; `start` if there are no events. Without `events_max`, takes all
+        available events.
 
-        That Spark asks for what follows `start` says that everything before is in the sink: the server is told so.
+        When Spark asks for the events after `start`, everything before is in the sink; the plan reports this to the
+        server.
         """
         with self._connection.explaining():
             feed = self._agreement.check(start)
@@ -146,7 +150,8 @@ class Progress:
                 reached = end
 
     def slices(self, start: Offset, end: Offset) -> Sequence[Slice]:
-        """How (start, end] is cut. After a restart it is planned anew: cut otherwise, with the same events."""
+        """Returns the slices of (start, end]. After a restart, they are planned again: other slices, with the same
+        events."""
         if start.position == end.position:
             return ()
         planned = self._planned.get((start.position, end.position))
@@ -157,7 +162,7 @@ class Progress:
             return self._through(start, end.position)[0]
 
     def report(self) -> dict[str, Any] | None:
-        """How far the feed reaches, for the query's progress; where nothing more matches, as far as was read."""
+        """Returns how far the feed reaches, for the query's progress; if nothing more matches, how far it was read."""
         return None if self._latest is None else {"clusterTime": shown_time(self._latest)}
 
     def stop(self) -> None:
@@ -165,7 +170,7 @@ class Progress:
             self._ahead.call.cancel()
 
     def _plan_from(self, reached: Offset, events_max: int) -> tuple[Plan, Offset]:
-        """The next plan, and where it begins: behind `reached` when changes were lost. Raises FeedmuxError."""
+        """Returns the next plan, and where it begins: after `reached` if changes were lost. Raises FeedmuxError."""
         while True:
             wanted = self._wanted(reached, events_max)
             try:
@@ -179,7 +184,7 @@ class Progress:
                 return plan, reached
 
     def _through(self, after: Offset, until: bytes) -> tuple[Sequence[Slice], Offset]:
-        """Slices of all up to `until`, and where they begin. Raises FeedmuxError."""
+        """Returns the slices of everything up to `until`, and where they begin. Raises FeedmuxError."""
         while True:
             try:
                 feed = self._agreement.fingerprint(after.position)
@@ -193,10 +198,10 @@ class Progress:
                 return slices, after
 
     def _mended(self, after: Offset, error: SubscriptionNotFound | HistoryLost) -> Offset:
-        """From where to ask again. Raises the error where a gap is not allowed."""
+        """Returns the offset from which to ask again. Raises the error if a gap is not allowed."""
         if isinstance(error, HistoryLost):
             return self._behind_the_gap(after, error)
-        # The checkpoint knows better than a Redis that lost its data.
+        # The checkpoint has the position, even if Redis lost its data.
         log.warning("the subscription %s does not exist any more; creating it again", self._options.consumer_name)
         self._planner.create(Start.position(after.position), self._options.retry_timeout_ms / 1000)
         return after
@@ -208,7 +213,8 @@ class Progress:
         return Wanted(after.position, feed, until, events_max, self._options.max_bytes_per_trigger, wait_s)
 
     def _advance_to_latest(self, start: Offset, reached: Offset) -> Offset:
-        """A trigger that sets no limit, such as once: up to what there is now, planned by and by."""
+        """Advances to the latest available event, for a trigger without a limit, such as once. Plans several ranges in
+        turn."""
         until = self._pinned or self._connection.resolve(self._options, Start.latest())
         slices, reached = self._through(reached, until.position)
         if not slices and reached.gaps == start.gaps:
@@ -222,7 +228,7 @@ class Progress:
         self._reached = None
 
     def _behind_the_gap(self, before: Offset, error: HistoryLost) -> Offset:
-        """The oldest place there is, with the gap counted. Raises the error where a gap is not allowed."""
+        """Returns the oldest available position, with the gap counted. Raises the error if a gap is not allowed."""
         if self._options.fail_on_data_loss:
             raise error
         oldest = self._connection.resolve(self._options, Start.earliest())
@@ -235,9 +241,11 @@ class Progress:
         return Offset.at(oldest, before.feed, before.gaps + 1)
 
     def _look_ahead(self, plan: Plan, end: Offset, reached: Offset, events_max: int) -> None:
-        """In a backlog the next range is read while this one is processed. One, so that a slow sink slows the reading.
+        """Requests the next range of a backlog while this one is processed. Only one, so that a slow sink slows down
+        reading.
 
-        Not where the feed is caught up: the next micro-batch is to hold all that comes until then.
+        Requests nothing if the feed is caught up: the next micro-batch should contain everything that arrives until it
+        starts.
         """
         if not plan.caught_up:
             wanted = self._wanted(end, events_max)
@@ -255,5 +263,5 @@ class Progress:
         except FeedmuxError as error:
             log.info("the plan requested in advance failed, requesting it again: %s", error)
             return None
-        # An empty one is asked for again: nothing follows it that would tell the server what was processed since.
+        # An empty plan is requested again: no later request would report to the server what was processed since.
         return plan if plan.count else None
