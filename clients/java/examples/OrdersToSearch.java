@@ -6,14 +6,14 @@ import dev.feedmux.Subscription;
 import java.util.List;
 import org.bson.Document;
 
-/** Prints new and changed orders. Stop it and start it again: it goes on behind the last one it has acked. */
+/** Prints new and changed orders. If you stop and restart it, it continues after the last acked order. */
 final class OrdersToSearch {
     public static void main(String[] arguments) {
         String endpoint = System.getenv().getOrDefault("FEEDMUX_ENDPOINT", "localhost:7117");
         try (FeedmuxClient client = FeedmuxClient.builder(endpoint)
                 .apiKey(System.getenv("FEEDMUX_API_KEY"))
                 .build()) {
-            // The place is kept by the server, under this name. Creating it again changes nothing.
+            // The server stores the position under this name. Creating the subscription again changes nothing.
             Subscription subscription = client.subscription("orders-in-java");
             Document changes = new Document("operationType", new Document("$in", List.of("insert", "update")));
             subscription.create(Feed.builder()

@@ -19,7 +19,7 @@ final class Backoff {
         bound = first;
     }
 
-    /** How long to wait now; never less than what the server asked for. */
+    /** Returns how long to wait now; never less than the server asked for. */
     Duration next(@Nullable Duration atLeast) {
         Duration jitter = Duration.ofNanos((long) (random.getAsDouble() * bound.toNanos()));
         Duration doubled = bound.multipliedBy(2);
@@ -27,14 +27,14 @@ final class Backoff {
         return atLeast == null ? jitter : atLeast.plus(jitter);
     }
 
-    /** A stream that was open for so long has ended; one that was for longer than the largest bound was good. */
+    /** Records how long a stream was open; a stream open for longer than the largest bound resets the backoff. */
     void lived(Duration open) {
         if (open.compareTo(most) > 0) {
             reset();
         }
     }
 
-    /** The connection holds: begin small again. */
+    /** Resets the bound, because the connection works. */
     void reset() {
         bound = first;
     }

@@ -90,7 +90,7 @@ final class Credentials extends CallCredentials {
         while (root.getCause() != null) {
             root = root.getCause();
         }
-        // The message of the last cause, if it has one, is appended where the status becomes an error.
+        // When the status becomes an error, the message of the last cause is appended, if it has one.
         String unnamed = root.getMessage() == null ? ": " + root.getClass().getName() : "";
         applier.fail(Status.UNAVAILABLE
                 .withDescription("the token function failed" + unnamed)
@@ -104,7 +104,7 @@ final class Credentials extends CallCredentials {
             throw new IllegalArgumentException("the API key or token is empty");
         }
         if (!stripped.chars().allMatch(each -> each >= 0x21 && each <= 0x7E)) {
-            throw new IllegalArgumentException("the API key or token holds a character other than visible ASCII");
+            throw new IllegalArgumentException("the API key or token contains a character other than visible ASCII");
         }
         return stripped;
     }

@@ -7,11 +7,12 @@ import org.jspecify.annotations.Nullable;
 /**
  * The credit window of a session: how much the server may still send, and when to grant more.
  *
- * <p>Pure bookkeeping in totals over the life of the session. Invariant: granted - taken never exceeds the window, so
- * what waits in the client is bounded by it. {@link Runner} owns one; the thresholds tell the desk when to wake it.
+ * <p>Keeps totals over the life of the session, without side effects. Invariant: granted - taken never exceeds the
+ * window, so the window limits what waits in the client. {@link Runner} owns the window; the desk uses the thresholds
+ * to decide when to wake the runner.
  */
 final class CreditWindow {
-    /** Permission for more. */
+    /** Permission to send more. */
     record Grant(long events, long bytes) {}
 
     private long eventsMax;
@@ -28,7 +29,7 @@ final class CreditWindow {
         this.bytesMax = bytesMax;
     }
 
-    /** A new stream: earlier grants are void. The credit to open with leaves room for what still waits. */
+    /** Begins a new stream, which voids earlier grants. The first credit leaves room for what still waits. */
     Grant open(long takenEvents, long takenBytes) {
         long waitingEvents = receivedEvents - discardedEvents - takenEvents;
         long waitingBytes = receivedBytes - discardedBytes - takenBytes;
@@ -38,7 +39,9 @@ final class CreditWindow {
         return grant;
     }
 
-    /** The server's limits: it clamps unused credit to them, and so does this window. 0 says nothing. */
+    /**
+     * Applies the server's limits: the server clamps unused credit to them, and so does this window. 0 means no limit.
+     */
     void limit(long serverEventsMax, long serverBytesMax) {
         if (serverEventsMax > 0) {
             eventsMax = Math.min(eventsMax, serverEventsMax);
@@ -51,8 +54,8 @@ final class CreditWindow {
     }
 
     /**
-     * Events arrived. Throws ProtocolException where they exceed the credit; one event may overdraw the bytes, so the
-     * size of the last one is asked for when they are overdrawn.
+     * Counts received events. Throws ProtocolException if they exceed the credit. One event may overdraw the bytes, so
+     * {@code lastBytes} is called when they are overdrawn.
      */
     void receive(long events, long bytes, LongSupplier lastBytes) {
         receivedEvents += events;
@@ -66,13 +69,13 @@ final class CreditWindow {
         }
     }
 
-    /** Received, but nobody will take them: repeats. */
+    /** Discounts received events that nobody will take, such as repeats. */
     void discard(long events, long bytes) {
         discardedEvents += events;
         discardedBytes += bytes;
     }
 
-    /** What to grant now: null until a quarter of the window in events or bytes has been taken. */
+    /** Returns what to grant now; null until a quarter of the window, in events or bytes, has been taken. */
     @Nullable
     Grant refill(long takenEvents, long takenBytes) {
         long events = eventsMax + takenEvents + discardedEvents - grantedEvents;

@@ -13,9 +13,10 @@ import org.bson.BsonDocument;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Where the user's threads and the {@link Runner} of a session meet. The runner hands over entries and says at which
- * acks and at how much taken it wants to be woken; whoever crosses a threshold disarms it and rings. So an ack or an
- * event costs an uncontended lock. Nothing is called under the lock: neither the runner nor the user's listener.
+ * The state shared by the user's threads and the {@link Runner} of a session. The runner puts entries, and sets
+ * thresholds of acks and of taken events at which to wake it; the thread that crosses a threshold disarms it and rings.
+ * So an ack or an event costs only an uncontended lock. Neither the runner nor the user's listener is called under the
+ * lock.
  */
 final class Desk {
     static final long NEVER = 1L << 62;
@@ -43,7 +44,7 @@ final class Desk {
     private Position committed = Position.NONE;
     private long epoch;
 
-    /** {@code listener} is told notices in the thread that takes the events around them. */
+    /** {@code listener} receives notices in the thread that takes the events around them. */
     Desk(Consumer<Notice> listener) {
         this.listener = listener;
     }
@@ -55,9 +56,10 @@ final class Desk {
     // --- The user's side.
 
     /**
-     * The next event, or with {@code notices} the next notice or event; null at the timeout (negative: never).
-     * Throws SessionClosedException after a close, and the error that ended the session; after a close of the client an
-     * error, until the session itself is closed too. What {@link #await} has {@code promised} comes after a close too.
+     * Returns the next event, or with {@code notices} the next notice or event; null after the timeout (negative means
+     * forever). Throws SessionClosedException after a close, or the error that ended the session; after the client is
+     * closed, an error, until the session itself is closed too. Returns what {@link #await} has {@code promised} even
+     * after a close.
      */
     @Nullable
     Item next(long timeoutNanos, boolean notices, boolean promised) throws InterruptedException {
@@ -92,8 +94,8 @@ final class Desk {
     }
 
     /**
-     * Waits until there is an event, or with {@code notices} a notice or an event, and leaves it to whoever takes it. Throws
-     * as {@link #next}.
+     * Waits until there is an event, or with {@code notices} a notice or an event, and leaves it to the thread that
+     * takes it. Throws as {@link #next}.
      */
     void await(boolean notices) throws InterruptedException {
         while (true) {
@@ -117,7 +119,7 @@ final class Desk {
         }
     }
 
-    /** The next batch, or what is left of one. Throws as {@link #next}. */
+    /** Returns the next batch, or the rest of the current batch. Throws as {@link #next}. */
     Batch nextBatch(boolean promised) throws InterruptedException {
         while (true) {
             Entry entry;
@@ -146,7 +148,7 @@ final class Desk {
         }
     }
 
-    /** Everything up to this number has been processed. */
+    /** Acks everything up to this number. */
     void ack(long ordinal) {
         boolean ring = false;
         lock.lock();
@@ -164,7 +166,7 @@ final class Desk {
         ringIf(ring);
     }
 
-    /** Everything handed out has been processed. */
+    /** Acks everything handed out. */
     void ackHanded() {
         ack(locked(cursor::handed));
     }
@@ -208,7 +210,7 @@ final class Desk {
 
     // --- The runner's side.
 
-    /** Ends the user's loop with an error: its user did not close the session. */
+    /** Ends the user's loop with an error, because the client was closed and not the session. */
     void closeWithClient() {
         lock.lock();
         try {
@@ -234,7 +236,7 @@ final class Desk {
         }
     }
 
-    /** Takes back what has not been handed out, and tells the window of what was not counted as taken. */
+    /** Removes everything that has not been handed out, and discounts from the window what was not counted as taken. */
     void forget(CreditWindow window) {
         lock.lock();
         try {
@@ -258,7 +260,10 @@ final class Desk {
         return locked(() -> acked);
     }
 
-    /** An ack of {@code ordinal} or a higher one shall ring. True where it is there already: then nothing will. */
+    /**
+     * Arms the alarm: an ack of {@code ordinal} or higher rings. Returns true if it is already acked; then nothing
+     * rings.
+     */
     boolean alarmAt(long ordinal) {
         lock.lock();
         try {
@@ -274,12 +279,12 @@ final class Desk {
         alarmAt(NEVER);
     }
 
-    /** The credit to open a stream with. */
+    /** Returns the credit with which to open a stream. */
     Grant open(CreditWindow window) {
         return locked(() -> window.open(takenEvents, takenBytes));
     }
 
-    /** What can be granted now, and from which totals on a batch taken shall ring. */
+    /** Returns what can be granted now, and sets the totals at which taking a batch rings. */
     @Nullable
     Grant refill(CreditWindow window) {
         lock.lock();
@@ -327,7 +332,7 @@ final class Desk {
 
     // --- Under the lock.
 
-    /** Waits until there is something to hand out; false at the deadline. Throws where the session is closed. */
+    /** Waits until there is something to hand out; false at the deadline. Throws if the session is closed. */
     private boolean awaitSomething(boolean forever, long deadline, boolean promised) throws InterruptedException {
         long left = forever ? 0 : deadline - System.nanoTime();
         while (!closing && !cursor.hasNext() && entries.isEmpty()) {
@@ -351,7 +356,7 @@ final class Desk {
         return true;
     }
 
-    /** The first entry; the end stays, for every other thread that waits and for the next call. */
+    /** Takes the first entry. The end stays, for all other waiting threads and for the next call. */
     private Entry takeEntry() {
         Entry first = entries.getFirst();
         if (first instanceof Entry.Ended end) {
@@ -372,10 +377,10 @@ final class Desk {
         return true;
     }
 
-    /** The error was made in a thread of gRPC; where it came out is what its reader looks for. */
+    /** Adds the caller's stack trace to an error that was created on a gRPC thread. */
     static FeedmuxException seenHere(FeedmuxException error) {
         if (error.getSuppressed().length == 0) {
-            error.addSuppressed(new Throwable("came out of the session here"));
+            error.addSuppressed(new Throwable("the session threw the error here"));
         }
         return error;
     }

@@ -11,14 +11,16 @@ import org.bson.codecs.EncoderContext;
 import org.bson.io.BasicOutputBuffer;
 import org.jspecify.annotations.Nullable;
 
-/** BSON to and from bytes. */
+/** Converts BSON to and from bytes. */
 final class Documents {
     private static final BsonDocumentCodec BSON = new BsonDocumentCodec();
     private static final DocumentCodec MAP = new DocumentCodec();
 
     private Documents() {}
 
-    /** The bytes of a document: those it was made of where it is raw, so that a token goes back bit for bit. */
+    /**
+     * Returns the bytes of a document; for a raw document, its original bytes, so that a token is sent back unchanged.
+     */
     static ByteString encode(BsonDocument document) {
         if (document instanceof RawBsonDocument raw) {
             return ByteString.copyFrom(raw.getByteBuffer().asNIO());
@@ -34,7 +36,7 @@ final class Documents {
         return document.decode(MAP);
     }
 
-    /** A document that a message carries; null where it carries none. */
+    /** Returns the document in a field of a message; null if the field is empty. */
     static @Nullable RawBsonDocument raw(ByteString bytes) {
         return bytes.isEmpty() ? null : new RawBsonDocument(bytes.toByteArray());
     }

@@ -228,7 +228,7 @@ final class Ledger {
     private Batch takePart(long firstSequence, Batch batch, int start, int end) {
         Batch part = batch.part(start, end);
         take(firstSequence + start, part);
-        // Not whole: it would keep all of its message.
+        // Reduced, because a whole part would retain its entire message.
         insert(Unacked.reduced(part));
         return part;
     }

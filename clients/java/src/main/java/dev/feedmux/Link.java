@@ -39,27 +39,30 @@ import java.util.function.Supplier;
 import java.util.function.UnaryOperator;
 import org.jspecify.annotations.Nullable;
 
-/** The way to the server: one channel, credentials, and the calls that sessions and clients make. */
+/** The connection to the server: a channel, credentials, and the calls of sessions and clients. */
 final class Link implements AutoCloseable {
     private static final int MESSAGE_BYTES_MAX = 72 * 1024 * 1024;
     private static final int METADATA_BYTES_MAX = 64 * 1024;
     private static final long KEEPALIVE_SECONDS = 20;
     private static final long KEEPALIVE_TIMEOUT_SECONDS = 10;
-    /** A unary call that had no answer for so long leaves its connection; a shorter deadline proves nothing. */
+    /**
+     * A unary call without an answer for this long makes new calls use another connection; a shorter deadline proves
+     * nothing.
+     */
     private static final Duration DEAD_AFTER = Duration.ofSeconds(5);
 
     private static final Metadata.Key<String> ROUTE =
             Metadata.Key.of("x-feedmux-route", Metadata.ASCII_STRING_MARSHALLER);
-    /** Messages come as bytes: events are not copied out of them, and their size counts. */
+    /** Messages are received as bytes, because events are not copied out of them and their size is needed. */
     private static final MethodDescriptor<SubscribeRequest, byte[]> SUBSCRIBE =
             ChangeFeedGrpc.getSubscribeMethod().toBuilder(
                             ChangeFeedGrpc.getSubscribeMethod().getRequestMarshaller(), new Bytes())
                     .build();
 
     private final Supplier<ManagedChannel> dial;
-    /** Takes new calls. */
+    /** The channel for new calls. */
     private ManagedChannel channel;
-    /** Take none, and may still have some. */
+    /** Channels that take no new calls, but may still have calls in progress. */
     private final Set<ManagedChannel> left = new HashSet<>();
 
     private final Credentials credentials;
@@ -104,17 +107,17 @@ final class Link implements AutoCloseable {
         this.nanoTime = nanoTime;
     }
 
-    /** Whether each call asks for the token anew, so that after one that has expired another may come. */
+    /** Whether each call requests the token again, so that an expired token can be replaced. */
     boolean renewsToken() {
         return credentials.renewed();
     }
 
-    /** By subscription, as far as the server has told. */
+    /** The routing keys by subscription, as far as the server has sent them. */
     Map<String, String> routes() {
         return routes;
     }
 
-    /** {@code session} is closed with the link, until {@link #forget}; at once where that is closed already. */
+    /** Closes {@code session} with the link, until {@link #forget}; at once if the link is already closed. */
     void remember(Dependent session) {
         dependents.add(session);
         if (closed) {
@@ -131,8 +134,8 @@ final class Link implements AutoCloseable {
     }
 
     /**
-     * Has new calls go over a new connection, because this stream hears nothing: gRPC would use its connection for as long
-     * as keepalive takes to give that up. Streams on it that are in order stay; it closes with the last of them.
+     * Makes new calls use a new connection, because this stream receives nothing: gRPC would reuse the old connection
+     * until keepalive fails. Working streams on the old connection continue; it closes with the last of them.
      */
     void leave(Stream stream) {
         leave(stream.channel);
@@ -148,11 +151,11 @@ final class Link implements AutoCloseable {
         channel = dial.get();
     }
 
-    /** Begins a Subscribe call. Its messages come in a thread of gRPC, one at a time. */
+    /** Begins a Subscribe call. Its messages arrive on a gRPC thread, one at a time. */
     Stream subscribe(String route, Receiver receiver) {
         ManagedChannel channel = channel();
         if (channel.getState(false) == ConnectivityState.TRANSIENT_FAILURE) {
-            // gRPC waits up to two minutes before it connects again; how long to wait is the session's decision.
+            // gRPC waits up to two minutes before it connects again, but the session decides how long to wait.
             channel.enterIdle();
         }
         Metadata headers = new Metadata();
@@ -160,7 +163,7 @@ final class Link implements AutoCloseable {
             headers.put(ROUTE, route);
         }
         CallOptions options = credentials.on(CallOptions.DEFAULT).withExecutor(Runnable::run);
-        // A session outlives the call of another service in which it was opened, its deadline and its cancellation.
+        // If a session is opened during a gRPC call, it outlives that call, its deadline and its cancellation.
         Context previous = Context.ROOT.attach();
         try {
             ClientCall<SubscribeRequest, byte[]> call = channel.newCall(SUBSCRIBE, options);
@@ -171,17 +174,17 @@ final class Link implements AutoCloseable {
         }
     }
 
-    /** One call of the ChangeFeed service. Throws FeedmuxException. */
+    /** Makes a call to the ChangeFeed service. Throws FeedmuxException. */
     <T> T feeds(Function<ChangeFeedGrpc.ChangeFeedBlockingStub, T> call) {
         return unary(ChangeFeedGrpc::newBlockingStub, call);
     }
 
-    /** One call of the Subscriptions service. Throws FeedmuxException. */
+    /** Makes a call to the Subscriptions service. Throws FeedmuxException. */
     <T> T subscriptions(Function<SubscriptionsGrpc.SubscriptionsBlockingStub, T> call) {
         return unary(SubscriptionsGrpc::newBlockingStub, call);
     }
 
-    /** Closes the sessions, all at the same time, then the connections. An interrupt ends the waiting for the sessions. */
+    /** Closes the sessions, all at the same time, then the connections. An interrupt ends the wait for the sessions. */
     @Override
     public void close() {
         closed = true;
@@ -224,16 +227,16 @@ final class Link implements AutoCloseable {
         }
     }
 
-    /** A session, which is closed with the link. */
+    /** A session that is closed with the link. */
     interface Dependent {
-        /** Begins to close it. */
+        /** Begins to close the session. */
         void closeWithClient();
 
-        /** Done when nothing more will happen. */
+        /** Completes when the session has ended. */
         CompletableFuture<Void> done();
     }
 
-    /** Told what comes down a stream. */
+    /** Receives the messages of a stream and its end. */
     interface Receiver {
         void message(byte[] message);
 
@@ -241,7 +244,7 @@ final class Link implements AutoCloseable {
         void ended(@Nullable FeedmuxException error);
     }
 
-    /** One Subscribe call. For one thread at a time. */
+    /** A Subscribe call, used by one thread at a time. */
     static final class Stream {
         private final ClientCall<SubscribeRequest, byte[]> call;
         private final ManagedChannel channel;
@@ -255,7 +258,7 @@ final class Link implements AutoCloseable {
             call.sendMessage(request);
         }
 
-        /** Lets so many more messages come. */
+        /** Permits this many more messages. */
         void request(int messages) {
             call.request(messages);
         }
@@ -292,11 +295,11 @@ final class Link implements AutoCloseable {
         @Override
         public byte[] parse(InputStream stream) {
             try {
-                // The stream knows its length; readAllBytes would collect pieces of some kilobytes and join them.
+                // The stream knows its length; readAllBytes would collect and join pieces of a few kilobytes.
                 byte[] message = new byte[stream.available()];
                 int read = stream.readNBytes(message, 0, message.length);
                 if (read != message.length || stream.read() >= 0) {
-                    throw new EOFException("a message is not as long as it says");
+                    throw new EOFException("a message does not have its stated length");
                 }
                 return message;
             } catch (IOException error) {

@@ -8,29 +8,29 @@ import io.grpc.Status.Code;
 import java.util.EnumSet;
 import java.util.Set;
 
-/** Which errors a session survives. */
+/** Decides which errors a session survives. */
 final class Recovery {
-    /** What to do about an error. */
+    /** The reaction to an error. */
     enum Step {
-        /** Open again behind the last acked event. */
+        /** Reopen after the last acked event. */
         REOPEN,
-        /** Open again where the stored position now stands; forget what is unacked. */
+        /** Reopen at the current stored position, and forget unacked events. */
         REOPEN_AT_STORED,
         /** Only the user can decide. */
         RAISE
     }
 
     private static final Set<Code> TRANSPORT = EnumSet.of(Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED);
-    /** What gRPC itself and proxies give for a broken stream. The server always adds a reason. */
+    /** The statuses of a broken stream from gRPC itself and from proxies. The server always adds a reason. */
     private static final Set<Code> TRANSPORT_WITHOUT_REASON =
             EnumSet.of(Code.INTERNAL, Code.UNKNOWN, Code.CANCELLED, Code.ABORTED);
 
     private Recovery() {}
 
     /**
-     * What a session does about the error that ended its stream.
+     * Returns the reaction of a session to the error that ended its stream.
      *
-     * @param hasOtherCredentials the stream was open, and the next one will be opened with a token asked for anew
+     * @param hasOtherCredentials the stream was open, and the next stream will be opened with a newly requested token
      */
     static Step nextStep(FeedmuxException error, boolean hasOtherCredentials) {
         if (error instanceof ProtocolException) {

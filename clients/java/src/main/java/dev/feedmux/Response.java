@@ -2,9 +2,9 @@ package dev.feedmux;
 
 import java.time.Duration;
 
-/** What comes down, as the client's own values. */
+/** A message of the server, as the client's own value. */
 sealed interface Response {
-    /** The stream is open. A limit of 0 says nothing. */
+    /** The stream is open. A limit of 0 means no limit. */
     record Opened(
             long epoch,
             Place place,
@@ -17,7 +17,7 @@ sealed interface Response {
             String routingKey)
             implements Response {}
 
-    /** Events, and the sequence of the first of them. */
+    /** Events, and the sequence of the first event. */
     record Delivery(long firstSequence, Batch batch) implements Response {}
 
     /** Everything at or before {@code place} has been delivered. */
@@ -26,6 +26,6 @@ sealed interface Response {
     /** Acks are durable; {@code position} is stored. */
     record Committed(Position position) implements Response {}
 
-    /** Something to know. */
+    /** A notice of the server. */
     record Told(Notice notice) implements Response {}
 }

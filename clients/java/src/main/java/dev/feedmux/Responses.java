@@ -15,8 +15,8 @@ import org.bson.BsonTimestamp;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Reads the messages of one session and puts fragments together. A batch's events are not copied: they stay in the bytes
- * of the message. Fields and kinds that are not known are ignored.
+ * Reads the messages of one session and joins fragments. The events of a batch are not copied: they stay in the bytes
+ * of the message. Unknown fields and kinds are ignored.
  */
 final class Responses {
     private final boolean json;
@@ -29,13 +29,13 @@ final class Responses {
         this.json = json;
     }
 
-    /** A new stream: unfinished fragments are void. */
+    /** Begins a new stream, which voids unfinished fragments. */
     void reset() {
         joined = ByteString.EMPTY;
         parts = 0;
     }
 
-    /** One message; null for a kind that is not known or part of an unfinished event. Throws ProtocolException. */
+    /** Reads a message; null for an unknown kind or a part of an unfinished event. Throws ProtocolException. */
     @Nullable
     Response read(byte[] message) {
         SubscribeResponse response = parse(message);

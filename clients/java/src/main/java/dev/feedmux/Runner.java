@@ -21,12 +21,12 @@ import java.util.function.LongSupplier;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The network's side of a session: opens the stream, reads it, opens it again when it breaks, and ends it.
+ * The network side of a session: opens the stream, reads it, reopens it when it breaks, and ends it.
  *
- * <p>Everything happens within one {@link SynchronizationContext}, in whatever thread has something to say: gRPC's, the
- * timer's or the user's; nothing in it waits. What arrives goes through {@link Responses}, {@link CreditWindow} and
- * {@link Ledger} to the {@link Desk}; {@link Uplink} sends acks and credit. The decisions are in those and in
- * {@link Recovery}; time and calls are here.
+ * <p>Everything runs in one {@link SynchronizationContext}, on a thread of gRPC, the timer or the user; nothing in it
+ * blocks. Received messages go through {@link Responses}, {@link CreditWindow} and {@link Ledger} to the {@link Desk};
+ * {@link Uplink} sends acks and credit. These classes and {@link Recovery} make the decisions; this class handles time
+ * and calls.
  */
 final class Runner implements Link.Dependent {
     private static final System.Logger LOG = System.getLogger("dev.feedmux");
@@ -60,7 +60,7 @@ final class Runner implements Link.Dependent {
     private @Nullable Long giveUpAt;
     /** Ends the session at {@code giveUpAt}, also in the middle of an attempt. */
     private @Nullable ScheduledHandle givingUp;
-    /** Of the last attempt that had one since a stream was open. */
+    /** The error of the last failed attempt since a stream was open. */
     private @Nullable FeedmuxException lastError;
 
     private String route;
@@ -105,7 +105,7 @@ final class Runner implements Link.Dependent {
                 : link.routes().getOrDefault(opening.subscription(), "");
     }
 
-    /** Done when the session was open for the first time, or with the error for which it never will be. */
+    /** Completes with null when the session is open for the first time, or with the error that prevents it. */
     CompletableFuture<@Nullable FeedmuxException> opened() {
         return opened;
     }
@@ -124,12 +124,12 @@ final class Runner implements Link.Dependent {
         });
     }
 
-    /** Ends the session at once, without a word to the server. */
+    /** Ends the session at once, without notifying the server. */
     void abandon() {
         context.execute(() -> end(null));
     }
 
-    /** Closes as the user's close does, except that further calls get an error. At most the options' time to close. */
+    /** Closes the session as the user's close does, within closeTimeout, but later calls get an error. */
     @Override
     public void closeWithClient() {
         context.execute(() -> {
@@ -146,7 +146,7 @@ final class Runner implements Link.Dependent {
         });
     }
 
-    /** The desk rang: an ack or a batch taken reached its threshold, or the session is closing. */
+    /** Handles a ring of the desk: acks or taken batches reached a threshold, or the session is closing. */
     private void wake() {
         if (ended) {
             return;
@@ -200,7 +200,7 @@ final class Runner implements Link.Dependent {
         return dev.feedmux.v1.SubscribeRequest.newBuilder().setOpen(open).build();
     }
 
-    /** What comes down one stream; nothing of it counts any more once there is another. */
+    /** Receives the messages of one stream, and ignores them once there is another stream. */
     private final class Incoming implements Link.Receiver {
         private Link.@Nullable Stream stream;
 
@@ -252,7 +252,7 @@ final class Runner implements Link.Dependent {
         if (stream != null) {
             link.leave(stream);
         }
-        lost(unavailable("nothing heard for " + watchdog.silence().toMillis() / 1000.0 + " s"));
+        lost(unavailable("nothing heard from the server for " + watchdog.silence().toMillis() / 1000.0 + " s"));
     }
 
     private void lost(FeedmuxException error) {
@@ -297,7 +297,7 @@ final class Runner implements Link.Dependent {
         }
     }
 
-    /** Always hands over an Ended last. */
+    /** Ends the session, and puts Ended as the last entry. */
     private void end(@Nullable FeedmuxException error) {
         if (ended) {
             return;
@@ -314,14 +314,14 @@ final class Runner implements Link.Dependent {
         }
         link.forget(this);
         desk.put(new Entry.Ended(error));
-        opened.complete(error != null ? error : new SessionClosedException("closed while it was being opened"));
+        opened.complete(error != null ? error : new SessionClosedException("the session was closed while opening"));
         done.complete(null);
     }
 
     private void defect(Throwable defect) {
-        LOG.log(System.Logger.Level.ERROR, "a session ended by a defect of the client", defect);
+        LOG.log(System.Logger.Level.ERROR, "a session ended because of a bug in the client", defect);
         FeedmuxException error =
-                new FeedmuxException(Failure.of(Status.Code.INTERNAL, "a defect of the client: " + defect));
+                new FeedmuxException(Failure.of(Status.Code.INTERNAL, "a bug in the client: " + defect));
         error.initCause(defect);
         end(error);
     }
@@ -380,7 +380,7 @@ final class Runner implements Link.Dependent {
         desk.publish(ledger.received(), ledger.latest());
         if (mayRepeat) {
             window.discard(repeatedEvents, repeatedBytes);
-            // Acks of events from before the reconnect have a sequence only now.
+            // Events delivered before the reconnect get a sequence only now, so their acks can be sent.
             uplink.flush();
         }
     }
@@ -428,7 +428,7 @@ final class Runner implements Link.Dependent {
     }
 
     private void rewound(Notice.Rewound it) {
-        // The server announces what the client may have noticed already.
+        // The client may already have noticed what the server announces.
         if (rewound == null || !rewound.beginsAt().equals(it.beginsAt())) {
             desk.put(new Entry.Said(it));
         }

@@ -41,7 +41,7 @@ public final class Session implements Iterable<Event>, AutoCloseable {
         this.desk = desk;
         this.runner = runner;
         this.closeTimeout = closeTimeout;
-        // The runner knows nothing of this object, so a session that is dropped without close ends its call.
+        // The runner does not refer to this object, so a session that is dropped without close ends its call.
         abandoned = CLEANER.register(this, runner::abandon);
     }
 
@@ -74,7 +74,7 @@ public final class Session implements Iterable<Event>, AutoCloseable {
     public Event take() {
         Event event = (Event) next(FOREVER, false, false);
         if (event == null) {
-            throw new IllegalStateException("waited without an end, and nothing came");
+            throw new IllegalStateException("a wait without a timeout returned no event");
         }
         return event;
     }
@@ -240,7 +240,7 @@ public final class Session implements Iterable<Event>, AutoCloseable {
 
     private void checkOurs(Batch batch) {
         if (!batch.belongsTo(desk)) {
-            throw new IllegalArgumentException("the event is another session's");
+            throw new IllegalArgumentException("the event belongs to another session");
         }
     }
 

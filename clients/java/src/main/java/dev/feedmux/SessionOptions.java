@@ -64,16 +64,16 @@ public record SessionOptions(
 
     /** Checks that the values are in range. */
     public SessionOptions {
-        require(windowEvents >= 1, "windowEvents is 1 to 2^31-1");
-        require(windowBytes >= 1 && windowBytes <= 1L << 40, "windowBytes is 1 to 2^40");
+        require(windowEvents >= 1, "windowEvents must be 1 to 2^31-1");
+        require(windowBytes >= 1 && windowBytes <= 1L << 40, "windowBytes must be 1 to 2^40");
         require(
                 messageBytesMax >= 64 * 1024 && messageBytesMax <= 64 * 1024 * 1024,
-                "messageBytesMax is 64 KiB to 64 MiB");
-        require(isWithin(heartbeat, Duration.ofSeconds(1), Duration.ofSeconds(60)), "heartbeat is 1 s to 60 s");
+                "messageBytesMax must be 64 KiB to 64 MiB");
+        require(isWithin(heartbeat, Duration.ofSeconds(1), Duration.ofSeconds(60)), "heartbeat must be 1 s to 60 s");
         for (Duration each : new Duration[] {ackInterval, openTimeout, closeTimeout, backoffFirst, backoffMost}) {
-            require(!each.isNegative(), "a duration is negative");
+            require(!each.isNegative(), "a duration must not be negative");
         }
-        require(reconnectTimeout == null || !reconnectTimeout.isNegative(), "reconnectTimeout is negative");
+        require(reconnectTimeout == null || !reconnectTimeout.isNegative(), "reconnectTimeout must not be negative");
     }
 
     /** Returns the default options. */

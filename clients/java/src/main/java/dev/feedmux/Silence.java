@@ -1,10 +1,10 @@
 package dev.feedmux;
 
 /**
- * How long a server has said nothing, in time during which this process ran. It is measured in ticks, ten in a heartbeat
- * interval, and a tick counts twice its length at most: after the process was stopped, what arrived meanwhile is read
- * before the silence is too long. The tick after a message counts nothing, because a part of it was before the message.
- * Pure; {@link Watchdog} has the timer.
+ * Measures how long a server has sent nothing while this process ran. The unit is a tick, a tenth of a heartbeat
+ * interval, and a tick counts at most twice its length: if the process was suspended, it reads what arrived meanwhile
+ * before the silence is too long. The tick after a message does not count, because a part of it was before the message.
+ * Free of side effects; {@link Watchdog} has the timer.
  */
 final class Silence {
     private static final int INTERVALS_MAX = 3;
@@ -15,7 +15,7 @@ final class Silence {
     private long nanos;
     private boolean heard;
 
-    /** A stream begins, or the server has stated its interval. */
+    /** Restarts the measurement: a stream begins, or the server has stated its interval. */
     void start(long intervalNanos, long now) {
         this.intervalNanos = intervalNanos;
         tickedAt = now;
@@ -33,12 +33,12 @@ final class Silence {
         return intervalNanos / TICKS;
     }
 
-    /** The silence that is too long. */
+    /** The limit of silence. */
     long mostNanos() {
         return INTERVALS_MAX * intervalNanos;
     }
 
-    /** A tick; true where the silence is too long. */
+    /** Counts a tick; true if the silence is too long. */
     boolean tick(long now) {
         nanos = heard ? 0 : nanos + Math.min(now - tickedAt, 2 * tickNanos());
         heard = false;

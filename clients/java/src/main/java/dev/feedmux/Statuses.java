@@ -16,7 +16,7 @@ import java.util.List;
 import java.util.Map;
 import org.jspecify.annotations.Nullable;
 
-/** From gRPC's statuses to the client's errors: reads ErrorInfo and RetryInfo out of the trailers. */
+/** Converts gRPC statuses to the client's errors, with ErrorInfo and RetryInfo from the trailers. */
 final class Statuses {
     private static final Metadata.Key<byte[]> DETAILS =
             Metadata.Key.of("grpc-status-details-bin", Metadata.BINARY_BYTE_MARSHALLER);
@@ -25,7 +25,7 @@ final class Statuses {
 
     private Statuses() {}
 
-    /** The error of a call that failed. */
+    /** Returns the error of a failed call. */
     static FeedmuxException error(StatusRuntimeException failed) {
         if (failed.getCause() instanceof InterruptedException) {
             return caused(new InterruptedCallException("interrupted during a call"), failed);
@@ -33,7 +33,7 @@ final class Statuses {
         return error(failed.getStatus(), failed.getTrailers(), failed);
     }
 
-    /** The error for a status that is not OK. Details that cannot be read, or are another domain's, do not count. */
+    /** Returns the error for a status that is not OK. Ignores details that are unreadable or of another domain. */
     static FeedmuxException error(Status status, @Nullable Metadata trailers) {
         return error(status, trailers, status.getCause());
     }
@@ -73,7 +73,7 @@ final class Statuses {
                 : com.google.rpc.Status.parseFrom(bytes).getDetailsList();
     }
 
-    /** What the server said, or what gRPC says with its cause: "io exception" alone helps nobody. */
+    /** Returns the server's text, or gRPC's text with its cause, because "io exception" alone does not help. */
     private static String message(Status status) {
         String description = status.getDescription() == null ? "" : status.getDescription();
         Throwable cause = status.getCause();

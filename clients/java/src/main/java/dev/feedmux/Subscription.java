@@ -95,7 +95,7 @@ public final class Subscription {
             paths.addPaths("on_history_lost");
         }
         if (paths.getPathsCount() == 0) {
-            throw new IllegalArgumentException("nothing to update");
+            throw new IllegalArgumentException("nothing to update: set a feed or a policy");
         }
         dev.feedmux.v1.Subscription changed = Messages.subscription(
                         name, update.feed(), update.onInvalidate(), update.onHistoryLost(), client.source())

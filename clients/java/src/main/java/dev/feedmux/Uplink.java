@@ -75,7 +75,7 @@ final class Uplink {
         if (grant != null) {
             open.send(Messages.credit(grant));
         }
-        // The alarm is armed before the acks are read: one in between rings again rather than being missed.
+        // The alarm is armed before the acks are read, so an ack in between rings again and is not missed.
         if (durable && desk.alarmAt(flushed + 1)) {
             if (desk.alarmAt(flushed + ackStep)) {
                 flush();
