@@ -14,7 +14,7 @@ import org.bson.Document;
 import org.bson.RawBsonDocument;
 import org.jspecify.annotations.Nullable;
 
-/** A batch of BSON documents, one behind the other, in the bytes of the message they came in. */
+/** A batch of concatenated BSON documents in the bytes of the message in which they arrived. */
 final class BsonBatch extends Batch {
     private static final int SMALLEST_DOCUMENT = 5;
 
@@ -28,7 +28,7 @@ final class BsonBatch extends Batch {
         this.offsets = offsets;
     }
 
-    /** Lays a batch over these bytes. Throws ProtocolException unless they are {@code count} documents. */
+    /** Creates a batch that uses these bytes. Throws ProtocolException unless they are {@code count} documents. */
     static BsonBatch over(ByteString events, int count, Place place, @Nullable Instant readTime) {
         View view = View.on(events);
         return new BsonBatch(view.bytes, split(view, count), place, readTime);
@@ -94,7 +94,7 @@ final class BsonBatch extends Batch {
         return offsets;
     }
 
-    /** The array behind a ByteString: copying batches would cost as much as reading them. */
+    /** Accesses the array of a ByteString, because copying batches would cost as much as reading them. */
     private static final class View extends ByteOutput {
         private byte[] bytes = new byte[0];
         private int offset;

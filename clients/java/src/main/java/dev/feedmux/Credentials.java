@@ -11,11 +11,11 @@ import java.util.function.Supplier;
 import java.util.regex.Pattern;
 import org.jspecify.annotations.Nullable;
 
-/** An API key or a token in the metadata of every call; a token that a supplier gives is asked for each time. */
+/** An API key or a token in the metadata of every call. A supplier is called for a token each time. */
 final class Credentials extends CallCredentials {
     private static final Metadata.Key<String> AUTHORIZATION =
             Metadata.Key.of("authorization", Metadata.ASCII_STRING_MARSHALLER);
-    /** A supplier may wait for the network; neither gRPC's threads nor a session's reader do. */
+    /** Runs suppliers, which may wait for the network, so that gRPC's threads and a session's reader do not. */
     private static final Executor SUPPLIERS = Executors.newCachedThreadPool(work -> {
         Thread thread = new Thread(work, "feedmux-token");
         thread.setDaemon(true);
@@ -36,7 +36,7 @@ final class Credentials extends CallCredentials {
         return new Credentials(null, false);
     }
 
-    /** Throws IllegalArgumentException for what cannot be sent; it does not say what that is. */
+    /** Throws IllegalArgumentException if the key cannot be sent, without the key in the message. */
     static Credentials fixed(@Nullable String key) {
         String sent = checked(key);
         return new Credentials(() -> sent, false);
@@ -97,7 +97,7 @@ final class Credentials extends CallCredentials {
                 .withCause(error));
     }
 
-    /** Without the white space around it: keys read from files end with a newline. */
+    /** Removes the white space around the key, because keys read from files end with a newline. */
     private static String checked(@Nullable String key) {
         String stripped = key == null ? "" : SPACE_AROUND.matcher(key).replaceAll("");
         if (stripped.isEmpty()) {
@@ -109,7 +109,7 @@ final class Credentials extends CallCredentials {
         return stripped;
     }
 
-    /** Says nothing of what it holds. */
+    /** Does not reveal the key or token. */
     @Override
     public String toString() {
         return "Credentials";

@@ -3,9 +3,9 @@ package dev.feedmux;
 import org.bson.BsonDocument;
 import org.jspecify.annotations.Nullable;
 
-/** What a session has handed out, and the place behind it. Not synchronized: the {@link Desk} guards it. */
+/** Tracks what a session has handed out, and the position after it. Not synchronized: the {@link Desk} guards it. */
 final class Cursor {
-    /** The batch taken last, of which {@code next} events were handed out. */
+    /** The last batch taken, of which {@code next} events have been handed out. */
     private @Nullable Batch batch;
 
     private int next;
@@ -16,21 +16,21 @@ final class Cursor {
         return batch != null && next < batch.size();
     }
 
-    /** The next event of the current batch; null where it has no more. */
+    /** Returns the next event of the current batch; null if it has no more. */
     @Nullable
     Event next() {
         Batch current = batch;
         return current == null || next == current.size() ? null : current.event(next++);
     }
 
-    /** Makes a batch the current one. */
+    /** Makes this the current batch. */
     void take(Batch taken, boolean whole) {
         settle();
         batch = taken;
         next = whole ? taken.size() : 0;
     }
 
-    /** What the loop over events has left of the current batch, now handed out; null for nothing. */
+    /** Hands out the rest of the current batch; null if nothing is left. */
     @Nullable
     Batch rest() {
         Batch current = batch;
@@ -42,7 +42,7 @@ final class Cursor {
         return rest;
     }
 
-    /** Nothing more of the current batch is handed out. */
+    /** Drops the rest of the current batch. */
     void dropRest() {
         Batch current = batch;
         if (current != null && next < current.size()) {
@@ -50,12 +50,12 @@ final class Cursor {
         }
     }
 
-    /** The number of the last event handed out; 0 for none. */
+    /** Returns the number of the last event handed out; 0 for none. */
     long handed() {
         return batch == null ? 0 : batch.firstSequence() + next - 1;
     }
 
-    /** Whether the last event handed out is this session's, in the middle of a batch: then its token is the place. */
+    /** Returns the token of the last event handed out if that event is in the middle of a batch; else null. */
     @Nullable
     BsonDocument tokenWithin() {
         Batch current = batch;
@@ -64,13 +64,15 @@ final class Cursor {
                 : current.event(next - 1).resumeToken();
     }
 
-    /** The place behind the last batch handed out to its end, or reached by progress since; {@code begin} before. */
+    /**
+     * Returns the place after the last batch handed out completely, or of later progress; {@code begin} before that.
+     */
     Place place(Place begin) {
         settle();
         return progress.position().isEmpty() ? begin : progress;
     }
 
-    /** Everything up to {@code place} is received; it counts once the events before it are handed out. */
+    /** Records progress up to {@code place}, if the events before it have been handed out. */
     void progress(long after, Place place) {
         settle();
         if (after <= handed() && !place.position().isEmpty()) {

@@ -14,21 +14,20 @@ import org.bson.RawBsonDocument;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What was delivered under which number, what of it is acked, and what must not come out a second time.
+ * Tracks which events were delivered under which number, which are acked, and which must not be delivered again.
  *
  * <p>The client numbers events with ordinals that never restart; the server's delivery sequences restart with every
- * stream. The ledger maps one to the other by ranges, keeps the unacked batches of a durable subscription, and after a
- * reconnect recognises them by their {@code _id} when they come again. An inline feed continues behind the last event
- * received, so nothing is kept for it. Batches are kept whole up to a number of bytes; of older ones only the resume
- * tokens are. Pure; {@link Runner} owns one and feeds it in the order of arrival.
+ * stream. The ledger maps one to the other by ranges, retains the unacked batches of a durable subscription, and after
+ * a reconnect recognises repeated events by their {@code _id}. An inline feed continues after the last event received,
+ * so nothing is retained for it. Batches are retained whole up to a number of bytes; of older batches, only the resume
+ * tokens are. Free of side effects; {@link Runner} owns a ledger and feeds it in the order of arrival.
  *
- * <p>Invariant: {@code kept} begins with the first event in stream order that is not acked, and holds all received after
- * it, in stream order. That is the order of ordinals, unless events came among repeats that had not been there before: the
- * filter was widened. {@code ranges} hold the sequences of the present stream that are not yet covered by an ack, in
- * sequence order.
+ * <p>Invariant: {@code kept} begins with the first unacked event in stream order, and contains all events received
+ * after it, in stream order. That is the order of ordinals, unless new events came among repeats, because the filter
+ * was widened. {@code ranges} contains the sequences of the current stream that no ack covers yet, in sequence order.
  */
 final class Ledger {
-    /** {@code count} events from a sequence on, and the ordinal of the first of them. */
+    /** {@code count} events from a sequence on, and the ordinal of the first event. */
     private record Range(long sequence, long ordinal, int count) {
         boolean continuedBy(long nextSequence, long nextOrdinal) {
             return nextSequence - sequence == count && nextOrdinal - ordinal == count;
@@ -41,16 +40,16 @@ final class Ledger {
     private final LongSupplier acked;
     private final Deque<Range> ranges = new ArrayDeque<>();
     private final List<Unacked> kept = new ArrayList<>();
-    /** Bytes of what is kept whole. */
+    /** Bytes of the batches that are retained whole. */
     private long wholeBytes;
-    /** So many at the beginning of {@code kept} are reduced. */
+    /** How many batches at the beginning of {@code kept} are reduced. */
     private int reduced;
 
     private final Map<ByteBuffer, Long> repeats = new HashMap<>();
     private @Nullable BsonTimestamp repeatsUntil;
-    /** While repeats are expected: the stream has come past so many batches of {@code kept}. */
+    /** While repeats are expected: how many batches of {@code kept} the stream has passed. */
     private int passed;
-    /** And past so many events of the next one. */
+    /** And how many events of the next batch. */
     private int passedEvents;
 
     private long received;
@@ -61,10 +60,10 @@ final class Ledger {
     private Place latest = Place.NOWHERE;
 
     /**
-     * @param durable acks matter, and a reopened stream may repeat
-     * @param session whose the events are
-     * @param wholeBytesMax bytes of unacked batches that are kept whole
-     * @param acked the highest ordinal acked; asked for when that is exceeded
+     * @param durable whether acks matter, and a reopened stream may repeat events
+     * @param session the owner of the events
+     * @param wholeBytesMax the limit of bytes of unacked batches that are retained whole
+     * @param acked the highest acked ordinal, requested when the limit is exceeded
      */
     Ledger(boolean durable, Object session, long wholeBytesMax, LongSupplier acked) {
         this.durable = durable;
@@ -73,27 +72,27 @@ final class Ledger {
         this.acked = acked;
     }
 
-    /** Bytes of the batches that are kept whole. */
+    /** Returns the bytes of the batches that are retained whole. */
     long wholeBytes() {
         return wholeBytes;
     }
 
-    /** The highest ordinal given out. */
+    /** Returns the highest ordinal assigned. */
     long received() {
         return received;
     }
 
-    /** The place up to which everything has been received. */
+    /** Returns the position up to which everything has been received. */
     Place latest() {
         return latest;
     }
 
-    /** Whether events handed out before may still come again. */
+    /** Whether events that were handed out may still come again. */
     boolean expectsRepeats() {
         return !repeats.isEmpty();
     }
 
-    /** The place up to which everything is acked: where a new stream has to begin. NOWHERE at the start. */
+    /** Returns the position up to which everything is acked, where a new stream must begin. NOWHERE at the start. */
     Place ackedPlace(long ackedOrdinal) {
         long acked = Math.max(ackedOrdinal, floor);
         if (acked >= received && repeats.isEmpty()) {
@@ -104,7 +103,7 @@ final class Ledger {
         return token != null ? Place.of(token) : ackedPlace;
     }
 
-    /** The stored position was moved on purpose: what is unacked has lost its meaning, and may come again. */
+    /** Forgets unacked events, because the stored position was moved on purpose. The events may come again. */
     void forget() {
         floor = received;
         kept.clear();
@@ -114,7 +113,10 @@ final class Ledger {
         ackedPlace = latest = Place.NOWHERE;
     }
 
-    /** A stream begins at {@code opened}, its sequences at 1. Acks up to {@code acked} were known when it was asked for. */
+    /**
+     * Begins a stream at {@code opened}, with sequences from 1. Acks up to {@code acked} were known when it was
+     * requested.
+     */
     void begin(Place opened, long acked) {
         nextSequence = 1;
         ackedSequence = 0;
@@ -142,7 +144,7 @@ final class Ledger {
         repeatsUntil = Tokens.timeOf(Tokens.document(last));
     }
 
-    /** A batch arrived: it, or what of it is new, numbered. Throws ProtocolException at a gap in the sequence. */
+    /** Numbers a received batch, and returns its new events. Throws ProtocolException at a gap in the sequence. */
     List<Batch> arrive(long firstSequence, Batch batch) {
         if (firstSequence != nextSequence) {
             throw new ProtocolException("delivery " + firstSequence + " came where " + nextSequence + " was due");
@@ -167,7 +169,7 @@ final class Ledger {
         return fresh;
     }
 
-    /** Everything at or before {@code place} has been delivered: so have repeats, or they do not come. */
+    /** Records that everything at or before {@code place} has been delivered, so earlier repeats will not come. */
     void progress(Place place) {
         BsonTimestamp time = place.clusterTime();
         if (time != null && repeatsUntil != null && time.compareTo(repeatsUntil) > 0) {
@@ -179,8 +181,8 @@ final class Ledger {
     }
 
     /**
-     * The delivery sequence of the present stream up to which everything is acked; 0 for nothing. After a rewind older
-     * events stand before those handed out earlier: then the first of them not acked decides.
+     * Returns the delivery sequence of the current stream up to which everything is acked; 0 for nothing. After a
+     * rewind, older events precede those handed out earlier; then the first unacked event decides.
      */
     long ackedSequence(long acked) {
         settle(acked);
@@ -243,7 +245,7 @@ final class Ledger {
         }
     }
 
-    /** Replaces the oldest batches by their tokens until at most so many bytes are kept whole. */
+    /** Replaces the oldest batches by their tokens until at most this many bytes are retained whole. */
     private void reduceTo(long bytes) {
         while (wholeBytes > bytes) {
             Unacked oldest = kept.get(reduced);
@@ -273,7 +275,7 @@ final class Ledger {
         }
     }
 
-    /** An event of {@code kept} came again. They come in stream order. */
+    /** Records that an event of {@code kept} came again. Such events come in stream order. */
     private void pass(long ordinal) {
         for (int index = passed; index < kept.size(); index++) {
             Unacked batch = kept.get(index);
@@ -285,7 +287,7 @@ final class Ledger {
         }
     }
 
-    /** Keeps a batch that is new among repeats: it belongs where the stream is. */
+    /** Retains a batch that is new among repeats, at the position of the stream. */
     private void insert(Unacked batch) {
         if (passedEvents > 0) {
             Unacked around = kept.get(passed);
@@ -302,8 +304,9 @@ final class Ledger {
     }
 
     /**
-     * Lets go of what is acked up to the first event that is not. Returns how many of the first batch left are acked.
-     * While repeats are expected, not further than the stream has come: new events may come before the next of them.
+     * Evicts acked batches up to the first unacked event. Returns how many events of the first remaining batch are
+     * acked. While repeats are expected, it stops where the stream is, because new events may come before the next
+     * repeat.
      */
     private int settle(long acked) {
         while (!kept.isEmpty()) {

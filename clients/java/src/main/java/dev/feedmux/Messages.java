@@ -25,7 +25,10 @@ import org.bson.BsonTimestamp;
 import org.bson.BsonValue;
 import org.jspecify.annotations.Nullable;
 
-/** The client's own values to and from protobuf. With {@link Responses} the only place that knows generated messages. */
+/**
+ * Converts the client's own values to and from protobuf. Most generated messages are used only here and in
+ * {@link Responses}.
+ */
 final class Messages {
     static final SubscribeRequest CLOSE =
             SubscribeRequest.newBuilder().setClose(Close.getDefaultInstance()).build();
@@ -60,7 +63,10 @@ final class Messages {
         return message.build();
     }
 
-    /** Metadata {@code x-feedmux-route} of a feed: what {@code Opened.routing_key} will say, known beforehand. */
+    /**
+     * Returns the metadata {@code x-feedmux-route} of a feed, computed in advance: it equals
+     * {@code Opened.routing_key}.
+     */
     static String route(dev.feedmux.v1.Feed feed) {
         String namespace = feed.getDatabase().isEmpty() ? "*" : feed.getDatabase();
         if (!feed.getCollection().isEmpty()) {
@@ -199,7 +205,7 @@ final class Messages {
         };
     }
 
-    /** The last acked place: a position where there is one, else the event's token. */
+    /** Returns the last acked position: a position if there is one, else the event's token. */
     static LastAcked lastAcked(Place place, long epoch) {
         LastAcked.Builder message = LastAcked.newBuilder().setEpoch(epoch);
         if (place.resumeToken() != null && place.position().isEmpty()) {

@@ -5,10 +5,10 @@ import org.jspecify.annotations.Nullable;
 /**
  * What to open: a durable subscription by name, or a feed with a start.
  *
- * @param subscription empty for a feed
- * @param feed null for a subscription
- * @param start null is from now, or where the subscription stands
- * @param instanceId the name of the session object, stable over its reconnects
+ * @param subscription the name of the subscription; empty for a feed
+ * @param feed the feed; null for a subscription
+ * @param start where to begin; null means now, or the subscription's stored position
+ * @param instanceId the identifier of the session object, which is the same across reconnects
  */
 record Opening(
         String subscription,

@@ -15,11 +15,11 @@ import org.bson.codecs.DecoderContext;
 import org.bson.json.JsonReader;
 import org.jspecify.annotations.Nullable;
 
-/** Reads resume tokens as far as the client must: which event is which, and which of two is later. */
+/** Reads resume tokens as far as the client needs: to identify events, and to see which of two is later. */
 final class Tokens {
     private static final byte[] ID_FIRST = {3, '_', 'i', 'd', 0};
     private static final int ID_AT = Integer.BYTES + ID_FIRST.length;
-    /** Behind it seconds and increment, eight hexadecimal digits each. */
+    /** The prefix of a timestamp. The seconds and the increment follow it, eight hexadecimal digits each. */
     private static final String TIME_FOLLOWS = "82";
 
     private static final Set<String> DATA = Set.of("_data");
@@ -32,8 +32,8 @@ final class Tokens {
     private Tokens() {}
 
     /**
-     * The {@code _id} of an event: its resume token. Null where the event has no document as {@code _id}. It need not be
-     * the first field: a pipeline with $replaceRoot moves it.
+     * Returns the resume token of an event, its {@code _id}; null if {@code _id} is not a document. The token need not
+     * be the first field: a pipeline with $replaceRoot moves it.
      */
     static @Nullable ByteBuffer idOf(RawBsonDocument event) {
         ByteBuffer bytes = event.getByteBuffer().asNIO().slice().order(ByteOrder.LITTLE_ENDIAN);
@@ -50,11 +50,12 @@ final class Tokens {
     }
 
     /**
-     * The {@code _id} of an event in extended JSON as the BSON that MongoDB sent: its resume token, bit for bit. Null where
-     * {@code _id} is anything but a resume token: nothing is made up. What follows it is not read.
+     * Returns the resume token of an event in extended JSON, its {@code _id}, as exactly the BSON that MongoDB sent.
+     * Null if {@code _id} is not a resume token. The fields after {@code _id} are not read.
      *
-     * <p>A token is {@code {_data: <hex>}} or {@code {_data: <hex>, _typeBits: <binary>}}. MongoDB adds {@code _typeBits}
-     * where the hex alone cannot tell the type of a number: int64, double and decimal {@code _id}s.
+     * <p>A token is {@code {_data: <hex>}} or {@code {_data: <hex>, _typeBits: <binary>}}. MongoDB adds
+     * {@code _typeBits} where the hex alone does not determine the type of a number: int64, double and decimal
+     * {@code _id}s.
      */
     static @Nullable ByteBuffer idOf(String event) {
         BsonDocument token = jsonId(event);
@@ -95,8 +96,8 @@ final class Tokens {
     }
 
     /**
-     * The cluster time inside a resume token. Null for a layout that is not MongoDB's hexadecimal key string beginning
-     * with a timestamp: such a token is not compared.
+     * Returns the cluster time in a resume token. Null if the token is not MongoDB's hexadecimal key string that begins
+     * with a timestamp; such a token is not compared.
      */
     static @Nullable BsonTimestamp timeOf(@Nullable BsonDocument token) {
         if (token == null) {

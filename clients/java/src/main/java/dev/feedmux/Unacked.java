@@ -6,14 +6,14 @@ import java.nio.ByteBuffer;
 import java.util.Arrays;
 import org.jspecify.annotations.Nullable;
 
-/** What the {@link Ledger} keeps of a batch: all of it, or the resume tokens of its events. */
+/** What the {@link Ledger} retains of a batch: the whole batch, or the resume tokens of its events. */
 sealed interface Unacked {
-    /** The batch, and with it the message that it came in. */
+    /** Retains the batch, and with it the message in which it arrived. */
     static Unacked whole(Batch batch) {
         return new Whole(batch);
     }
 
-    /** The tokens of its events, copied. */
+    /** Retains a copy of the tokens of the batch's events. */
     static Unacked reduced(Batch batch) {
         ByteArrayOutputStream tokens = new ByteArrayOutputStream();
         int[] offsets = new int[batch.size() + 1];
@@ -29,7 +29,9 @@ sealed interface Unacked {
         return new Reduced(batch.firstSequence(), batch.place(), tokens.toByteArray(), offsets);
     }
 
-    /** {@link Batch#key}; null also where the event cannot be decoded: that is for whoever decodes it. */
+    /**
+     * Returns {@link Batch#key}; null also if the event cannot be decoded, which is reported when the user decodes it.
+     */
     static @Nullable ByteBuffer keyOf(Batch batch, int index) {
         try {
             return batch.key(index);
@@ -38,34 +40,34 @@ sealed interface Unacked {
         }
     }
 
-    /** The number of events. */
+    /** Returns the number of events. */
     int size();
 
-    /** The ordinal of the first event. */
+    /** Returns the ordinal of the first event. */
     long firstSequence();
 
-    /** The ordinal of the last event. */
+    /** Returns the ordinal of the last event. */
     default long lastSequence() {
         return firstSequence() + size() - 1;
     }
 
-    /** The place after the last event. */
+    /** Returns the place after the last event. */
     Place place();
 
-    /** The resume token of an event; null where it has none. */
+    /** Returns the resume token of an event; null if it has none. */
     @Nullable
     ByteBuffer key(int index);
 
-    /** Bytes of its events; 0 for what is reduced. */
+    /** Returns the bytes of its events; 0 if it is reduced. */
     long wholeBytes();
 
-    /** The same without the events. */
+    /** Returns the same batch, reduced to its tokens. */
     Unacked reduce();
 
-    /** The events [first, end), reduced. */
+    /** Returns the events [first, end), reduced. */
     Unacked part(int first, int end);
 
-    /** Everything. */
+    /** The whole batch. */
     record Whole(Batch batch) implements Unacked {
         @Override
         public int size() {
@@ -103,7 +105,7 @@ sealed interface Unacked {
         }
     }
 
-    /** The tokens, one after the other, and where each begins and the last ends. Shared by its parts. */
+    /** The concatenated tokens, with the offset of each token and of the end. Parts share the bytes. */
     @SuppressWarnings("ArrayRecordComponent")
     record Reduced(long firstSequence, Place place, byte[] tokens, int[] offsets) implements Unacked {
         @Override

@@ -9,8 +9,8 @@ import java.util.concurrent.TimeUnit;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Sends acks, credit and Close. Acks go together: at half of what may be unacked at once, else after an interval. Used
- * within the runner's context only.
+ * Sends acks, credit and Close. Acks are sent together: when half of the permitted unacked events are acked, else after
+ * an interval. Used within the runner's context only.
  */
 final class Uplink {
     private final boolean durable;
@@ -43,7 +43,10 @@ final class Uplink {
         this.timers = timers;
     }
 
-    /** A stream is open; what was acked, taken or closed while there was none did not ring. 0 says nothing. */
+    /**
+     * Attaches an open stream, and handles acks, taken events and a close that did not ring without a stream. 0 means
+     * no limit.
+     */
     void connect(Link.@Nullable Stream opened, long unackedEventsMax) {
         stream = opened;
         sentSequence = 0;
@@ -52,14 +55,14 @@ final class Uplink {
         look();
     }
 
-    /** The stream is gone. */
+    /** Detaches the stream. */
     void disconnect() {
         stream = null;
         stopTimer();
         desk.disarm();
     }
 
-    /** Something at the desk reached a threshold. */
+    /** Checks the desk, because something reached a threshold. */
     void look() {
         Link.Stream open = stream;
         if (open == null) {
@@ -85,7 +88,7 @@ final class Uplink {
         }
     }
 
-    /** Sends what is acked, now. */
+    /** Sends the acks now. */
     void flush() {
         stopTimer();
         Link.Stream open = stream;

@@ -8,7 +8,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.function.LongSupplier;
 import org.jspecify.annotations.Nullable;
 
-/** Notices a server that has said nothing for three heartbeat intervals. Used within the runner's context only. */
+/** Detects a server that has sent nothing for three heartbeat intervals. Used within the runner's context only. */
 final class Watchdog {
     private final SynchronizationContext context;
     private final ScheduledExecutorService timers;
@@ -17,7 +17,7 @@ final class Watchdog {
     private final Silence silence = new Silence();
     private @Nullable ScheduledHandle timer;
 
-    /** {@code cut} is run once when the silence is too long. */
+    /** Runs {@code cut} once when the silence is too long. */
     Watchdog(SynchronizationContext context, ScheduledExecutorService timers, LongSupplier nanoTime, Runnable cut) {
         this.context = context;
         this.timers = timers;
@@ -25,7 +25,7 @@ final class Watchdog {
         this.cut = cut;
     }
 
-    /** A stream begins, or the server has stated its interval. */
+    /** Restarts the watch: a stream begins, or the server has stated its interval. */
     void start(Duration interval) {
         stop();
         silence.start(interval.toNanos(), nanoTime.getAsLong());
@@ -43,7 +43,7 @@ final class Watchdog {
         }
     }
 
-    /** How long it waits. */
+    /** Returns how long it waits. */
     Duration silence() {
         return Duration.ofNanos(silence.mostNanos());
     }
