@@ -1,13 +1,13 @@
-"""Tables that mirror a collection: changes applied by `foreachBatch`, the latest of each document, once.
+"""Tables that mirror a collection: `foreachBatch` applies the latest change of each document, once.
 
     mirror = ParquetMirror(spark, "/data/orders", "shop.orders")
     mirror.create(documents)                                    # the copy, taken behind the position of the stream
     changes.writeStream.foreachBatch(mirror.apply).option("checkpointLocation", "/data/orders.checkpoint").start()
     mirror.read().select("document.*")
 
-Changes are rows of `mirror_schema`, a typed schema, of one collection. A row is replaced only by a later change (its
-`sort_key`), so that applying changes which the copy already shows does no harm. After a crash a table holds the old
-state or the new one, and a batch that comes again is left out: Spark's query id and batch id are stored with it.
+Changes are rows of `mirror_schema`, a typed schema, of one collection. A row is replaced only by a later change (by
+`sort_key`), so applying changes that the copy already contains does no harm. After a crash, a table has the old state
+or the new state, and a repeated batch is skipped: Spark's query id and batch id are stored with the table.
 """
 
 from feedmux_spark.apply.delta import DeltaMirror

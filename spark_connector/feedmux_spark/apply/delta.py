@@ -1,7 +1,7 @@
 """A mirror in a Delta table: each batch is one MERGE, which writes only the files that hold changed documents.
 
-The session needs Delta's jars and its extension. A MERGE of a batch that is in the table already changes nothing, since
-none of its changes is later than the row it meets; the batch ids in the table's history only save the work.
+The session needs Delta's jars and its extension. A MERGE of a batch that is already in the table changes nothing,
+because none of its changes is later than the matching row; the batch ids in the table's history only save the work.
 """
 
 from typing import Any, Final
@@ -15,14 +15,15 @@ from feedmux_spark.apply.mirror import Mirror, as_copy
 _MARK: Final = "spark.databricks.delta.commitInfo.userMetadata"
 _NAMESPACE: Final = "feedmux.namespace"
 _LOOK_BACK: Final = 100
-"""Commits in which the mark of a query's last batch is looked for; others, such as OPTIMIZE, may lie behind it."""
+"""How many commits are searched for the mark of a query's last batch; other commits, such as OPTIMIZE, may follow
+it."""
 
 
 class DeltaMirror(Mirror):
     """`path` is the table's folder."""
 
     def create(self, documents: DataFrame) -> None:
-        """Raises AnalysisException where there is a table."""
+        """Creates the table from a copy. Raises AnalysisException if there is a table."""
         as_copy(documents).write.format("delta").mode("error").save(self.path)
 
     def exists(self) -> bool:

@@ -1,4 +1,4 @@
-"""What all mirrors do: judge a batch of changes, keep the latest of each document, and hand them to the table."""
+"""The common part of all mirrors: checks a batch of changes, selects the latest of each document, and merges them."""
 
 from abc import ABC, abstractmethod
 from typing import Any, Final
@@ -11,7 +11,7 @@ from feedmux_spark.errors import FeedmuxSparkError
 from feedmux_spark.rows import SchemaRefused, typed_schema
 
 COLUMNS: Final = ("document_key", "sort_key", "document")
-"""Of a mirrored table."""
+"""The columns of a mirrored table."""
 
 _CHANGES: Final = ("insert", "update", "replace", "delete")
 _EMPTYING: Final = ("drop", "dropDatabase")
@@ -19,13 +19,13 @@ _QUERY_ID: Final = "sql.streaming.queryId"
 
 
 class CannotApply(FeedmuxSparkError):
-    """The changes do not say what the table should hold; the message says what to do."""
+    """The changes do not determine the content of the table; the message says what to do."""
 
 
 def mirror_schema(document: StructType) -> StructType:
-    """The schema of a stream whose changes a mirror takes. `document` holds `_id`, which the rows are known by.
+    """Returns the schema of a stream that a mirror can apply. `document` contains `_id`, which identifies the rows.
 
-    Raises SchemaRefused for an `_id` of a type that makes one value of several.
+    Raises SchemaRefused if the type of `_id` maps several values to one.
     """
     key = StructType([document["_id"]])
     if isinstance(document["_id"].dataType, FloatType | DateType):
@@ -35,11 +35,11 @@ def mirror_schema(document: StructType) -> StructType:
 
 
 def latest_changes(changes: DataFrame, key: str = "document_key") -> DataFrame:
-    """The last change of each document, with all columns; events that are about no document are left out.
+    """Returns the last change of each document, with all columns; omits events that concern no document.
 
-    Needs the columns `key`, `sort_key` and `operation`. The stream's order is not the order of a DataFrame's rows: this
-    goes by `sort_key`, which tells apart also the changes of one transaction on one shard. A change of the shard key
-    that moves a document is a delete on one shard and an insert on another at the same place: the insert is the later.
+    Needs the columns `key`, `sort_key` and `operation`. A DataFrame's rows are not in the order of the stream, so
+    `sort_key` decides. It also orders the changes of one transaction on one shard. A change of the shard key that moves
+    a document is a delete on one shard and an insert on another with the same `sort_key`: the insert counts as later.
     """
     rows = changes.where(f.col(key).isNotNull())
     last = f.max_by(f.struct("*"), f.struct("sort_key", ~f.col("operation").eqNullSafe("delete"))).alias("_last")
@@ -47,14 +47,16 @@ def latest_changes(changes: DataFrame, key: str = "document_key") -> DataFrame:
 
 
 class Mirror(ABC):
-    """A table with one row for each document of a collection: its key, the place of its last change, and itself.
+    """A table with one row for each document of a collection: its key, the `sort_key` of its last change, and the
+    document.
 
-    `namespace` (`database.collection`) is the collection. It is needed where the stream brings changes of others too,
-    which are then left out. Without it, it is that of the first change applied, and kept with the table.
+    `namespace` (`database.collection`) is the collection. It is needed if the stream also contains changes of other
+    collections, which are then skipped. By default, it is the collection of the first change applied, and is stored
+    with the table.
     """
 
     def __init__(self, spark: SparkSession, path: str, namespace: str | None = None) -> None:
-        """Raises ValueError for a namespace that is none."""
+        """Raises ValueError if `namespace` is not of the form `database.collection`."""
         if namespace is not None and not all(namespace.partition(".")):
             raise ValueError(f"a namespace has the form database.collection, not {namespace!r}")
         self._spark = spark
@@ -63,7 +65,8 @@ class Mirror(ABC):
 
     @abstractmethod
     def create(self, documents: DataFrame) -> None:
-        """Makes the table of a copy: rows of `document_key` and `document`. Raises CannotApply where there is one."""
+        """Creates the table from a copy: rows of `document_key` and `document`. Raises CannotApply if there is a
+        table."""
 
     @abstractmethod
     def exists(self) -> bool:
@@ -79,16 +82,16 @@ class Mirror(ABC):
 
     @abstractmethod
     def _stored_namespace(self) -> str | None:
-        """What `_merge` was given; None before the first time."""
+        """The namespace passed to the last `_merge`; None before the first."""
 
     @abstractmethod
     def _merge(
         self, latest: DataFrame, emptied_at: bytes | None, query_id: str, batch_id: int, namespace: str | None
     ) -> None:
-        """Brings `latest` (COLUMNS and `gone`) into the table, without the rows up to `emptied_at`."""
+        """Merges `latest` (COLUMNS and `gone`) into the table, without the rows up to `emptied_at`."""
 
     def apply(self, changes: DataFrame, batch_id: int) -> None:
-        """For `foreachBatch`. Does nothing for a batch that has been applied. Raises CannotApply."""
+        """Applies a batch, for `foreachBatch`. Does nothing if the batch has been applied. Raises CannotApply."""
         query_id = changes.sparkSession.sparkContext.getLocalProperty(_QUERY_ID) or ""
         if self._applied(query_id, batch_id):
             return
@@ -112,12 +115,13 @@ class Mirror(ABC):
 
 
 def as_copy(documents: DataFrame) -> DataFrame:
-    """Copied rows as those of a mirror: any change is later than they are."""
+    """Converts copied rows to rows of a mirror; every change is later than these rows."""
     return documents.select("document_key", f.lit(bytearray()).alias("sort_key"), "document")
 
 
 def _about(namespace: str) -> Column:
-    """Changes of the collection, and what else concerns it. Any rename may: its target is in no column."""
+    """Matches changes of the collection, and other events that concern it. Any rename may, because no column has its
+    target."""
     database, _, collection = namespace.partition(".")
     operation = f.col("operation")
     whole_database = operation.isin("dropDatabase") & (f.col("database") == database)
@@ -129,7 +133,7 @@ def _about(namespace: str) -> Column:
 
 
 def _check(changes: DataFrame, known: str | None) -> str | None:
-    """The collection that the changes are of, if they say. Raises CannotApply for what a mirror cannot follow."""
+    """Returns the collection of the changes, if known. Raises CannotApply if a mirror cannot apply the changes."""
 
     def any_(condition: Column) -> Column:
         return f.coalesce(f.max(condition), f.lit(False))
@@ -170,7 +174,7 @@ def _check(changes: DataFrame, known: str | None) -> str | None:
 
 
 def _emptied_at(changes: DataFrame, namespace: str | None) -> bytes | None:
-    """Where the collection was dropped last, alone or with its database, if it was."""
+    """Returns the `sort_key` of the last drop of the collection, alone or with its database, if there was one."""
     if namespace is None:
         return None
     dropped = changes.where(f.col("operation").isin(*_EMPTYING) & _about(namespace))

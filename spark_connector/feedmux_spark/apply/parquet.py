@@ -1,8 +1,8 @@
-"""A mirror in Parquet files: each batch writes the whole table anew, beside the old one.
+"""A mirror in Parquet files: each batch writes the whole table again, next to the old one.
 
-A state is a folder, and there from the moment Spark has written `_SUCCESS` into it, which it does last, on every file
-system; a folder without it is what a crash left, and is written over. The state before the newest one is kept for those
-who still read it. For tables too large to be written anew: `DeltaMirror`.
+A state is a folder. It is valid as soon as Spark has written `_SUCCESS` into it, which Spark does last on every file
+system; a folder without `_SUCCESS` is left over from a crash, and is overwritten. The state before the newest is
+retained for its current readers. Use `DeltaMirror` for tables that are too large to be rewritten.
 """
 
 from dataclasses import dataclass
@@ -16,12 +16,13 @@ from feedmux_spark.apply.mirror import CannotApply, Mirror, as_copy
 _KEPT: Final = 2
 _COPY: Final = "copy"
 _NAMESPACE: Final = "feedmux.namespace"
-"""Metadata of the column sort_key, in the Parquet files: so it is written with a state, or not at all."""
+"""Stored as metadata of the column sort_key in the Parquet files, so it is written together with a state or not at
+all."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class _State:
-    """One state of the table, and what made it."""
+    """One state of the table, and the batch that created it."""
 
     number: int
     query_id: str
@@ -85,7 +86,7 @@ class ParquetMirror(Mirror):
             )
 
     def _states(self) -> list[_State]:
-        """The finished ones, in order."""
+        """Returns the complete states, in order."""
         if not self._files.exists(self._hadoop_path("")):
             return []
         names = [entry.getPath().getName() for entry in self._files.listStatus(self._hadoop_path(""))]

@@ -1,4 +1,4 @@
-"""The columns a row may have: their names, their types, and where in the event they come from."""
+"""The columns that a row may have: their names, types, and origin in the event."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ DOCUMENT: Final = "document"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """What a column holds. `path` is where in the event; empty is computed."""
+    """What a column contains. `path` is its path in the event; empty if the column is computed."""
 
     type: DataType
     nullable: bool
@@ -67,7 +67,7 @@ DECODED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
     "document_before": ("fullDocumentBeforeChange",),
     "update_description": ("updateDescription",),
 })  # fmt: skip
-"""What a typed schema may have as a STRUCT of its own choice, or as BINARY (its BSON)."""
+"""The columns that a typed schema may declare as a STRUCT of the user's choice, or as BINARY (the BSON)."""
 
 HAS_DOCUMENT: Final = "has_document"
 """Whether there is a fullDocument, be it null, which updateLookup gives where it finds none. BOOLEAN, typed only."""
@@ -108,7 +108,7 @@ def typed_schema(document: StructType, *, document_key: StructType | None = None
 
 
 def check(mode: str, schema: StructType) -> None:
-    """Whether rows of `mode` can have these columns, in any order, any of them left out. Raises SchemaRefused."""
+    """Checks that rows of `mode` can have these columns, in any order and number. Raises SchemaRefused."""
     if mode not in MODES:
         raise SchemaRefused(f"schemaMode {mode!r} is not one of {', '.join(MODES)}")
     names = schema.fieldNames()

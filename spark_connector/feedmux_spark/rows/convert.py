@@ -1,8 +1,8 @@
-"""BSON values as Arrow columns: what each column type takes, whole columns at a time.
+"""Converts BSON values to Arrow columns, a whole column at a time.
 
-A value is taken only where the column can hold it exactly (FLOAT rounds what it can hold); all else is a mismatch,
-and never becomes another value. `docs/rows.md` has the table. Neighbours: `bson_walk` finds the values, `maker` asks
-for columns.
+A value is taken only if the column can hold it exactly (FLOAT rounds values in its range); any other value is a
+mismatch, and is never changed to another value. `docs/rows.md` has the table. Neighbours: `bson_walk` finds the values,
+`maker` asks for columns.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ from feedmux_spark.rows.decimals import decimals
 from feedmux_spark.rows.errors import TypeMismatch
 
 Built = tuple[pa.Array, Mask]
-"""A column, and where a value was taken."""
+"""A column, and the rows in which a value was taken."""
 
 _EXACT_IN_DOUBLE: Final = 1 << 53
 _DAY_MS: Final = 86_400_000
@@ -51,7 +51,7 @@ TAKES: Final[Mapping[str, str]] = MappingProxyType({
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What becomes of a value that its column cannot hold."""
+    """What to do with a value that its column cannot hold."""
 
     fail: bool
 
@@ -59,8 +59,7 @@ class Policy:
 def column(values: Values, field: pa.Field, path: str, policy: Policy, parents: Mask | None = None) -> pa.Array:
     """The values as a column of exactly `field.type`. Raises TypeMismatch.
 
-    `parents` says in which rows there is something that the value is part of; a column that is not nullable needs a
-    value there.
+    `parents` marks the rows in which the parent of the value exists; a column that is not nullable needs a value there.
     """
     array, taken = _builder(field.type)(values, field.type, path, policy)
     if taken.all():

@@ -1,10 +1,10 @@
-"""What can go wrong between received events and rows."""
+"""The errors of converting received events to rows."""
 
 from feedmux_spark.errors import FeedmuxSparkError, OptionError
 
 
 class RowsError(FeedmuxSparkError):
-    """Of this package."""
+    """The base of this package's errors."""
 
 
 class InvalidEvents(RowsError):
@@ -21,4 +21,4 @@ class TypeMismatch(RowsError):
     def __init__(self, message: str, place: int | None = None) -> None:
         super().__init__(message)
         self.place = place
-        """Where in the batch the value is; None where there is none."""
+        """The offset of the value in the batch; None if there is no value."""

@@ -21,12 +21,12 @@ NULL: Final = "null"
 _LENIENT: Final = Policy(fail=False)
 _STRICT: Final = Policy(fail=True)
 _KEY: Final = "document_key"
-"""Never null because a value does not fit: all such documents would be taken for one."""
+"""Never null because of a value that does not fit: all such documents would be treated as one."""
 _FRAGMENT: Final = ("splitEvent", "fragment")
 
 
 class RowMaker:
-    """Makes record batches of one schema. Not bound to a process: it can be pickled at any time."""
+    """Creates record batches of one schema. It can be pickled at any time."""
 
     def __init__(self, mode: str, schema: StructType, on_type_mismatch: str) -> None:
         """Raises SchemaRefused."""
@@ -105,14 +105,14 @@ def _struct(values: Values, field: pa.Field, policy: Policy) -> pa.Array:
 
 
 def _path(name: str) -> tuple[str, ...]:
-    """Where in the event a column comes from; empty for what is computed."""
+    """Returns the path of a column in the event; empty if the column is computed."""
     if name == columns.HAS_DOCUMENT:
         name = columns.DOCUMENT
     return columns.DECODED[name] if name in columns.DECODED else columns.COLUMNS[name].path
 
 
 class _Found:
-    """What the columns are made of."""
+    """The values found in a batch, from which the columns are made."""
 
     def __init__(self, raw: bytes, places: Ints, wanted: set[tuple[str, ...]]) -> None:
         self._raw = raw
@@ -138,11 +138,11 @@ class _Found:
 
 
 def _located(error: TypeMismatch, events: bytes, places: Ints) -> TypeMismatch:
-    """The same error with the event it is about."""
+    """Returns the same error with the event that caused it."""
     if error.place is None:
         return error
     row = int(np.searchsorted(places, error.place, side="right")) - 1
-    # Not decoded as a whole: the value may be one that cannot be.
+    # Not decoded as a whole, because the value may be undecodable.
     event = RawBSONDocument(events[places[row] : places[row + 1]])
     namespace, token = _decoded(event.get("ns")), _decoded(event.get("_id"))
     advice = "" if str(error).startswith(_KEY) else ", or set onTypeMismatch to null"

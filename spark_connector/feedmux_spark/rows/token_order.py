@@ -1,8 +1,9 @@
-"""From resume tokens: when an event was, and a key that sorts as the events do.
+"""Derives from resume tokens the time of an event, and a key that sorts as the events do.
 
-The whole token sorts so only among tokens of one version, and a feed may hold both. The fields that lead it do in every
-version: cluster time, index within the transaction, fromInvalidate. With the fragment's number of a split event they
-order all changes of a document. A layout that is not known raises: a wrong order would let an old change win.
+Whole tokens sort as the events do only within one token version, and a feed may contain two. The leading fields sort so
+in every version: cluster time, index within the transaction, fromInvalidate. Together with the fragment number of a
+split event, they order all changes of a document. An unknown layout raises, because with a wrong order an old change
+would win.
 """
 
 from typing import Final
@@ -35,7 +36,7 @@ _NIBBLES[np.frombuffer(b"abcdef", np.uint8)] = np.arange(10, 16)
 def cluster_times_and_sort_keys(tokens: Values, fragments: Values) -> tuple[Ints, Ints, NDArray[np.uint8]]:
     """Seconds, increments, and a row of SORT_KEY_BYTES for each event, from `_id` and `splitEvent.fragment`.
 
-    Raises InvalidEvents for a token that is missing or of a layout that is not known.
+    Raises InvalidEvents if a token is missing or has an unknown layout.
     """
     data = bson.find(tokens, ["_data"])["_data"]
     _require((data.kind == bson.STRING).all(), "an event has no resume token")
@@ -70,7 +71,7 @@ def cluster_times_and_sort_keys(tokens: Values, fragments: Values) -> tuple[Ints
 
 
 def _number(head: NDArray[np.uint8], at: Ints) -> tuple[Ints, Ints]:
-    """A whole number of a KeyString, and what follows it."""
+    """Reads a whole number of a KeyString; returns it and the offset after it."""
     rows = np.arange(len(head))
     kind = head[rows, at]
     size = np.where(kind == _ZERO, 0, kind.astype(np.int64) - _NUMBER_BASE)
