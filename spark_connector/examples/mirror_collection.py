@@ -1,15 +1,15 @@
-"""Mirrors a MongoDB collection into a table, by feedmux and Spark.
+"""Mirrors a MongoDB collection to a table, with feedmux and Spark.
 
 1. Takes the feed's position.
-2. Copies the collection as it is, behind that position.
-3. Applies all changes since then, each document's latest one, idempotently.
+2. Copies the collection after taking that position.
+3. Applies the latest change of each document since then, idempotently.
 4. Compares the table with the collection.
 
 Try it: run `feedmux dev --workload`, and with the key and the URI that it prints:
 
     python mirror_collection.py --token KEY --mongodb mongodb://127.0.0.1:PORT --path /tmp/orders
 
-A second run goes on from where the first one ended. `--follow` keeps applying changes until Ctrl-C.
+A second run continues from where the first run ended. `--follow` keeps applying changes until Ctrl-C.
 """
 
 import argparse
@@ -55,7 +55,7 @@ def main() -> int:
         "schemaMode": "typed",
         **({"token": args.token} if args.token else {}),
     }
-    # The position first: what changes while the copy is made comes again as a change.
+    # Take the position first: what changes during the copy comes again as a change.
     options |= stored_start(Path(args.path, "start.json"), options)
     if not mirror.exists():
         with copied(spark, args, schema) as documents:
@@ -69,7 +69,8 @@ def main() -> int:
     for _ in range(args.looks):
         writer.trigger(availableNow=True).start().awaitTermination()
         before, differing = differing, differences(spark, args, schema, mirror)
-        # A document that is being changed may differ for a moment; one that differs twice without a change is wrong.
+        # A document that is being changed may differ for a moment. A document that differs twice without a change is
+        # wrong.
         stuck = {key: place for key, place in differing.items() if before.get(key) == place}
         if stuck:
             print(f"{len(stuck):,} documents differ, such as {min(stuck)}", file=sys.stderr)
@@ -77,12 +78,12 @@ def main() -> int:
         if not differing:
             print(f"equal: {mirror.read().count():,} documents")
             return 0
-    print(f"nothing differs but the {len(differing):,} documents that were being changed")
+    print(f"equal, except for {len(differing):,} documents that were being changed")
     return 0
 
 
 def stored_start(file: Path, options: dict[str, str]) -> dict[str, str]:
-    """Where the changes begin, and the stream's name; stored before the copy, so that a crash does no harm."""
+    """Returns where the changes begin, and the stream's name. Stored before the copy, so that a crash does no harm."""
     if not file.exists():
         start = {"startingOffsets": latest_offsets(options), "consumerName": f"mirror-{uuid.uuid4().hex}"}
         file.with_suffix(".new").write_text(json.dumps(start))
@@ -93,7 +94,7 @@ def stored_start(file: Path, options: dict[str, str]) -> dict[str, str]:
 
 @contextmanager
 def copied(spark: SparkSession, args: argparse.Namespace, schema: StructType) -> Iterator[DataFrame]:
-    """The collection's documents, by way of a temporary Parquet file. On a cluster, copy to a file system it shares."""
+    """Yields the collection's documents, through a temporary Parquet file. On a cluster, use a shared file system."""
     with tempfile.TemporaryDirectory(prefix="copy-", dir=args.path) as folder, MongoClient[Any](args.mongodb) as client:
         collection = client[args.database].get_collection(args.collection, read_concern=ReadConcern("majority"))
         path, writer = f"{folder}/documents.parquet", None
@@ -109,7 +110,8 @@ def copied(spark: SparkSession, args: argparse.Namespace, schema: StructType) ->
 
 
 def differences(spark: SparkSession, args: argparse.Namespace, schema: StructType, mirror: Mirror) -> dict[str, str]:
-    """Documents that are not the same in the table and in the collection, each with the place of its last change."""
+    """Returns the documents that differ between the table and the collection, each with the `sort_key` of its last
+    change."""
     with copied(spark, args, schema) as documents:
         theirs = documents.select("document_key", f.col("document").alias("theirs"))
         both = mirror.read().join(theirs, "document_key", "full_outer")
@@ -135,21 +137,27 @@ def session(args: argparse.Namespace) -> SparkSession:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--endpoint", default="localhost:7117", help="of feedmux (localhost:7117)")
+    parser.add_argument("--endpoint", default="localhost:7117", help="address of feedmux (localhost:7117)")
     parser.add_argument(
         "--token", default=os.environ.get("FEEDMUX_API_KEY"), help="an API key or JWT; by default FEEDMUX_API_KEY"
     )
-    parser.add_argument("--mongodb", required=True, metavar="URI", help="where the collection is copied from")
-    parser.add_argument("--database", default="shop", help="(shop)")
-    parser.add_argument("--collection", default="orders", help="(orders)")
+    parser.add_argument("--mongodb", required=True, metavar="URI", help="the deployment to copy the collection from")
+    parser.add_argument("--database", default="shop", help="database of the collection (shop)")
+    parser.add_argument("--collection", default="orders", help="name of the collection (orders)")
     parser.add_argument(
         "--schema", metavar="DDL", default=ORDERS, help="fields of the documents with Spark types, `_id` among them;"
         " by default those of the workload's orders",
     )  # fmt: skip
-    parser.add_argument("--path", required=True, metavar="FOLDER", help="for the table, the checkpoint and the copy")
-    parser.add_argument("--format", choices=("parquet", "delta"), default="parquet", help="of the table (parquet)")
+    parser.add_argument(
+        "--path", required=True, metavar="FOLDER", help="folder for the table, the checkpoint and the copy"
+    )
+    parser.add_argument(
+        "--format", choices=("parquet", "delta"), default="parquet", help="format of the table (parquet)"
+    )
     parser.add_argument("--follow", action="store_true", help="keep applying changes instead of comparing")
-    parser.add_argument("--looks", type=int, default=5, metavar="N", help="times to compare while writes go on (5)")
+    parser.add_argument(
+        "--looks", type=int, default=5, metavar="N", help="how often to compare while writes continue (5)"
+    )
     args = parser.parse_args()
     args.path = str(Path(args.path).resolve())
     Path(args.path).mkdir(parents=True, exist_ok=True)

@@ -2,8 +2,8 @@
 
 One step takes the next element of every document that has one left: its kind, its key, and where its value lies. Events
 of one feed are shaped alike, so a step's keys are mostly the same; those that differ take the general way. Documents
-with far more elements than their neighbours, where a step would serve a handful of rows, are walked one by one.
-Nothing is decoded or copied here: the result is places in the buffer. Neighbours: `convert` makes columns of them.
+with far more elements than their neighbours, for which a step would process only a handful of rows, are walked one by
+one. Nothing is decoded or copied here: the result is offsets in the buffer, from which `convert` makes columns.
 """
 
 from collections.abc import Iterator, Sequence
@@ -48,7 +48,7 @@ NAMES: Final = {
     CODE: "javascript", SYMBOL: "symbol", CODE_WITH_SCOPE: "javascriptWithScope", INT32: "int", TIMESTAMP: "timestamp",
     INT64: "long", DECIMAL128: "decimal", MAX_KEY: "maxKey", MIN_KEY: "minKey",
 }  # fmt: skip
-"""As `$type` of MongoDB calls them."""
+"""The names that MongoDB's `$type` uses."""
 
 _UNKNOWN: Final = -1
 _FIXED_BYTES: Final = np.full(256, _UNKNOWN, np.int64)
@@ -94,7 +94,7 @@ class Buffer:
         return np.ndarray((max(count, 0),), dtype, self.bytes, strides=(1,))[places]
 
     def matches(self, places: Ints, text: bytes) -> Mask:
-        """Where the NUL-terminated `text` stands at `places`."""
+        """Returns at which of `places` the NUL-terminated `text` is."""
         last = len(self.bytes) - len(text) - 1
         if places.size and places.max() > last:
             found = np.zeros(len(places), np.bool_)
@@ -110,7 +110,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """One BSON value, or none, for each row. Places are in increasing order wherever there is a value."""
+    """One BSON value, or none, for each row. Offsets of existing values are in increasing order."""
 
     buffer: Buffer
     kind: Bytes
@@ -131,7 +131,7 @@ class Values:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """All elements of the documents or arrays of some rows, one row behind the other."""
+    """All elements of the documents or arrays of some rows, row after row."""
 
     counts: Ints
     """Elements of each row."""
@@ -141,7 +141,7 @@ class Items:
 
 
 def split(raw: bytes) -> Ints:
-    """Where each document begins, and the end. Raises InvalidEvents."""
+    """Returns the start offset of each document, and the end. Raises InvalidEvents."""
     places = [0]
     at, end = 0, len(raw)
     while at < end:
@@ -262,7 +262,7 @@ def _steps(buffer: Buffer, rows: Ints, documents: Ints) -> Iterator[_Step]:
 
 
 def _key_ends(buffer: Buffer, keys: Ints) -> tuple[Ints, bytes | None]:
-    """Where the NULs behind the keys are, and the key itself where all have the same."""
+    """Returns the offsets of the NULs after the keys, and the key if it is the same for all."""
     ends = np.zeros(len(keys), np.int64)
     rows = np.arange(len(keys))
     for guess in range(_GUESSES):

@@ -57,7 +57,8 @@ def _parts(values: Values) -> tuple[Ints, Ints, Ints, Ints]:
     of_kind = np.flatnonzero(values.kind == bson.DECIMAL128)
     low = values.buffer.at(values.start[of_kind], "<u8")
     high = values.buffer.at(values.start[of_kind] + 8, "<u8")
-    # Both bits set: infinities, NaN, and forms that no driver writes. Those go to Python, like long coefficients.
+    # Both bits set: infinities, NaN, and forms that no driver writes. Python handles these values, like long
+    # coefficients.
     usual = (high >> np.uint64(61)) & np.uint64(3) != np.uint64(3)
     short = usual & (high & np.uint64((1 << 49) - 1) == 0) & (low < np.uint64(_SHORT))
     negative = high[short] >> np.uint64(63) == 1

@@ -36,7 +36,7 @@ import org.junit.jupiter.params.provider.MethodSource;
 
 @Timeout(120)
 final class ClientTest {
-    /** Against a real server: tests/clients/test_java.py starts one and says where it is. */
+    /** Against a real server: tests/clients/test_java.py starts the server and passes its address. */
     @Test
     @EnabledIfEnvironmentVariable(named = "FEEDMUX_ENDPOINT", matches = ".+")
     void controlsSubscriptions() {

@@ -26,7 +26,7 @@ import org.junit.jupiter.api.RepetitionInfo;
 import org.junit.jupiter.api.Test;
 
 final class LedgerTest {
-    /** Keeps everything whole, about two batches, nothing. */
+    /** Retains everything whole, about two batches, or nothing. */
     private static final long[] BUDGETS = {Long.MAX_VALUE, 500, 0};
 
     private final Ledger ledger = begun(true);
@@ -269,7 +269,7 @@ final class LedgerTest {
         assertEquals(IntStream.rangeClosed(1, seen.size()).boxed().toList(), seen);
     }
 
-    /** The filter was widened. Its ordinal is higher than those of the events after it. */
+    /** After the filter was widened, a new event has a higher ordinal than the events after it. */
     @Test
     void anEventAmongRepeatsThatWasNotThereBeforeIsBegunBeforeUntilItIsAcked() {
         ledger.arrive(1, events(1, 2));
@@ -284,7 +284,7 @@ final class LedgerTest {
         assertEquals(at(5), ledger.ackedPlace(5));
     }
 
-    /** Whatever was received and is not acked comes again when the next process begins where this one would. */
+    /** All received unacked events come again when the next process begins where this process would. */
     @RepeatedTest(100)
     void randomReconnectsUnderAGrowingFilterLoseNothing(RepetitionInfo run) {
         for (long wholeBytesMax : BUDGETS) {

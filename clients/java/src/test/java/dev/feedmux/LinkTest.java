@@ -45,7 +45,7 @@ final class LinkTest {
         }
     }
 
-    /** Ends each call with this status after so much time. */
+    /** Ends each call with this status after this time. */
     private final class Failing implements ClientInterceptor {
         private final Status.Code code;
         private final Duration after;

@@ -26,7 +26,7 @@ import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
-/** What a session does as time passes, in virtual time. */
+/** Tests how a session behaves over time, in virtual time. */
 @Timeout(120)
 final class RunnerTest {
     private static final SessionOptions OPTIONS = SessionOptions.defaults().toBuilder()
@@ -151,7 +151,7 @@ final class RunnerTest {
         assertEquals(2, dialed.get());
     }
 
-    /** Without Progress, as a busy feed is. */
+    /** Without Progress, like a busy feed. */
     @Test
     void aStreamThatHeldResetsTheBackoff() throws Exception {
         options = OPTIONS.toBuilder()

@@ -38,7 +38,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.function.Executable;
 
-/** What the session's interface adds to the behaviour that the conformance scenarios show. */
+/** Tests the behaviour of the session's interface that the conformance scenarios do not cover. */
 @Timeout(120)
 final class SessionTest {
     private static final SessionOptions QUICK = SessionOptions.defaults().toBuilder()

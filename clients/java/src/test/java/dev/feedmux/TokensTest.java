@@ -16,7 +16,7 @@ import org.bson.BsonValue;
 import org.bson.RawBsonDocument;
 import org.junit.jupiter.api.Test;
 
-/** Resume tokens: out of BSON and out of extended JSON they are the same bytes. */
+/** Resume tokens have the same bytes whether read from BSON or from extended JSON. */
 final class TokensTest {
     @Test
     void aTokenIsTheSameBytesInEveryFormat() throws IOException {

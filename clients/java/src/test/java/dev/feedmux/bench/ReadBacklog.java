@@ -14,13 +14,13 @@ import org.bson.BsonValue;
 
 /**
  * Reads a backlog for {@code bench/clients.py}: {@code --endpoint HOST:PORT --subscription NAME --count N}. Writes
- * {@code ready}, waits for a line, reads N events, decoding and acking each, and writes what it took as JSON. With
+ * {@code ready}, waits for a line, reads N events, decoding and acking each, and writes the measurements as JSON. With
  * {@code --raw} it reads by batches, undecoded; with {@code --warm} in a virtual machine that has compiled its code.
  */
 public final class ReadBacklog {
     private ReadBacklog() {}
 
-    /** One reading. */
+    /** One run. */
     public static void main(String[] arguments) throws IOException {
         List<String> given = Arrays.asList(arguments);
         int count = Integer.parseInt(value(given, "--count"));

@@ -14,8 +14,8 @@ import org.bson.BsonTimestamp;
 import org.bson.Document;
 
 /**
- * Lets the virtual machine compile what a reader runs, as in a service that has run for some seconds: reads made-up
- * events from a server within the process.
+ * Makes the virtual machine compile the code of a reader, as in a service that has run for some seconds: reads
+ * generated events from a server in the process.
  */
 final class WarmUp {
     private static final int BATCH_EVENTS = 500;

@@ -17,7 +17,7 @@ import org.bson.Document;
 import org.bson.RawBsonDocument;
 import org.jspecify.annotations.Nullable;
 
-/** The fields of commands, as the client's values. */
+/** Converts the fields of commands to the client's values. */
 final class Arguments {
     private Arguments() {}
 

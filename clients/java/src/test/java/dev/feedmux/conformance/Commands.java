@@ -23,9 +23,9 @@ import java.util.function.Consumer;
 import org.bson.Document;
 import org.jspecify.annotations.Nullable;
 
-/** One method for each command, called in a thread of its own. */
+/** One method for each command, called on its own thread. */
 final class Commands {
-    /** A session and what it handed out. */
+    /** A session and the items that it returned. */
     private static final class Seat {
         private final Format format;
         private final List<Event> events = new ArrayList<>();

@@ -4,9 +4,9 @@ import java.util.List;
 import java.util.Map;
 import java.util.stream.Collectors;
 
-/** Writes JSON. Reading is bson's work. */
+/** Writes JSON. The bson library reads it. */
 final class Json {
-    /** Text that is JSON already. */
+    /** Text that is already JSON. */
     record Raw(String text) {}
 
     private Json() {}

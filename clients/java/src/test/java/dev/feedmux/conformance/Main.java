@@ -16,7 +16,7 @@ import org.bson.Document;
 public final class Main {
     private Main() {}
 
-    /** Ends with standard input. */
+    /** Runs until the end of standard input. */
     public static void main(String[] arguments) throws IOException {
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         PrintStream out = new PrintStream(System.out, true, StandardCharsets.UTF_8);

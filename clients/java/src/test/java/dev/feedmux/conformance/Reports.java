@@ -25,7 +25,7 @@ import org.bson.json.JsonMode;
 import org.bson.json.JsonWriterSettings;
 import org.jspecify.annotations.Nullable;
 
-/** What the client hands out, as the harness wants it told. */
+/** Converts what the client returns to the form that the harness expects. */
 final class Reports {
     private static final JsonWriterSettings CANONICAL =
             JsonWriterSettings.builder().outputMode(JsonMode.EXTENDED).build();

@@ -27,9 +27,9 @@ import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Predicate;
 
-/** A server on a port of its own whose Subscribe calls play scripts, one for each call and the last one again. */
+/** A server on its own port. Each Subscribe call plays the next script; further calls repeat the last script. */
 public final class ScriptedServer implements AutoCloseable {
-    /** What one call does. It runs in a thread of its own; when it returns, the call ends with OK. */
+    /** The script of one call. It runs on its own thread; when it returns, the call ends with OK. */
     public interface Script {
         void play(Call call) throws Exception;
     }
@@ -60,7 +60,7 @@ public final class ScriptedServer implements AutoCloseable {
         return "localhost:" + server.getPort();
     }
 
-    /** The call of that number, from 0; null while there is none. */
+    /** Returns the call of this number, counted from 0; null if there is none yet. */
     public Call call(int number) {
         return number < calls.size() ? calls.get(number) : null;
     }
@@ -75,7 +75,7 @@ public final class ScriptedServer implements AutoCloseable {
         server.shutdownNow();
     }
 
-    /** Waits until something holds; fails after a minute. */
+    /** Waits until the condition holds; fails after a minute. */
     public static void until(java.util.function.BooleanSupplier holds) {
         long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
         while (!holds.getAsBoolean()) {
@@ -86,7 +86,7 @@ public final class ScriptedServer implements AutoCloseable {
         }
     }
 
-    /** A status with a reason, as the real server gives it. */
+    /** Returns a status with a reason, as the real server sends it. */
     public static StatusRuntimeException status(Status.Code code, String reason, Map<String, String> metadata) {
         ErrorInfo info = ErrorInfo.newBuilder()
                 .setDomain("feedmux")
@@ -100,7 +100,7 @@ public final class ScriptedServer implements AutoCloseable {
                 .build());
     }
 
-    /** One Subscribe call: what came up, and what goes down. */
+    /** One Subscribe call: the received requests and the responses to send. */
     public static final class Call implements StreamObserver<SubscribeRequest> {
         private final StreamObserver<SubscribeResponse> down;
         private final Script script;
@@ -118,7 +118,7 @@ public final class ScriptedServer implements AutoCloseable {
             }
         }
 
-        /** Waits until what has been received satisfies this, or the client is gone. */
+        /** Waits until what has been received satisfies this, or the client has disconnected. */
         public synchronized void await(Predicate<Call> wanted) throws InterruptedException {
             while (!wanted.test(this) && !gone) {
                 wait();

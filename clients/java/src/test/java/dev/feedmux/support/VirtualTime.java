@@ -23,7 +23,7 @@ public final class VirtualTime extends AbstractExecutorService implements Schedu
         return now;
     }
 
-    /** Runs what is due within this time, in order, in this thread. */
+    /** Runs the timers that are due within this time, in order, on this thread. */
     public void advance(Duration by) {
         long end = nanoTime() + by.toNanos();
         for (Task next = due(end); next != null; next = due(end)) {
@@ -31,7 +31,7 @@ public final class VirtualTime extends AbstractExecutorService implements Schedu
         }
     }
 
-    /** Lets the time pass without running anything: the process is stopped. */
+    /** Advances the time without running anything, as if the process were suspended. */
     public synchronized void stopFor(Duration by) {
         now += by.toNanos();
     }

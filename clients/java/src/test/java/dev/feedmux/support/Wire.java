@@ -19,7 +19,7 @@ import org.bson.codecs.DocumentCodec;
 import org.bson.codecs.EncoderContext;
 import org.bson.io.BasicOutputBuffer;
 
-/** Messages of a server. Event n has a plausible resume token, whose cluster time is (1000 + n, 1). */
+/** Creates messages of a server. Event n has a plausible resume token, whose cluster time is (1000 + n, 1). */
 public final class Wire {
     private Wire() {}
 
@@ -87,7 +87,7 @@ public final class Wire {
                 .build();
     }
 
-    /** Event {@code number} in parts of so many bytes. */
+    /** Event {@code number} in fragments of this many bytes. */
     public static List<SubscribeResponse> fragments(long sequence, int number, int partBytes) {
         ByteString whole = encode(event(number));
         int count = (whole.size() + partBytes - 1) / partBytes;
