@@ -1,7 +1,7 @@
 """Tables that mirror a collection: `foreachBatch` applies the latest change of each document, once.
 
     mirror = ParquetMirror(spark, "/data/orders", "shop.orders")
-    mirror.create(documents)                                    # the copy, taken behind the position of the stream
+    mirror.create(documents)                                    # the copy, taken after the position of the stream
     changes.writeStream.foreachBatch(mirror.apply).option("checkpointLocation", "/data/orders.checkpoint").start()
     mirror.read().select("document.*")
 

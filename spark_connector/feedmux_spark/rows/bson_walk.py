@@ -167,7 +167,7 @@ def find(documents: Values, names: Sequence[str]) -> dict[str, Values]:
         for name, chosen in step.named(encoded):
             kinds, starts, ends = columns[name]
             row = step.rows[chosen]
-            # A name may stand twice in a document, and within the one step of a document that is walked alone.
+            # A name may occur twice in a document, also in the single step of a document that is walked alone.
             row, firsts = np.unique(row, return_index=True) if step.alone else (row, slice(None))
             new = kinds[row] == MISSING
             row = row[new]

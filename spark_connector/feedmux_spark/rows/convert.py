@@ -254,7 +254,7 @@ def _binaries(values: Values, arrow_type: Any, _path: str, _policy: Policy) -> B
         start[rows] += 5
         old = values.buffer.bytes[places + 4] == _OLD_BINARY_SUBTYPE
         rows, places = rows[old], places[old]
-        # A second length stands in front of the bytes; MongoDB also keeps an empty value without one.
+        # A second length precedes the bytes; MongoDB also stores an empty value without this length.
         size, inner = values.buffer.at(places, "<i4"), values.buffer.at(places + 5, "<i4")
         measured = (size >= 4) & (inner == size - 4)
         start[rows[measured]] += 4

@@ -38,7 +38,7 @@ class RowMaker:
         self._paths = {name: _path(name) for name in schema.fieldNames()}
 
     def record_batches(self, events: bytes) -> list[pa.RecordBatch]:
-        """The events of a batch, BSON documents one behind the other, as rows in the same order.
+        """Converts the events of a batch, concatenated BSON documents, to rows in the same order.
 
         `event` is laid over `events` without a copy. None for no events. Raises InvalidEvents and TypeMismatch.
         """
@@ -74,7 +74,7 @@ class RowMaker:
 
 
 def documents_batch(documents: bytes, document: StructType, on_type_mismatch: str = FAIL) -> pa.RecordBatch:
-    """A collection's own documents, BSON one behind the other, as the rows of a copy: `document_key` (the `_id`) and
+    """Converts a collection's documents, concatenated BSON, to the rows of a copy: `document_key` (the `_id`) and
     `document`, with the types and rules of typed rows. Raises SchemaRefused, InvalidEvents, TypeMismatch."""
     schema = StructType([StructField("document_key", StructType([document["_id"]])), StructField("document", document)])
     columns.check(columns.TYPED, schema)
