@@ -1,8 +1,8 @@
-"""Real servers for the tests that ask for them; a test that asks for none starts none.
+"""Start real servers for the tests that request them; a test that requests none starts none.
 
-`mongo` and `redis_server` are shared by the whole run: use a database of your own (`database`) and do not
-stop them. For faults, make your own by `replica_set_factory` and `redis_factory`; they end with the test. All
-of them die with pytest, whatever ends it.
+`mongo` and `redis_server` are shared by the whole run: use your own database (`database`), and do not stop these
+servers. To inject faults, start your own servers with `replica_set_factory` and `redis_factory`; those servers end with
+the test. All servers die with pytest, whatever ends pytest.
 """
 
 import signal
@@ -24,11 +24,11 @@ from xdist.scheduler import LoadScopeScheduling
 from feedmux_server.embedded import RedisServer, ReplicaSet
 from tests import default_ports
 
-# Timing on a busy machine says nothing about the code.
+# A busy machine distorts timings, so Hypothesis deadlines prove nothing about the code.
 hypothesis.settings.register_profile("feedmux", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("feedmux")
 
-# Where the run was started in the background SIGINT is ignored, and so it would be in what the tests start.
+# A run that was started in the background ignores SIGINT, and so would the processes that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TOGETHER = {
@@ -43,25 +43,25 @@ RedisFactory = Callable[..., Awaitable[RedisServer]]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest begins first."""
+    """Put the tests that take longest first."""
     items.sort(key=lambda item: _group(item.nodeid) not in TOGETHER)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Generator[None]:
-    """Fails a test at whose end a default port is used."""
+    """Fail a test that leaves a default port in use."""
     yield
     ports = default_ports.used()
     assert not ports, f"a test must not use the default ports, which a server of the user may have: {ports}"
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
-    """For tests that run several at a time."""
+    """Schedule the tests when several run at a time."""
     return _Groups(config, log)
 
 
 class _Groups(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types
-    """Tests of a file stay together in one process: they share its servers."""
+    """Keep the tests of a file together in one process, because they share its servers."""
 
     def _split_scope(self, nodeid: str) -> str:
         return _group(nodeid)
@@ -84,14 +84,15 @@ async def mongo() -> AsyncIterator[ReplicaSet]:
 
 @pytest_asyncio.fixture(scope="session")
 async def redis_server() -> AsyncIterator[RedisServer]:
-    """An empty Redis; keep to keys of your own (a tenant or subscription named for the test)."""
+    """An empty Redis; use only your own keys (a tenant or subscription named after the test)."""
     async with RedisServer(persistence=False) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def newer_mongod() -> Path:
-    """The binary of MongoDB 6.0.27, which splits large events (`./run test` installs it). Skips where it is missing."""
+    """The binary of MongoDB 6.0.27, which splits large events (`./run test` installs it). Skips the test if the binary
+    is missing."""
     binary = Path(sys.prefix, "mongod-6.0.27", "fiftyone", "db", "bin", "mongod")
     if not binary.exists():
         pytest.skip("no MongoDB 6.0.27: ./run test installs it")
@@ -100,14 +101,14 @@ def newer_mongod() -> Path:
 
 @pytest_asyncio.fixture(scope="session")
 async def newer_mongo(newer_mongod: Path) -> AsyncIterator[ReplicaSet]:
-    """Like `mongo`, of version 6.0.27."""
+    """Like `mongo`, but MongoDB 6.0.27."""
     async with ReplicaSet(oplog_mb=1024, binary=newer_mongod) as replica_set:
         yield replica_set
 
 
 @pytest.fixture(scope="session")
 def mongo_client(mongo: ReplicaSet) -> Iterator[MongoClient[dict[str, Any]]]:
-    """pymongo's synchronous client of `mongo`."""
+    """A synchronous pymongo client of `mongo`."""
     with MongoClient[dict[str, Any]](mongo.uri) as client:
         yield client
 
@@ -122,7 +123,7 @@ def database(mongo_client: MongoClient[dict[str, Any]]) -> Iterator[Database[dic
 
 @pytest_asyncio.fixture
 async def replica_set_factory() -> AsyncIterator[ReplicaSetFactory]:
-    """`await replica_set_factory(nodes=3, oplog_mb=…)`: the arguments of ReplicaSet; started."""
+    """Start a replica set: `await replica_set_factory(nodes=3, oplog_mb=…)` takes the arguments of ReplicaSet."""
     async with AsyncExitStack() as stack:
 
         async def make(*args: Any, **kwargs: Any) -> ReplicaSet:
@@ -133,7 +134,7 @@ async def replica_set_factory() -> AsyncIterator[ReplicaSetFactory]:
 
 @pytest_asyncio.fixture
 async def redis_factory() -> AsyncIterator[RedisFactory]:
-    """`await redis_factory(persistence=True, config={…})`: the arguments of RedisServer; started."""
+    """Start a Redis: `await redis_factory(persistence=True, config={…})` takes the arguments of RedisServer."""
     async with AsyncExitStack() as stack:
 
         async def make(*args: Any, **kwargs: Any) -> RedisServer:

@@ -1,4 +1,4 @@
-"""The default ports of feedmux, MongoDB and Redis. No test uses them: a server of the user may have them."""
+"""The default ports of feedmux, MongoDB and Redis. No test uses them: a server of the user may be listening on them."""
 
 import os
 from pathlib import Path
@@ -10,9 +10,10 @@ _SYN_SENT, _ESTABLISHED, _LISTEN = "02", "01", "0A"
 
 
 def used() -> dict[int, str]:
-    """Which of the ports this process and those that it started use, and the command of one that does (Linux).
+    """The default ports that this process and its descendants use, each with the command of a process that uses it
+    (Linux).
 
-    The table of processes is not read at one moment: what is found is looked for again.
+    Reading the process table takes time and is not atomic: a port that is found is checked again.
     """
     return _used() and _used()
 

@@ -3,7 +3,7 @@
 from pathlib import PurePosixPath
 
 CHECKS = ("tests/checks",)
-"""ruff, mypy and what else `./run lint` runs, a test for each."""
+"""A test for each tool that `./run lint` runs: ruff, mypy and others."""
 
 UNIT = (
     "tests/client",
@@ -17,11 +17,11 @@ UNIT = (
     "tests/telemetry",
     "tests/tenants",
 )
-"""Without anything outside of the process."""
+"""Tests that use nothing outside their process."""
 
 
 def may_run_again(nodeid: str) -> bool:
-    """Whether a test that failed runs once more: a test with servers may, a check or a unit test never does."""
+    """Whether a failed test runs once more: a test with servers may, a check or a unit test never does."""
     file = PurePosixPath(nodeid.partition("::")[0])
     return not any(file.is_relative_to(folder) for folder in CHECKS + UNIT)
 

@@ -1,4 +1,4 @@
-"""A second run of the tests with servers that failed: alone, in a process of its own, after all others have ended.
+"""Run failed tests that use servers a second time: alone, in a separate process, after all other tests have ended.
 
 `./run test` loads this plugin and gives `--second-run`. A test that passes in its second run is unstable: the run lists
 it as `UNSTABLE path::name` with both outcomes, and fails if there are more than `UNSTABLE_MAX`. Checks and unit tests
@@ -31,7 +31,7 @@ LINE_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one test ended."""
+    """The result of one test."""
 
     passed: bool
     seconds: float
@@ -51,7 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
-        return  # a process of pytest-xdist: its reports go to the main process
+        return  # a pytest-xdist worker: its reports go to the main process
     if config.option.second_run:
         config.pluginmanager.register(SecondRun(config), "second_run_of_failed_tests")
     if config.option.outcomes:
@@ -60,7 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class SecondRun:
-    """Collects the failures, runs their tests again, and corrects the counts of pytest."""
+    """Collect the failures, run their tests again, and correct pytest's counts."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -128,7 +128,7 @@ class SecondRun:
 
 
 class _Outcomes:
-    """Writes the outcomes to a file."""
+    """Write the outcomes to a file."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -143,13 +143,13 @@ class _Outcomes:
 
 
 def _die_with_parent() -> None:
-    """Ends this process, and with it the servers of its tests, when the first run is killed (Linux)."""
+    """End this process, and with it the servers of its tests, when the first run is killed (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0)  # PR_SET_PDEATHSIG
 
 
 def outcome(reports: Iterable[pytest.TestReport]) -> Outcome:
-    """Sums up the reports of one test: its set-up, its call and its teardown."""
+    """Sum up the reports of one test: its set-up, its call and its teardown."""
     reports = list(reports)
     failed = [each for each in reports if each.failed]
     passed = not failed and any(each.when == "call" and each.passed for each in reports)

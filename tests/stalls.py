@@ -1,8 +1,8 @@
-"""Unit tests on a machine that stands still now and then: `pytest -p tests.stalls --stalls 1 tests/core`.
+"""Run unit tests as if the machine stalled now and then: `pytest -p tests.stalls --stalls 1 tests/core`.
 
-The clocks of event loops and of the server jump ahead at places drawn from the number and the test's name, as if
-nothing had run meanwhile. What a test awaits may then have timed out, and a test fails that rests on how fast something
-is.
+The clocks of event loops and of the server jump ahead at moments drawn from the given number and the test's name, as if
+nothing had run meanwhile. Whatever a test awaits may then have timed out, and a test that depends on the speed of
+something fails.
 """
 
 import asyncio
@@ -15,13 +15,14 @@ import pytest
 from feedmux_server import clock
 
 STALL_S = (0.3, 1.2, 5.0, 11.0)
-"""Past most of the server's and the client's limits in turn."""
+"""These exceed most limits of the server and the client in turn."""
 
 TOTAL_S = 25.0
-"""In one test: less than a guard, which is 60 s or more, and than the 30 s of the client for an opening."""
+"""At most this much in one test: less than a guard, which is 60 s or more, and less than the client's 30 s for an
+opening."""
 
 EVERY = 8
-"""Turns of a loop, on average, from one stall to the next."""
+"""Turns of a loop from one stall to the next, on average."""
 
 
 class _Stalls:

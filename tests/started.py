@@ -1,4 +1,4 @@
-"""Processes that tests start, and those that these start."""
+"""Processes that tests start, and the descendants of these processes."""
 
 import subprocess
 from collections import defaultdict
@@ -7,7 +7,7 @@ from typing import Any, AnyStr
 
 
 class Started(subprocess.Popen[AnyStr]):
-    """Does not outlive its `with`: a failed test ends it, instead of waiting for it."""
+    """A process that does not outlive its `with` block: a failed test ends it instead of waiting for it."""
 
     def __exit__(self, *raised: Any) -> None:
         if self.poll() is None:
@@ -16,7 +16,7 @@ class Started(subprocess.Popen[AnyStr]):
 
 
 def descendants(pid: int) -> dict[int, str]:
-    """The commands of the processes that this one started, directly or not, by process id (Linux)."""
+    """The commands of all descendants of this process, by process id (Linux)."""
     children: defaultdict[int, list[int]] = defaultdict(list)
     commands: dict[int, str] = {}
     for process in Path("/proc").iterdir():
@@ -32,6 +32,6 @@ def descendants(pid: int) -> dict[int, str]:
     while waiting:
         for child in children[waiting.pop()]:
             waiting.append(child)
-            if commands.get(child):  # An ended process that nobody has waited for has none.
+            if commands.get(child):  # A zombie process has no command.
                 found[child] = commands[child]
     return found

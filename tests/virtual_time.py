@@ -1,10 +1,10 @@
-"""Tests of rules about time: production code on a loop whose time jumps to the next timer.
+"""Test rules about time: production code runs on a loop whose time jumps to the next timer.
 
     @in_virtual_time
     async def test_a_heartbeat_comes_every_ten_seconds() -> None: ...
 
 The test must use no socket, thread or process. `asyncio.get_running_loop().time()` is the clock, and the server's code
-goes by it too.
+uses it too.
 """
 
 import functools
@@ -17,7 +17,7 @@ from tests.sim.loop import SimLoop
 
 
 class VirtualClock:
-    """The server's clock by a loop's time."""
+    """The server's clock, which shows the time of a loop."""
 
     def __init__(self, loop: SimLoop) -> None:
         self.monotonic = loop.time
@@ -25,7 +25,7 @@ class VirtualClock:
 
 
 def in_virtual_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Runs a test with a fresh loop, in a fixed order of tasks; fails it for exceptions that nobody retrieved."""
+    """Run a test with a fresh loop and a fixed order of tasks; fail it for exceptions that nobody retrieved."""
 
     @functools.wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""A feed without MongoDB: events by number, streams filled by hand, subscribers that count their wake-ups."""
+"""A feed without MongoDB: numbered events, streams that are filled by hand, subscribers that count their wake-ups."""
 
 from dataclasses import dataclass, field, replace
 
@@ -19,12 +19,12 @@ EVENT_BYTES = len(event(1, event_token(BEGIN + 1, key=1)).data)
 
 
 def token(n: int) -> ResumeToken:
-    """Behind event `n`; events are counted from 1."""
+    """The position after event `n`; events are counted from 1."""
     return event_token(BEGIN + 10 * n, key=1)
 
 
 def mark(n: int) -> ResumeToken:
-    """Behind event `n` and before the next, as a postBatchResumeToken is."""
+    """The position after event `n` and before the next event, like a postBatchResumeToken."""
     return ResumeToken.high_water_mark(BEGIN + 10 * n + 5)
 
 
@@ -38,7 +38,7 @@ def error(reason: ErrorReason = ErrorReason.INTERNAL) -> FeedmuxError:
 
 @dataclass(slots=True)
 class Port:
-    """Remembers what was started; `trailing` says whether another stream may trail."""
+    """Records the streams that were started; `trailing` says whether another stream may trail."""
 
     started: list[SharedStream] = field(default_factory=list)
     trailing: bool = True
@@ -59,10 +59,10 @@ class Port:
         self.waiting.remove(subscriber.id)
 
     def streams_changed(self) -> None:
-        """There are no other feeds."""
+        """Do nothing: there are no other feeds."""
 
     def left(self, stream: SharedStream) -> None:
-        """There are no other feeds."""
+        """Do nothing: there are no other feeds."""
 
     def next_stream_id(self) -> int:
         self._last_id += 1
@@ -90,7 +90,7 @@ class Feed:
         wire_format: str = BSON,
         tenant: str = "tenant",
     ) -> Subscriber:
-        """Joined; with credit unless `events` is 0."""
+        """Add a subscriber; it has credit unless `events` is 0."""
         self._last_id += 1
         number = self._last_id
         subscriber = Subscriber(
@@ -125,7 +125,7 @@ def opened(stream: SharedStream) -> SharedStream:
 
 
 def fill(stream: SharedStream, first: int, last: int, *, chunk_events: int = 1000, marked: bool = True) -> None:
-    """One batch with events `first` to `last`, cut into chunks."""
+    """Append one batch with events `first` to `last`, cut into chunks."""
     opened(stream)
     for begin in range(first, last + 1, chunk_events):
         stop = min(begin + chunk_events, last + 1)
@@ -135,7 +135,7 @@ def fill(stream: SharedStream, first: int, last: int, *, chunk_events: int = 100
 
 
 def numbers(delivery: object) -> list[int]:
-    """The events of a delivery in BSON."""
+    """The numbers of the events in a BSON delivery."""
     assert isinstance(delivery, Delivery), delivery
     data = b"".join(delivery.parts)
     found: list[int] = [document["n"] for document in bson.decode_all(data)]

@@ -1,4 +1,5 @@
-"""Pipelines that a tenant with `pipelines: bounded` may run, and others that it may not, each with what is rejected."""
+"""Pipelines that a tenant with `pipelines: bounded` may run, and rejected pipelines, each with the part that is
+rejected."""
 
 from typing import Any
 
@@ -15,7 +16,7 @@ def set_(**fields: Any) -> list[Any]:
 
 ALLOWED: list[list[Any]] = [
     [],
-    # MongoDB's manual, change streams.
+    # From the change streams pages of MongoDB's manual.
     [{"$match": {"fullDocument.username": "alice"}}, {"$addFields": {"newField": "this is an added field!"}}],
     [{"$match": {"$or": [{"fullDocument.username": "alice"}, {"operationType": {"$in": ["delete"]}}]}}],
     [{"$match": {"operationType": "insert", "fullDocument.totalAmt": {"$gt": 100}}}],
@@ -116,7 +117,7 @@ DOUBLE_ARRAY = {"$concatArrays": ["$$value", "$$value"]}
 
 
 def lets(depth: int, body: Any) -> Any:
-    """x doubles in every step."""
+    """A chain of `$let` in which x doubles at each step."""
     expression: Any = "$$x"
     for _ in range(depth):
         expression = {"$let": {"vars": {"x": body}, "in": expression}}
@@ -128,7 +129,7 @@ def map_(over: Any, body: Any, **more: Any) -> dict[str, Any]:
 
 
 REFUSED: list[tuple[list[Any], str]] = [
-    # What killed mongod.
+    # Pipelines that killed mongod.
     (set_(x={"$reduce": {"input": {"$range": [0, 40]}, "initialValue": [1], "in": DOUBLE_ARRAY}}), "$reduce"),
     (set_(x={"$range": [0, 100_000_000]}), "$range"),
     (set_(x={"$zip": {"inputs": ["$a", "$a"]}}), "$zip"),
@@ -147,7 +148,7 @@ REFUSED: list[tuple[list[Any], str]] = [
     (set_(x={"$eq": [1, {"$concat": ["$a"] * 40}]}), "$eq"),
     (set_(x={"$let": {"vars": {"CURRENT": {"a": ["$$ROOT"] * 40}}, "in": "$a"}}), "$let"),
     (set_(x={"$let": {"vars": {"x": {"$literal": "x" * 4000}}, "in": [["$$x"] * 100] * 3}}), "$set"),
-    # Copies.
+    # Expressions that copy the event.
     (set_(x={"$concat": ["$a"] * 40}), "$set"),
     (set_(x={"$mergeObjects": ["$$ROOT"] * 40}), "$set"),
     (set_(**{f"x{i}": "$$ROOT" for i in range(40)}), "$set"),
@@ -166,7 +167,7 @@ REFUSED: list[tuple[list[Any], str]] = [
     (set_(x={"$switch": {"branches": [{"case": {"$size": [["$$ROOT"] * 40]}, "then": 1}]}}), "$size"),
     (set_(x={"$arrayElemAt": [[["$$ROOT"] * 40], 0]}), "$set"),
     (set_(x={"$first": [[["$$ROOT"] * 40]]}), "$set"),
-    # Stage by stage.
+    # Growth stage by stage.
     ([{"$set": {"x": ["$x", "$x", DOCUMENT]}}] * 6, "$set"),
     ([{"$set": {f"x{i}": "$$ROOT"}} for i in range(6)], "$set"),
     ([{"$project": {"x": "$$ROOT", "y": "$$ROOT"}}] * 6, "$project"),
@@ -176,7 +177,7 @@ REFUSED: list[tuple[list[Any], str]] = [
         "$replaceRoot",
     ),
     ([{"$set": {f"fullDocument.x{i}": "$fullDocument"}} for i in range(6)], "$set"),
-    # Elements times event.
+    # Array elements multiplied by the size of the event.
     (set_(x=map_("$a", "$$ROOT")), "$map"),
     (set_(x=map_("$a", DOCUMENT)), "$map"),
     (set_(x=map_("$a", {"b": "$a"})), "$map"),
@@ -209,19 +210,19 @@ REFUSED: list[tuple[list[Any], str]] = [
     ([{"$set": {"fullDocument.a.b": "x" * 1000}}], "$set"),
     ([{"$set": {"fullDocument": "$a"}}, {"$set": {"fullDocument.x": "$$ROOT"}}], "$set"),
     ([{"$redact": {"$cond": [{"$in": ["$a", "$$ROOT.b"]}, "$$DESCEND", "$$KEEP"]}}], "$redact"),
-    # Towers.
+    # Deep nesting.
     (
         set_(x={"$objectToArray": {"$arrayToObject": {"$objectToArray": {"a": {"$objectToArray": "$a"}}}}}),
         "$arrayToObject",
     ),
     (set_(x={"$split": ["$a", ","]}, y={"$split": ["$a", ";"]}, z={"$split": ["$a", "."]}), "$set"),
     ([{"$set": {"x": {"$objectToArray": DOCUMENT}}}, {"$set": {"x": map_("$x", {"$objectToArray": EACH})}}], "$set"),
-    # Searching for a text of the event in a text of the event.
+    # Searches for a text from the event in another text from the event.
     (set_(x={"$indexOfBytes": ["$a", "$b"]}), "$indexOfBytes"),
     (set_(x={"$split": ["$a", "$b"]}), "$split"),
     (set_(x={"$trim": {"input": "$a", "chars": "$b"}}), "$trim"),
     (set_(x={"$replaceOne": {"input": "$a", "find": "$b", "replacement": ""}}), "$replaceOne"),
-    # Work.
+    # Expensive computation.
     ([{"$match": {"$and": [{"fullDocument.a": i} for i in range(600)]}}], "$match"),
     ([{"$match": {"$expr": {"$and": [{"$eq": ["$a", "$b"]}] * 1500}}}], "$match"),
     (set_(x=map_("$a", {"$and": [{"$eq": [EACH, 1]}] * 400})), "$set"),

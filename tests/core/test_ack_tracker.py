@@ -1,4 +1,5 @@
-"""Acks: what is outstanding, which place they allow to store, and when chunks are let go."""
+"""Acks: which events are outstanding, which position the acks allow the server to store, and when chunks are
+released."""
 
 import random
 
@@ -14,7 +15,7 @@ START = ResumeToken.high_water_mark(BEGIN)
 
 
 def chunk_of(first: int, count: int, start: ResumeToken = START) -> Chunk:
-    """Its end is a mark behind its last event."""
+    """A chunk whose end is a mark after its last event."""
     data = b"".join(event(n, token(n)).data for n in range(first, first + count))
     end = ResumeToken.high_water_mark(BEGIN + 10 * (first + count))
     (chunk,) = cut_batch(data, start, end, 0.0, bytes_max=10**9)
@@ -76,7 +77,7 @@ def test_progress_counts_only_when_all_is_acked() -> None:
 
 
 def test_a_place_inside_a_split_event_is_never_stored() -> None:
-    """Found by the model: the heartbeat between two batches stored the place behind a first fragment."""
+    """The model found this: the heartbeat between two batches stored the position after a first fragment."""
     start = ResumeToken.high_water_mark(BEGIN, 2)
     parts = [event(n, event_token(BEGIN + 1, key=7, fragment=n), part=(n + 1, 3)) for n in range(3)]
     first, rest = (
@@ -95,7 +96,7 @@ def test_a_place_inside_a_split_event_is_never_stored() -> None:
 
 
 def test_a_session_that_begins_inside_a_split_event_stores_nothing_before_its_end() -> None:
-    """It begins after fragment 1, which its client has; another process does not have it."""
+    """The session begins after fragment 1, which its client has; another process does not have that fragment."""
     start = event_token(BEGIN + 1, key=7, fragment=0)
     parts = [event(n, event_token(BEGIN + 1, key=7, fragment=n), part=(n + 1, 3)) for n in range(1, 3)]
     second, last = (cut_batch(each.data, start, None, 0.0, bytes_max=10**6, split=True)[0] for each in parts)

@@ -1,4 +1,4 @@
-"""Cutting batches into chunks, and finding places in them."""
+"""Cut batches into chunks, and find positions in chunks."""
 
 from itertools import pairwise
 
@@ -24,7 +24,7 @@ START = ResumeToken.high_water_mark(BEGIN)
 
 
 class Payer:
-    """A holder."""
+    """A holder that pays for a chunk."""
 
     def __init__(self) -> None:
         self.paid = 0

@@ -1,4 +1,4 @@
-"""What is counted for the things that are kept is what they take, measured with tracemalloc."""
+"""The size that is counted for a retained object is the memory that it takes, measured with tracemalloc."""
 
 import tracemalloc
 from collections.abc import Callable
@@ -21,7 +21,7 @@ COUNT = 2_000
 
 
 def small_chunks(count: int) -> list[Chunk]:
-    """Of one event each."""
+    """Chunks of one event each."""
     chunks = []
     for number in range(1, count + 1):
         data = event(number, token(number), 50).data
@@ -30,7 +30,7 @@ def small_chunks(count: int) -> list[Chunk]:
 
 
 def indexes() -> tuple[Callable[[], Any], Callable[[Any], int]]:
-    """Of changes in ten collections."""
+    """Indexes of changes in ten collections."""
     chunks = []
     for _ in range(4):
         events = [
@@ -49,7 +49,7 @@ def indexes() -> tuple[Callable[[], Any], Callable[[Any], int]]:
 
 
 def trackers() -> tuple[Callable[[], Any], Callable[[Any], int]]:
-    """Each event in a chunk and a delivery of its own."""
+    """Trackers in which each event has its own chunk and its own delivery."""
     chunks, paid = small_chunks(COUNT), list[int]()
 
     def track() -> Any:

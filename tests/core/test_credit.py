@@ -1,4 +1,4 @@
-"""Credit: additive, clamped, one event of debt."""
+"""Credit: it adds up, is clamped, and may be overdrawn by one event."""
 
 import pytest
 from hypothesis import given, settings

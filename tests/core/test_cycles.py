@@ -1,4 +1,4 @@
-"""Looks for reference cycles: of young objects often, of all now and then."""
+"""The search for reference cycles: among young objects often, among all objects now and then."""
 
 import asyncio
 import gc

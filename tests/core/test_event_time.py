@@ -1,4 +1,4 @@
-"""When an event happened, read off its bytes."""
+"""Read the time of an event from its bytes."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -19,7 +19,7 @@ SCALARS = st.one_of(
     st.booleans(),
     st.integers(-(2**31), 2**31 - 1),
     st.integers(-(2**63), 2**63 - 1).map(Int64),
-    st.floats(allow_nan=False) | st.just(math.nan),  # JSON has one NaN, without a sign
+    st.floats(allow_nan=False) | st.just(math.nan),  # JSON has a single NaN, without a sign
     st.text(st.characters(codec="utf-8"), max_size=8),
     st.binary(max_size=8),
     st.uuids().map(Binary.from_uuid),
@@ -65,7 +65,7 @@ def test_canonical_text_parses_back(document: dict[str, Any]) -> None:
 @example({"": None, "_id": None})
 def test_relaxed_text_is_json(document: dict[str, Any]) -> None:
     (text,) = render(document)
-    assert list(json.loads(text)) == sorted(document, key=lambda name: name != "_id"), "BSON has `_id` first"
+    assert list(json.loads(text)) == sorted(document, key=lambda name: name != "_id"), "BSON puts `_id` first"
 
 
 def test_events_come_one_by_one() -> None:

@@ -1,4 +1,4 @@
-"""The queue between tenants."""
+"""The fair queue between tenants."""
 
 from collections import deque
 
@@ -36,7 +36,7 @@ def test_order_within_an_owner_and_nobody_waits_longer_than_a_round(steps: list[
             item = step[0], order
             queue.put(step[0], item)
             waiting[step[0]].append(item)
-            if step[1] == 0:  # given up again
+            if step[1] == 0:  # withdrawn again
                 queue.remove(step[0], item)
                 queue.remove(step[0], item)
                 waiting[step[0]].pop()

@@ -44,7 +44,7 @@ def test_every_field_that_decides_what_comes_separates_feeds() -> None:
         for other in (*OTHERS, *SAME)
         if getattr(other, field.name) != getattr(SPEC, field.name)
     }
-    assert told == {field.name for field in fields(FeedSpec)}, "a new field: say which kind it is"
+    assert told == {field.name for field in fields(FeedSpec)}, "a new field: decide which kind it is"
 
 
 @pytest.mark.parametrize("same", SAME)
@@ -70,7 +70,7 @@ def test_no_pipeline_and_an_empty_one_are_the_same() -> None:
 
 
 def test_the_fingerprint_is_stable_over_releases() -> None:
-    """Spark's checkpoints hold it: if it changes, every query fails at its next start."""
+    """Spark's checkpoints contain the fingerprint: if it changes, every query fails at its next start."""
     assert feed_fingerprint(SPEC).hex() == "c33339a7d1a727283e3d29b99434ce5b"
 
 

@@ -1,4 +1,5 @@
-"""Who joins which stream, when one is opened, merged, closed; who waits for a slot."""
+"""Which stream a subscriber joins, when streams are opened, merged and closed, and which subscribers wait for a
+slot."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,7 +16,7 @@ from tests.sim.events import BEGIN, event, event_token
 
 
 def invalidate(n: int) -> JoinPoint:
-    """Behind the invalidate that follows event `n`."""
+    """The position after the invalidate that follows event `n`."""
     return JoinPoint(event_token(BEGIN + 10 * n, invalidate=True), exact=True)
 
 
@@ -63,7 +64,8 @@ def test_waits_for_a_stream_within_the_join_distance() -> None:
 
 
 def test_starts_that_mongodb_has_not_reached_are_waited_for_on_one_stream() -> None:
-    """A stream for each would be a cursor for each, beside which all others of the feed count as trailing."""
+    """A separate stream for each start would need a cursor for each, and all other streams of the feed would then count
+    as trailing."""
     feed = Feed(join_distance_s=30)
     feed.port.known_time, feed.port.trailing = BEGIN + 500, False
     waiting = [feed.subscriber(JoinPoint(token(n))) for n in range(100, 50, -1)]
@@ -72,7 +74,7 @@ def test_starts_that_mongodb_has_not_reached_are_waited_for_on_one_stream() -> N
     assert stream.origin == JoinPoint(ResumeToken.high_water_mark(BEGIN + 501))
     fill(stream, 51, 99)
     assert feed.subscriber(JoinPoint(mark(51))).stream is stream
-    assert waiting[0].take() is None, "its place is after them all"
+    assert waiting[0].take() is None, "its position is after all of them"
     assert numbers(waiting[-1].take()) == list(range(52, 100))
 
 
@@ -103,7 +105,7 @@ def test_a_native_start_that_nobody_reads_any_more_is_of_no_use() -> None:
     stream = opened(stream_of(subscriber))
     assert not feed.streams.is_superfluous(stream)
     feed.streams.remove(subscriber)
-    assert feed.streams.is_superfluous(stream), "nobody can join it"
+    assert feed.streams.is_superfluous(stream), "no subscriber can join it"
     fill(stream, 51, 52)
     assert not feed.streams.is_superfluous(stream)
 
@@ -115,16 +117,16 @@ def test_at_the_present_a_native_start_holds_no_slot() -> None:
     assert feed.streams.trailing_count == 1
     opened(beside).append([], mark(100))
     assert feed.streams.trailing_count == 0
-    assert feed.streams.is_beside(beside), "it is joined by nobody, and not handed over, before it has an event"
+    assert feed.streams.is_beside(beside), "until it has an event, no subscriber joins it and it is not handed over"
     fill(beside, 61, 62)
     assert feed.streams.trailing_count == 1, "there was more than the present to read"
     beside.append([], mark(100))
     beside.move_to(StreamState.PAUSED)
-    assert feed.streams.trailing_count == 1, "when it reads on, that is history"
+    assert feed.streams.trailing_count == 1, "when it resumes reading, it reads history"
 
 
 def test_a_refused_start_ends_those_who_gave_it() -> None:
-    """Others were gathered on its stream: they go on at their own places, on one stream."""
+    """Other subscribers shared the stream: they continue at their own positions, on one stream."""
     feed = Feed(join_distance_s=30)
     others = [feed.subscriber(behind(n)) for n in range(5, 9)]
     supplier = feed.subscriber(behind(2))
@@ -169,7 +171,7 @@ def test_a_native_token_opens_its_own_unless_it_is_in_the_ring() -> None:
     for n in range(1, 6):
         joined = feed.subscriber(native(n))
         assert joined.stream is first.stream
-        assert joined.at.native is None, "it is known to be one of MongoDB's"
+        assert joined.at.native is None, "it is known to be one of MongoDB's tokens"
     stranger = JoinPoint(event_token(BEGIN + 20, 9), native="resume_after")
     assert feed.subscriber(stranger).stream is not first.stream
     assert feed.subscriber(replace(invalidate(3), native="start_after")).stream is not first.stream
@@ -186,7 +188,7 @@ def test_nobody_joins_a_native_start_before_mongodb_has_judged_it() -> None:
 
 
 def test_nobody_waits_before_an_invalidate_for_what_is_behind_it() -> None:
-    """Found by the model: the stream ended there, and told one who had already passed it."""
+    """The model found this: the stream ended there, and reported the end to a subscriber that had already passed it."""
     feed = Feed(join_distance_s=30)
     first = feed.subscriber(behind(0))
     fill(stream_of(first), 1, 2)
@@ -222,7 +224,8 @@ def test_hand_over_at_the_exact_event() -> None:
 
 
 def test_two_heads_at_one_place_merge_into_the_older() -> None:
-    """Found by the model: while nothing is written neither is ahead, and both kept their cursors and a slot."""
+    """The model found this: while nothing is written neither stream is ahead, and both retained their cursors and a
+    slot."""
     feed = Feed()
     old = feed.subscriber(behind(3))
     fill(stream_of(old), 4, 6)
@@ -236,7 +239,7 @@ def test_two_heads_at_one_place_merge_into_the_older() -> None:
 
 @pytest.mark.parametrize(("version", "merges"), [(1, True), (2, False)])
 def test_streams_of_different_token_version_never_merge(version: int, merges: bool) -> None:
-    """In all else the two streams could: of one version they do."""
+    """The two streams could merge in every other respect: with one token version they do."""
     feed = Feed()
     behind_them = feed.subscriber(JoinPoint(ResumeToken.high_water_mark(BEGIN + 55, version), exact=True))
     here = opened(stream_of(behind_them))
@@ -250,7 +253,7 @@ def test_streams_of_different_token_version_never_merge(version: int, merges: bo
 
 
 def test_one_who_met_an_invalidate_is_not_carried_past_it() -> None:
-    """Found by the model: the next stream covers that very place, and the end was never told."""
+    """The model found this: the next stream covers exactly that position, and the end was never reported."""
     feed = Feed()
     stays = feed.subscriber(behind(0))
     fill(stream_of(stays), 1, 2)
@@ -312,11 +315,11 @@ def test_the_leading_stream_needs_no_slot() -> None:
     assert feed.subscriber(behind(0)).stream is not None
     stream = feed.port.started[0]
     stream.end(error())
-    assert feed.subscriber(behind(9)).stream is not None, "only a stream that lives counts"
+    assert feed.subscriber(behind(9)).stream is not None, "only a live stream counts"
 
 
 def test_stalled_streams_are_told_that_their_slot_is_wanted() -> None:
-    """Their pumps look when they go to rest; one that rests already would keep the slot for its idle time."""
+    """A pump checks when it is about to rest; a pump that already rests would hold the slot for its whole idle time."""
     feed = Feed()
     opened(stream_of(feed.subscriber(behind(100))))
     stalled = stream_of(feed.subscriber(behind(10), events=0))

@@ -1,6 +1,6 @@
-"""Grants: patterns, validation, which grant judges, what is refused, and when feeds share a stream.
+"""Grants: patterns, validation, which grant applies, what is rejected, and when feeds share a stream.
 
-What the stages do to events is tested on real servers, in tests/integration/test_grants*.py.
+tests/integration/test_grants*.py tests what the stages do to events, on real servers.
 """
 
 from dataclasses import replace
@@ -128,7 +128,7 @@ def test_a_forced_match_asks_for_both_images_and_refuses_what_shows_other_times(
     for mode in ("updateLookup", "required", "somethingNew"):
         error = refused((TEAM_A,), replace(SPEC, full_document=mode))
         assert (error.reason, error.field) == (ErrorReason.OPTION_REFUSED, "feed.full_document")
-        # Also where only a part of the scope is matched.
+        # Also if the grant matches only a part of the scope.
         assert refused((TEAM_A, SHOP), replace(DATABASE, full_document=mode)).field == "feed.full_document"
     for mode in ("required", "somethingNew"):
         error = refused((TEAM_A,), replace(SPEC, full_document_before_change=mode))
@@ -212,7 +212,7 @@ def test_patterns_that_cannot_be(pattern: str) -> None:
 
 
 def test_grants_are_compiled_once_whatever_a_caller_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hundred grants take up to a second to compile, at each open and more than once."""
+    """A hundred grants take up to a second to compile, and each open needs them more than once."""
     made = []
     stages_of_cases = grant_stages._stages_of_cases
 
@@ -258,7 +258,7 @@ def test_what_is_kept_of_policies_is_bounded_by_bytes() -> None:
         assert cache.bytes <= 10_000
     for number in range(19, 11, -1):
         cache.get(number, partial(make, number, 1_000))
-    assert made == list(range(20)), "the last used are there"
+    assert made == list(range(20)), "the most recently used entries are still cached"
     [large] = cache.get("large", partial(make, 20, 20_000))
     assert len(large.raw) > 20_000
-    assert cache.bytes == 0, "what is larger than all is kept for nobody"
+    assert cache.bytes == 0, "an entry that is larger than the whole cache is not retained"

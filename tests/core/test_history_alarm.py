@@ -1,4 +1,4 @@
-"""Once for each threshold, and not again while a forecast sways around it."""
+"""The alarm: once for each threshold, and not again while a forecast fluctuates around it."""
 
 import pytest
 

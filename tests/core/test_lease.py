@@ -1,4 +1,4 @@
-"""When to renew a lease, and when to restore what Redis lost."""
+"""When to renew a lease, and when to restore data that Redis lost."""
 
 import pytest
 from hypothesis import given

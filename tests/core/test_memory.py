@@ -1,4 +1,4 @@
-"""The account of what the process holds: pools that tenants share, and what gives way."""
+"""The account of the process's memory: pools that tenants share, and which data is evicted first."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 
 class Pieces:
-    """Something that gives way, of pieces of a size."""
+    """An evictable holder with pieces of a given size."""
 
     def __init__(self, rings: Rings, pieces: int, size: int) -> None:
         self.size_class = NOT_HELD
@@ -43,7 +43,7 @@ class Pieces:
 
 
 def takes(pool: Pool, tenant: str, size: int) -> list[Held]:
-    """As many pieces as the tenant has room for."""
+    """Hold as many pieces as the tenant has room for."""
     held = []
     while size <= pool.room(tenant):
         held.append(pool.hold(tenant, size))
@@ -54,7 +54,7 @@ def test_one_tenant_takes_half_and_two_a_third_each() -> None:
     pool = Pool(300)
     first = takes(pool, "a", 1)
     assert len(first) == 149
-    assert len(takes(pool, "b", 1)) == 74, "there is room for one who comes later"
+    assert len(takes(pool, "b", 1)) == 74, "there is room for a tenant that comes later"
     for each in first[:50]:
         each.release()
     assert len(takes(pool, "b", 1)) == 25
@@ -98,7 +98,7 @@ def test_those_who_wait_are_woken_tenant_by_tenant() -> None:
     pool.waits_no_longer("c", gone)
     held.release()
     assert woken[:3] == ["a0", "b", "a1"]
-    assert len(woken) < 40, "not all at once"
+    assert len(woken) < 40, "the waiters are not woken all at once"
 
 
 @settings(max_examples=200)
@@ -141,7 +141,7 @@ def test_last_pieces_go_when_all_else_has_gone_and_the_last_awaited_one_stays() 
     rings.evict(100)
     assert [len(each) for each in some] == [1, 1, 1, 1]
     rings.evict(1)
-    assert [len(each) for each in some] == [1, 0, 1, 1], "the one that grew least recently"
+    assert [len(each) for each in some] == [1, 0, 1, 1], "evicts the ring that grew least recently"
     for each in some:
         each.awaited = True
     some[2].drop_oldest()
@@ -159,13 +159,13 @@ def test_what_is_awaited_goes_when_nothing_else_is_left() -> None:
     some = [Pieces(rings, 4, 100), Pieces(rings, 4, 100), Pieces(rings, 1, 100), Pieces(rings, 1, 100)]
     some[0].awaited = some[2].awaited = True
     rings.evict(300)
-    assert [len(each) for each in some] == [4, 1, 1, 1], "of the largest, the one that nobody awaits"
+    assert [len(each) for each in some] == [4, 1, 1, 1], "evicts from the largest ring that no subscriber awaits"
     some[3].grow(100)
     some[1].grow(100)
     rings.evict(200)
     assert [len(each) for each in some] == [4, 1, 1, 1]
     rings.evict(100)
-    assert [len(each) for each in some] == [4, 1, 1, 0], "last pieces before awaited ones"
+    assert [len(each) for each in some] == [4, 1, 1, 0], "evicts last pieces before awaited pieces"
     rings.evict(200)
     assert [len(each) for each in some] == [3, 0, 1, 0]
 

@@ -1,4 +1,4 @@
-"""Which events of a chunk belong to which namespace, found without decoding them."""
+"""Find which events of a chunk belong to which namespace, without decoding them."""
 
 import datetime
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Pipelines that a view can serve: read exactly, or left to MongoDB."""
+"""Pipelines that a view can serve: interpreted exactly, or left to MongoDB."""
 
 from typing import Any
 

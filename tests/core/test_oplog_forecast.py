@@ -1,4 +1,5 @@
-"""When a place leaves the oplog, against an oplog that is played: written, cut in pieces, looked at now and then."""
+"""The forecast of when a position leaves the oplog, tested with a simulated oplog: written, truncated, observed now and
+then."""
 
 from dataclasses import dataclass, field
 
@@ -11,7 +12,7 @@ GB = 1 << 30
 
 @dataclass
 class Oplog:
-    """Holds (cluster second, bytes) and is cut by a hundredth of its bound at a time, as MongoDB's is."""
+    """Holds (cluster second, bytes) and is truncated by a hundredth of its bound at a time, like MongoDB's oplog."""
 
     size_max: int = 10 * GB
     entries: list[tuple[int, int]] = field(default_factory=list)
@@ -34,7 +35,7 @@ class Oplog:
 
 
 def watched(oplog: Oplog, seconds: int, bytes_per_s: int, *, sizes: bool = True, every_s: int = 10) -> OplogForecast:
-    """A forecast that has looked on for a while."""
+    """A forecast that has observed the oplog for a while."""
     forecast = OplogForecast()
     forecast.observe(oplog.state(sizes=sizes), oplog.now_s)
     for _ in range(seconds // every_s):
@@ -78,7 +79,7 @@ def test_a_burst_is_seen_within_two_minutes() -> None:
 
 
 def test_what_was_sparse_falls_off_at_once_when_the_cut_comes_to_it() -> None:
-    """A day of little and a minute of much: the bytes lie at the young end."""
+    """Few writes for a day, then many for a minute: the bytes lie at the young end."""
     oplog = Oplog()
     oplog.run(24 * 3600, 10_000)
     forecast = watched(oplog, 600, 60 << 20)

@@ -1,4 +1,4 @@
-"""Kept ranges: slices are consecutive and complete, and reading one gives exactly its events."""
+"""Pinned ranges: slices are consecutive and complete, and reading a slice gives exactly its events."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +11,7 @@ from tests.sim.events import event
 
 
 def delivery(first: int, count: int, *, past: bool = False) -> Delivery:
-    """Events `first` and the following, ending at the last one or with the place behind it."""
+    """`count` events from event `first` on, ending at the last event or at the position after it."""
     last = first + count - 1
     data = b"".join(event(number, token(number)).data for number in range(first, last + 1))
     end = mark(last) if past else token(last)
@@ -57,7 +57,7 @@ def test_slices_are_the_range_in_parts(made: tuple[PinnedRange, int], wanted: in
         got = numbers(deliveries)
         assert (len(got), sum(map(len, got))) == (each.count, each.size)
         assert each.count > 0
-        assert each is not slices[-1] or deliveries[-1].end == kept.end, "nothing more is to be asked for"
+        assert each is not slices[-1] or deliveries[-1].end == kept.end, "nothing is left to request"
         assert [d.first_sequence for d in deliveries] == [
             1 + sum(d.count for d in deliveries[:index]) for index in range(len(deliveries))
         ]
@@ -95,7 +95,7 @@ def test_a_delivery_is_trimmed_at_a_place() -> None:
     cut = trimmed(whole, mark(0), token(4))
     assert cut is not None
     assert (cut.count, cut.end, numbers([cut])) == (4, token(4), truth(1, 4))
-    # All its events lie before, only the place behind them does not.
+    # All its events are within the cut; only the position after them is not.
     all_of_it = trimmed(whole, mark(0), token(10))
     assert all_of_it is not None
     assert (all_of_it.count, all_of_it.end) == (10, token(10))

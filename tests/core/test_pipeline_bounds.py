@@ -34,7 +34,7 @@ def test_what_grows_is_refused(stages: list[Any], operator: str) -> None:
 
 
 def test_a_name_that_stands_twice_is_refused() -> None:
-    """Python takes the last one, MongoDB may take another."""
+    """Python takes the last occurrence, MongoDB may take another."""
     pipeline = bson.encode({"pipeline": [{"$set": {"x": {"$literal": 1, "$reducex": {}}}}]})
     twice = pipeline.replace(b"$reducex", b"$literal")
     with pytest.raises(FeedmuxError) as caught:
@@ -70,7 +70,7 @@ COSTLY: dict[str, list[Any]] = {
 
 
 LINES_MAX = 8_000_000
-"""Lines of Python that a check executes at most; the costliest takes 5.5 million, in a fifth of a second."""
+"""Lines of Python that a check may execute; the most expensive check executes 5.5 million, in a fifth of a second."""
 
 
 class TooManyLines(AssertionError):
@@ -78,7 +78,7 @@ class TooManyLines(AssertionError):
 
 
 def check_with_lines_counted(pipeline: bytes) -> None:
-    """Raises TooManyLines in the midst of a check that executes more lines than it may."""
+    """Run a check, and raise TooManyLines inside it once it has executed more lines than allowed."""
     left = LINES_MAX
 
     def trace(frame: FrameType, event: str, _: object) -> Any:

@@ -36,7 +36,7 @@ def refused(data: bytes, fingerprint: bytes = SCOPE, keys: PositionKeys = KEYS) 
 
 
 def signed(content: bytes) -> bytes:
-    """As only one who has the key can."""
+    """A position signed as only the holder of the key can sign it."""
     return content + KEYS.signing.sign(content)
 
 
@@ -98,7 +98,7 @@ def test_any_bytes_are_refused(noise: bytes) -> None:
 
 
 def test_a_position_with_a_checksum_alone_is_refused() -> None:
-    """The layout before positions were authenticated: anybody could make one."""
+    """The layout before positions were authenticated: anybody could make such a position."""
     content = bytes((0xF1, 0)) + SCOPE + KEY + EVENT.raw
     assert refused(content + zlib.crc32(content).to_bytes(4)) is ErrorReason.POSITION_INVALID
 
@@ -119,7 +119,7 @@ def test_who_gave_the_token_stays_with_it(given_by: Given) -> None:
 
 
 def test_rotation_refuses_nothing_that_was_made_within_it() -> None:
-    """Add the new key, then let it sign, then remove the old one; two servers that change at different times."""
+    """Add the new key, then let it sign, then remove the old key; two servers change at different times."""
     one, other = PositionKeys([OLD]), PositionKeys([OLD])
     encoders = [PositionEncoder(keys, SCOPE, KEY) for keys in (one, other)]
     made = [encoders[0].encode(EVENT)]

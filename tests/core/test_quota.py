@@ -1,4 +1,4 @@
-"""Quotas: counts refuse, rates slow down, and what is given back is there for others."""
+"""Quotas: counts reject, rates throttle, and what one holder releases is available to others."""
 
 import pytest
 from hypothesis import given
@@ -41,7 +41,7 @@ def test_streams_feeds_and_calls_are_counted_and_given_back() -> None:
 
 
 def spares_of(account: Account, *feeds: str) -> list[str]:
-    """Opens each feed as a spare one; the list says which were closed."""
+    """Open each feed as a spare; the returned list names the feeds that were closed."""
     closed: list[str] = []
     for feed in feeds:
         account.open_feed(feed)
@@ -87,7 +87,7 @@ def test_calls_in_a_loop_are_slowed_down_and_calls_in_a_flood_refused() -> None:
     error = refused(lambda: (account.request(0.0), account.request(0.0)))
     assert error.metadata["quota"] == "requests_per_s"
     assert error.retry_after_s == pytest.approx(1.5, abs=0.5)
-    # A caller that waits as long as it is told to keeps to the rate, and is never refused.
+    # A caller that waits as long as the server asks keeps to the rate, and is never rejected.
     now_s, calls = 10.0, 0
     while now_s < 110.0:
         now_s += account.request(now_s)
@@ -131,12 +131,12 @@ def test_a_backlog_at_its_bound_pauses_its_own_tenant_until_it_acknowledges() ->
     assert [account.has_room, account.note_backlog()] == [True, False]
     account.retain(1)
     assert [account.has_room, account.backlog_fits] == [False, False]
-    assert [account.note_backlog() for _ in range(3)] == [True, False, False], "it is said once"
+    assert [account.note_backlog() for _ in range(3)] == [True, False, False], "it is reported once"
     account.when_room(lambda: woken.append("one"))
     account.retain(-1)
     assert woken == ["one"]
     account.retain(1)
-    assert account.note_backlog(), "and again, when it comes there again"
+    assert account.note_backlog(), "and reported again, when the backlog reaches its bound again"
 
 
 def test_all_backlogs_together_are_bounded_and_the_largest_pay() -> None:
@@ -147,13 +147,13 @@ def test_all_backlogs_together_are_bounded_and_the_largest_pay() -> None:
         accounts.of(tenant).retain(size)
     assert accounts.backlog.bytes == 109
     paused = [each.tenant for each in accounts if not each.has_room]
-    assert paused == ["most", "some"], "who has less than an equal share goes on"
+    assert paused == ["most", "some"], "a tenant with less than an equal share continues"
     for tenant in paused:
         accounts.of(tenant).when_room(lambda tenant=tenant: woken.append(tenant))  # type: ignore[misc]
     accounts.of("most").retain(-8)
     assert not woken
     accounts.of("most").retain(-8)
-    assert sorted(woken) == ["most", "some"], "who waits for others' acks is woken by them"
+    assert sorted(woken) == ["most", "some"], "an ack of another tenant wakes a tenant that waits for it"
     for tenant, size in (("most", 44), ("some", 39), ("least", 10)):
         accounts.of(tenant).retain(-size)
     assert (accounts.backlog.bytes, accounts.backlog.accounts) == (0, {})
@@ -210,7 +210,7 @@ def test_a_stream_is_read_as_often_as_one_of_its_tenants_may() -> None:
         accounts.read(["few"])
     assert accounts.read_wait_s(["few"]) > 0.0
     assert accounts.read_wait_s(["few", "many"]) == 0.0
-    # A shared read costs each its part.
+    # A shared read charges each tenant its part.
     for _ in range(200):
         assert accounts.read_wait_s(["few", "many"]) == 0.0
         accounts.read(["few", "many"])

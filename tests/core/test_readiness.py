@@ -1,10 +1,10 @@
-"""A dependency goes and comes back only by several answers in a row."""
+"""A dependency becomes unavailable or available only after several such answers in a row."""
 
 from feedmux_server.core.readiness import Presence, ReadinessRules
 
 
 def seen(presence: Presence, answers: str) -> str:
-    """`+` and `-` are what a check found; what `there` was after each."""
+    """Feed check results into a readiness (`+` and `-`); returns the value of `there` after each."""
     states = []
     for answer in answers:
         presence.observe(answer == "+")

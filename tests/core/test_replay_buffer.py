@@ -1,4 +1,4 @@
-"""The ring: bounds, what it counts, what it covers, and where a place is in it."""
+"""The ring: its bounds, what it counts, which positions it covers, and where a position is in it."""
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +13,7 @@ START = ResumeToken.high_water_mark(BEGIN)
 
 
 class Filler:
-    """A ring, and all that was ever appended to it."""
+    """A ring, and all events that were ever appended to it."""
 
     def __init__(self, events_max: int = 10**6, bytes_max: int = 10**9) -> None:
         self.ring = ReplayBuffer(START, RingLimits(events_max, bytes_max))

@@ -1,4 +1,4 @@
-"""Every field of every request has a bound of length."""
+"""Every field of every request has a bound on its length."""
 
 from typing import Any
 

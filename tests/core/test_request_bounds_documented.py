@@ -1,4 +1,4 @@
-"""docs/protocol.md says the bounds of requests."""
+"""docs/protocol.md lists the bounds of requests."""
 
 from pathlib import Path
 

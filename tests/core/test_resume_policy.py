@@ -171,7 +171,7 @@ def test_words_about_a_pipeline_that_was_not_run_stay() -> None:
 
 @pytest.mark.parametrize("code", [13, 18, 8000])
 def test_a_refused_command_is_quoted_to_nobody(code: int) -> None:
-    """MongoDB quotes the whole command: with grants, the stages of the policy stand in it."""
+    """MongoDB quotes the whole command: with grants, that includes the stages of the policy."""
     quoted = 'not authorized on shop to execute command { aggregate: "orders", pipeline: [ canary ] }'
     error = classify(replace(AGGREGATE, code=code, code_name="Unauthorized", message=quoted)).error
     assert "canary" not in error.message + repr(error.metadata)

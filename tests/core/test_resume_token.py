@@ -17,7 +17,7 @@ UUID_2 = "5A10049AEA45DEEBB048A78715E2D985F0F3C6"
 OP_2 = "463C6F7065726174696F6E54797065003C"
 KEY_2 = "0046646F63756D656E744B657900"
 
-# A run of events on collections, in the order in which they came.
+# A run of events on collections, in their order in the stream.
 VERSION_1 = [
     "826B01668B0000002D2B0229296E04",
     f"826B01668B0000002E2B022C0100296E{UUID_1}46645F696400646B01668B219E869C93FE48CC0004",
@@ -47,7 +47,7 @@ VERSION_2 = [
     "826B016A40000000022B042C0100296E14463C6F7065726174696F6E54797065003C64726F704461746162617365000004",
     "826B016A40000000022B042C0100296F14463C6F7065726174696F6E54797065003C64726F704461746162617365000004",
 ]
-# Document keys: the tail of the token behind `_id`, its type bits, and what `describe` makes of it.
+# Document keys: the tail of the token after `_id`, its type bits, and the output of `describe`.
 DOCUMENT_KEYS: list[tuple[str, str, object]] = [
     ("3C5F6964003C73747200", "", "str"),
     ("3C5F6964003C6100FF6200", "", "a\0b"),
@@ -217,7 +217,7 @@ def test_versions_compare_by_time_type_transaction_and_invalidate() -> None:
         "826B01668B0000002D2B022B0A296E04",  # type 5
         "826B01668B0000002D2B02293C6E04",  # a string as transaction index
         "826B01668B0000002D2B0229293C04",
-        "826B01668B0000002D2B0229296E1404",  # null in version 1, none in version 2: mongod refuses that one
+        "826B01668B0000002D2B0229296E1404",  # null in version 1, absent in version 2: mongod rejects this token
         "826B01668B0000002D2B0429296E04",
         "786B01668B0000002D2B0229296E04",
         "826B01668B0000002D2B0229296E0 4",

@@ -1,4 +1,4 @@
-"""The stream's states, when its pump should read, and who is woken."""
+"""The stream's states, when its pump should read, and which subscribers it wakes."""
 
 import pytest
 
@@ -51,7 +51,7 @@ def test_reads_while_someone_near_the_head_can_take() -> None:
     stream = stream_of(fast)
     assert stream.wants_more()
     fill(stream, 1, 1)
-    assert stream.wants_more(), "what lies ahead is less than is read ahead"
+    assert stream.wants_more(), "the unread events are fewer than the read-ahead"
     fill(stream, 2, 40, chunk_events=1)
     assert not stream.wants_more()
     fast.take()
@@ -61,11 +61,11 @@ def test_reads_while_someone_near_the_head_can_take() -> None:
     assert not stream.wants_more()
     assert [*usable, stream.has_usable_credit] == [True, False]
     slow.grant(1, 1)
-    assert not stream.wants_more(), "it has the ring to read first"
+    assert not stream.wants_more(), "this subscriber has the ring to read first"
 
 
 def test_reads_no_further_than_the_ring_keeps_for_one_who_reads_slowly() -> None:
-    """Or what it has yet to take is dropped, and is read from MongoDB again."""
+    """Otherwise the events that it has yet to take are dropped, and are read from MongoDB again."""
     feed = Feed(events_max=10)
     slow = feed.subscriber(behind(0), events=4)
     stream = stream_of(slow)
@@ -99,7 +99,7 @@ def test_the_pump_is_told_of_credit_acks_and_comings() -> None:
     first.take()
     assert was_told()
     first.grant(5, 1000)
-    assert not was_told(), "the bound on unacked events holds it"
+    assert not was_told(), "the bound on unacked events stops it"
     first.ack(1)
     assert was_told()
     feed.streams.leave(second)
@@ -129,7 +129,7 @@ def test_the_end_wakes_everyone() -> None:
 
 
 def test_a_batch_stays_while_somebody_is_yet_to_take_of_it() -> None:
-    """Or one whose events are being rendered would come back for them again and again."""
+    """Otherwise a subscriber whose events are being rendered would come back for them again and again."""
     feed = Feed(events_max=5)
     waits = feed.subscriber(behind(0))
     fill(stream_of(waits), 1, 2)
@@ -148,7 +148,7 @@ def test_a_batch_does_not_stay_for_those_who_were_late_before() -> None:
 
 
 def test_a_batch_stays_for_one_whose_credit_is_used_up_meanwhile() -> None:
-    """Its client grants more as soon as it has what was sent."""
+    """Its client grants more credit as soon as it has received what was sent."""
     feed = Feed(events_max=5)
     small = feed.subscriber(behind(0), events=1)
     reads = feed.subscriber(behind(0))
@@ -162,7 +162,7 @@ def test_a_batch_stays_for_one_whose_credit_is_used_up_meanwhile() -> None:
 
 
 def test_the_oldest_chunk_is_awaited_by_those_who_could_take_it() -> None:
-    """Memory that others need comes from rings of which nobody waits for anything first."""
+    """Memory that others need comes first from rings in which no subscriber waits for an event."""
     feed = Feed()
     waits = feed.subscriber(behind(0))
     feed.subscriber(behind(0), events=0)
@@ -174,7 +174,7 @@ def test_the_oldest_chunk_is_awaited_by_those_who_could_take_it() -> None:
     awaited.append(stream.ring.is_awaited())
     fill(stream, 11, 12)
     awaited.append(stream.ring.is_awaited())
-    assert awaited == [False, True, True, False], "one batch, two batches, and then it is late"
+    assert awaited == [False, True, True, False], "one batch, two batches, and then the subscriber is late"
     stream.detach(waits)
     assert not stream.ring.is_awaited()
 

@@ -1,4 +1,4 @@
-"""Slots for reading history: as many as there are, in turn by tenant, within quotas and fair shares."""
+"""Slots for reading history: a fixed number, in turn by tenant, within quotas and fair shares."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from tests.core.fanout_support import Feed, Port, behind, opened, stream_of
 
 @dataclass(slots=True)
 class SlotsPort(Port):
-    """A port as the hub's."""
+    """A port like the hub's."""
 
     slots: Slots | None = None
     streams: FeedStreams | None = None
@@ -37,7 +37,7 @@ class SlotsPort(Port):
 
 
 class Feeds:
-    """Feeds with a leading stream each, and slots for `most` more."""
+    """Feeds with a leading stream each, and `most` slots for further streams."""
 
     def __init__(self, most: int, count: int = 8, **quotas: int) -> None:
         self.slots = Slots(most, Accounts(lambda _: Quotas(**quotas), lambda: 0.0))
@@ -45,7 +45,7 @@ class Feeds:
 
     def _feed(self, number: int) -> Feed:
         feed = Feed()
-        feed._last_id = 100 * number  # in a process no two have one id
+        feed._last_id = 100 * number  # ids are unique within a process
         port = SlotsPort(slots=self.slots)
         feed.port = port
         feed.streams = port.streams = FeedStreams(StreamLimits(RingLimits(), 10**6, 0), port)
@@ -80,7 +80,8 @@ def test_as_many_are_woken_as_there_are_slots() -> None:
 
 
 def test_tenants_take_turns() -> None:
-    """One slot, which each gives back at once: a tenant that waits in three feeds does not have it three times."""
+    """One slot, which each subscriber releases at once: a tenant that waits in three feeds does not get it three
+    times."""
     feeds = Feeds(0)
     order = ["a", "a", "a", "b", "c"]
     waiting = [feeds.late(number, tenant) for number, tenant in enumerate(order)]

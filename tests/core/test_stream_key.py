@@ -49,7 +49,7 @@ def test_saying_nothing_and_saying_the_default_is_the_same() -> None:
 
 
 def test_the_digest_is_stable_over_releases() -> None:
-    """Positions carry it: if it changes, every stored position takes the slower way to resume."""
+    """Positions contain the digest: if it changes, every stored position takes the slower way to resume."""
     key = stream_key(SPEC, POLICY)
     assert len(key.digest) == 16
     assert key.short == key.digest[:8]

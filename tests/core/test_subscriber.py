@@ -121,7 +121,7 @@ def test_another_format_is_asked_for_chunk_by_chunk() -> None:
 
 
 def framed(texts: list[bytes]) -> View:
-    """As JSON texts stand in a message: four bytes before each."""
+    """JSON texts as they are in a message: four bytes before each."""
     ends = [0, *accumulate(map(len, texts))]
     return View(b"".join(b"tag:" + text for text in texts), [end + 4 * n for n, end in enumerate(ends)], ends)
 
@@ -163,7 +163,7 @@ def test_who_joined_ahead_of_the_stream_is_not_sent_what_it_passed() -> None:
 
 
 def test_stepping_over_what_was_passed_wakes_a_pump_that_rests() -> None:
-    """Found by the model: a pump rested because of what seemed to lie ahead, and nobody told it."""
+    """The model found this: a pump rested because of events that seemed to lie ahead, and nothing notified it."""
     feed = Feed(join_distance_s=30, read_ahead_bytes=1)
     first, waiting = feed.subscriber(behind(0), events=0), feed.subscriber(behind(9))
     stream = stream_of(first)
@@ -213,7 +213,7 @@ def test_an_end_before_its_place_is_not_its_own(reason: ErrorReason) -> None:
 
 
 def test_another_error_ends_everyone_on_the_stream_at_once() -> None:
-    """Found by the model: one who only had events to step over was told at the next heartbeat."""
+    """The model found this: a subscriber that only had events to step over got the error at the next heartbeat."""
     feed = Feed(join_distance_s=30)
     first, waiting = feed.subscriber(behind(0)), feed.subscriber(behind(5))
     fill(stream_of(first), 1, 2)
@@ -247,7 +247,7 @@ def test_progress_only_at_the_head_and_with_credit() -> None:
 
 
 def test_a_native_token_gives_way_to_a_newer_place() -> None:
-    """MongoDB judges it at the first event only; the place must not grow old meanwhile."""
+    """MongoDB validates the token at the first event only; the position must not grow old meanwhile."""
     feed = Feed()
     feed.subscriber(behind(50))
     subscriber = feed.subscriber(native(3))

@@ -1,4 +1,4 @@
-"""Tasks of a server: none ends it, and none ends unseen."""
+"""Tasks of a server: no task ends the server, and no task ends unnoticed."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ class Counted(Observer):
 
 
 async def cancelled_elsewhere() -> None:
-    """Awaits something that somebody else cancels."""
+    """Await something that another task cancels."""
     waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     waiting.cancel()
     await waiting

@@ -16,7 +16,7 @@ _TEXTS = {
 
 
 def rows() -> Iterator[tuple[str, str]]:
-    """Attack, and what the table says of its test."""
+    """Each attack with the text of the table about its test."""
     table = (REPOSITORY / "docs" / "threat-model.md").read_text().partition("## Attacks and defences")[2]
     for line in table.splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split(" | ")]

@@ -1,4 +1,4 @@
-"""A place of one token version in a stream of the other: nothing after it is lost, and little comes again.
+"""A position of one token version in a stream of the other: nothing after it is lost, and little is repeated.
 
 A sharded cluster has several events at one cluster time, and the two versions sort them differently.
 """
@@ -52,12 +52,12 @@ def changes_of(parts: tuple[bytes, ...]) -> list[Change]:
 
 
 def in_order(changes: set[Change], version: int) -> list[Change]:
-    """As a stream of that version has them."""
+    """The changes in the order of a stream of that version."""
     return sorted(changes, key=lambda each: each.token(version).key)
 
 
 def unique(found: list[tuple[int, int, int, int, str]]) -> set[Change]:
-    """One event of a document at a time."""
+    """Keep one event of a document at a time."""
     return set({each[:4]: Change(*each) for each in found}.values())
 
 
@@ -91,7 +91,8 @@ CUTS = st.lists(st.integers(1, 5), max_size=8)
 
 
 def check(delivered: list[Change], wanted: list[Change], place: Change) -> None:
-    """All that is wanted came, in the stream's order; what came besides is of the place's own time."""
+    """Check that all wanted changes came, in the stream's order, and that every other one has the position's cluster
+    time."""
     assert not set(wanted) - set(delivered), "lost"
     assert len(delivered) == len(set(delivered))
     assert all(each.time == place.time for each in set(delivered) - set(wanted))
@@ -119,7 +120,7 @@ def test_a_subscriber_that_goes_on_in_a_ring_of_another_version(
         JoinPoint(place), payload_max=data.draw(st.sampled_from([200, 700, 10**6])), acks_max=100
     )
     if subscriber.stream is not stream:
-        return  # evicted: MongoDB is asked, see below
+        return  # evicted: the server asks MongoDB, see below
     delivered = drain(subscriber)
     check(delivered, old[index + 1 :], old[index])
     orders = [order_bytes(place)]
@@ -130,7 +131,7 @@ def test_a_subscriber_that_goes_on_in_a_ring_of_another_version(
         orders.append(at.cluster_time.to_bytes(8) + order_bytes(at))
     if now > before:
         orders[0] = place.cluster_time.to_bytes(8) + orders[0]
-        assert all(one <= other for one, other in pairwise(orders)), "Redis would refuse an ack"
+        assert all(one <= other for one, other in pairwise(orders)), "Redis would reject an ack"
 
 
 def drain(subscriber: Subscriber) -> list[Change]:
@@ -145,7 +146,7 @@ def drain(subscriber: Subscriber) -> list[Change]:
 def test_a_start_at_the_time_of_a_place_of_another_version(
     history: set[Change], versions: tuple[int, int], cuts: list[int], data: st.DataObject
 ) -> None:
-    """As the reader drops what a start at the cluster time brings again."""
+    """The reader drops what a start at the cluster time brings again."""
     before, now = versions
     old = in_order(history, before)
     index = data.draw(st.integers(0, len(old) - 1))
@@ -165,7 +166,7 @@ def test_a_start_at_the_time_of_a_place_of_another_version(
 def test_ranges_that_meet_at_a_place_of_another_version(
     history: set[Change], versions: tuple[int, int], cuts: list[int], data: st.DataObject
 ) -> None:
-    """What one range leaves out, the next one has; from what is kept, and from what is read again."""
+    """What one range leaves out, the next one contains, whether it is retained or read again."""
     before, now = versions
     old = in_order(history, before)
     index = data.draw(st.integers(0, len(old) - 1))
@@ -182,7 +183,7 @@ def test_ranges_that_meet_at_a_place_of_another_version(
     assert set(first) | set(second) == history
     assert all(each.time == old[index].time for each in set(first) & set(second))
     if len(deliveries) == 1:
-        assert not set(first) & set(second), "one run of events is cut once"
+        assert not set(first) & set(second), "a single run of events is cut once"
     at, read = start, []
     for each in deliveries:
         cut = trimmed(each, at, place)
@@ -218,7 +219,7 @@ def test_fragments_of_the_very_event() -> None:
 
     assert [fragment(n).is_of_passed_event(old(1)) for n in range(3)] == [True, True, False]
     assert [fragment(n).is_of_passed_event(change.token(1)) for n in range(3)] == [True, True, True]
-    assert not change.token(2).is_of_passed_event(old(1)), "the event came in fragments, of which there may be more"
+    assert not change.token(2).is_of_passed_event(old(1)), "the event came in fragments, and there may be more of them"
 
 
 def test_a_range_that_ends_among_events_of_one_time_leaves_them_to_the_next() -> None:

@@ -1,4 +1,4 @@
-"""Which feeds become views: by their number and what they are of the traffic, with hysteresis."""
+"""Which feeds become views: depends on their number and their share of the traffic, with hysteresis."""
 
 import bson
 import pytest
@@ -72,7 +72,7 @@ def test_a_wide_stream_with_too_many_events_of_others_is_given_up_for_a_while() 
 
 
 def test_many_feeds_are_worth_many_events_of_others() -> None:
-    """What a cursor of its own costs the server for each feed."""
+    """The cost of a separate cursor for each feed."""
     plan = planned(40)
     plan.measured(GROUP, 10.0, events_per_s=2_700.0, share=0.0)
     plan.measured(GROUP, 10.0, events_per_s=5_000.0, share=0.49)
@@ -88,7 +88,7 @@ def test_few_feeds_are_not_worth_a_read_for_each_write_of_others(feeds: int, wri
     plan = planned(feeds)
     plan.measured(GROUP, 10.0, writes_per_s, 0.0, reads_per_s=writes_per_s)
     assert (plan.wanted(GROUP, 10.0) is not None) is shared
-    # Read many at a time they cost little, and those of the feeds themselves would cost a cursor as much.
+    # Events that are read many at a time cost little, and the feeds' own events would cost a separate cursor as much.
     plan = planned(feeds)
     plan.measured(GROUP, 10.0, writes_per_s, 0.0, reads_per_s=1.0)
     plan.measured(GROUP, 10.0, writes_per_s, 0.5, reads_per_s=writes_per_s)
@@ -150,7 +150,7 @@ def test_which_feeds_may_be_views(key: StreamKey, may: bool) -> None:
         (make_grant("main", "d", "*"), FeedSpec(Scope("main", "d", "c")), True),
         (make_grant("main", "d", "c", {"owner": "a"}), FeedSpec(Scope("main", "d", "c")), False),
         (make_grant("main", "d", "c", hide=["secret"]), FeedSpec(Scope("main", "d", "c")), False),
-        # Which collections are shown is the policy's to say.
+        # The policy decides which collections are shown.
         (make_grant("main", "d", "c"), FeedSpec(Scope("main", "d")), False),
     ],
 )
