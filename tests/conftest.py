@@ -35,8 +35,8 @@ TOGETHER = {
     "clients": ["tests/clients", "tests/conformance/clients", "tests/integration/test_bench.py"],
     "spark": ["tests/spark"],
 }
-"""What one process runs alone when several share the tests, begun first because it takes longest: `spark` has one Java,
-`clients` builds in the folders of the clients."""
+"""When several processes share the tests, one process runs each of these groups alone, and first because they take
+longest: `spark` has one Java process, `clients` builds in the folders of the clients."""
 
 ReplicaSetFactory = Callable[..., Awaitable[ReplicaSet]]
 RedisFactory = Callable[..., Awaitable[RedisServer]]

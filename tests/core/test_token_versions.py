@@ -57,7 +57,7 @@ def in_order(changes: set[Change], version: int) -> list[Change]:
 
 
 def unique(found: list[tuple[int, int, int, int, str]]) -> set[Change]:
-    """Keep one event of a document at a time."""
+    """Keep at most one event of each document at one cluster time."""
     return set({each[:4]: Change(*each) for each in found}.values())
 
 

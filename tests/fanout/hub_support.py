@@ -1,4 +1,4 @@
-"""A hub without MongoDB: real pumps, streams and sessions over events that tests write."""
+"""A hub without MongoDB: real pumps, streams and sessions over events that the tests write."""
 
 import asyncio
 from bisect import bisect_left
@@ -36,14 +36,14 @@ MESSAGE_BYTES = 1024 * 1024
 
 
 def rings_of(hub: Hub) -> list[ReplayBuffer]:
-    """All there are."""
+    """All rings of the hub."""
     own = [stream.ring for each in hub.keyed() for stream in each.streams.streams]
     return own + [wide.ring for wide in hub.wide.streams()]
 
 
 @dataclass(slots=True, eq=False)
 class Log:
-    """The events of one feed, counted from 1. `base` goes into each, so that feeds can be told apart."""
+    """The events of one feed, counted from 1. `base` is added to each event number, so that feeds can be told apart."""
 
     base: int
     events: list[bytes] = field(default_factory=list)
@@ -92,7 +92,7 @@ class World:
     sessions: list[Session] = field(default_factory=list)
 
     def feed(self, name: str) -> tuple[StreamKey, Log]:
-        """The feed of a database of that name."""
+        """The feed of the database `name`."""
         key = stream_key(FeedSpec(Scope("main", name, "c")))
         return key, self.logs.setdefault(key, Log(1_000_000 * (len(self.logs) + 1)))
 
@@ -107,7 +107,7 @@ class World:
         heartbeat_s: float = 10.0,
         credit: int = 1 << 20,
     ) -> "Client":
-        """Begins after event `after`. To be ended with `close`."""
+        """Begin a session after event `after`. End it with `close`."""
         positions = PositionEncoder(PositionKeys([bytes(32)]), bytes(8), key.short)
         session = Session(self.hub, key, positions, SessionPolicy(heartbeat_s))
         framer = Framer(positions, wire_format, MESSAGE_BYTES)
@@ -118,7 +118,7 @@ class World:
         return Client(session, framer, wire_format)
 
     def evict(self) -> bool:
-        """The memory budget takes the oldest chunk of the largest ring."""
+        """Evict the oldest chunk of the largest ring, as the memory budget does."""
         rings = [ring for ring in rings_of(self.hub) if len(ring) > 1]
         if rings:
             max(rings, key=lambda ring: ring.bytes).drop_oldest()
@@ -127,7 +127,7 @@ class World:
 
 @dataclass(slots=True, eq=False)
 class Client:
-    """Reads a session as `rpc.serving` writes it; returns the credit of what it sees."""
+    """Reads a session as `rpc.serving` writes it; grants back the credit for the events that it sees."""
 
     session: Session
     framer: Framer
@@ -144,7 +144,7 @@ class Client:
         return output
 
     async def take(self, count: int) -> list[bytes]:
-        """Until so many events have come in all."""
+        """Read until `count` events have arrived in all."""
         while len(self.events) < count:
             await self.next()
         return self.events
@@ -177,7 +177,7 @@ async def world(
     quotas: Quotas | None = None,
     unacked_max: int = 50_000,
 ) -> AsyncIterator[World]:
-    """A hub whose streams read logs."""
+    """Run a hub whose streams read logs."""
     logs: dict[StreamKey, Log] = {}
     monkeypatch.setattr(
         KeyStreams, "_reader_at", lambda self, stream: cast(Reader, LogReader(logs[self.key], stream, chunk_bytes))
@@ -208,7 +208,7 @@ async def world(
     try:
         yield made
     finally:
-        for session in made.sessions:  # one that a failed test has left would open streams for good
+        for session in made.sessions:  # a session that a failed test left open would otherwise open streams forever
             session.close()
         done.set_result(None)
         await running

@@ -1,4 +1,4 @@
-"""The server's clock, and another in its place."""
+"""The server's clock, and a replacement for it."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What is done for one feed costs the same however many others there are: by instructions, not by time."""
+"""The work for one feed costs the same however many other feeds there are: measured in instructions, not time."""
 
 import asyncio
 import sys
@@ -29,7 +29,7 @@ CHUNK_BYTES = 1000
 
 
 class Count:
-    """Python's instructions since the beginning of a `with counted()`."""
+    """Python instructions executed since the beginning of a `with counted()`."""
 
     instructions = 0
 
@@ -51,7 +51,7 @@ def counted() -> Iterator[Count]:
 
 
 class Feeds:
-    """A hub with so many feeds, of which each has one subscriber at its head and three chunks in its ring."""
+    """A hub with many feeds. Each feed has one subscriber at its head and three chunks in its ring."""
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
@@ -84,7 +84,7 @@ def key(number: int) -> StreamKey:
 
 
 async def a_place_in_history(feeds: Feeds) -> Callable[[], object]:
-    """Waits for a slot, and looks again, as each heartbeat does."""
+    """A subscriber that waits for a slot, and checks again as each heartbeat does."""
     feeds.hub.slots._most = 0
     waiting = feeds.join(key(0), behind(0))
     assert waiting.stream is None
@@ -142,9 +142,9 @@ async def test_no_cost_grows_with_the_feeds_of_others(operation: Any, monkeypatc
             with counted() as cost:
                 work()
         costs.append(cost.instructions)
-    # Sets of other sizes are walked by other ways: a few instructions more or less.
+    # Python walks sets of other sizes along other paths: a few instructions more or less.
     assert costs[2] <= 1.1 * max(costs[:2]), costs
-    assert costs[2] > 20, "something was done"
+    assert costs[2] > 20, "no work was done"
 
 
 async def test_a_slot_that_is_not_taken_goes_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,9 +176,9 @@ async def test_memory_is_the_sum_of_all_rings(monkeypatch: pytest.MonkeyPatch) -
         _adds_up(here)
         left = [len(ring) for ring in rings_of(here.hub)]
         assert sum(left) == 3 * FEW - 10
-        assert min(left) == 2, "each gave one before any gave two"
+        assert min(left) == 2, "each ring gave up one chunk before any gave up two"
         here.hub.memory.rings.evict(1 << 40)
-        assert not any(rings_of(here.hub)), "nobody waits for any of it"
+        assert not any(rings_of(here.hub)), "no subscriber waits for any chunk"
         _adds_up(here)
         feeds.hub.streams_of(key(5)).streams.close(feeds.stream(5))
         _adds_up(here)
@@ -191,7 +191,7 @@ def _adds_up(here: World) -> None:
 
 
 async def test_sessions_are_gone_through_in_turns() -> None:
-    """One that ends meanwhile is left out; a task beside it gets its turns."""
+    """A session that ends meanwhile is skipped; a concurrent task gets its turns."""
     service = cast(Service, SimpleNamespace(live={number: number for number in range(2_000)}))
     turns, seen = 0, list[int]()
 

@@ -22,7 +22,7 @@ PAYLOADS = st.lists(st.dictionaries(st.sampled_from("abc"), _VALUES, max_size=3)
 
 
 class NoPositions:
-    """A stand-in for the encoder."""
+    """A stand-in for the position encoder."""
 
     def encode(self, token: ResumeToken) -> bytes:
         return token.raw
@@ -47,7 +47,7 @@ def test_a_view_counts_its_texts_alone(payloads: list[dict[str, Any]], canonical
 def test_a_client_that_returns_the_texts_bytes_gets_everything(
     batches: list[list[dict[str, Any]]], wire_format: str, window: int, payload_max: int
 ) -> None:
-    """The server charged tags and lengths too, which no client returns: in the end no window had room."""
+    """The server once charged for tags and lengths too, which no client returns: in the end no window had room."""
     feed = Feed()
     subscriber = feed.subscriber(behind(0), wire_format=wire_format, events=1000, size=window, payload_max=payload_max)
     stream, number = opened(stream_of(subscriber)), 0
@@ -66,7 +66,7 @@ def test_a_client_that_returns_the_texts_bytes_gets_everything(
             answer = json_view(taken.chunk.bson.data, wire_format == CANONICAL)
             taken.chunk.rendered[wire_format] = answer
             continue
-        assert isinstance(taken, Delivery), "the session stands still"
+        assert isinstance(taken, Delivery), "the session is stuck"
         got, fragments = list[str](), b""
         for frame in framer.frames(taken):
             response = wire.SubscribeResponse.FromString(frame)

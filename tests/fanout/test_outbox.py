@@ -1,4 +1,4 @@
-"""Messages that clients do not take: what they hold together, and who waits."""
+"""Messages that clients do not take: how much memory they hold together, and which sessions wait."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ PATIENCE_S = 60
 
 
 class Stalled:
-    """Sessions of which each has one message that its client does not take."""
+    """Sessions, each with one message that its client does not take."""
 
     def __init__(self, clients: list[Client]) -> None:
         self.clients = clients
@@ -27,7 +27,7 @@ class Stalled:
         return {number: output for number, output in found.items() if isinstance(output, Delivery)}
 
     async def settled(self) -> None:
-        """Until nobody takes any more: turns of the loop in which those who could have taken."""
+        """Run enough turns of the loop that every session that can take a message has taken it."""
         for _ in range(100):
             await asyncio.sleep(0)
 
@@ -50,7 +50,7 @@ class Stalled:
 
 def sessions(here: World, tenant: str, count: int, credit: int = 64 * MIB) -> Stalled:
     key, _ = here.feed("one")
-    # A heartbeat would be taken for the message that the client does not read.
+    # A heartbeat would be mistaken for the message that the client does not read.
     return Stalled([here.session(key, tenant, 0, credit=credit, heartbeat_s=3600) for _ in range(count)])
 
 
@@ -66,13 +66,13 @@ async def test_messages_hold_no_more_than_their_part_of_the_memory(
         log.write(40, padding=12 * KIB - 200)
         one = sessions(here, "a", 100)
         await one.until(5)
-        assert len(one.got) < 10, "the others wait"
+        assert len(one.got) < 10, "the other sessions wait"
         assert held(here) == sum(MESSAGE_COPIES * each.wire_size for each in one.got.values()) <= MIB
-        assert sum(each.count for each in one.got.values()) > len(one.got), "the first ones had several events"
+        assert sum(each.count for each in one.got.values()) > len(one.got), "the first messages had several events"
         # Another tenant has its own room.
         two = sessions(here, "b", 1)
         await two.until(1)
-        # One who has been read lets others in.
+        # A session whose message has been read makes room for others.
         assert len(caplog.records) == 1
         one.written(0)
         await one.until(7)
@@ -91,7 +91,7 @@ async def test_an_event_without_room_is_sent_alone_and_one_at_a_time(monkeypatch
         await large.until(1)
         await other.until(1)
         ((number, delivery),) = large.got.items()
-        # In three fragments of a message each, beside the event itself.
+        # In three fragments, each a message of its own, beside the event itself.
         assert held(here) == 2 * (delivery.wire_size + MESSAGE_COPIES * large.clients[0].framer.payload_max)
         large.written(number)
         await large.until(2)

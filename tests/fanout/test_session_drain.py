@@ -1,4 +1,4 @@
-"""A drained session ends when all it has sent is acknowledged, and at its deadline otherwise."""
+"""A drained session ends when all events that it sent are acknowledged, and otherwise at its deadline."""
 
 import asyncio
 
@@ -39,7 +39,7 @@ async def test_a_drain_ends_with_the_last_ack(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def drained_after_s(client: Client) -> tuple[float, float]:
-    """When the notice of a drain that begins now comes, and when the session ends."""
+    """The seconds from now, when a drain begins, to the drain notice and to the end of the session."""
     loop = asyncio.get_running_loop()
     began_s = loop.time()
     client.session.drain(DEADLINE_S)

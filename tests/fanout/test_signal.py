@@ -1,4 +1,4 @@
-"""The wake-up of one task, and those who have to look before they wait."""
+"""The wake-up of one task, and the checks that a task makes before it waits."""
 
 import asyncio
 
@@ -34,11 +34,11 @@ async def test_what_ends_a_session_while_it_waits_for_its_turn_is_met_at_once(mo
         log.write(10)
         await asyncio.sleep(0.1)
         turns = there.hub.turns
-        turns._round_bytes = 0  # nobody is let in
+        turns._round_bytes = 0  # no session gets a turn
         waits, began_s = asyncio.create_task(client.next()), loop.time()
         while not turns._queue:
             await asyncio.sleep(0)
-        client.session.subscriber.credit.events = 0  # what it waited for is not to be had any more
+        client.session.subscriber.credit.events = 0  # the credit that it waited for is gone
         client.session.fail(error(ErrorReason.FENCED))
         turns._round_bytes = 1
         with pytest.raises(FeedmuxError):

@@ -38,7 +38,7 @@ async def test_a_tenant_with_many_does_not_crowd_out_one_with_few() -> None:
     await send("quiet", 20)
     met = Counter(order[begun:])
     assert met["quiet"] == 20
-    # A round lets four in, and who has just had a turn may miss the next round.
+    # A round admits four tasks, and a task that has just had a turn may miss the next round.
     assert met["loud"] <= 8 * 20
     await asyncio.gather(*loud)
     assert Counter(order) == {"loud": 2000, "quiet": 20}

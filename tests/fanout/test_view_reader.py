@@ -1,4 +1,4 @@
-"""A view and its inbox: what it holds, and that nothing is missing when it has to give that up."""
+"""A view and its inbox: how much the inbox holds, and that nothing is missing when the inbox has to be dropped."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ AWAIT_S = 0.5
 
 @dataclass
 class Narrow:
-    """A cursor of the view's own."""
+    """The view's own cursor."""
 
     at: JoinPoint = field(default_factory=lambda: JoinPoint(mark(0)))
     is_open: bool = False
@@ -55,7 +55,7 @@ class Narrow:
 
 
 class Known:
-    """The wide streams: the one that views are to be of now."""
+    """The wide streams: only the one that views are to use now."""
 
     wide: WideStream | None = None
 
@@ -115,7 +115,7 @@ def large(number: int, padding: int) -> Chunk:
 
 
 async def viewing() -> Place:
-    """A view that has just become one."""
+    """A view that has just been attached to its wide stream."""
     place = Place()
     await place.view.open()
     await place.read()

@@ -1,4 +1,4 @@
-"""What a wide stream gives to the views that are attached to it, and at which places it takes one on."""
+"""What a wide stream passes to its attached views, and at which positions a view may attach."""
 
 from typing import Any, cast
 
@@ -17,7 +17,7 @@ T0 = 1_700_000_000 << 32
 
 
 class Open:
-    """A reader that holds its cursor, and is never asked."""
+    """A reader that holds its cursor, and that nobody reads."""
 
     is_open = has_cursor = True
 
@@ -36,10 +36,10 @@ class Viewer:
         self.turned_at = place
 
     def away(self) -> None:
-        raise AssertionError("MongoDB answers")
+        raise AssertionError("MongoDB is available")
 
     def lost(self) -> None:
-        raise AssertionError("the stream goes on")
+        raise AssertionError("the stream continues")
 
 
 def mark(time: int) -> ResumeToken:
@@ -47,7 +47,7 @@ def mark(time: int) -> ResumeToken:
 
 
 def token(time: int) -> ResumeToken:
-    """Of the event at `time`: as MongoDB writes it, but for what follows the leading fields."""
+    """The token of the event at `time`: as MongoDB writes it, except for what follows the leading fields."""
     data = b"\x82" + (T0 + time).to_bytes(8) + b"\x2b\x02\x2c\x01\x00\x29\x6e\x04"
     return ResumeToken.from_key_string(data)
 
@@ -67,7 +67,7 @@ def chunk(start: ResumeToken, *events: bytes) -> Chunk:
 
 @pytest.fixture
 def wide() -> WideStream:
-    """1 to 4: a, b, drop of a, a again."""
+    """Events 1 to 4: insert in a, update in b, drop of a, insert in a again."""
     stream = WideStream(
         stream_key(FeedSpec(Scope("main", "d"))), cast(ChangeStreamReader, Open()), mark(0), WideStreamLimits()
     )
@@ -86,14 +86,14 @@ def test_a_view_gets_what_lies_behind_its_place_and_all_that_comes(wide: WideStr
 @pytest.mark.parametrize(
     ("at", "may", "why"),
     [
-        (mark(0), False, "the drop lies behind it"),
-        (token(1), False, "the drop lies behind it"),
+        (mark(0), False, "the drop comes after it"),
+        (token(1), False, "the drop comes after it"),
         (token(3), False, "the invalidate that follows the drop is in no wide stream"),
-        (mark(4), True, "MongoDB has said that nothing of the feed lies between the drop and here"),
+        (mark(4), True, "according to MongoDB, no event of the feed lies between the drop and this position"),
         (token(4), True, "an insert"),
-        (token(2), False, "an event that a feed of another collection cannot have seen, and a drop behind it"),
-        (token(5), False, "an event that is not there yet: it may be a drop"),
-        (mark(5), True, "a place that is not reached yet"),
+        (token(2), False, "an event that a feed of another collection cannot have seen, and a drop after it"),
+        (token(5), False, "an event that does not exist yet: it may be a drop"),
+        (mark(5), True, "a position that is not reached yet"),
         (mark(-1), False, "before the ring"),
     ],
 )

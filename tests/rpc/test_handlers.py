@@ -1,4 +1,4 @@
-"""A server is put together without ports, and has a handler for every method of the definition."""
+"""Build a server without ports, and check that it has a handler for every method of the definition."""
 
 import asyncio
 from types import SimpleNamespace

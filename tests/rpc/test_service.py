@@ -1,4 +1,4 @@
-"""What the calls of a server share: grants that change while sessions are gone through."""
+"""What the calls of a server share: grants that change while the server iterates over its sessions."""
 
 from collections.abc import Callable, Hashable
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ from feedmux_server.rpc.service import Service
 
 
 async def test_new_grants_hold_before_any_session_is_looked_at() -> None:
-    """Or a tenant that is new would be rejected by the server that has just accepted its key."""
+    """Otherwise the server would reject a new tenant whose key it has just accepted."""
     seen: list[Any] = []
     service = SimpleNamespace(grants={}, trusted=frozenset({"old"}), live={})
 
@@ -29,7 +29,7 @@ async def test_new_grants_hold_before_any_session_is_looked_at() -> None:
 
 
 def test_the_grants_of_a_tenant_are_compiled_once_for_all_its_opens() -> None:
-    """A hundred of them take up to a second, in which the server does nothing else."""
+    """A hundred grants take up to a second to compile, and the server does nothing else during that time."""
     compiled: list[Hashable] = []
 
     class Counting(PolicyCache):

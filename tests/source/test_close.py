@@ -1,4 +1,4 @@
-"""A source that is closed leaves nothing behind, whatever it was asked for."""
+"""A closed source leaves nothing behind, whatever it was doing."""
 
 import asyncio
 from contextlib import suppress
@@ -15,7 +15,7 @@ from tests.virtual_time import in_virtual_time
 
 @in_virtual_time
 async def test_questions_about_the_time_end_with_the_source() -> None:
-    """They outlive those who asked, because others may share the answer."""
+    """Such questions outlive the callers that asked them, because other callers may share the answer."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)
     mongo = SimMongo(loop, Random(0))
@@ -33,7 +33,7 @@ async def test_questions_about_the_time_end_with_the_source() -> None:
 
 @in_virtual_time
 async def test_a_question_that_does_not_end_is_not_waited_for() -> None:
-    """pymongo may swallow the cancellation; what still runs fails once its client is closed."""
+    """pymongo may swallow the cancellation; a question that still runs fails once its client is closed."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)
     source = SimSource(SimMongo(loop, Random(0)))

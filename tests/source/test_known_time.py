@@ -1,5 +1,5 @@
-"""What a source learns of MongoDB's time. A place after the known one is waited for at the present, so a present that
-has left the oplog would be asked for again and again."""
+"""What a source learns about MongoDB's time. To wait for a position after the known time, a server reads from the known
+time, so it would keep requesting a known time that has left the oplog."""
 
 import asyncio
 from random import Random
@@ -10,7 +10,7 @@ from tests.virtual_time import in_virtual_time
 
 
 async def source_that_was_idle() -> tuple[SimMongo, SimSource]:
-    """It knows a time that the oplog has passed."""
+    """A source that knows a time which the oplog has passed."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)
     mongo = SimMongo(loop, Random(0))

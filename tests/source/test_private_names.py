@@ -1,4 +1,4 @@
-"""The check of what the server uses of pymongo's private names."""
+"""The check of the private pymongo names that the server uses."""
 
 import re
 import tomllib
@@ -17,7 +17,7 @@ def test_nothing_is_missing() -> None:
 
 
 def other(self: Any, *, new: int) -> None:
-    """Takes something else."""
+    """A replacement with other parameters."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Whether a pipeline is too slow for MongoDB, or MongoDB is slow: a look without the pipeline decides it."""
+"""Whether a pipeline is too slow for MongoDB, or MongoDB itself is slow: a probe without the pipeline decides it."""
 
 import asyncio
 from random import Random
@@ -21,7 +21,7 @@ MATCH = {"$match": {"fullDocument.g": 1}}
 
 
 class Probed(SimSource):
-    """Keeps the stages of the looks without the pipeline, and fails them."""
+    """Records the stages of the probes without the pipeline, and makes the probes fail."""
 
     def __init__(self, mongo: SimMongo, fails: PyMongoError | None) -> None:
         super().__init__(mongo)
@@ -31,7 +31,7 @@ class Probed(SimSource):
     async def open_cursor(  # type: ignore[override]
         self, spec: FeedSpec, stages: list[Any], *rest: Any
     ) -> SimCursor:
-        if len(rest) == 2:  # a reader's own cursor is watched
+        if len(rest) == 2:  # these arguments mean a probe: a reader's own cursor is watched
             self.looks.append(bson.decode(bson.encode({"stages": stages[1:]}))["stages"])
             if self.fails is not None:
                 raise self.fails
@@ -39,7 +39,7 @@ class Probed(SimSource):
 
 
 async def read_until_it_fails(pipeline: list[Any], fails: PyMongoError | None) -> tuple[Probed, BaseException]:
-    """Reads an event on which the pipeline computes for two minutes."""
+    """Read an event on which the pipeline computes for two minutes."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)
     mongo = SimMongo(loop, Random(0), token_version=2)
@@ -75,11 +75,11 @@ TOO_LARGE = OperationFailure("too large", 10334, {"codeName": "BSONObjectTooLarg
 async def test_a_pipeline_is_too_slow_where_mongodb_answers_without_it(
     pipeline: list[Any], fails: PyMongoError | None
 ) -> None:
-    """An event may be too large without what the pipeline drops: MongoDB has come to it all the same."""
+    """An event may be too large without the stages that shrink it: MongoDB reached it all the same."""
     source, error = await read_until_it_fails(pipeline, fails)
     assert isinstance(error, FeedmuxError)
     assert error.reason is ErrorReason.PIPELINE_FAILED
-    assert source.looks == [pipeline[1:]], "a place within an event that is split is found with its stage only"
+    assert source.looks == [pipeline[1:]], "a position within a split event is only found with the split stage"
 
 
 @in_virtual_time

@@ -1,4 +1,4 @@
-"""Commands to Redis share few connections, and none waits longer than the time limit."""
+"""Commands to Redis share few connections, and no command waits longer than the time limit."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ TIMEOUT_S = 3.0
 
 
 class FrozenRedis:
-    """A client of a server that takes connections and answers nothing."""
+    """A client of a server that accepts connections and answers nothing."""
 
     def __init__(self) -> None:
         self.waiting = 0

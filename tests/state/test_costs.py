@@ -1,4 +1,4 @@
-"""What sessions cost Redis: by the commands that it gets, in virtual time."""
+"""What sessions cost Redis: the commands that Redis receives, in virtual time."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ INTERVAL_S = 0.5
 
 @asynccontextmanager
 async def sessions(count: int) -> AsyncIterator[tuple[SimRedis, list[CommitHandle]]]:
-    """So many, whose acks are stored every `INTERVAL_S`."""
+    """Run `count` sessions, whose acks are stored every `INTERVAL_S`."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)
     redis = SimRedis(loop, Random(0))

@@ -1,4 +1,4 @@
-"""A session's acks on their way to Redis: none is forgotten, whatever comes between a request and its answer."""
+"""A session's acks on their way to Redis: no ack is forgotten, whatever happens between a request and its answer."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -29,7 +29,7 @@ from tests.virtual_time import in_virtual_time
 LEASE = Lease("t", "s", 7, "nonce", "me")
 LEASE_S = 30.0
 SOON_S = 5.0
-"""Much longer than the interval of commits, and before a lease is renewed."""
+"""Much longer than the commit interval, and before a lease is renewed."""
 
 
 def stored_at(number: int) -> StoredSubscription:
@@ -38,7 +38,7 @@ def stored_at(number: int) -> StoredSubscription:
 
 
 class Woken:
-    """A Committer that counts."""
+    """A Committer that counts wake-ups."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -105,10 +105,10 @@ def test_which_submits_are_news() -> None:
     assert handle.waiting is None, "a heartbeat of an idle feed"
     submit(handle, 3)
     submit(handle, 2)
-    assert handle.request().place == place(3), "an older one does not replace it"
+    assert handle.request().place == place(3), "an older ack does not replace it"
     at = place(4)
     handle.submit(at.position, at.cluster_time, at.order, 3)
-    assert handle.request().place == place(4), "the position of a heartbeat after the same ack does"
+    assert handle.request().place == place(4), "the position of a heartbeat after the same ack replaces it"
     handle.confirm(handle.waiting, place(4).position, 1.0)
     handle.submit(at.position, at.cluster_time, at.order, 3)
     assert handle.waiting is None
@@ -117,7 +117,7 @@ def test_which_submits_are_news() -> None:
     assert handle.request().place == place(5)
     handle.confirm(handle.waiting, place(5).position, 1.0)
     handle.submit(at.position, at.cluster_time, at.order, 4)
-    assert handle.request().place == place(5), "an ack inside of a split event: the same position, another sequence"
+    assert handle.request().place == place(5), "an ack inside a split event: the same position, another sequence"
     assert woken.count == 3
 
 
@@ -147,14 +147,14 @@ def test_availability_is_told_when_it_changes_and_ended_by_an_answer() -> None:
 
 @dataclass
 class SlowStore:
-    """A store that answers when it is told to, and remembers what it was sent."""
+    """A store that answers when the test lets it, and records what it received."""
 
     rules: LeaseRules = field(default_factory=lambda: LeaseRules(lease_s=LEASE_S, tombstone_s=3600.0))
     observer: Any = NOBODY
     sent: list[Place | None] = field(default_factory=list)
     leases: list[Lease] = field(default_factory=list)
     trips: list[tuple[float, int]] = field(default_factory=list)
-    """When it was asked, and for how many sessions."""
+    """The time of each request, and its number of sessions."""
     asked: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     answers: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     outcome: CommitOutcome | FeedmuxError | None = None
@@ -175,7 +175,7 @@ class SlowStore:
         ]
 
     async def was_asked(self) -> None:
-        """Once more than it was waited for before."""
+        """Wait for one more request."""
         await self.asked.acquire()
 
     async def restore_many(self, requests: Sequence[RestoreRequest]) -> None:
@@ -186,7 +186,7 @@ class SlowStore:
 
 
 def unrun(answers: int = 1000) -> tuple[SlowStore, CommitBatcher]:
-    """A batcher whose task does not run, and a store that answers so many requests at once."""
+    """A batcher whose task does not run, and a store that answers `answers` requests at once."""
     store: Any = SlowStore()
     store.answers = asyncio.Semaphore(answers)
     return store, CommitBatcher(store, interval_s=0.001, clock=asyncio.get_running_loop().time)
@@ -209,13 +209,13 @@ async def test_the_batcher_sends_what_came_while_it_waited() -> None:
         await store.was_asked()
         submit(handle, 2)
         store.answers.release()
-        await store.was_asked()  # by itself: nobody submits again
+        await store.was_asked()  # by itself: the test submits nothing more
         assert store.sent == [place(1), place(2)]
         store.answers.release()
         await until(lambda: len(recorder.commits) == 2)
         assert recorder.commits[-1] == (2, place(2).position)
         await asyncio.sleep(SOON_S)
-        assert store.sent == [place(1), place(2)], "and then there is nothing to send"
+        assert store.sent == [place(1), place(2)], "nothing is left to send"
 
 
 @in_virtual_time
@@ -228,7 +228,7 @@ async def test_a_flush_meanwhile_waits_for_its_own_ack() -> None:
         store.answers.release()
         await store.was_asked()
         await asyncio.sleep(SOON_S)
-        assert not flushing.done(), "the answer to the first is none to the second"
+        assert not flushing.done(), "the answer to the first request does not answer the second"
         store.answers.release()
         await flushing
         assert recorder.commits == [(1, place(1).position), (2, place(2).position)]
@@ -262,7 +262,7 @@ async def test_a_flush_ends_in_time_and_with_the_fence() -> None:
             await handle.flush(0.05)
         assert asyncio.get_running_loop().time() == 0.05
         assert caught.value.reason is ErrorReason.STATE_UNAVAILABLE
-        assert handle.request().place == place(1), "it waits on"
+        assert handle.request().place == place(1), "the ack still waits"
         store.outcome = CommitOutcome(CommitStatus.FENCED, cause=FenceCause.UPDATE)
         flushing = asyncio.create_task(handle.flush(5.0))
         for _ in range(3):
@@ -327,11 +327,11 @@ async def test_an_older_session_that_is_attached_late_fences_nobody_and_asks_the
     assert (newest.causes, older.causes) == ([], [])
     task = asyncio.create_task(batcher.run())
     await store.was_asked()
-    assert store.leases == [LEASE], "whether it still owns the subscription"
+    assert store.leases == [LEASE], "it asks whether the session still owns the subscription"
     await late.detach()
     batcher.recheck("t", "s")
     await store.was_asked()
-    assert store.leases == [LEASE, NEWER], "the newest one is still known"
+    assert store.leases == [LEASE, NEWER], "the newest session is still known"
     task.cancel()
     assert first.attached
     last = Recorder()
@@ -361,7 +361,7 @@ async def test_a_flush_sends_what_others_flush_at_the_same_time_and_not_what_was
     for _ in range(2):
         store.answers.release()
     await asyncio.gather(*flushing)
-    assert [count for _, count in store.trips[2:]] == [1, 2], "one round trip serves both that waited for the first"
+    assert [count for _, count in store.trips[2:]] == [1, 2], "one round trip serves both waiting sessions"
 
 
 @in_virtual_time

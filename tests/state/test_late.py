@@ -1,4 +1,4 @@
-"""What Redis gets after its caller has given up is not done, where it would undo what came after it."""
+"""A command that reaches Redis after its caller gave up has no effect if it would undo a later change."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -30,7 +30,7 @@ CHANGES: dict[str, Change] = {
 
 
 async def made() -> tuple[SimRedis, SubscriptionStore]:
-    """A Redis with the subscription `s`, which takes two milliseconds each way."""
+    """A Redis with the subscription `s`; a command takes two milliseconds each way."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)
     rng = Random()
@@ -42,7 +42,7 @@ async def made() -> tuple[SimRedis, SubscriptionStore]:
 
 
 async def given_up(redis: SimRedis, call: Awaitable[object]) -> None:
-    """The call reaches Redis after its caller has given up."""
+    """Make the call reach Redis only after its caller has given up."""
     redis.slow_s = LATE_S
     with pytest.raises(FeedmuxError) as caught:
         await call
@@ -58,7 +58,7 @@ async def test_a_late_change_is_not_made(name: str) -> None:
     await given_up(redis, CHANGES[name](store))
     ran = redis.commands
     await asyncio.sleep(LATE_S)
-    assert redis.commands > ran  # it has come
+    assert redis.commands > ran  # it has arrived
     assert redis.hash_of(b"feedmux:1:{t/s}") == before
     assert not redis.hash_of(b"feedmux:1:{t/other}")
     await CHANGES[name](store)
@@ -77,7 +77,7 @@ async def test_a_late_open_does_not_end_the_session_that_was_opened_after_it() -
 @pytest.mark.parametrize("ahead_s", [-3600.0, 3600.0])
 @in_virtual_time
 async def test_the_clock_of_another_redis_is_learned(ahead_s: float) -> None:
-    """After a failover, say."""
+    """The clock may change after a failover, for example."""
     redis, store = await made()
     redis.ahead_s = ahead_s
     _, lease = await store.open("t", "s", instance_id="one")

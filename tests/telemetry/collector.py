@@ -1,4 +1,4 @@
-"""A collector that speaks OTLP over gRPC and keeps what it is sent."""
+"""A collector that receives OTLP over gRPC and records it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,17 +13,17 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_serv
 
 @dataclass
 class Collector:
-    """What came, in order."""
+    """The received spans, logs and metrics, in order."""
 
     endpoint: str = ""
     spans: list[Any] = field(default_factory=list)
     logs: list[Any] = field(default_factory=list)
     metrics: dict[str, Any] = field(default_factory=dict)
-    """The last of each name."""
+    """The last value of each metric, by name."""
     resources: list[dict[str, Any]] = field(default_factory=list)
 
     def named(self, name: str, **attributes: Any) -> list[Any]:
-        """The spans of this name that have these attributes; dots are underscores."""
+        """The spans with this name and these attributes; underscores in the attribute names stand for dots."""
         wanted = attributes.items()
         return [each for each in self.spans if each.name == name and wanted <= plain(each.attributes, "_").items()]
 
@@ -44,7 +44,7 @@ class Collector:
 
 
 def plain(attributes: Any, dot: str = ".") -> dict[str, Any]:
-    """OTLP's key-values as a dictionary."""
+    """OTLP key-values as a dictionary."""
     return {each.key.replace(".", dot): getattr(each.value, each.value.WhichOneof("value")) for each in attributes}
 
 
@@ -77,7 +77,7 @@ class _Metrics(metrics_service_pb2_grpc.MetricsServiceServicer):
 
 @asynccontextmanager
 async def collecting() -> AsyncIterator[Collector]:
-    """A collector on a port of its own."""
+    """Run a collector on its own port."""
     collector, server = Collector(), grpc.aio.server()
     services: tuple[tuple[Any, Any], ...] = (
         (trace_service_pb2_grpc.add_TraceServiceServicer_to_server, _Traces(collector)),

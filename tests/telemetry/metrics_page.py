@@ -1,7 +1,7 @@
-"""Writes docs/metrics.md from the table in the code: `python -m tests.telemetry.metrics_page`; with `--check` it
-compares, and exits with 1 on a difference.
+"""Write docs/metrics.md from the table in the code: `python -m tests.telemetry.metrics_page`. With `--check`, compare
+instead, and exit with 1 on a difference.
 
-Prometheus's names are those that the exporter really gives: every metric is exported once, with an invented value.
+The Prometheus names come from the real exporter: every metric is exported once, with an invented value.
 """
 
 import difflib
@@ -71,7 +71,7 @@ def _row(metric: Metric, name: str) -> str:
 
 
 def check() -> str:
-    """What is wrong with the page; empty if nothing is."""
+    """Describe what is wrong with the page; empty if nothing is."""
     written = PAGE.read_text("utf-8") if PAGE.exists() else ""
     if written == page():
         return ""

@@ -1,4 +1,4 @@
-"""What a PromQL expression asks of Prometheus: series, and labels of them. No evaluation."""
+"""The series and labels that a PromQL expression requests from Prometheus. The expression is not evaluated."""
 
 import json
 import re
@@ -15,7 +15,7 @@ DASHBOARD = FOLDER / "dashboards" / "feedmux.json"
 RUNBOOK = Path(__file__).parents[2] / "docs" / "runbook.md"
 
 TARGET_LABELS = frozenset({"instance", "job", "namespace", "pod", "service", "container", "endpoint", "le"})
-"""What Prometheus adds to a scrape; `le` is a histogram's."""
+"""Labels that Prometheus adds to a scrape; `le` is a histogram's label."""
 _TOKEN = re.compile(
     r"""(?P<string>"(?:[^"\\]|\\.)*")|(?P<duration>\[[^\]]*\])|(?P<name>[a-zA-Z_:][\w:]*)|(?P<number>\d[\w.]*)|(?P<sign>\S)""",
 )
@@ -25,16 +25,16 @@ _LABEL_LISTS = frozenset({"by", "without", "on", "ignoring", "group_left", "grou
 
 @dataclass(frozen=True)
 class Asked:
-    """What one expression needs."""
+    """The series and labels that one expression needs."""
 
     series: dict[str, dict[str, list[str]]] = field(default_factory=dict)
-    """By name: each label that is matched, with the patterns."""
+    """By series name: each label that is matched, with the patterns."""
     labels: set[str] = field(default_factory=set)
     """Labels that are kept, dropped or joined on."""
 
 
 def asked(expression: str) -> Asked:
-    """Raises ValueError for brackets that do not match."""
+    """Parse an expression. Raises ValueError for brackets that do not match."""
     found = Asked()
     tokens = [(match.lastgroup, match.group()) for match in _TOKEN.finditer(expression)]
     depth = 0
@@ -60,7 +60,7 @@ def asked(expression: str) -> Asked:
 
 
 def _matchers(tokens: list[tuple[str | None, str]], at: int, into: dict[str, list[str]]) -> int:
-    """Reads `label="value",…}` and returns where its end is."""
+    """Read `label="value",…}` and return the index of its end."""
     label = ""
     while tokens[at][1] != "}":
         kind, text = tokens[at]
@@ -74,7 +74,7 @@ def _matchers(tokens: list[tuple[str | None, str]], at: int, into: dict[str, lis
 
 @dataclass(frozen=True)
 class Query:
-    """One expression, and where it stands."""
+    """One expression, and the alert or panel that contains it."""
 
     where: str
     expression: str
@@ -92,7 +92,7 @@ def dashboard() -> dict[str, Any]:
 
 
 def queries() -> Iterator[Query]:
-    """Of all alerts and all panels, with Grafana's variables filled in."""
+    """The expressions of all alerts and all panels, with Grafana's variables filled in."""
     for rule in rules():
         yield Query(rule["alert"], rule["expr"])
     for panel in dashboard()["panels"]:

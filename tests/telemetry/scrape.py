@@ -17,7 +17,7 @@ class Scrape:
     text: str
 
     def samples(self, name: str, **labels: str) -> Iterator[tuple[dict[str, str], float]]:
-        """Those of a series' name that have these labels; `feedmux_` may be left out of a label."""
+        """The samples of this name that have these labels; the prefix `feedmux_` of a label may be omitted."""
         wanted = {_label(key): value for key, value in labels.items()}
         for family in self.families:
             for sample in family.samples:
@@ -25,14 +25,14 @@ class Scrape:
                     yield sample.labels, sample.value
 
     def value(self, name: str, **labels: str) -> float:
-        """The sum of those; 0 where there are none."""
+        """The sum of these samples; 0 if there are none."""
         return sum(value for _, value in self.samples(name, **labels))
 
     def has(self, name: str, **labels: str) -> bool:
         return any(True for _ in self.samples(name, **labels))
 
     def labels(self) -> dict[str, set[str]]:
-        """The labels of every series by its name."""
+        """The labels of every series, by series name."""
         found: dict[str, set[str]] = {}
         for family in self.families:
             for sample in family.samples:
@@ -45,7 +45,7 @@ def _label(key: str) -> str:
 
 
 async def scrape(port: int | None) -> Scrape:
-    """Reads the page, off the event loop that it asks."""
+    """Read the page in a thread, because the server may run on this event loop."""
     assert port is not None
     text = await asyncio.to_thread(_read, f"http://127.0.0.1:{port}/metrics")
     return Scrape(tuple(text_string_to_metric_families(text)), text)

@@ -1,4 +1,4 @@
-"""The alerts and the dashboard as files: complete, readable, and led to the runbook."""
+"""The files of the alerts and the dashboard: complete, readable, and linked to the runbook."""
 
 import re
 import shutil
@@ -27,7 +27,7 @@ def test_every_alert_says_what_is_wrong_how_bad_it_is_and_where_to_read_on() -> 
         assert rule["annotations"]["summary"], name
         assert rule["annotations"]["runbook_url"] == f"docs/runbook.md#{name.lower()}"
         assert name in headings, f"docs/runbook.md has no section {name}"
-    # And nothing is described that does not exist.
+    # The runbook has no section without an alert.
     assert {each for each in headings if each.startswith("Feedmux")} == {rule["alert"] for rule in rules()}
 
 

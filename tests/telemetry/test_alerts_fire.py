@@ -1,4 +1,5 @@
-"""Each alert on a made-up day: it fires when what it is about happens, and none fires on a good day. By promtool."""
+"""Each alert on an invented day: it fires when its condition occurs, and no alert fires on a good day. Uses
+promtool."""
 
 import shutil
 import subprocess
@@ -44,7 +45,7 @@ GOOD_DAY = {
     f"feedmux_quota_held_back_seconds_total{{{REPLICA},{TENANT}}}": "0+1x180",
     f'feedmux_task_failures_total{{{REPLICA},feedmux_task="history"}}': "1x180",
 }
-"""A value for each minute."""
+"""One value for each minute."""
 
 BAD_DAYS: dict[str, dict[str, str]] = {
     "FeedmuxHistoryAtRisk": {f"feedmux_history_at_risk{{{REPLICA},{SOURCE},{TENANT}}}": "1x180"},

@@ -1,4 +1,4 @@
-"""The audit log is bounded, whoever writes."""
+"""The audit log is bounded, whoever writes to it."""
 
 import json
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ class Clock:
 
 
 class Book:
-    """An audit log with a clock of its own."""
+    """An audit log with its own clock."""
 
     def __init__(self, folder: Path, lines_per_minute: int = 10) -> None:
         self.path = folder / "audit.jsonl"

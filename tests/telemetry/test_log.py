@@ -1,4 +1,4 @@
-"""Log lines: what they withhold, and at what rate exporters may complain."""
+"""Log lines: what they withhold, and how often exporters may complain."""
 
 import ast
 import json
@@ -16,7 +16,7 @@ from feedmux_server.telemetry.log import FIELDS, ComplaintFilter, JsonFormatter,
 
 
 def keys_of_extra(tree: ast.AST) -> set[str]:
-    """Names in `extra={…}`."""
+    """The names in `extra={…}`."""
     dicts = [each.value for each in ast.walk(tree) if isinstance(each, ast.keyword) and each.arg == "extra"]
     keys = [key for each in dicts if isinstance(each, ast.Dict) for key in each.keys]
     return {str(key.value) for key in keys if isinstance(key, ast.Constant)}
@@ -26,7 +26,7 @@ def test_every_fact_that_is_logged_is_written() -> None:
     files = Path(feedmux_server.__file__).parent.rglob("*.py")
     logged = set[str]().union(*(keys_of_extra(ast.parse(file.read_text())) for file in files))
     assert len(logged) > 15
-    assert logged - set(FIELDS) == set(), "`telemetry.log` drops it"
+    assert logged - set(FIELDS) == set(), "`telemetry.log` drops this field"
 
 
 def record(logger: str, level: int = logging.WARNING) -> logging.LogRecord:

@@ -1,4 +1,4 @@
-"""The table of metrics: the page that is made of it, and what every metric has to keep to."""
+"""The table of metrics: the page that is generated from it, and the rules for every metric."""
 
 import re
 from collections import Counter
@@ -16,7 +16,7 @@ def test_names_are_ours_or_a_conventions() -> None:
         assert re.fullmatch(r"(feedmux|rpc|process)(\.[a-z][a-z_]*)+", metric.name), metric.name
     counts = Counter(metric.name for metric in METRICS) + Counter(metric.description for metric in METRICS)
     assert set(counts.values()) == {1}
-    # A name that is also the beginning of another's is a namespace.
+    # A name that is also a prefix of another name is a namespace.
     names = {metric.name for metric in METRICS}
     assert not [one for one in names for other in names if other.startswith(f"{one}.")]
 

@@ -1,4 +1,4 @@
-"""What the observer records, as readers of metrics and of spans see it."""
+"""What the observer records, as it appears in metrics and spans."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Values by attributes, with tenants beyond the bound as one."""
+"""Values by attributes; tenants beyond the bound are counted as one."""
 
 from feedmux_server.telemetry import metrics
 from feedmux_server.telemetry.labels import Labels

@@ -1,4 +1,4 @@
-"""Which keys of a JSON Web Key Set count, and that one that cannot be used costs no other."""
+"""Which keys of a JSON Web Key Set are usable; an unusable key does not affect the others."""
 
 import json
 import logging

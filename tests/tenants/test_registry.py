@@ -1,4 +1,4 @@
-"""Who a key or certificate is, and whether an identity still holds."""
+"""To whom a key or certificate belongs, and whether an identity is still valid."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The tenants file: what is in it, and where its mistakes are."""
+"""The tenants file: its content, and the location of its mistakes."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Files that change are read again once, and not while they are being written."""
+"""A file that changes is read again once, and not while it is being written."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,14 +12,14 @@ from tests.integration.servers import until
 
 
 class Watch:
-    """A file that is watched, and what was found in it."""
+    """A watched file, and the contents that were read from it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.found: list[str] = []
         self.looks = 0
         self.parts: list[str] = []
-        """Written one before each look."""
+        """Contents to write, one before each check of the file."""
         path.write_text("0")
         self.files = WatchedFiles([path])
         look = self.files.look

@@ -1,1 +1,1 @@
-"""Views of wide streams beside streams of their own."""
+"""Compare views of wide streams with separate streams."""

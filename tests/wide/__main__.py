@@ -1,6 +1,6 @@
-"""`python -m tests.wide --seconds 3600`: the comparison of views with MongoDB's own streams, round after round.
+"""`python -m tests.wide --seconds 3600`: compare views with MongoDB's own streams, round after round.
 
-Ends with 1 at the first difference, and says with which seed to see it again.
+Exits with 1 at the first difference, and prints the seed that repeats it.
 """
 
 import argparse
@@ -29,7 +29,7 @@ SERVERS: tuple[dict[str, Any], ...] = (
     {"enabled": False},
     {"feeds_min": 2},
 )
-"""Section `wide` of the servers that are compared. The last has hardly any memory."""
+"""The section `wide` of each compared server's configuration. The last server has hardly any memory."""
 MEMORY_OF_LAST = 128 << 10
 
 

@@ -1,5 +1,5 @@
-"""The same feeds twice: served by feedmux, as views where it can, and by MongoDB's own change streams. Their events
-must be the same bytes, one after the other, to the end of each feed."""
+"""Read the same feeds twice: from feedmux, as views where possible, and from MongoDB's own change streams. Both must
+give the same events, byte for byte, to the end of each feed."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ PIPELINES = (
     '[{"$match": {"operationType": {"$in": ["insert", "delete", "invalidate"]}}}]',
     '[{"$match": {"operationType": {"$in": ["insert", "drop", "rename", "invalidate"]}}}]',
 )
-"""Drawn for each feed; all show the insert that ends a round."""
+"""One is drawn for each feed; each pipeline shows the insert that ends a round."""
 CHANGES = ("insert", "update", "replace", "delete")
 OF_TWO = COLLECTIONS[:2]
 OF_DATABASES = (
@@ -44,7 +44,7 @@ _RAW = CodecOptions(document_class=RawBSONDocument)
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A feed."""
+    """A feed to compare."""
 
     database: str
     collection: str = ""
@@ -53,7 +53,7 @@ class Wanted:
 
     @property
     def ends(self) -> int:
-        """How many of the inserts that end a round it shows."""
+        """How many of the inserts that end a round this feed shows."""
         if self.collection:
             return 1
         return len(OF_TWO) if "ns.coll" in self.pipeline else len(COLLECTIONS)
@@ -65,15 +65,15 @@ class Wanted:
 
 @dataclass(slots=True)
 class Seen:
-    """What one side of a feed has shown."""
+    """The events of a feed that one side has shown."""
 
     events: list[bytes] = field(default_factory=list)
     ended: bool = False
-    """By an invalidate, or a dropDatabase."""
+    """Whether an invalidate or a dropDatabase ended the feed."""
 
 
 class Direct:
-    """MongoDB's own stream, in a thread."""
+    """The feed read from MongoDB's own stream, in a thread."""
 
     def __init__(self, client: MongoClient[dict[str, Any]], wanted: Wanted, start: Timestamp) -> None:
         self.seen = Seen()
@@ -130,7 +130,7 @@ class Direct:
 
 
 class Served:
-    """The same by feedmux. It may go from one server to another, by its position."""
+    """The feed read from feedmux. The reader may move from one server to another with its position."""
 
     def __init__(self, api: Api, wanted: Wanted, start: Timestamp) -> None:
         self.seen = Seen()
@@ -147,7 +147,7 @@ class Served:
             or self.seen.ended
             or (events and bson.decode(events[-1])["operationType"] == "invalidate")
         ):
-            return  # opened again it would begin behind the invalidate, as a new feed
+            return  # a new call would begin after the invalidate, as a new feed
         self.hops += 1
         await self.stop()
         self._begin(api)
@@ -179,7 +179,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one round of the comparison was."""
+    """The result of one round of the comparison."""
 
     feeds: int
     events: int
@@ -187,7 +187,7 @@ class Round:
     """Feeds that an invalidate ended."""
     hops: int
     views: int
-    """Most feeds of any server that were views at a time."""
+    """The highest number of views that any server had at a time."""
     differences: list[str]
 
 
@@ -202,10 +202,11 @@ async def compare(
     patience_s: float = 30.0,
     granted: bool = False,
 ) -> Round:
-    """One round: random writes and DDL with readers on both sides. `apis` are the servers that feeds hop between.
+    """Run one round: random writes and DDL with readers on both sides. `apis` are the servers that feeds hop between.
 
-    `granted`: each collection to the client by itself, so that feeds are of collections, and what is not a change to a
-    document comes without the names of others: of that only the tokens must be the same.
+    `granted` says that each collection is granted to the client separately. Feeds are then of collections, and events
+    other than changes to documents come without the names of other collections: for these events, only the tokens must
+    be the same.
     """
     rng = Random(seed)
     work = Workload(client, f"wide{seed}", rng, ddl=rng.choice((0.0, 0.02, 0.1)) if ddl is None else ddl)
@@ -256,13 +257,13 @@ async def compare(
 
 
 async def viewed(api: Api) -> int:
-    """Streams of a server that are views now."""
+    """The number of a server's streams that are views now."""
     return sum(bool(each.view_of) for each in await api.streams())
 
 
 def _alike(wanted: Wanted, pair: tuple[Served, Direct], granted: bool) -> bool:
     served, direct = (each.seen for each in pair)
-    # Each may have the creation of its collection before it.
+    # Each side may have the event of its collection's creation first.
     ends = sum(b"the end" in each for each in direct.events[-2 * wanted.ends :])
     return (
         (direct.ended or ends == wanted.ends)

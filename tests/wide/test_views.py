@@ -1,4 +1,5 @@
-"""Views of wide streams deliver what MongoDB's own streams deliver; and a server that does not would be found out."""
+"""Views of wide streams deliver what MongoDB's own streams deliver, and the comparison detects a server whose views do
+not."""
 
 import json
 from collections.abc import AsyncIterator, Callable
@@ -63,7 +64,7 @@ async def test_views_of_a_tenant_with_grants_deliver_what_mongodb_delivers(
     seed: int,
     options: Options,
 ) -> None:
-    """Each collection is granted by itself, so that what is withheld is only what the names of others would show."""
+    """Each collection is granted separately, so that the only withheld data are the names of other collections."""
     grants = [{"database": f"wide{seed}_*", "collection": name} for name in COLLECTIONS]
     path = tmp_path / "tenants.yaml"
     path.write_text(json.dumps({"tenants": [entry("a", KEY_A, grants=grants)]}))
@@ -91,12 +92,12 @@ async def test_views_of_a_tenant_with_grants_deliver_what_mongodb_delivers(
 
 
 def ignore_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drops and renames are taken for changes like any other."""
+    """Treat drops and renames like any other change."""
     monkeypatch.setattr(namespaces.Turn, "concerns", lambda *_: False)
 
 
 def turn_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The view's own cursor begins behind the event that it is to ask MongoDB about."""
+    """Begin the view's own cursor after the event about which it is to ask MongoDB."""
     turn = view_reader.ViewReader.turn
     monkeypatch.setattr(
         view_reader.ViewReader,
@@ -106,17 +107,17 @@ def turn_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def attach_without_the_ring(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Events between the view's place and the head of the wide stream are left out."""
+    """Leave out the events between the view's position and the head of the wide stream."""
     monkeypatch.setattr(namespaces.NamespaceIndex, "events_of", lambda *_: [])
 
 
 def cut_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neighbours between two events of a namespace come with them."""
+    """Include the neighbouring events between two events of a namespace."""
     monkeypatch.setattr(wide_stream, "runs", lambda indexes: [(indexes[0], indexes[-1] + 1)] if indexes else [])
 
 
 def lose_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At a turn, what was offered before it is dropped."""
+    """At a turn, drop the events that were offered before it."""
 
     def turn(self: view_reader.ViewReader, place: Any) -> None:
         self._inbox.clear()
@@ -128,7 +129,7 @@ def lose_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def narrow_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pipelines of views are not looked at."""
+    """Ignore the pipelines of views."""
     monkeypatch.setattr(narrowing.Narrowing, "admits", lambda *_: True)
 
 
@@ -172,7 +173,7 @@ async def test_an_operator_sees_what_was_decided_and_the_feed_cannot_tell(wide: 
     answer = await wide.api.operator.ListSharedStreams(operator_pb2.ListSharedStreamsRequest())
     (group,) = answer.wide_groups
     assert (group.decision, group.feeds, group.views, group.scope) == ("shared", 2, 2, database.name)
-    assert answer.totals.cursors == 2  # the wide stream's, and that of the feed which may be no view
+    assert answer.totals.cursors == 2  # the wide stream's cursor, and the cursor of the feed that may be no view
     before = group.events_read
     database.a.insert_one({"n": 1})
     database.c.insert_one({"n": 2})
@@ -217,7 +218,7 @@ async def test_a_feed_that_only_chooses_operations_is_a_view(wide: Here, mongo_c
 
 
 async def test_a_busy_neighbour_does_not_take_the_room_of_a_view_that_waits(wide: Here, mongo_client: Mongo) -> None:
-    """What a subscriber without credit has not taken stays its own, whatever else the wide stream reads."""
+    """What a subscriber without credit has not taken remains available to it, whatever else the wide stream reads."""
     database = mongo_client["wide_busy"]
     quiet = await wide.api.open(feed=feed(database.name, "quiet"), credit=wire.Credit(events=0, bytes=0))
     busy = wide.api.watch(feed(database.name, "busy"))
@@ -240,7 +241,7 @@ async def test_a_busy_neighbour_does_not_take_the_room_of_a_view_that_waits(wide
 async def test_a_wide_stream_that_mongodb_refuses_leaves_the_feeds_on_their_own(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    """An account for two databases may not open a stream of the deployment."""
+    """An account for two databases may not open a stream of the whole deployment."""
     key = tmp_path / "key"
     key.write_text("members of one set know it")
     key.chmod(0o600)
@@ -271,7 +272,7 @@ async def decided(here: Here, decision: str) -> bool:
 async def test_feeds_change_between_wide_streams_and_their_own_while_events_come(
     mongo: ReplicaSet, redis_server: RedisServer, mongo_client: Mongo
 ) -> None:
-    """Too few, enough, of two databases, and too few again: nothing is missed, nothing repeated."""
+    """Too few feeds, enough feeds, feeds of two databases, and too few again: nothing is missed, nothing repeated."""
     async with serving({**settings(mongo.uri, redis_server.url), "wide": {"feeds_min": 3}}) as here:
         api, database = here.api, mongo_client["wide_change"]
         first = api.watch(feed(database.name, "a"))

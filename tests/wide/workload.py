@@ -11,7 +11,7 @@ COLLECTIONS = ("a", "b", "c", "d")
 
 
 class Workload:
-    """`step` does one thing. DDL is as frequent as `ddl` says, from 0 to 1."""
+    """Each `step` does one random operation. `ddl` is the share of DDL operations, from 0 to 1."""
 
     def __init__(self, client: MongoClient[dict[str, Any]], prefix: str, rng: Random, ddl: float) -> None:
         self._client = client
@@ -48,14 +48,14 @@ class Workload:
         self._place().delete_many({"n": {"$gte": self._rng.randrange(60, 100)}})
 
     def _transact(self) -> None:
-        """Several collections in one transaction: their events share a cluster time."""
+        """Write to several collections in one transaction: their events share a cluster time."""
         places = [self._place() for _ in range(self._rng.randrange(2, 5))]
         try:
             with self._client.start_session() as session, session.start_transaction():
                 for place in places:
                     place.insert_many([self._new() for _ in range(self._rng.randrange(1, 4))], session=session)
         except OperationFailure:
-            pass  # a collection that is not there, and may not be made in a transaction with others'
+            pass  # a collection does not exist, and cannot be created in a transaction that involves other collections
 
     def _define(self) -> None:
         rng, place = self._rng, self._place()
@@ -85,4 +85,4 @@ class Workload:
                         "collMod", place.name, changeStreamPreAndPostImages={"enabled": rng.random() < 0.5}
                     )
         except (OperationFailure, CollectionInvalid):
-            pass  # what is not there cannot be dropped, what is there cannot be made
+            pass  # a missing collection cannot be dropped, an existing one cannot be created
