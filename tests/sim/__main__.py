@@ -1,4 +1,4 @@
-"""`./run sim`: runs seeds of the simulation, or one of them again."""
+"""`./run sim`: run seeds of the simulation, or repeat one seed."""
 
 import argparse
 import os
@@ -17,12 +17,12 @@ from tests.sim.shrinking import repeat_command, shrink
 from tests.sim.world import EVERYTHING, SIZES, Keep, Outcome, simulate
 
 _BLOCK = 20
-"""Seeds that a process takes at a time."""
+"""Seeds that a worker process takes at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What is told of an outcome."""
+    """What is reported of an outcome."""
 
     seed: int
     size: str
@@ -46,13 +46,13 @@ class Summary:
 
 
 def run_block(first: int, count: int, size: str, scenario: str = "") -> list[Summary]:
-    """So many seeds, one after the other."""
+    """Run `count` seeds, one after the other."""
     seeds = range(first, first + count)
     return [Summary.of(simulate(seed, SIZES[size], scenario=scenario), scenario) for seed in seeds]
 
 
 def told(summary: Summary) -> str:
-    """A failure, with the command that repeats it."""
+    """Describe a failure, with the command that repeats it."""
     lines = [f"seed {summary.seed} ({summary.size}) failed:", *(f"  {problem}" for problem in summary.problems[:10])]
     if len(summary.problems) > 10:
         lines.append(f"  and {len(summary.problems) - 10} more")
@@ -62,7 +62,7 @@ def told(summary: Summary) -> str:
 
 
 def digests_elsewhere(first: int, count: int, size: str) -> list[str]:
-    """The digests of these seeds from another process, whose strings hash differently."""
+    """Compute the digests of these seeds in another process, in which strings hash differently."""
     command = [sys.executable, "-m", "tests.sim", "--digests", "--start", str(first), "--seeds", str(count)]
     other = {**os.environ, "PYTHONHASHSEED": "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"}
     done = subprocess.run([*command, "--size", size], env=other, check=True, capture_output=True, text=True)
@@ -75,7 +75,7 @@ def _blocks(first: int, count: int) -> Iterator[tuple[int, int]]:
 
 
 def _run_many(first: int, count: int, size: str, scenario: str, jobs: int) -> int:
-    """Returns how many failed."""
+    """Run seeds; returns how many failed."""
     began_s = told_s = time.monotonic()
     ran = failed = steps = 0
     virtual_s = 0.0
@@ -104,7 +104,7 @@ def _run_many(first: int, count: int, size: str, scenario: str, jobs: int) -> in
 
 
 def _run_twice(first: int, count: int, size: str) -> int:
-    """Returns how many seeds differ between two processes."""
+    """Run each seed in two processes; returns how many seeds differ."""
     here = [summary.digest for summary in run_block(first, count, size)]
     differing = [
         seed
@@ -129,7 +129,7 @@ def _shrink(seed: int, size: str, scenario: str, keep: Keep) -> int:
 
 
 def seeds_to_find(mutant: Mutant) -> int | None:
-    """How many runs of the broken build it takes to see that; None when none of its seeds shows it."""
+    """How many runs of the broken build it takes to find the mutation; None if no seed shows it."""
     with built_with(mutant):
         for seed in range(mutant.seeds):
             problems = simulate(seed, SIZES[mutant.size], scenario=mutant.scenario).problems
@@ -139,7 +139,7 @@ def seeds_to_find(mutant: Mutant) -> int | None:
 
 
 def _run_mutants(jobs: int) -> int:
-    """Returns how many are not found."""
+    """Run all mutants; returns how many are not found."""
     missed = 0
     with ProcessPoolExecutor(jobs) as pool:
         for mutant, seeds in zip(MUTANTS, pool.map(seeds_to_find, MUTANTS), strict=True):
@@ -150,7 +150,7 @@ def _run_mutants(jobs: int) -> int:
 
 
 def _run_covered(first: int, count: int) -> int:
-    """Returns how many groups are executed less than they must be."""
+    """Measure the executed lines; returns how many groups are below their required share."""
 
     def work() -> None:
         run_block(first, count, "small")

@@ -1,7 +1,7 @@
 """One checker per guarantee that a recorded history can prove or refute; the names are those of the design.
 
-Each is a function from a `History` to the violations it found. Offline: `python -m tests.sim.checkers FILE`.
-What a history cannot show is not judged here: Authorised, Durable only, Isolated.
+Each checker is a function from a `History` to the violations that it found. Offline: `python -m tests.sim.checkers
+FILE`. A history cannot show these guarantees, so no checker judges them: Authorised, Durable only, Isolated.
 """
 
 import sys
@@ -54,7 +54,7 @@ class SessionHistory:
     records: list[SessionRecord] = field(default_factory=list)
     end: Ended | None = None
     settled: bool = False
-    """Open when the run had settled."""
+    """Whether the session was open when the run had settled."""
 
     @property
     def name(self) -> str:
@@ -67,7 +67,8 @@ class SessionHistory:
 
 
 class History:
-    """A run, with what the checkers ask of it. Raises ValueError when records contradict each other."""
+    """The records of a run, with the queries that the checkers need. Raises ValueError when records contradict each
+    other."""
 
     def __init__(self, records: Iterable[Record]) -> None:
         self.records: Sequence[Record] = list(records)
@@ -101,19 +102,19 @@ class History:
         if not all(record.place for record in self.written):
             return None
         keys = [token(record.place).key for record in self.written]
-        # An event and its first fragment have one token.
+        # An event and its first fragment have the same token.
         if any(later < earlier for earlier, later in pairwise(keys)):
             raise ValueError("the written events' tokens are not in order")
         return keys
 
     def rank_after(self, place: str) -> int | None:
-        """Index of the first written event after `place`; None when that cannot be told."""
+        """Index of the first written event after `place`; None if it cannot be determined."""
         if not place or self._keys is None:
             return None
         return bisect_right(self._keys, token(place).key)
 
     def described(self, place: str) -> str:
-        """Where the place lies among the written events."""
+        """Describe the position relative to the written events."""
         rank = self.rank_after(place)
         if rank is None:
             return "at an unknown place"
@@ -129,7 +130,8 @@ class History:
         return found
 
     def expected(self, session: SessionHistory) -> list[int] | None:
-        """All that the session was to see, from its place to the end of the history; None if its place is not known."""
+        """All events that the session must show, from its position to the end of the history; None if its position is
+        unknown."""
         first = self.rank_after(session.opened.place)
         if first is None:
             return None
@@ -137,7 +139,7 @@ class History:
         return ranks[bisect_right(ranks, first - 1) :]
 
     def judged(self) -> "list[SessionHistory]":
-        """The sessions of which it can be said what they are to be sent."""
+        """The sessions for which the expected events are known."""
         return [session for session in self.sessions.values() if session.opened.judged]
 
 
@@ -150,7 +152,7 @@ Checker = Callable[[History], Iterator[Violation]]
 
 
 def ordered(history: History) -> Iterator[Violation]:
-    """A subscription sees events in the source's order, never backwards within a session."""
+    """A subscription delivers events in the source's order, never backwards within a session."""
     for session in history.judged():
         before = -1
         for event in session.delivered():
@@ -164,7 +166,7 @@ def ordered(history: History) -> Iterator[Violation]:
 
 
 def complete(history: History) -> Iterator[Violation]:
-    """If a session delivers a and later c, every matching b between them was delivered."""
+    """If a session delivers a and later c, it delivered every matching b between them."""
     for session in history.judged():
         ranks = {history.order[event] for event in session.delivered() if event in history.order}
         if not ranks:
@@ -180,7 +182,7 @@ def complete(history: History) -> Iterator[Violation]:
 
 
 def unique(history: History) -> Iterator[Violation]:
-    """No event twice within a session; deliveries are counted from 1 without gaps."""
+    """A session delivers no event twice, and counts deliveries from 1 without gaps."""
     for session in history.judged():
         seen: set[str] = set()
         for event in session.delivered():
@@ -196,7 +198,8 @@ def unique(history: History) -> Iterator[Violation]:
 
 
 def at_least_once(history: History) -> Iterator[Violation]:
-    """Across sessions, only events after the stored place come again, none is left out; a rewind is announced."""
+    """Across sessions, only events after the stored position are repeated, and none is left out; a rewind is
+    announced."""
     stored: dict[str, str] = {}
     acked: dict[str, set[str]] = {}
     first_rank: dict[str, int] = {}
@@ -205,7 +208,7 @@ def at_least_once(history: History) -> Iterator[Violation]:
     feed_of: dict[str, str] = {}
     sent: dict[str, list[str]] = {}
     unjudged: dict[str, str] = {}
-    """Of a subscription: acks also concern what was handed out before this session, under other grants."""
+    """By subscription: the session whose acks also cover events handed out before it, under other grants."""
     for record in history.records:
         match record:
             case Committed() | Sought() | Lost():
@@ -219,11 +222,11 @@ def at_least_once(history: History) -> Iterator[Violation]:
                 name = record.subscription
                 subscription_of[record.session], sent[record.session] = name, []
                 if feed_of.setdefault(name, record.feed) != record.feed:
-                    feed_of[name] = record.feed  # other grants: what was passed may be shown only now
+                    feed_of[name] = record.feed  # other grants: events passed before may be visible now
                     first_rank.pop(name, None)
                 wanted = sought.get(name)
                 if wanted is not None and 0 < record.epoch < wanted.epoch:
-                    continue  # opened before, and fenced by now
+                    continue  # the session was opened before the seek, and is fenced by now
                 if wanted is not None and record.epoch > wanted.epoch > 0 and sought.pop(name).place != record.place:
                     yield Violation(
                         "At least once",
@@ -264,7 +267,8 @@ def at_least_once(history: History) -> Iterator[Violation]:
 
 
 def resumable_or_loud(history: History) -> Iterator[Violation]:
-    """A session begins with the first event after its place, or ends with an error; never a silent skip."""
+    """A session begins with the first event after its position, or ends with an error; it never skips events
+    silently."""
     for session in history.judged():
         expected = history.expected(session)
         if expected is None:
@@ -278,7 +282,7 @@ def resumable_or_loud(history: History) -> Iterator[Violation]:
                         "Resumable or loud", session.name, "continued from a place that MongoDB does not know"
                     )
                 continue
-            # MongoDB's postBatchResumeToken has taken its place before an event came: nothing was there to be skipped.
+            # MongoDB's postBatchResumeToken replaced the position before an event came: there was nothing to skip.
         if events and (not expected or history.order[events[0]] != expected[0]):
             wanted = history.written[expected[0]].event if expected else "nothing"
             yield Violation("Resumable or loud", session.name, f"began with {events[0]} instead of {wanted}")
@@ -293,7 +297,8 @@ def resumable_or_loud(history: History) -> Iterator[Violation]:
 
 
 def bookmarkable(history: History) -> Iterator[Violation]:
-    """After Progress, or a batch's position, at P, nothing at or before P comes later, and nothing is missing there."""
+    """After Progress, or a batch's position, at P, nothing at or before P comes later, and nothing up to P is
+    missing."""
     for session in history.judged():
         expected = history.expected(session)
         passed = 0
@@ -341,7 +346,7 @@ def whole(history: History) -> Iterator[Violation]:
 
 
 def bounded(history: History) -> Iterator[Violation]:
-    """Events and bytes never exceed the credit granted, unacked events their cap, memory its configuration."""
+    """Events and bytes never exceed the granted credit, unacked events their cap, or memory its configuration."""
     for session in history.judged():
         events = size = sent = acked = 0
         granted = False
@@ -372,7 +377,7 @@ def bounded(history: History) -> Iterator[Violation]:
 
 
 def monotone_commit(history: History) -> Iterator[Violation]:
-    """The stored place moves forward only, except by Seek."""
+    """The stored position only moves forward, except by a seek."""
     stored: dict[str, str] = {}
     for record in history.records:
         if isinstance(record, Committed):
@@ -389,13 +394,13 @@ def monotone_commit(history: History) -> Iterator[Violation]:
 
 
 def fenced(history: History) -> Iterator[Violation]:
-    """At most one epoch can commit: the newest that was opened, and none from before a seek."""
+    """At most one epoch can commit: the newest that was opened, and no epoch from before a seek."""
     newest: dict[str, int] = {}
     ended: dict[str, int] = {}
     opened: set[tuple[str, int]] = set()
     for record in history.records:
         if isinstance(record, Opened) and record.epoch:
-            # Clients may hear of their sessions in another order than that in which these were opened.
+            # Clients may learn of their sessions in another order than the order in which the sessions were opened.
             if (record.subscription, record.epoch) in opened:
                 yield Violation("Fenced", record.session, f"epoch {record.epoch} was handed out before")
             opened.add((record.subscription, record.epoch))
@@ -403,7 +408,7 @@ def fenced(history: History) -> Iterator[Violation]:
         elif isinstance(record, Sought):
             ended[record.subscription] = record.epoch
         elif isinstance(record, Lost):
-            # What was not in time to be stored again is forgotten, newer owners too.
+            # What was not stored again in time is forgotten, including newer owners.
             newest.pop(record.subscription, None)
             ended.pop(record.subscription, None)
         elif isinstance(record, Committed) and record.epoch:
@@ -413,7 +418,7 @@ def fenced(history: History) -> Iterator[Violation]:
 
 
 def convergent(history: History) -> Iterator[Violation]:
-    """When faults stop, everyone catches up."""
+    """When faults stop, every session catches up."""
     for session in history.judged():
         expected = history.expected(session)
         if not session.settled or expected is None or session.opened.unknown_place:
@@ -441,7 +446,7 @@ CHECKERS: dict[str, Checker] = {
 
 
 def check(records: Iterable[Record], guarantees: Iterable[str] = CHECKERS) -> list[Violation]:
-    """All violations, guarantee by guarantee."""
+    """Yield all violations, guarantee by guarantee."""
     history = History(records)
     return [violation for name in guarantees for violation in CHECKERS[name](history)]
 

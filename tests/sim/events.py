@@ -1,6 +1,7 @@
-"""Events with resume tokens of the layout that mongod writes.
+"""Events with resume tokens in the layout that mongod writes.
 
-Collected from 6.0.5 for version 1, from 6.0.27 for version 2: the code under test orders them by itself.
+The layouts were collected from 6.0.5 for version 1 and from 6.0.27 for version 2: the code under test has to order the
+tokens itself.
 """
 
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ _COLLECTION = "5A1004942584E96D514A63B59E7230E38388D7"
 
 
 def number(value: int) -> str:
-    """A whole number as MongoDB's KeyString has it."""
+    """A whole number as MongoDB's KeyString encodes it."""
     if not value:
         return "29"
     coded = value << 1
@@ -29,7 +30,7 @@ def number(value: int) -> str:
 def event_token(
     cluster_time: int, txn: int = 0, *, key: int = 0, fragment: int | None = None, invalidate: bool = False
 ) -> ResumeToken:
-    """The token of an event; version 2 when a `fragment` is named, as streams that split large events have it."""
+    """The token of an event; version 2 if a `fragment` is given, as in streams that split large events."""
     version = 1 if fragment is None else 2
     flag = "6F" if invalidate else "6E"
     data = f"82{cluster_time:016X}{number(version)}{number(128)}{number(txn)}{flag}{_COLLECTION}"
@@ -56,7 +57,7 @@ class Event:
 
 
 def event(n: int, token: ResumeToken, padding: int = 0, *, part: tuple[int, int] | None = None) -> Event:
-    """`part` is the number of a fragment, from 1, and how many there are."""
+    """Make an event; `part` is the number of a fragment, from 1, and the count of fragments."""
     document: dict[str, object] = {"_id": {"_data": hex_of(token)}, "n": n, "pad": b"x" * padding}
     if part is not None:
         document["splitEvent"] = {"fragment": part[0], "of": part[1]}

@@ -1,6 +1,6 @@
-"""`./run sim --coverage`: which lines of the code on the way of an event the simulation executes.
+"""`./run sim --coverage`: the lines on an event's path through the code that the simulation executes.
 
-Each group has a share that it must reach. What stays below it is code that no run shows to be right.
+Each group has a share that it must reach. No run verifies the lines that are not executed.
 """
 
 import ast
@@ -17,13 +17,13 @@ import feedmux_server
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Modules, by patterns within a package."""
+    """Modules, selected by patterns within a package."""
 
     name: str
     root: Path
     patterns: tuple[str, ...]
     least: float
-    """Of 1."""
+    """The required share, from 0 to 1."""
 
     def files(self) -> list[Path]:
         return sorted(file for pattern in self.patterns for file in self.root.glob(pattern))
@@ -54,12 +54,12 @@ GROUPS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """How much of a file, or of a group."""
+    """How many lines of a file or a group were executed."""
 
     name: str
     lines: int
     missing: tuple[int, ...] = ()
-    """Of a file: their numbers."""
+    """For a file: the numbers of its missing lines."""
     missing_count: int = 0
 
     @property
@@ -71,7 +71,7 @@ class Executed:
 
 
 def executed_by(work: Callable[[], object]) -> dict[Path, Executed]:
-    """By file of the groups, what `work` executes of the lines in functions."""
+    """For each file of the groups, how many of the lines in functions `work` executes."""
     files = {file for group in GROUPS for file in group.files()}
     measure = coverage.Coverage(data_file=None, include=[str(file) for file in files], config_file=False)
     measure.start()
@@ -94,7 +94,7 @@ def of_group(group: Group, found: dict[Path, Executed]) -> Executed:
 
 
 def _in_functions(source: str) -> set[int]:
-    """Lines of the bodies of functions: all others run when the module is imported."""
+    """The lines of function bodies: all other lines run when the module is imported."""
     return {
         line
         for node in ast.walk(ast.parse(source))
@@ -104,7 +104,7 @@ def _in_functions(source: str) -> set[int]:
 
 
 def ranges(numbers: tuple[int, ...]) -> str:
-    """As `12-14 20`."""
+    """Format line numbers as `12-14 20`."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][-1] + 1:

@@ -1,4 +1,4 @@
-"""What goes wrong in a run. Each fault begins, lasts as it likes, and has mended what it broke when it returns."""
+"""The faults of a run. Each fault begins, lasts as long as it needs, and has repaired what it broke when it returns."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One kind."""
+    """One kind of fault."""
 
     name: str
     happen: "Callable[[World], Awaitable[None]]"
     meets: tuple[str, ...] = ()
-    """Errors of sessions that it may cause, beside those that any fault may."""
+    """Errors of sessions that the fault may cause, in addition to the errors that any fault may cause."""
     apart: bool = False
-    """Only scenarios have it: it takes minutes, or other faults would hide what it shows."""
+    """Only scenarios use this fault: it takes minutes, or other faults would hide what it shows."""
 
 
 GIVEN_UP_S: Final = 3.5
-"""After so long no command of a program that is gone has an effect: the server waits for Redis for 3 s."""
+"""After this time no command of a dead program has an effect: the server waits for Redis for 3 s."""
 
 
 def _server(world: "World") -> "SimServer | None":
@@ -49,7 +49,7 @@ def _user(world: "World") -> "User | None":
 
 
 def _while_s(rng: Random) -> float:
-    """Short and long faults: shorter than all patience of the parts, and longer."""
+    """Durations of faults: some shorter than every timeout of the components, some longer."""
     return rng.choice((rng.uniform(0.05, 1.0), rng.uniform(1.0, 8.0), rng.uniform(8.0, 45.0)))
 
 
@@ -70,7 +70,7 @@ async def _drain_server(world: "World") -> None:
 
 
 async def _drain_without_redis(world: "World") -> None:
-    """Acks that wait cannot be stored in the time that a drain has; or just in time."""
+    """Waiting acks cannot be stored within the time of a drain, or only just in time."""
     server, redis = _server(world), world.redis
     if server is None:
         return
@@ -110,7 +110,7 @@ async def _freeze_user(world: "World") -> None:
 
 
 async def _close_client(world: "World") -> None:
-    """A program closes its client, or the session, while it reads. That ends, with what was acked stored."""
+    """A program closes its client, or the session, while it reads. The close must complete, and store what was acked."""
     user = _user(world)
     if user is not None:
         user.closes = world.rng.choice(("client", "session"))
@@ -133,7 +133,7 @@ async def _silence(world: "World") -> None:
 
 
 async def _distort(world: "World") -> None:
-    """A server, or what is before it, breaks the protocol: a message comes twice, or not all of it."""
+    """A server, or a proxy in front of it, breaks the protocol: a message comes twice, or is truncated."""
     user = _user(world)
     if user is not None and user.node is not None:
         user.node.distorts = world.rng.choice(("repeated", "cut short"))
@@ -147,7 +147,7 @@ async def _fail_reads(world: "World") -> None:
 
 
 async def _roll_back(world: "World") -> None:
-    """The primary writes what no other member gets, and is replaced."""
+    """The primary writes entries that no other member gets, and is replaced."""
     lag_s, world.mongo.lag_s = world.mongo.lag_s, 60.0
     await asyncio.sleep(world.rng.uniform(0.0, 3.0))
     world.mongo.roll_back()
@@ -159,7 +159,7 @@ async def _oplog_moves_on(world: "World") -> None:
 
 
 async def _history_lost(world: "World") -> None:
-    """The oplog passes places that somebody needs."""
+    """The oplog passes positions that a reader needs."""
     for user in (*world.users, *world.rivals):
         user.moved = True
     world.mongo.forget(world.mongo.latest - (world.rng.randint(0, 3) << 32))
@@ -174,7 +174,8 @@ async def _mongo_away(world: "World") -> None:
 
 
 async def _slow_pipelines(world: "World") -> None:
-    """MongoDB computes long on what programs have asked for; or on everything, which is nobody's fault."""
+    """MongoDB computes for a long time on programs' pipelines; or on everything, for which no pipeline is
+    responsible."""
     rng, costs = world.rng, world.mongo.costs
     costs.event_s, costs.open_s = rng.choice(((0.4, 0.0), (15.0, 0.0), (120.0, 0.0), (0.0, 15.0), (0.0, 120.0)))
     if rng.random() < 0.3:
@@ -189,7 +190,7 @@ async def _slow_pipelines(world: "World") -> None:
         world.problems.append(f"Resumable or loud: the feed of {ended[0]} was ended, though MongoDB is fast enough")
     world.recorder.note(f"too slow for {ended}")
     costs.event_s = costs.open_s = costs.any_event_s = 0.0
-    await asyncio.sleep(rng.uniform(12.0, 20.0))  # what is under way is judged by then
+    await asyncio.sleep(rng.uniform(12.0, 20.0))  # pipelines that are still computing are judged by then
 
 
 async def _redis_down(world: "World") -> None:
@@ -212,7 +213,7 @@ async def _redis_slow(world: "World") -> None:
 
 
 async def _cut_while_redis_is_slow(world: "World") -> None:
-    """Sessions are opened again and again, while commands of those that were given up are still on their way."""
+    """Sessions are opened again and again, while commands of abandoned sessions are still on their way to Redis."""
     world.redis.slow_s = 6.0
     for _ in range(5):
         await _cut_connections(world)
@@ -221,7 +222,7 @@ async def _cut_while_redis_is_slow(world: "World") -> None:
 
 
 async def _late_takeover(world: "World") -> None:
-    """A program is killed while it takes a subscription over. Redis does not do that long after."""
+    """A program is killed while it takes over a subscription. Redis must not execute that takeover long afterwards."""
     user = _user(world)
     if user is None or not user.durable:
         return
@@ -242,7 +243,7 @@ async def _late_takeover(world: "World") -> None:
 
 
 async def _takeover(world: "World") -> None:
-    """Another program takes a subscription over, and leaves it again."""
+    """Another program takes over a subscription, and leaves it again."""
     user = _user(world)
     if user is None or not user.durable:
         return
@@ -259,7 +260,7 @@ async def _takeover(world: "World") -> None:
 
 
 async def _competitor(world: "World") -> None:
-    """Another program opens a subscription that is in use, and asks for no takeover."""
+    """Another program opens a subscription that is in use, without asking for a takeover."""
     user = _user(world)
     if user is None or not user.durable:
         return
@@ -270,8 +271,8 @@ async def _competitor(world: "World") -> None:
 
 
 async def _recreated(world: "World") -> None:
-    """Redis has lost everything, and is slow; a program creates its subscription again, beside the session that has
-    it still."""
+    """Redis has lost everything, and is slow; a program creates its subscription again while another session still uses
+    the old one."""
     user = _user(world)
     if user is None or not user.durable or user.begins is None:
         return
@@ -305,7 +306,7 @@ async def _redis_loses_last_writes(world: "World") -> None:
 
 
 async def _redis_fails_over(world: "World") -> None:
-    """A replica takes over right after a change that was confirmed, which must not be undone."""
+    """A replica takes over right after a confirmed change, which must not be undone."""
     user, redis = _user(world), world.redis
     if user is None or not redis.replicas:
         return
@@ -343,7 +344,7 @@ async def _clock_steps(world: "World") -> None:
 
 
 async def _seek(world: "World") -> None:
-    """Somebody moves the stored position."""
+    """A user moves the stored position."""
     user = _user(world)
     if user is None or not user.durable or user.begins is None:
         return
@@ -353,7 +354,7 @@ async def _seek(world: "World") -> None:
 
 
 async def _delete(world: "World") -> None:
-    """Somebody deletes a subscription; its user creates it again, where it has come to."""
+    """A user deletes a subscription; its program creates it again, at the position that the program has reached."""
     user = _user(world)
     if user is not None and user.durable:
         await world.administer(
@@ -362,7 +363,7 @@ async def _delete(world: "World") -> None:
 
 
 async def _damage(world: "World") -> None:
-    """Somebody writes to feedmux's keys. What is damaged is in no list, and can be deleted and created again."""
+    """Someone writes to feedmux's keys. A damaged subscription is not listed, and can be deleted and created again."""
     user = _user(world)
     if user is None or not user.durable or user.begins is None:
         return
@@ -388,14 +389,15 @@ async def _damage(world: "World") -> None:
         if "ghost" in listed:
             world.problems.append("Loud: a subscription is listed that there is not")
         if damage[:2] == ("SET", key):
-            redis.run(("DEL", key))  # no command of feedmux touches what is no hash
+            redis.run(("DEL", key))  # no command of feedmux touches a key that is not a hash
         await client.delete_subscription(name, allow_missing=True)
 
     await world.administer(user.tenant, repair)
 
 
 async def _grants_change(world: "World") -> None:
-    """A tenant is granted something else; no session is being opened at that moment, or it could be either's."""
+    """A tenant's grants change at a moment when no session is being opened: such a session could have the old or new
+    grants."""
     if not world.tenants:
         return
     tenant = world.rng.choice(world.tenants)
@@ -409,7 +411,7 @@ async def _grants_change(world: "World") -> None:
 
 
 async def _administer(world: "World") -> None:
-    """An operator of a tenant looks at what there is, and sets up a subscription that nobody uses."""
+    """A tenant's operator lists subscriptions and feeds, and sets up a subscription that no program uses."""
     user = _user(world)
     if user is None:
         return
@@ -429,7 +431,7 @@ async def _administer(world: "World") -> None:
 
 
 async def _unusual_pipelines(world: "World") -> None:
-    """A program asks for what few write. Refused are those that a bounded tenant may not have, and no others."""
+    """A program requests unusual pipelines. Only those that a bounded tenant may not use are rejected."""
     user = _user(world)
     if user is None:
         return
@@ -451,7 +453,7 @@ async def _unusual_pipelines(world: "World") -> None:
 
 
 async def _operate(world: "World") -> None:
-    """An operator looks at a server, ends a session of it, and may drain it."""
+    """An operator inspects a server, ends one of its sessions, and may drain it."""
 
     async def work(client: "OperatorClient") -> None:
         streams = await client.call("ListSharedStreams", pb.ListSharedStreamsRequest(), pb.ListSharedStreamsResponse)
@@ -470,7 +472,7 @@ async def _operate(world: "World") -> None:
 
 
 async def _rotate_keys(world: "World") -> None:
-    """Positions are signed with a new key, once every server knows it; the old one still verifies."""
+    """Servers sign positions with a new key once every server knows it; the old key still verifies."""
     rng, before = world.rng, world.servers[0].keys
     key = rng.randbytes(KEY_BYTES_MIN)
     for keys in ((*before, key), (key, *before)):
@@ -480,7 +482,7 @@ async def _rotate_keys(world: "World") -> None:
 
 
 async def _wait_for_expiry(world: "World") -> None:
-    """A subscription that nobody opens is deleted in time, and none that is in use. A server is killed meanwhile."""
+    """A subscription that nobody opens is deleted in time, and one in use is not. A server is killed meanwhile."""
     user, unused_s = _user(world), world.settings.unused_s
     if user is None:
         return
@@ -506,14 +508,14 @@ async def _wait_for_expiry(world: "World") -> None:
 
 
 async def _attack(world: "World") -> None:
-    """A program sends what no client would."""
+    """A program sends requests that no client would send."""
     user = _user(world)
     if user is not None:
         await world.attack(user.tenant, 20)
 
 
 _BUSY: Final = ("SubscriptionBusy",)
-"""A lease may be left, which a new session of the same program meets until it ends."""
+"""A lease may be left over; a new session of the same program is rejected until the lease ends."""
 _FENCED: Final = (*_BUSY, "Fenced")
 _LOST: Final = (*_FENCED, "SubscriptionNotFound")
 
@@ -564,16 +566,16 @@ FAULTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Runs in which something is not drawn."""
+    """Runs in which some choices are fixed instead of drawn."""
 
     faults: tuple[str, ...] = ()
-    """These happen, in this order."""
+    """These faults happen, in this order."""
     one_is_slowed: bool = False
-    """There are two tenants, of which one has rates, and many events at the end."""
+    """There are two tenants, one with rate limits, and many events at the end."""
     pipelines: bool = False
-    """Every user's feed has one."""
+    """Every user's feed has a pipeline."""
     unused_s: float = 0.0
-    """Subscriptions expire after so long; 0: as drawn."""
+    """Subscriptions expire after this time; 0: as drawn."""
     short_of_memory: bool = False
     """Servers have room for little more than one large batch."""
 

@@ -1,10 +1,11 @@
 """Histories of sessions: what a program did with a session, what its client sent, and what the servers sent, in the
-order in which the client saw it. `tests/conformance/clients/replay.py` leads any client through a history, by steps.
+order in which the client saw these steps. `tests/conformance/clients/replay.py` leads any client through a history,
+step by step.
 
-A history has no times, and what depends on time is replaced. A call that the client cancelled because the server was
-silent ends with UNAVAILABLE, which the protocol treats in the same way. Heartbeats are far apart, and RetryInfo asks
-for a few milliseconds. What the program did between two calls stands before the end of the first call: the Open of the
-second call tells of it in either case.
+A history has no times, and everything that depends on time is replaced. A call that the client cancelled because the
+server was silent ends with UNAVAILABLE, which the protocol treats in the same way. Heartbeats are far apart, and
+RetryInfo asks for a few milliseconds. What the program did between two calls is recorded before the end of the first
+call: the Open of the second call reflects it in either case.
 """
 
 from collections.abc import Iterator, Sequence
@@ -60,7 +61,7 @@ class Ends:
 
 @dataclass(frozen=True, slots=True)
 class Takes:
-    """The program is handed these events."""
+    """The program receives these events."""
 
     events: tuple[bytes, ...]
     """BSON documents or texts."""
@@ -68,14 +69,14 @@ class Takes:
 
 @dataclass(frozen=True, slots=True)
 class IsTold:
-    """The program is handed a notice."""
+    """The program receives a notice."""
 
     notice: Notice
 
 
 @dataclass(frozen=True, slots=True)
 class Acks:
-    """The program has processed all events up to that number; they count from 1 in a session."""
+    """The program has processed all events up to this number; numbers count from 1 in a session."""
 
     number: int
 
@@ -87,7 +88,7 @@ class Closes:
 
 @dataclass(frozen=True, slots=True)
 class Fails:
-    """The program is told that the session has ended with an error, or cannot be opened."""
+    """The program gets an error: the session has ended, or cannot be opened."""
 
     error: FeedmuxError
 
@@ -97,7 +98,7 @@ Step = Opens | Receives | Sends | Ends | Takes | IsTold | Acks | Closes | Fails
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """One session object. Where the steps do not end with Closes and Ends, or with Fails, the program was gone."""
+    """One session object. If the steps do not end with Closes and Ends, or with Fails, the program had died."""
 
     name: str
     options: SessionOptions
@@ -105,13 +106,13 @@ class History:
 
     @property
     def opens(self) -> Iterator[wire.Open]:
-        """All its Opens."""
+        """All Opens of the session."""
         return (step.open for step in self.steps if isinstance(step, Opens))
 
 
 @dataclass(slots=True)
 class _Begun:
-    """A call that the client has made. What it opens with was decided then, and is known when it has been sent."""
+    """A call that the client has made. Its Open was decided at that moment, and is known once it has been sent."""
 
     open: wire.Open | None = None
 
@@ -120,13 +121,13 @@ _Raw = Step | _Begun
 
 
 class SessionDiary(Diary):
-    """Keeps the histories of all sessions of one program."""
+    """Records the histories of all sessions of one program."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._sessions: list[tuple[SessionOptions, list[_Raw]]] = []
         self._numbers: dict[int, int] = {}
-        """What the client numbers events with, to the numbers of those that were handed out."""
+        """Maps the client's event numbers to the numbers of the events that were handed out."""
         self._taken = 0
 
     @property
@@ -177,7 +178,7 @@ class SessionDiary(Diary):
 
 
 class _Both(Watcher):
-    """Passes on what another watcher wants to see, and adds to the steps of a session."""
+    """Forwards everything to another watcher, and adds to the steps of a session."""
 
     def __init__(self, other: Watcher, steps: list[_Raw]) -> None:
         self._steps = steps
@@ -207,7 +208,7 @@ class _Both(Watcher):
 
 
 def record(seed: int, scenario: str = "", size: Size = SMALL) -> list[History]:
-    """The histories of all sessions in that run, by program. Raises AssertionError for a run that has problems."""
+    """The histories of all sessions in a run, by program. Raises AssertionError for a run that has problems."""
     world = World(seed, size, scenario=scenario)
     diaries: list[SessionDiary] = []
 
@@ -224,12 +225,12 @@ def record(seed: int, scenario: str = "", size: Size = SMALL) -> list[History]:
 
 
 def _arranged(steps: Sequence[_Raw]) -> Iterator[Step]:
-    """Without times, and without what cannot be repeated at the end."""
+    """The steps without times, and without what cannot be repeated at the end."""
     return _together(_as_far_as_it_repeats(_early(_sent(steps))))
 
 
 def _sent(steps: Sequence[_Raw]) -> list[Step]:
-    """Without calls that were not sent, because there was no connection."""
+    """Remove calls that were not sent because there was no connection."""
     found: list[Step] = []
     is_sent = True
     for step in steps:
@@ -243,9 +244,9 @@ def _sent(steps: Sequence[_Raw]) -> list[Step]:
 
 
 def _early(steps: Sequence[Step]) -> list[Step]:
-    """What the program did between two calls stands before the end of the first.
+    """Move what the program did between two calls before the end of the first.
 
-    A history ends before a close between two calls: the client may open again to send its acks, and need not.
+    A history ends before a close between two calls: the client may or may not open again to send its acks.
     """
     found: list[Step] = []
     end: Ends | None = None
@@ -266,7 +267,7 @@ def _early(steps: Sequence[Step]) -> list[Step]:
 
 
 def _as_far_as_it_repeats(steps: Sequence[Step]) -> Iterator[Step]:
-    """Up to an end that no server and no program has caused, such as a time-out of the client's."""
+    """The steps up to an end that neither a server nor the program caused, such as a client-side timeout."""
     is_open = is_closing = False
     for number, step in enumerate(steps):
         match step:
@@ -295,7 +296,7 @@ def _as_far_as_it_repeats(steps: Sequence[Step]) -> Iterator[Step]:
 
 
 def _together(steps: Iterator[Step]) -> Iterator[Step]:
-    """What is taken without anything between it is taken at once."""
+    """Combine events that are taken with no other step between them."""
     taken: list[bytes] = []
     for step in steps:
         if isinstance(step, Takes):

@@ -1,7 +1,7 @@
-"""Requests that no client sends: fields with values that nobody means, and bytes that are no message.
+"""Requests that no client sends: fields with nonsensical values, and bytes that are not a message.
 
-Each call must end with a documented status that says why (`docs/protocol.md`), whatever it carries. What it does to
-others is judged as ever: they must not notice.
+Each call must end with a documented status that says why (`docs/protocol.md`), whatever the request contains. The
+effect on other programs is judged as in any other run: they must not notice.
 """
 
 import asyncio
@@ -29,9 +29,9 @@ from tests.sim.network import Call, SimChannel
 from tests.sim.programs import metadata_of
 
 NAME: Final = "hostile"
-"""Of its subscription: it may move those of others, and must not."""
+"""The name of its own subscription: it tries to move others' subscriptions, and must not succeed."""
 _MESSAGES_MAX: Final = 3
-"""Of a stream, it reads so many."""
+"""The number of messages that it reads from a stream."""
 _CALL_S: Final = 5.0
 _FEED: Final = "/feedmux.v1.ChangeFeed/"
 _SUBSCRIPTIONS: Final = "/feedmux.v1.Subscriptions/"
@@ -57,11 +57,11 @@ _METHODS: Final[tuple[tuple[str, type[Message]], ...]] = (
 )
 _WEIGHTS: Final = [1 if "Delete" in method else 3 for method, _ in _METHODS]
 _BROKEN: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
-"""Of a connection that breaks: gRPC gives no reason."""
+"""The codes of a broken connection: gRPC gives no reason."""
 _TEXTS: Final = ("", "x", "a.b", "$cmd", "system.views", "x" * 300, "nul\0", "é" * 130, "\n", "..", "db")
 _INTEGERS: Final = (0, 1, -1, 7, 1 << 16, (1 << 31) - 1)
 _OF_GRPC: Final = frozenset({grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT})
-"""Of health and reflection, as their own documents have it."""
+"""The codes of health and reflection, as their own documentation specifies them."""
 _METADATA: Final = (
     (),
     metadata_of("key-of-nobody"),
@@ -70,7 +70,7 @@ _METADATA: Final = (
     metadata_of("a.b.c"),
 )
 _COUNTS: Final = (0, 2, *[1] * 20)
-"""Of messages where there is to be one."""
+"""Numbers of messages to send where the method expects one."""
 _ALWAYS: Final = frozenset({"feed", "subscription", "start", "to", "update_mask"})
 
 
@@ -78,7 +78,7 @@ class Hostile:
     """One program; `call` sends one request."""
 
     def __init__(self, rng: Random, mongo: SimMongo, positions: list[bytes]) -> None:
-        """`positions` of any tenant and feed."""
+        """`positions` may come from any tenant and feed."""
         self._rng = rng
         self._mongo = mongo
         self._positions = positions
@@ -107,7 +107,7 @@ class Hostile:
         }
 
     async def call(self, channel: SimChannel, key: str) -> Iterator[str]:
-        """One call, mostly with the tenant's `key`. Returns what is wrong with how it ended."""
+        """Make one call, mostly with the tenant's `key`. Returns what is wrong with the way the call ended."""
         rng = self._rng
         metadata = metadata_of(key) if rng.random() < 0.95 else rng.choice(_METADATA)
         [(method, kind)] = rng.choices(_METHODS, _WEIGHTS)
@@ -120,7 +120,7 @@ class Hostile:
                     call.half_close()
                 await self._read(call, method)
         except TimeoutError:
-            pass  # what is valid may last
+            pass  # a valid call may last
         except grpc.aio.AioRpcError as error:
             return iter(self._judge(method, error))
         finally:
@@ -146,7 +146,7 @@ class Hostile:
         if wanted != code.name or code is grpc.StatusCode.INTERNAL:
             yield f"Loud: {method} ended with {code.name}, reason {found.reason!r}: {error.details()}"
 
-    # What it sends.
+    # The messages.
 
     def _messages(self, kind: type[Message]) -> Iterator[bytes]:
         rng = self._rng
@@ -162,7 +162,7 @@ class Hostile:
             yield self._changed(message.SerializeToString())
 
     def _fill(self, message: Message) -> None:
-        """With what is usual; of fields that exclude each other, one."""
+        """Fill a message with the usual values; of mutually exclusive fields, only one."""
         rng = self._rng
         groups = set[str]()
         field: Any
@@ -184,7 +184,7 @@ class Hostile:
                 _set(message, field, self._usual[field.name]())
 
     def _spoil(self, message: Message) -> None:
-        """One field, of the message or of a part of it."""
+        """Give one field of the message, or of a part of it, an unusual value."""
         fields: list[Any] = list(message.DESCRIPTOR.fields)
         field = self._rng.choice(fields) if fields else None
         if field is None:
@@ -221,7 +221,7 @@ class Hostile:
         return token.raw if self._rng.random() < 0.8 else self._changed(token.raw)
 
     def _changed(self, data: bytes) -> bytes:
-        """Mostly as it is; with other bytes, fewer or more of them."""
+        """Return the data mostly unchanged; otherwise with other, fewer or more bytes."""
         rng = self._rng
         if rng.random() < 0.9 or not data:
             return data
@@ -238,7 +238,7 @@ class Hostile:
 
 
 def _set(message: Message, field: Any, value: Any) -> None:
-    """Nothing where the field cannot hold the value."""
+    """Set a field; do nothing if the field cannot hold the value."""
     with suppress(ValueError):
         if field.is_repeated:
             getattr(message, field.name).append(value)

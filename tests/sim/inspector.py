@@ -1,4 +1,4 @@
-"""Looks into a server between two moments of a run: what its parts keep of each other must agree."""
+"""Inspect a server between two moments of a run: its components must agree about their shared state."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from feedmux_server.fanout.hub import Hub
 
 
 def discrepancies(hub: Hub) -> Iterator[str]:
-    """What does not agree, in words."""
+    """Describe each disagreement."""
     subscribers = [subscriber for each in hub.keyed() for subscriber in _subscribers(each.streams)]
     holders = _holders(subscribers)
     tracked = sum(len(each.acks._sent) for each in subscribers if each.acks is not None)
@@ -42,7 +42,7 @@ def _subscribers(streams: FeedStreams) -> Iterator[Subscriber]:
 
 
 def _holders(subscribers: list[Subscriber]) -> Counter[Chunk]:
-    """By chunk, how many trackers hold it."""
+    """How many trackers hold each chunk."""
     holders: Counter[Chunk] = Counter()
     for subscriber in subscribers:
         if subscriber.acks is not None:
@@ -89,7 +89,7 @@ def _of_streams(streams: FeedStreams) -> Iterator[str]:
 
 
 def _of_subscriber(subscriber: Subscriber) -> Iterator[str]:
-    """The acked place is after the last acked event, and before the next one."""
+    """Check that the acked position is after the last acked event, and before the next event."""
     acks = subscriber.acks
     if acks is None or not acks._sent:
         return

@@ -1,12 +1,12 @@
 """An asyncio event loop with virtual time and a seeded order of tasks.
 
-Time stands still while anything is ready, and then jumps to the next timer. Which of the ready tasks runs next is drawn
-from the seed. Plain callbacks (`call_soon`, timers, callbacks of futures) stay in the order in which they were
-registered, as asyncio documents; so do the steps of one task. Between tasks nothing is promised, so the order is drawn.
+Time stands still while anything is ready, and then jumps to the next timer. The seed decides which of the ready tasks
+runs next. Plain callbacks (`call_soon`, timers, callbacks of futures) stay in the order in which they were registered,
+as asyncio documents; so do the steps of one task. asyncio promises no order between tasks, so the order is drawn.
 
 Every task and timer belongs to a process of the simulation (`process`, a context variable). A frozen process does not
-run; the others do. One that was killed never runs again, not even its `finally`, as after SIGKILL. Sockets, threads and
-subprocesses raise `OutsideWorld`.
+run; the others do. A killed process never runs again, not even its `finally` blocks, as after SIGKILL. Sockets, threads
+and subprocesses raise `OutsideWorld`.
 """
 
 import asyncio
@@ -25,15 +25,15 @@ from typing import Any, NoReturn, TypeVar
 T = TypeVar("T")
 
 EPOCH_S = 1_800_000_000
-"""The wall clock when a run starts."""
+"""The wall clock at the start of a run."""
 STEPS_AT_ONCE_MAX = 200_000
-"""So many steps without any progress of time mean that something spins."""
+"""This many steps without any progress of time mean that something spins."""
 
 VIRTUAL_S_MAX = 3_600.0
-"""Runs last for a few minutes: after so long one waits for what never comes."""
+"""Runs last for a few minutes: after this time, a task waits for something that never comes."""
 
 process: ContextVar[str] = ContextVar("process", default="")
-"""The simulated process that runs."""
+"""The simulated process that is running."""
 
 
 class OutsideWorld(Exception):
@@ -41,7 +41,7 @@ class OutsideWorld(Exception):
 
 
 class Stuck(Exception):
-    """Nothing can run any more, or something spins."""
+    """No task can run any more, or something spins."""
 
 
 class _Handle(asyncio.Handle):
@@ -76,7 +76,7 @@ class _Timer(asyncio.TimerHandle):
 
 
 class _Task(asyncio.Task[Any]):
-    """A task with a number: the draw must not depend on addresses of objects."""
+    """A numbered task: the draw must not depend on addresses of objects."""
 
     number = 0
     """0 during the constructor, which schedules the first step as a plain callback."""
@@ -84,7 +84,7 @@ class _Task(asyncio.Task[Any]):
 
 
 class SimLoop(asyncio.BaseEventLoop):
-    """See the module."""
+    """The event loop that the module's docstring describes."""
 
     def __init__(self, rng: Random) -> None:
         super().__init__()
@@ -95,23 +95,24 @@ class SimLoop(asyncio.BaseEventLoop):
         self._set = 0
         self._plain: deque[asyncio.Handle] = deque()
         self._steps: dict[int, deque[asyncio.Handle]] = {}
-        """Of tasks that are ready, by the number of the task."""
+        """The steps of ready tasks, by the number of the task."""
         self._numbers: list[int] = []
         """Keys of `_steps`, sorted."""
         self._frozen: dict[str, list[asyncio.Handle]] = {}
         self._dead: dict[str, list[asyncio.Task[Any]]] = {}
-        """Killed processes, with the tasks that they had: a coroutine that is collected runs its `finally`."""
+        """Killed processes, each with its tasks: they are retained because a coroutine that is collected runs its
+        `finally`."""
         self._pauses: dict[str, list[tuple[float, float]]] = {}
-        """When each process was frozen; to the end of time while it still is."""
+        """The intervals in which each process was frozen; the end is infinity while it still is."""
         self._created = 0
         self._steps_at_once = 0
         self.steps = 0
         self.before_jump: Callable[[], None] = lambda: None
         """Called when nothing is ready, before time jumps. It must schedule nothing."""
         self.failures: list[dict[str, Any]] = []
-        """What would have been logged as "never retrieved", and exceptions of callbacks."""
+        """Exceptions of callbacks, and what asyncio would have logged as "never retrieved"."""
         self.ahead_s: dict[str, float] = {}
-        """Processes whose wall clock is wrong, and by how much."""
+        """Processes whose wall clock is wrong, and how far it is ahead."""
         self.set_task_factory(self._make_task)  # type: ignore[arg-type]
         self.set_exception_handler(lambda _, context: self.failures.append(context))
 
@@ -124,7 +125,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return EPOCH_S + self._now_s
 
     def wall_s(self) -> float:
-        """As the process that runs has it."""
+        """The wall clock of the running process."""
         return self.true_wall_s() + self.ahead_s.get(process.get(), 0.0)
 
     # Freezing.
@@ -143,13 +144,13 @@ class SimLoop(asyncio.BaseEventLoop):
             self._put(handle)
 
     def awake_s(self, name: str, since_s: float, until_s: float | None = None) -> float:
-        """For how long a process was not frozen; negative before `since_s`. `until_s` is now by default."""
+        """How long a process was not frozen since `since_s`; negative before `since_s`. `until_s` is now by default."""
         end_s = self._now_s if until_s is None else until_s
         pauses = ((max(since_s, first_s), min(end_s, last_s)) for first_s, last_s in self._pauses.get(name, ()))
         return end_s - since_s - sum(max(0.0, last_s - first_s) for first_s, last_s in pauses)
 
     def kill(self, name: str) -> None:
-        """Ends a process as SIGKILL does. Its name is not to be used again."""
+        """End a process as SIGKILL does. Its name must not be used again."""
         self._frozen.pop(name, None)
         self._dead[name] = self.tasks_of(name)
         self._plain = deque(handle for handle in self._plain if not self._is_dead(handle))
@@ -162,7 +163,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 self._numbers.remove(number)
 
     def bury(self) -> None:
-        """After the run: lets go of what killed processes had. What their coroutines do then is nobody's business."""
+        """After the run, release the tasks of killed processes. What their coroutines then do is ignored."""
         disabled = logging.root.manager.disable
         logging.disable()
         try:
@@ -179,7 +180,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def _is_dead(self, handle: Any) -> bool:
         return handle._context.get(process, "") in self._dead
 
-    # What BaseEventLoop calls.
+    # Methods that BaseEventLoop calls.
 
     def call_soon(  # type: ignore[override]
         self, callback: Any, *args: Any, context: Context | None = None
@@ -243,7 +244,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return list(found)
 
     def _run_once(self) -> None:
-        """Runs until `stop`: one call for all steps, because the caller's loop costs as much as a short step."""
+        """Run until `stop`: one call for all steps, because the caller's loop costs as much as a short step."""
         timers, numbers, steps, draw = self._timers, self._numbers, self._steps, self._rng.random
         while not self._stopping:  # type: ignore[attr-defined]
             plain = self._plain
@@ -253,7 +254,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 timer = heapq.heappop(timers)[2]
                 if not timer._cancelled:
                     self._put(timer)
-            # Draws among the first plain callback and the ready tasks.
+            # Draw one of the first plain callback and the ready tasks.
             choices = len(numbers) + bool(plain)
             if not choices:
                 continue  # everything that is due belongs to frozen processes
@@ -280,7 +281,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 self.call_exception_handler({"message": f"Exception in {handle!r}", "exception": error})
 
     def _jump(self) -> None:
-        """Moves time to the next timer."""
+        """Move time to the next timer."""
         timers = self._timers
         while timers and timers[0][2]._cancelled:
             heapq.heappop(timers)
@@ -293,16 +294,16 @@ class SimLoop(asyncio.BaseEventLoop):
             raise Stuck(f"the run has not ended after {VIRTUAL_S_MAX:.0f} s; the next timer is {timers[0][2]!r}")
 
     def _write_to_self(self) -> None:
-        """No other thread waits to be woken."""
+        """Do nothing: no other thread waits to be woken."""
 
     def _process_events(self, event_list: Any) -> None:
-        """There is no selector."""
+        """Do nothing: there is no selector."""
 
     def timers(self) -> list[asyncio.TimerHandle]:
-        """Those that are set."""
+        """The timers that are set."""
         return [timer for _, _, timer in sorted(self._timers) if not timer.cancelled()]
 
-    # What is forbidden.
+    # Forbidden operations.
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> NoReturn:  # type: ignore[override]
         raise OutsideWorld(f"a thread: {func!r}")

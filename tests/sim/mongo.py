@@ -1,7 +1,7 @@
 """A MongoDB replica set in memory: an oplog with real resume tokens, and change streams that read it.
 
-`SimSource` is the server's own `Source`; only what pymongo would do is done here. Errors are pymongo's own, with the
-codes and labels that mongod 6.0 gives, so that the reader and its resume policy are the real ones.
+`SimSource` is the server's own `Source`; this module only replaces what pymongo would do. Errors are pymongo's own,
+with the codes and labels that mongod 6.0 gives, so that the reader and its resume policy are the real ones.
 """
 
 import asyncio
@@ -32,20 +32,21 @@ from tests.sim.tenants import HIDDEN, HIDING, allows, stages_by_choice
 
 SOURCE_ID: Final = "sim"
 NOOP_S: Final = 10
-"""An idle replica set writes an entry of no meaning so often."""
+"""An idle replica set writes a no-op entry at this interval."""
 STOPPED_S: Final = 20.0
-"""What computes on events is stopped before, with `limits.event_time_s` at 5: looks at it, and the wait before them."""
+"""Within this time a server stops a cursor's operation, with `limits.event_time_s` at 5: this includes the checks, and
+the wait before them."""
 OPENING_STOPPED_S: Final = 40.0
 SELECTION_S: Final = 5.0
-"""The driver looks for a server for so long."""
+"""How long the driver looks for a server."""
 _RESUMABLE = "ResumableChangeStreamError"
 SPLIT: Final[dict[str, Any]] = {"$changeStreamSplitLargeEvent": {}}
 BATCH_BYTES: Final = 250_000
-"""A batch ends with the event that reaches it; mongod's bound is 16 MiB."""
+"""A batch ends with the event that reaches this size; mongod's bound is 16 MiB."""
 SPLIT_BYTES: Final = 1_500
-"""Events over it are split where that is asked for; mongod splits at 16 MiB."""
+"""Larger events are split if the pipeline asks for it; mongod splits at 16 MiB."""
 PART: Final = 1 << 20
-"""The number of a fragment is that of its event, and so many more for each fragment up to it."""
+"""The number of a fragment is the number of its event, plus this value for each fragment up to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,33 +54,33 @@ class Entry:
     """A change, as one event."""
 
     number: int
-    """Of all changes, from 0."""
+    """Its number among all changes, from 0."""
     database: str
     collection: str
     tokens: Callable[[int], ResumeToken]
-    """By the number of the fragment; the first one's is that of the whole event."""
+    """The token of each fragment, by its number; the first fragment's token is the token of the whole event."""
     token: ResumeToken
     event: dict[str, Any]
     data: bytes
     invalidates: bool = False
-    """The invalidate event that follows a drop, for change streams of that collection alone."""
+    """Whether this is the invalidate event after a drop, which only change streams of that collection show."""
 
     def shown(self, *, split: bool) -> "list[Shown]":
-        """As one event, or as its fragments."""
+        """The entry as one event, or as its fragments."""
         count = -(-len(self.data) // SPLIT_BYTES)
         if not split or count == 1:
             return [Shown(self, self.number, self.token, self.data)]
         return [self._fragment(index, count) for index in range(count)]
 
     def hiding(self) -> "list[Shown]":
-        """Without the field that may be hidden."""
+        """The event without the field that may be hidden."""
         if HIDDEN not in (document := self.event.get("fullDocument", {})):
             return self.shown(split=False)
         left = {name: value for name, value in document.items() if name != HIDDEN}
         return [Shown(self, self.number, self.token, bson.encode(self.event | {"fullDocument": left}))]
 
     def _fragment(self, index: int, count: int) -> "Shown":
-        """With a part of the padding."""
+        """A fragment, with a part of the padding."""
         token, number = self.tokens(index), self.number + (index + 1) * PART
         pad: bytes = self.event["fullDocument"]["pad"]
         piece = -(-len(pad) // count)
@@ -91,7 +92,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """An event as a change stream gives it."""
+    """An event as a change stream shows it."""
 
     entry: Entry
     number: int
@@ -101,7 +102,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """An error that ends every read, by its name."""
+    """A named error that ends every read."""
 
     name: str
     make: Callable[[], PyMongoError]
@@ -123,19 +124,19 @@ FAILINGS: Final = (
 
 @dataclass(slots=True)
 class Costs:
-    """What MongoDB computes, in seconds."""
+    """How long MongoDB computes, in seconds."""
 
     event_s: float = 0.0
-    """On each event that a change stream with stages of its user shows."""
+    """For each event that a change stream with user stages shows."""
     open_s: float = 0.0
-    """On an aggregate with such stages."""
+    """For an aggregate with user stages."""
     any_event_s: float = 0.0
-    """On each event of any change stream."""
+    """For each event of any change stream."""
 
 
 @dataclass(eq=False, slots=True)
 class Work:
-    """An operation that computes, and does not yield meanwhile."""
+    """An operation that computes without yielding."""
 
     opid: int
     session: bytes
@@ -145,7 +146,7 @@ class Work:
     killed: bool = False
 
     def shown(self) -> dict[str, Any]:
-        """As `$currentOp` does."""
+        """The operation as `$currentOp` shows it."""
         command = {"command": {} if self.cursor_id else {"aggregate": 1}}
         cursor = {"cursor": {"cursorId": self.cursor_id}} if self.cursor_id else {}
         lsid = {"id": Binary(self.session, UUID_SUBTYPE)}
@@ -156,53 +157,53 @@ class SimMongo:
     """The replica set."""
 
     def __init__(self, loop: SimLoop, rng: Random, token_version: int = 1) -> None:
-        """MongoDB 7.0 gives tokens of version 2, and splits events."""
+        """Token version 2 means MongoDB 7.0, which also splits events."""
         self.loop = loop
         self._rng = rng
         self.token_version = token_version
         self.entries: list[Entry] = []
-        """What a majority has."""
+        """Entries that a majority has."""
         self.committed: Callable[[list[Entry], bool], None] = lambda entries, whole: None
-        """Called then; `whole` says that they are of one transaction."""
+        """Called when a majority has the entries; `whole` says that they are from one transaction."""
         self.lag_s = 0.0
-        """Until a majority has what the primary has."""
+        """The time until a majority has what the primary has."""
         self._pending: deque[tuple[list[Entry], bool]] = deque()
         self._writing: list[Entry] = []
         self._keys: list[Any] = []
         self._last = (int(loop.true_wall_s()) << 32) + 1
         self._oldest = self._last
         self.cursors = 0
-        """Opened."""
+        """The number of cursors that were opened."""
         self.open: dict[SimCursor, None] = {}
         self.away = False
         """No server can be reached."""
         self._waiting: list[asyncio.Future[None]] = []
         self.reads = 0
-        """getMores."""
+        """The number of getMores."""
         self.costs = Costs()
         self.working: dict[int, Work] = {}
-        """By the number of the operation."""
+        """The running operations, by their numbers."""
         self.unstopped: list[str] = []
-        """What nobody stopped, though it computed for longer than a server lets it."""
+        """Operations that were not stopped, though they computed for longer than a server allows."""
         self._operations = 0
         self._sessions = 0
 
     # Writing.
 
     def insert(self, database: str, collection: str, padding: int, **fields: Any) -> None:
-        """One document."""
+        """Insert one document."""
         self._insert(self._tick(), 0, database, collection, padding, fields)
         self._written(whole=False)
 
     def transaction(self, database: str, collection: str, count: int, padding: int, **fields: Any) -> None:
-        """So many documents, of one cluster time."""
+        """Insert `count` documents with one cluster time."""
         time = self._tick()
         for index in range(count):
             self._insert(time, index, database, collection, padding, fields)
         self._written(whole=True)
 
     def drop(self, database: str, collection: str) -> None:
-        """The collection; its change streams are invalidated."""
+        """Drop the collection, which invalidates its change streams."""
         time = self._tick()
         event = {"operationType": "drop", "ns": {"db": database, "coll": collection}}
         self._append(database, collection, time, event, key=self._next_number)
@@ -210,12 +211,12 @@ class SimMongo:
         self._written(whole=False)
 
     def roll_back(self) -> None:
-        """Another primary is elected, which has nothing of what a majority has not."""
+        """Elect another primary, which has nothing that a majority does not have."""
         self._pending.clear()
         self.fail_reads(FAILINGS[1])
 
     def _written(self, *, whole: bool) -> None:
-        """A majority has it a moment later. No change stream shows it before."""
+        """Hand the entries to a majority after the lag. No change stream shows them earlier."""
         writing, self._writing = self._writing, []
         self._pending.append((writing, whole))
         if self.lag_s:
@@ -236,7 +237,7 @@ class SimMongo:
         return len(self.entries) + sum(len(entries) for entries, _ in self._pending) + len(self._writing)
 
     def forget(self, before: int) -> None:
-        """The oplog reaches back to this cluster time at most."""
+        """Truncate the oplog before this cluster time."""
         self._oldest = max(self._oldest, min(before, self._last))
 
     def _tick(self) -> int:
@@ -278,7 +279,7 @@ class SimMongo:
 
     @property
     def latest(self) -> int:
-        """The newest cluster time; entries of no meaning count."""
+        """The newest cluster time, including no-op entries."""
         return max(self._last, (int(self.loop.true_wall_s()) // NOOP_S * NOOP_S << 32) + 1)
 
     @property
@@ -294,11 +295,11 @@ class SimMongo:
         return datetime.fromtimestamp(self.loop.true_wall_s(), UTC).replace(tzinfo=None)
 
     def rank_after(self, token: ResumeToken) -> int:
-        """The number of the first entry after the place."""
+        """The number of the first entry after the position."""
         return bisect_right(self._keys, token.key)
 
     def entry_of(self, token: ResumeToken) -> Entry | None:
-        """The one whose event, or a fragment of it, has this token."""
+        """The entry whose event, or a fragment of its event, has this token."""
         rank = self.rank_after(token) - 1
         entry = self.entries[rank] if rank >= 0 else None
         if entry is None:
@@ -311,11 +312,11 @@ class SimMongo:
         return ResumeToken.high_water_mark(cluster_time, self.token_version)
 
     async def way(self) -> None:
-        """To a server of the set, or back."""
+        """Wait for the way to a server of the set, or back."""
         await asyncio.sleep(self._rng.uniform(0.0002, 0.003))
 
     async def check_reachable(self) -> None:
-        """Raises ServerSelectionTimeoutError."""
+        """Wait until a server is reachable. Raises ServerSelectionTimeoutError."""
         until_s = self.loop.time() + SELECTION_S
         while self.away:
             if self.loop.time() >= until_s:
@@ -323,7 +324,7 @@ class SimMongo:
             await asyncio.sleep(0.5)
 
     async def grown(self, until_s: float) -> None:
-        """Waits for an entry, until then at most."""
+        """Wait for an entry, at most until `until_s`."""
         waiting = self.loop.create_future()
         self._waiting.append(waiting)
         with suppress(TimeoutError):
@@ -331,9 +332,9 @@ class SimMongo:
                 await waiting
 
     async def compute(self, cost_s: float, session: bytes, cursor_id: int, *, watched: bool = True) -> None:
-        """Takes so long, and does so too when nobody waits for it any more. Raises OperationFailure once killed.
+        """Take `cost_s` seconds, even if no caller waits any more. Raises OperationFailure once killed.
 
-        `watched`: a server is to stop it.
+        `watched` says that a server must stop the operation if it takes too long.
         """
         if not cost_s:
             return
@@ -369,13 +370,13 @@ class SimMongo:
     # Faults.
 
     def fail_reads(self, failing: Failing) -> None:
-        """Every open cursor is gone, and its read fails."""
+        """Remove every open cursor, and make its read fail."""
         for cursor in list(self.open):
             cursor.failing = failing
         self._wake()
 
     def killed(self, name: str) -> None:
-        """A client process is gone, and its cursors with its connections."""
+        """Remove the cursors of a client process that died, as the loss of its connections does."""
         for cursor in [cursor for cursor in self.open if cursor.process == name]:
             del self.open[cursor]
 
@@ -389,7 +390,7 @@ class SimMongo:
 
 
 class SimCursor:
-    """Stands for `RawChangeStreamCursor`."""
+    """Replaces `RawChangeStreamCursor`."""
 
     address = None
 
@@ -417,10 +418,10 @@ class SimCursor:
         self.failing: Failing | None = None
         self._interrupted = False
         self._is_full = False
-        """The last batch: there may be more."""
+        """Whether the last batch was full: there may be more events."""
         options = stages[0]["$changeStream"]
         self._must_exist: ResumeToken | None = None
-        """MongoDB looks for it when it has an event after it."""
+        """A token that MongoDB must find once it has an event after it."""
         at = options.get("startAtOperationTime")
         if at is not None:
             self._place = mongo.mark(at.time << 32 | at.inc)
@@ -471,7 +472,7 @@ class SimCursor:
             if found or exhausted or mongo.loop.time() >= until_s:
                 break
             await mongo.grown(until_s)
-        # Of the same moment as the scan: the process that asks may have been frozen while it waited.
+        # Taken at the same moment as the scan: the process that asks may have been frozen while it waited.
         post_batch = self._place if exhausted else self._post_batch(found)
         costs = mongo.costs
         each_s = costs.any_event_s + (costs.event_s if self._computes else 0.0)
@@ -504,7 +505,7 @@ class SimCursor:
             raise self.failing.make() if self.failing is not None else AutoReconnect("connection closed")
 
     def _scan(self) -> tuple[list[Shown], bool]:
-        """Events of the next batch, and whether the last of them invalidates the stream. Raises OperationFailure."""
+        """The events of the next batch, and whether the last event invalidates the stream. Raises OperationFailure."""
         entries = self._mongo.entries
         if self._place.cluster_time < self._mongo.oldest:
             self._gone()
@@ -523,12 +524,13 @@ class SimCursor:
             entry = entries[self._rank]
             self._rank += 1
             if not entry.token.is_after(self._start):
-                continue  # from now on: a majority got it only since
+                continue  # the stream starts at the present: a majority got this entry only afterwards
             if not self._concerns(entry):
                 continue
             matches = self._matches(entry.event)
             if self._must_exist is not None and matches and not entry.invalidates:
-                # MongoDB looks for it behind the user's `$match`, which it moves forward; of an invalidate it does not.
+                # MongoDB searches for the token after the user's `$match`, which it moves forward; for an invalidate it
+                # does not.
                 place = self._mongo.entry_of(self._must_exist)
                 is_seen = place is not None and (place.invalidates or self._matches(place.event))
                 if place is None or not is_seen or not self._concerns(place):
@@ -601,7 +603,7 @@ class _Oplog:
 
 
 class _Collections:
-    """Of a database."""
+    """The collections of a database."""
 
     async def list_collections(self, **_: Any) -> AsyncIterator[dict[str, Any]]:
         async def each() -> AsyncIterator[dict[str, Any]]:
@@ -612,7 +614,7 @@ class _Collections:
 
 
 class _Client:
-    """Of pymongo's client, what `Source` uses for commands."""
+    """The parts of pymongo's client that `Source` uses for commands."""
 
     def __init__(self, mongo: SimMongo) -> None:
         self.admin = _Admin(mongo)
@@ -625,11 +627,11 @@ class _Client:
         return ["db"]
 
     async def close(self) -> None:
-        """Cursors are closed by their readers."""
+        """Do nothing: cursors are closed by their readers."""
 
 
 class SimSource(Source):
-    """The server's source, on the model."""
+    """The server's source, connected to the model."""
 
     def __init__(self, mongo: SimMongo, observer: Observer = NOBODY) -> None:
         config = SourceConfig("main", "", source_id=SOURCE_ID, server_selection_timeout_ms=int(SELECTION_S * 1000))
@@ -678,12 +680,12 @@ class SimSource(Source):
 
 
 def computes(stages: list[Any]) -> bool:
-    """Whether the costs of pipelines are theirs."""
+    """Whether pipelines with these stages have costs."""
     return any("$changeStreamSplitLargeEvent" not in stage for stage in stages)
 
 
 def _without_policy(spec: FeedSpec, stages: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
-    """The name of the grant whose stages come first, if any, and the stages after them."""
+    """The name of the grant whose stages come first, if any, and the stages after the grant's."""
     for name, policy in stages_by_choice(spec):
         if stages[: len(policy)] == policy:
             return name, stages[len(policy) :]
@@ -691,7 +693,8 @@ def _without_policy(spec: FeedSpec, stages: list[dict[str, Any]]) -> tuple[str, 
 
 
 def matcher(stages: list[dict[str, Any]]) -> Callable[[dict[str, Any]], bool]:
-    """For pipelines of `$match` stages that compare fields with values. Raises OperationFailure for all others."""
+    """The condition of a pipeline of `$match` stages that compare fields with values. Raises OperationFailure for all
+    others."""
     wanted: list[tuple[list[str], Any]] = []
     for stage in stages:
         if set(stage) != {"$match"}:

@@ -1,7 +1,7 @@
-"""Broken builds of the production code, which the simulation must find.
+"""Broken variants (mutants) of the production code, which the simulation must detect.
 
-A mutant replaces one piece of text in one function, or in one of Redis's scripts. `Gone` says that the text is not
-there once any more: the mutant has to follow the code.
+A mutant replaces one piece of text in one function, or in one of Redis's scripts. `Gone` means that the text no longer
+occurs exactly once: adapt the mutant to the changed code.
 """
 
 import inspect
@@ -17,7 +17,7 @@ LUA: Final = "lua:"
 
 
 class Gone(Exception):
-    """The text to be replaced is not in the code once."""
+    """The text to be replaced does not occur exactly once in the code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,14 @@ class Mutant:
 
     name: str
     guarantee: str
-    """What it breaks."""
+    """The guarantee that the mutant breaks."""
     target: str
     old: str
     new: str
     size: str = "small"
-    """Of the runs that find it."""
+    """The size of the runs that find it."""
     seeds: int = 400
-    """So many are enough."""
+    """This many runs are enough to find it."""
     scenario: str = ""
     """One of `faults.SCENARIOS`."""
 
@@ -562,7 +562,7 @@ MUTANTS: Final = (
 
 @contextmanager
 def built_with(mutant: Mutant) -> Iterator[None]:
-    """The code is broken meanwhile. Raises `Gone`."""
+    """Run with the broken code. Raises `Gone`."""
     if mutant.target.startswith(LUA):
         with _script(mutant):
             yield
@@ -576,7 +576,7 @@ def built_with(mutant: Mutant) -> Iterator[None]:
     original = owner.__dict__[name]
     source = _replaced(mutant, inspect.getsource(original))
     made: dict[str, Any] = {}
-    # In the module's own globals, so that it goes by what the module goes by. A method is indented.
+    # Compiled in the module's own globals, so that it uses the same names as the module. A method is indented.
     exec(compile(f"if True:\n{source}" if owners else source, f"<{mutant}>", "exec"), module.__dict__, made)  # noqa: S102
     setattr(owner, name, made[name])
     try:

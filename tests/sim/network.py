@@ -1,11 +1,12 @@
-"""The network between clients and servers, and gRPC as the two sides see it.
+"""The network between clients and servers, and gRPC as both sides see it.
 
-A client's channel has one connection, to one of the servers that listen under the name it dials. Messages arrive in
-order, after a latency. A connection can be cut (both sides learn of it), or its way can fall silent: what is sent then
-arrives when the way is open again, unless a side has given the connection up by then, as gRPC's keepalive does.
+A client's channel has one connection, to one of the servers that listen under the name that the client dials. Messages
+arrive in order, after a latency. A connection can be cut (both sides learn of it), or it can fall silent: a message
+sent then arrives when the connection is open again, unless a side has given the connection up by then, as gRPC's
+keepalive does.
 
-Calls behave as grpc.aio's: messages come before the status, `write` waits for the window, a handler is cancelled when
-its client is gone.
+Calls behave like those of grpc.aio: messages come before the status, `write` waits for the window, and a handler is
+cancelled when its client is gone.
 """
 
 import asyncio
@@ -23,11 +24,11 @@ from grpc._cython import cygrpc  # type: ignore[attr-defined]
 from tests.sim.loop import SimLoop
 
 CLIENT_KEEPALIVE_S: Final = 30.0
-"""A client gives up a silent connection: a ping after 20 s, 10 s for its answer."""
+"""A client gives up a silent connection: after 20 s it sends a ping, and it waits 10 s for the answer."""
 SERVER_KEEPALIVE_S: Final = 40.0
 CONNECT_S: Final = 20.0
 WINDOW_BYTES: Final = 64 * 1024
-"""What a stream may have sent that the other side has not read."""
+"""The bytes that a stream may have sent before the other side has read them."""
 
 Metadata = Sequence[tuple[str, str | bytes]]
 Status = tuple[grpc.StatusCode, str, Metadata]
@@ -41,7 +42,7 @@ _CANCELLED: Final[Status] = (grpc.StatusCode.CANCELLED, "Locally cancelled by ap
 
 @dataclass(frozen=True, slots=True)
 class _Details:
-    """What a generic handler looks a method up by."""
+    """The details by which a generic handler looks up a method."""
 
     method: str
     invocation_metadata: Metadata = ()
@@ -53,30 +54,30 @@ class Node:
     def __init__(self, name: str, context: Context) -> None:
         self.name = name
         self.context = context
-        """In which what arrives there is handled."""
+        """The context in which the node handles what arrives."""
         self.connections: dict[Connection, None] = {}
         self.calls: dict[Call, None] = {}
-        """Those that it makes."""
+        """The calls that this node makes."""
         self.silent: set[str] = set()
-        """Names of the nodes whose way to this one is silent."""
+        """Names of the nodes whose connection to this node is silent."""
         self.frozen = False
         self.up = True
         self.distorts: Distortion | None = None
-        """What happens to the next message of a session to it."""
+        """What happens to the next session message to this node."""
 
 
 class Server(Node):
-    """One that listens."""
+    """A node that listens for connections."""
 
     def __init__(self, name: str, context: Context, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
         super().__init__(name, context)
         self.handlers = tuple(handlers)
         self.draining = False
         self.failures: list[BaseException] = []
-        """Exceptions that a handler let out."""
+        """Exceptions that a handler did not catch."""
 
     def end_calls(self) -> None:
-        """The end of a drain: handlers that still run are cancelled."""
+        """End a drain: cancel the handlers that still run."""
         for connection in list(self.connections):
             for call in list(connection.calls):
                 call.lost(self)
@@ -97,28 +98,28 @@ class Watcher:
     def received(self, message: bytes) -> None: ...
 
     def read(self, message: bytes) -> None:
-        """The client has taken it from what was received."""
+        """The client has read the message from those received."""
 
     def finished(self, status: Status) -> None:
         """The client knows how the call ended, or has cancelled it."""
 
     def written(self, server: str, message: bytes) -> None:
-        """At the server's end."""
+        """The server's end has written the message."""
 
     def ended(self, status: Status) -> None: ...
 
 
 class Network:
-    """All of it."""
+    """All nodes and connections."""
 
     def __init__(self, loop: SimLoop, rng: Random) -> None:
         self.loop = loop
         self.rng = rng
         self.servers: dict[str, Server] = {}
-        """Those that listen, by name."""
+        """The listening servers, by name."""
         self.clients: dict[str, Node] = {}
         self.watch: Callable[[str, str], Watcher] = lambda client, method: Watcher()
-        """Gives each call its watcher."""
+        """Returns the watcher of each call."""
 
     def listen(self, server: Server) -> None:
         self.servers[server.name] = server
@@ -130,7 +131,7 @@ class Network:
     # Faults.
 
     def killed(self, node: Node) -> None:
-        """The process is gone: the other sides get a reset."""
+        """End a process: the other sides get a reset."""
         node.up = False
         self.servers.pop(node.name, None)
         for call in list(node.calls):
@@ -139,7 +140,7 @@ class Network:
             connection.cut(by=node)
 
     def cut(self, node: Node) -> None:
-        """All its connections break."""
+        """Break all connections of the node."""
         for connection in list(node.connections):
             connection.cut()
 
@@ -158,7 +159,7 @@ class Network:
                 connection.healed()
 
     def froze(self, node: Node) -> None:
-        """The process is stopped: its peers hear nothing of it."""
+        """Stop a process: its peers hear nothing from it."""
         node.frozen = True
         for connection in list(node.connections):
             connection.fell_silent()
@@ -169,20 +170,20 @@ class Network:
             connection.healed()
 
     def goaway(self, server: Server) -> None:
-        """It takes no new calls; clients make them on other connections."""
+        """Make the server accept no new calls; clients make them on other connections."""
         server.draining = True
         self.servers.pop(server.name, None)
         for connection in list(server.connections):
             connection.going_away = True
 
     def pick(self) -> Server | None:
-        """What the service's name leads to."""
+        """A server to which the service's name resolves."""
         servers = [self.servers[name] for name in sorted(self.servers)]
         return self.rng.choice(servers) if servers else None
 
 
 class Connection:
-    """Between a client and a server."""
+    """A connection between a client and a server."""
 
     def __init__(self, network: Network, client: Node, server: Server) -> None:
         self.network = network
@@ -191,12 +192,12 @@ class Connection:
         self.calls: dict[Call, None] = {}
         self.going_away = False
         self._up = {client: True, server: True}
-        """Whether each side takes it for alive."""
+        """Whether each side considers the connection alive."""
         self._latency_s = network.rng.uniform(0.0001, 0.004)
         self._arrives_s = {client: 0.0, server: 0.0}
         """When the last message to each side arrives."""
         self._held: list[tuple[Node, Callable[..., None], tuple[Any, ...]]] = []
-        """What has arrived in silence, in order."""
+        """What has arrived during silence, in order."""
         self._keepalives: list[asyncio.TimerHandle] = []
         client.connections[self] = None
         server.connections[self] = None
@@ -205,7 +206,7 @@ class Connection:
 
     @property
     def usable(self) -> bool:
-        """For new calls of the client."""
+        """Whether the client can make new calls on it."""
         return self._up[self.client] and not self.going_away
 
     @property
@@ -217,7 +218,7 @@ class Connection:
         return {one, other} == {self.client, self.server}
 
     def send(self, to: Node, arrive: Callable[..., None], *what: Any) -> None:
-        """Has `arrive` called on the side of `to`."""
+        """Call `arrive` on the side of `to`."""
         loop = self.network.loop
         at_s = max(loop.time() + self._latency_s, self._arrives_s[to])
         self._arrives_s[to] = at_s
@@ -233,7 +234,7 @@ class Connection:
         if self._keepalives:
             return
         loop = self.network.loop
-        # A frozen process looks at its timers when it runs again, and finds them due.
+        # A frozen process checks its timers when it runs again, and finds them due.
         self._keepalives = [
             loop.call_later(CLIENT_KEEPALIVE_S, self._give_up, self.client, context=self.client.context),
             loop.call_later(SERVER_KEEPALIVE_S, self._give_up, self.server, context=self.server.context),
@@ -247,14 +248,14 @@ class Connection:
         self._keepalives = []
         for side, other in ((self.client, self.server), (self.server, self.client)):
             if not self._up[other] and self._up[side]:
-                self._break_soon(side)  # what it sends is answered by a reset
+                self._break_soon(side)  # what this side sends is answered by a reset
         held, self._held = self._held, []
         for to, arrive, what in held:
-            # Before all that is still on its way.
+            # Before everything that is still on its way.
             self.network.loop.call_soon(self._arrive, to, arrive, what, context=to.context)
 
     def cut(self, by: Node | None = None) -> None:
-        """Both sides learn of it; `by` is a process that is gone."""
+        """Break the connection for both sides; `by` is a process that is gone."""
         for side in (self.client, self.server):
             if side is not by:
                 self._break_soon(side)
@@ -277,7 +278,7 @@ class Connection:
 
 
 class SimChannel:
-    """Stands for a client's `grpc.aio.Channel`."""
+    """Replaces a client's `grpc.aio.Channel`."""
 
     def __init__(self, network: Network, node: Node) -> None:
         self._network = network
@@ -375,11 +376,11 @@ class Call:
         self._status: Status | None = None
         self._cancelled = False
         self._is_distorted = False
-        """A message to the client was cut short: what comes after it, the client must not take."""
+        """A message to the client was cut short: the client must not accept what comes after it."""
         self._changed: asyncio.Future[None] | None = None
         self._done: Callable[[], None] = lambda: None
         self._pending: list[bytes | None] = []
-        """Written before there was a connection; None is the end of the client's side."""
+        """Messages written before there was a connection; None is the end of the client's side."""
         self._server: _ServerCall | None = None
         node.calls[self] = None
 
@@ -438,7 +439,7 @@ class Call:
         if code is not grpc.StatusCode.OK:
             raise _error(code, details, trailing)
 
-    # Between the ends.
+    # Transport between the ends.
 
     def when_done(self, done: Callable[[], None]) -> None:
         self._done = done
@@ -490,7 +491,7 @@ class Call:
             self._wake()
 
     def end(self, status: Status) -> None:
-        """At the client's end: its status is known."""
+        """End the call on the client's side, where the status is now known."""
         if self._status is not None:
             return
         self._status = status
@@ -501,14 +502,14 @@ class Call:
         self._wake()
 
     def lost(self, side: Node) -> None:
-        """This side's connection is gone."""
+        """Handle the loss of this side's connection."""
         if side is self._node:
             self.end((grpc.StatusCode.UNAVAILABLE, "connection lost", ()))
         elif self._server is not None:
             self._server.cancel()
 
     def served(self) -> None:
-        """The server's end is done with it."""
+        """The server's end is finished."""
         if self._connection is not None:
             self._connection.calls.pop(self, None)
 
@@ -518,7 +519,7 @@ class Call:
 
 
 class _ServerCall:
-    """The server's end: the handler's requests and its context."""
+    """The server's end of a call: the handler's requests and its context."""
 
     def __init__(self, call: Call, server: Server, method: str, metadata: Metadata, client: str) -> None:
         self._call = call
@@ -533,7 +534,7 @@ class _ServerCall:
         self._status: Status | None = None
         self._task: asyncio.Task[None] | None = None
 
-    # What arrives.
+    # Incoming messages.
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -556,7 +557,7 @@ class _ServerCall:
         if self._task is not None and not self._task.done():
             self._task.cancel()
 
-    # What the handler sees.
+    # The interface of the handler.
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self

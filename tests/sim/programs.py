@@ -29,15 +29,15 @@ _RETRIED: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLI
 
 @dataclass(slots=True, eq=False)
 class Program(Reader):
-    """One of them; `_step` is for the kinds."""
+    """A program; subclasses implement `_step`."""
 
     opening: bool = field(default=False, init=False)
-    """A session is asked for, and not yet open."""
+    """Whether a session is requested, and not yet open."""
     problems: list[str] = field(default_factory=list, init=False)
 
     @property
     def needs(self) -> int:
-        """The cluster time from which on it reads again."""
+        """The cluster time from which it will read again."""
         return inspect_position(self._position).token.cluster_time if self._position else 1 << 63
 
     def _wants(self, entry: Entry) -> bool:
@@ -65,7 +65,7 @@ class Program(Reader):
 
 
 class Watching(Program):
-    """Reads by Watch, and stores the position of each message."""
+    """Reads with Watch, and stores the position of each message."""
 
     async def _step(self, channel: SimChannel) -> None:
         request = wire.WatchRequest(feed=feed_message(self.shape.feed(), "main"))
@@ -104,7 +104,7 @@ class Watching(Program):
         if not self._position:
             self._position = opened.position
             self.begins = inspect_position(opened.position).token
-            self._beginnings += 1  # from now on: what it got before has no part in it
+            self._beginnings += 1  # from now on: earlier events do not belong to this reading
         name, feed = f"{self.name} beginning {self._beginnings}", self.shape.name_for(self.tenant.granted)
         self.recorder.add(records.Opened(name, session, place, feed, stops_at_invalidate=False))
         return session
@@ -119,7 +119,7 @@ class Watching(Program):
 
 
 class Ranging(Program):
-    """Plans ranges, reads their slices, and looks whether that is all there is."""
+    """Plans ranges, reads their slices, and checks that the slices are complete."""
 
     async def _step(self, channel: SimChannel) -> None:
         feed = feed_message(self.shape.feed(), "main")
@@ -185,7 +185,7 @@ class Ranging(Program):
 
 
 class OperatorClient:
-    """Calls of Operator, all to one server. Raises AioRpcError."""
+    """Calls methods of Operator, all on one server. Raises AioRpcError."""
 
     def __init__(self, channel: SimChannel) -> None:
         self._channel = channel
@@ -197,7 +197,7 @@ class OperatorClient:
 async def run_apart(
     loop: SimLoop, network: Network, name: str, work: Callable[[SimChannel], Awaitable[object]]
 ) -> None:
-    """Does something with a channel, in a process of its own. Raises what `work` does."""
+    """Run `work` with a channel in a separate process. Raises what `work` raises."""
     context = copy_context()
     context.run(process.set, name)
     node = network.client(name, context)

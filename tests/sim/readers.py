@@ -1,4 +1,4 @@
-"""What the simulation's programs have in common: what each reads, and how far it has come."""
+"""Common base of the simulation's programs: what each program reads, and how far it has come."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,17 +19,17 @@ from tests.sim.wire import Recorder
 
 @dataclass(frozen=True, slots=True)
 class FeedShape:
-    """What a user watches."""
+    """The feed that a user watches."""
 
     name: str
     database: str
     collection: str = ""
     match: tuple[tuple[str, Any], ...] = ()
     split: bool = False
-    """Large events come in fragments."""
+    """Whether large events come in fragments."""
 
     def name_for(self, granted: str) -> str:
-        """In the records, where a tenant is granted that."""
+        """The feed's name in the records, if the tenant is granted `granted`."""
         return f"{self.name} of {granted}" if granted else self.name
 
     def feed(self) -> Feed:
@@ -39,7 +39,7 @@ class FeedShape:
         return Feed(self.database, self.collection or None, pipeline=pipeline or None)
 
     def shows(self, entry: Entry, granted: str = "") -> bool:
-        """`granted` is a name of `tenants.CHOICES`."""
+        """Whether the feed shows an entry; `granted` is a name of `tenants.CHOICES`."""
         if (
             not allows(granted, entry)
             or self.database != entry.database
@@ -58,7 +58,7 @@ def _matcher(match: tuple[tuple[str, Any], ...]) -> Callable[[dict[str, Any]], b
 
 @dataclass(slots=True, eq=False)
 class Reader:
-    """One program, in processes of its own."""
+    """One program; each start is a separate process."""
 
     loop: SimLoop
     rng: Random
@@ -69,28 +69,28 @@ class Reader:
     shape: FeedShape
     tenant: Tenant
     begins: ResumeToken | None = field(default=None, init=False)
-    """It is to get every event after this place, once it has begun."""
+    """The program must receive every event after this position, once it has begun."""
     newest: int = field(default=-1, init=False)
-    """The number of the newest event that it was handed."""
+    """The number of the newest event that it received."""
     leaving: bool = field(default=False, init=False)
     node: Node | None = field(default=None, init=False)
     process: str = field(default="", init=False)
     failure: BaseException | None = field(default=None, init=False)
     met: set[str] = field(default_factory=set, init=False)
-    """Errors of its sessions and calls, by their names."""
+    """The names of the errors of its sessions and calls."""
     _starts: int = field(default=0, init=False)
     _sessions: int = field(default=0, init=False)
     _beginnings: int = field(default=0, init=False)
     _position: bytes = field(default=b"", init=False)
-    """As the program has stored it."""
+    """The position that the program has stored."""
     _main: "asyncio.Task[None] | None" = field(default=None, init=False)
 
     def wanted(self) -> list[int]:
-        """The numbers of all events that it is to be handed, as far as they are written."""
+        """The numbers of all events that it must receive, as far as they are written."""
         return [entry.number for entry in self.mongo.entries if self.shows(entry) and self._wants(entry)]
 
     def shows(self, entry: Entry) -> bool:
-        """Whether it is an event of its feed."""
+        """Whether its feed shows the entry."""
         return self.shape.shows(entry, self.tenant.granted)
 
     def _wants(self, entry: Entry) -> bool:
@@ -109,7 +109,7 @@ class Reader:
         self._main = self.loop.create_task(self._guarded(), name=self.process, context=context.copy())
 
     async def leave(self) -> None:
-        """Closes its session and ends."""
+        """Close the program's session and end the program."""
         self.leaving = True
         if self._main is not None:
             await asyncio.wait([self._main])

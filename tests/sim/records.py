@@ -1,8 +1,8 @@
-"""What was observed of a run, as JSON lines: one record per line, in the order in which it happened.
+"""The observations of a run, as JSON lines: one record per line, in the order in which they happened.
 
-Written by the simulation and the integration tests; judged by `checkers`, at once or offline. The record's
-kind is its class name in lower case. Places are the hex of a resume token's `_data`, or empty where it is not known
-(what needs it is not judged then). Events have any name that is unique in the run.
+Written by the simulation and the integration tests; judged by `checkers`, at once or offline. The record's kind is its
+class name in lower case. Places are the hex of a resume token's `_data`, or empty if unknown (checks that need the
+place are then skipped). An event may have any name that is unique in the run.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """An event of the source. These records stand in the source's order."""
+    """An event of the source. These records are in the source's order."""
 
     event: str
     place: str = ""
@@ -28,23 +28,23 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A session began: it is to be sent every event of `feed` after `place`."""
+    """A session began: it must show every event of `feed` after `place`."""
 
     subscription: str
-    """A session without a subscription has a name of its own here."""
+    """A session without a subscription has its own name here."""
     session: str
     place: str = ""
     feed: str = ""
     epoch: int = 0
     unacked_max: int = 0
-    """Bound on unacknowledged events; 0 means none."""
+    """Bound on unacknowledged events; 0 means no bound."""
     stops_at_invalidate: bool = True
     unknown_place: bool = False
-    """MongoDB has no such token: the session is to end with an error, without any event."""
+    """MongoDB has no such token: the session must end with an error, without any event."""
     rewound: bool = False
-    """A notice announced that the session begins before a place that was stored."""
+    """A notice announced that the session begins before a stored position."""
     judged: bool = True
-    """What it is to be sent can be foreseen; else only its acks count."""
+    """Whether the expected events are known; otherwise only the session's acks count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,9 @@ class Delivered:
     first_sequence: int
     events: tuple[str, ...]
     sizes: tuple[int, ...] = ()
-    """Bytes of each event, where credit in bytes is to be judged."""
+    """Bytes of each event, if credit in bytes is to be judged."""
     place: str = ""
-    """The position sent with them: the place after the last event."""
+    """The position sent with the events: the position after the last event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Acked:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The client was told that everything up to `place` was delivered."""
+    """The client learned that everything up to `place` was delivered."""
 
     session: str
     place: str
@@ -87,7 +87,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A place became durable."""
+    """A position became durable."""
 
     subscription: str
     epoch: int
@@ -96,19 +96,19 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """A user moved the stored place, in whatever direction."""
+    """A user moved the stored position, in either direction."""
 
     subscription: str
     place: str
     epoch: int = 0
-    """Only later ones may commit, where it is known."""
+    """If it is not 0, only later epochs may commit."""
     created: bool = False
-    """The subscription is new: its user may know better where it has come to."""
+    """The subscription is new: its user may know better how far it has read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The store has lost what was durable: it has an older place now, or none."""
+    """The store has lost durable data: it now has an older position, or none."""
 
     subscription: str
     place: str
@@ -119,8 +119,8 @@ GAP: Final = "gap"
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A session is over; `reason` is an ErrorReason, or empty when the client closed or died. `GAP`: it was told that
-    events are lost, and its next record begins after them."""
+    """A session ended; `reason` is an ErrorReason, or empty if the client closed or died. `GAP`: the client learned
+    that events are lost, and its next record begins after them."""
 
     session: str
     reason: str = ""
@@ -128,7 +128,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Memory, in bytes or events, that something held when it was looked at."""
+    """The amount of memory, in bytes or events, that something held at a check."""
 
     name: str
     amount: int
@@ -137,7 +137,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Faults have stopped, nothing more is written, and everyone open has had credit and time to catch up."""
+    """Faults have stopped, nothing more is written, and every open session has had credit and time to catch up."""
 
 
 Record = (

@@ -1,4 +1,4 @@
-"""A Redis in memory: the server's real scripts, run by Lua, and the few plain commands beside them.
+"""A Redis in memory: the server's real scripts, run by Lua, and the few plain commands that the server uses.
 
 It answers as redis-py does with RESP 2: bytes, whole numbers, lists, None. A command's failure is an exception among
 the answers of its pipeline.
@@ -22,16 +22,16 @@ Hash = dict[bytes, bytes]
 Sorted = dict[bytes, float]
 Value = bytes | Hash | Sorted
 State = tuple[dict[bytes, Value], dict[bytes, float]]
-"""Values, and when keys expire."""
+"""Values, and the times at which keys expire."""
 
 SNAPSHOT_S = 0.5
-"""What a Redis that loses its last writes has kept is as old as this at least."""
+"""The minimum age of the state that survives when Redis loses its last writes."""
 _WRITES = frozenset(b"SET HSET HDEL ZADD ZREM PEXPIRE".split())
 
 
 @cache
 def _runtime() -> Any:
-    """One Lua for all runs: a script keeps nothing between two calls."""
+    """One Lua runtime for all runs: a script keeps no state between two calls."""
     return lua.LuaRuntime(encoding=None, register_eval=False, unpack_returned_tuples=True)
 
 
@@ -41,11 +41,12 @@ def _compiled(source: bytes) -> Any:
 
 
 class Down(exceptions.ConnectionError):
-    """Nobody listens."""
+    """The server refuses connections."""
 
 
 class SimRedis:
-    """The data, and what becomes of commands. Commands of one pipeline run one after the other, and at once."""
+    """The data, and the execution of commands. Commands of one pipeline run one after the other, without
+    interruption."""
 
     def __init__(self, loop: Any, rng: Random) -> None:
         self.loop = loop
@@ -59,27 +60,28 @@ class SimRedis:
         self.wrote: Callable[[bytes], None] = lambda key: None
         """Called with the key after a script has run."""
         self.has_lost = False
-        """Data, at some time."""
+        """Whether data were lost at some time."""
         self.lost: Callable[[], None] = lambda: None
         """Called after data were lost."""
         self.down = False
-        """Connections are refused."""
+        """Whether connections are refused."""
         self.silent = False
-        """Nothing is answered, and nothing done."""
+        """Whether commands are neither executed nor answered."""
         self.ahead_s = 0.0
-        """Of its clock, before that of everybody else."""
+        """How far its clock is ahead of every other clock."""
         self.slow_s = 0.0
-        """A pipeline is so long on its way at most, each on its own: a later one may overtake it."""
+        """The longest delay of a pipeline on its way. Each is delayed separately: a later pipeline may overtake an
+        earlier one."""
         self.loses_answers = 0.0
-        """This share of pipelines is done and not answered."""
+        """The share of pipelines that are executed but not answered."""
         self.full = False
-        """Out of memory: commands that write are refused."""
+        """Whether it is out of memory: commands that write are refused."""
         self.replicas = 0
-        """Connected to it."""
+        """The number of connected replicas."""
         self.lag_s = 0.002
-        """Until a replica has what was written, where somebody waits for that."""
+        """The time until a replica has what was written, if a command waits for replicas."""
         self._replica: tuple[float, State] | None = None
-        """What replicas are known to have had, and since when."""
+        """The time and content of the newest state that replicas are known to have."""
         self._lua_redis = _runtime().table_from(
             {b"call": self._call, b"replicate_commands": lambda: True, b"sha1hex": _sha1}
         )
@@ -87,7 +89,7 @@ class SimRedis:
     # Faults.
 
     def restart(self) -> None:
-        """Scripts are forgotten, data is not."""
+        """Forget scripts, but not data."""
         self._scripts.clear()
 
     def lose_everything(self) -> None:
@@ -99,15 +101,15 @@ class SimRedis:
         self.lost()
 
     def lose_last_writes(self) -> None:
-        """Comes back with what was on its disk about a second ago."""
+        """Return to the state on disk about a second ago."""
         self._go_back_to(self._snapshots[:1])
 
     def fail_over(self) -> None:
-        """A replica takes over, with what it is known to have had, or else what there was about a second ago."""
+        """Let a replica take over, with the state that it is known to have, or else the state of about a second ago."""
         self._go_back_to([*self._snapshots[:1], *([self._replica] if self._replica is not None else [])])
 
     def _go_back_to(self, states: list[tuple[float, State]]) -> None:
-        """The newest of them."""
+        """Return to the newest of these states."""
         if states:
             self._data, self._expires = deepcopy(max(states, key=lambda each: each[0])[1])
         self._replica = None
@@ -119,7 +121,7 @@ class SimRedis:
     # Commands.
 
     def run(self, command: tuple[Any, ...]) -> Any:
-        """The answer, or the exception that redis-py would give for it."""
+        """Run a command; returns the answer, or the exception that redis-py would give."""
         self.commands += 1
         name, *arguments = [_bytes(part) for part in command]
         try:
@@ -128,7 +130,7 @@ class SimRedis:
             return error
 
     def hash_of(self, key: bytes) -> Hash:
-        """What is stored of a subscription; empty for none."""
+        """The stored fields of a subscription; empty if it does not exist."""
         found = self._get(key)
         return found if isinstance(found, dict) else {}  # type: ignore[return-value]
 
@@ -276,10 +278,11 @@ class SimRedis:
             raise exceptions.ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value")
         return found
 
-    # What a client sees.
+    # The interface of a client.
 
     async def answer(self, commands: list[tuple[Any, ...]], reach: Callable[[], bool]) -> list[Any]:
-        """The answers to a pipeline, after the way there and back. `reach` says whether the network lets it through."""
+        """The answers to a pipeline, after the way there and back. `reach` says whether the network lets the pipeline
+        through."""
         loop = self.loop
         answers: asyncio.Future[list[Any]] = loop.create_future()
 
@@ -306,7 +309,7 @@ class SimRedis:
         return await answers
 
     def _replicated(self, timeout_s: float) -> tuple[int, float]:
-        """How many replicas will have everything within that time, and when that is known."""
+        """The number of replicas that will have everything within this time, and the time until that is known."""
         if not self.replicas or self.lag_s > timeout_s:
             return 0, timeout_s
         written = self.loop.time(), deepcopy((self._data, self._expires))
@@ -322,7 +325,7 @@ class SimRedis:
 
 
 class SimRedisClient:
-    """Stands for redis-py's client of one server."""
+    """Replaces redis-py's client of one server."""
 
     def __init__(self, redis: SimRedis, reach: Callable[[], bool] = lambda: True) -> None:
         self._redis = redis

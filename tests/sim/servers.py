@@ -1,4 +1,4 @@
-"""A feedmux server of the simulation: everything behind the ports is the real one."""
+"""A feedmux server of the simulation: everything behind the ports is real code."""
 
 import asyncio
 import base64
@@ -31,7 +31,7 @@ from tests.sim.redis import SimRedis, SimRedisClient
 from tests.sim.tenants import SimCredentials, Tenant
 
 KEYS: Final = parse_keys(base64.b64encode(bytes(range(32))).decode())
-"""Of positions, the same in every run."""
+"""The keys of positions, the same in every run."""
 _ANSWERS: Final = {check_worker.__name__: check_worker.answer, render_worker.__name__: render_worker.answer}
 _ANSWER_S: Final = 0.002
 
@@ -50,36 +50,36 @@ class InlineSideProcess(SideProcess):
 
 
 class SilentAudit(AuditLog):
-    """Counts what it would write."""
+    """An audit log that only counts what it would write."""
 
     def _write(self, event: AuditEvent, suppressed: int, **facts: str) -> None:
-        """Nobody reads it."""
+        """Do nothing: nobody reads the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """What a run draws for all its servers."""
+    """The settings that a run draws for all its servers."""
 
     config: Config
     limits: HubLimits
     tenants: list[Tenant]
-    """None: nobody needs credentials."""
+    """If empty, clients need no credentials."""
     unused_s: float = 0.0
-    """Subscriptions that nobody has used for so long are deleted; 0: never."""
+    """Subscriptions that are unused for this time are deleted; 0: never."""
     probed: bool = False
-    """It looks at MongoDB and Redis, and says whether it is ready."""
+    """Whether the server checks MongoDB and Redis, and reports its readiness."""
 
 
 @cache
 def config_of(**sections: Any) -> Config:
-    """A configuration, made once: pydantic takes a millisecond for it. Values are tuples of pairs."""
+    """Make a configuration, once: pydantic takes a millisecond for it. Values are tuples of pairs."""
     given = {name: dict(pairs) for name, pairs in sections.items()}
     return Config.model_validate({"sources": {"main": {"uri": "mongodb://sim"}}, **given})
 
 
 @dataclass(slots=True, eq=False)
 class SimServer:
-    """One replica; each start is a process of its own."""
+    """One replica; each start is a separate process."""
 
     loop: SimLoop
     name: str
@@ -94,7 +94,7 @@ class SimServer:
     keys: tuple[bytes, ...] = KEYS
     process: str = ""
     failure: BaseException | None = None
-    """What a start ended with that it should not have."""
+    """An unexpected error with which the process ended."""
     problems: list[str] = field(default_factory=list)
     _starts: int = 0
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
@@ -106,7 +106,7 @@ class SimServer:
 
     @property
     def stopping(self) -> bool:
-        """It was told to."""
+        """Whether it was asked to stop."""
         return self.running and self._stop.is_set()
 
     def start(self) -> None:
@@ -118,7 +118,7 @@ class SimServer:
         self._main = self.loop.create_task(self._run(), name=self.process, context=context)
 
     def kill(self) -> None:
-        """As SIGKILL."""
+        """End the process as SIGKILL does."""
         if self.node is not None:
             self.network.killed(self.node)
         self.loop.kill(self.process)
@@ -140,19 +140,19 @@ class SimServer:
             self.network.thawed(self.node)
 
     async def read_tenants_again(self) -> None:
-        """As when the tenants file has changed."""
+        """Reread the tenants, as if the tenants file had changed."""
         if self.credentials is not None and self.assembly is not None:
             records = [tenant.record() for tenant in self.settings.tenants]
             await self.credentials.use_tenants(self.assembly.service, records)
 
     def read_keys_again(self, text: str) -> None:
-        """As when the file of position keys has changed."""
+        """Reread the keys, as if the file of position keys had changed."""
         self.keys = parse_keys(text)
         if self.credentials is not None:
             self.credentials.position_keys.replace(self.keys)
 
     async def drain(self) -> None:
-        """As SIGTERM; returns when the process has ended."""
+        """Drain as SIGTERM does; returns when the process has ended."""
         self._stop.set()
         if self._main is not None:
             await asyncio.wait([self._main])
@@ -166,7 +166,7 @@ class SimServer:
     async def _serve(self) -> None:
         config, stop = self.settings.config, self._stop
         source = SimSource(self.mongo, NOBODY)
-        # Its first look at MongoDB fails where that is away, and then a supervisor starts it again.
+        # The first check fails while MongoDB is unavailable, and a supervisor then starts the process again.
         while not source.connected:
             try:
                 await source.connect()
@@ -209,14 +209,14 @@ class SimServer:
         self.node = self.assembly = self.credentials = self.health = None
 
     async def _look(self, health: Health, source: SimSource) -> None:
-        """As `dependencies` and `app` have it."""
+        """Check the dependencies, as `dependencies` and `app` do."""
         redis: Any = SimRedisClient(self.redis)
         checks: dict[str, Check] = {"source/main": partial(check_source, source), REDIS: partial(check_writable, redis)}
         readiness = Readiness(health, checks, {"source/main": True, REDIS: True}, ReadinessRules())
         await readiness.run(READINESS_EVERY_S, READINESS_TIMEOUT_S)
 
     async def _drain(self, node: Server, health: Health, assembly: Assembly) -> None:
-        """As `rpc.server` and `app` do it."""
+        """Drain, as `rpc.server` and `app` do."""
         health.drain()
         service, deadline_s = assembly.service, self.settings.config.limits.drain_s
         service.begin_drain(deadline_s)

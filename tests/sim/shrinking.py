@@ -1,4 +1,4 @@
-"""Makes a failing run smaller: fewer faults, users, servers and writes that still break the same guarantee."""
+"""Make a failing run smaller: find fewer faults, users, servers and writes that still break the same guarantee."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -8,23 +8,23 @@ from tests.sim.world import EVERYTHING, SIZES, Keep, World
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """A run that fails."""
+    """A failing run."""
 
     seed: int
     size: str
     scenario: str
     keep: Keep
     broken: str
-    """The guarantee, or how the first problem begins."""
+    """The guarantee, or the beginning of the first problem."""
 
     @property
     def command(self) -> str:
-        """What runs it again, with everything that happens."""
+        """The command that repeats this run, with a trace of everything that happens."""
         return repeat_command(self.seed, self.size, self.scenario, self.keep)
 
 
 def repeat_command(seed: int, size: str, scenario: str = "", keep: Keep = EVERYTHING) -> str:
-    """What runs a seed again, with everything that happens."""
+    """The command that repeats a seed, with a trace of everything that happens."""
     parts = [f"./run sim {seed} --size {size}"]
     if scenario:
         parts.append(f"--scenario {scenario!r}")
@@ -36,7 +36,7 @@ def repeat_command(seed: int, size: str, scenario: str = "", keep: Keep = EVERYT
 def shrink(
     seed: int, size: str, scenario: str = "", keep: Keep = EVERYTHING, say: Callable[[str], None] = print
 ) -> Failing | None:
-    """The smallest run that was found to fail as this one does; None where it does not fail."""
+    """The smallest run found that fails like this one; None if this run does not fail."""
     world = World(seed, SIZES[size], scenario=scenario, keep=keep)
     outcome = world.run()
     if not outcome.problems:
@@ -62,7 +62,7 @@ def _fails(failing: Failing, keep: Keep) -> bool:
 
 
 def _smaller(keep: Keep) -> Iterator[Keep]:
-    """What to try next, the largest steps first."""
+    """The next candidates, the largest reductions first."""
     faults, users, writes = keep.faults or (), keep.users or (), keep.writes or 0
     if faults:
         yield replace(keep, faults=())

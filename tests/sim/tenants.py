@@ -1,7 +1,7 @@
-"""Tenants of a run: their keys, what they are granted, and quotas.
+"""Tenants of a run: their keys, grants and quotas.
 
-What the stages of a grant show of an event is checked against a real MongoDB (`tests/integration/test_grants.py`).
-Here a cursor recognises them, and goes by what the grant says.
+`tests/integration/test_grants.py` checks with a real MongoDB what the stages of a grant show of an event. Here a cursor
+recognises the stages, and applies the grant itself.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from tests.sim.mongo import Entry
 
 EVERYBODY: Final = "default"
-"""The tenant where nobody needs credentials."""
+"""The tenant of runs without credentials."""
 HIDDEN: Final = "pad"
-"""The field of documents that is hidden from who is granted `HIDING`."""
+"""The field of documents that is hidden from a tenant that is granted `HIDING`."""
 HIDING: Final = "hiding"
 CHOICES: Final[dict[str, Grants]] = {
     "": None,
@@ -36,25 +36,25 @@ CHOICES: Final[dict[str, Grants]] = {
     "group 2": (make_grant("main", "db", "*", {"g": 2}),),
     HIDING: (make_grant("main", "db", "*", hide=[HIDDEN]),),
 }
-"""What a tenant may be granted, by its name in the records."""
+"""The possible grants of a tenant, by their names in the records."""
 
 
 def allows(granted: str, entry: "Entry") -> bool:
-    """Whether an event is shown: documents of a group to that alone, and what happens to a collection to all."""
+    """Whether a grant shows an event: only its group's documents, and every change to a collection itself."""
     document = entry.event.get("fullDocument")
     return granted in ("", HIDING) or document is None or document["g"] == int(granted[-1])
 
 
 @dataclass(slots=True)
 class Tenant:
-    """One of them. `granted` is a name of `CHOICES`."""
+    """One tenant. `granted` is a name of `CHOICES`."""
 
     name: str
     quotas: Quotas = field(default_factory=Quotas)
     granted: str = ""
     any_pipelines: bool = True
     changed_s: float = 0.0
-    """When it was last changed."""
+    """The time at which its grants last changed."""
 
     @property
     def key(self) -> str:
@@ -72,21 +72,22 @@ class Tenant:
 
 
 def subscription_key(tenant: Tenant, name: str) -> bytes:
-    """Of the hash in Redis."""
+    """The key of the subscription's hash in Redis."""
     return f"feedmux:1:{{{tenant.name}/{name}}}".encode()
 
 
 def names_key(tenant: Tenant) -> bytes:
-    """Of the names of its subscriptions in Redis."""
+    """The key in Redis of the names of the tenant's subscriptions."""
     return f"feedmux:1:names:{{{tenant.name}}}".encode()
 
 
 OPERATOR: Final = Tenant("operator")
-"""Whose key opens the methods for operators, where keys are needed."""
+"""The tenant whose key opens the operator methods, if keys are needed."""
 
 
 def draw_tenants(rng: Random, choices: Sequence[str]) -> list[Tenant]:
-    """None where a run has no credentials. A feed of group 1 shows nothing to who is granted group 2."""
+    """Draw the tenants; an empty list if a run has no credentials. A feed of group 1 shows nothing to a tenant with
+    group 2."""
     if rng.random() < 0.5:
         return []
     granted = ["", *(name for name in choices if name != "group 2")]
@@ -97,13 +98,13 @@ def draw_tenants(rng: Random, choices: Sequence[str]) -> list[Tenant]:
 
 
 def draw_unequal(rng: Random) -> list[Tenant]:
-    """Two that see the same, and a rate for one of them."""
+    """Draw two tenants with the same grants, one of which has a rate limit."""
     slow = rng.choice((Quotas(events_per_s=10), Quotas(bytes_per_s=5_000), Quotas(reads_per_s=5)))
     return [Tenant("red", slow), Tenant("blue")]
 
 
 def _draw_quotas(rng: Random) -> Quotas:
-    """They slow a tenant down, and let it read all that a run reads."""
+    """Draw quotas that slow a tenant down, but let it read everything that a run reads."""
     return Quotas(
         events_per_s=rng.choice((UNLIMITED, UNLIMITED, 25)),
         bytes_per_s=rng.choice((UNLIMITED, UNLIMITED, 20_000)),
@@ -116,14 +117,14 @@ def _draw_quotas(rng: Random) -> Quotas:
 
 
 def is_slowed(tenant: Tenant) -> bool:
-    """Whether a quota makes it wait."""
+    """Whether a quota makes the tenant wait."""
     quotas = tenant.quotas
     rates = quotas.events_per_s, quotas.bytes_per_s, quotas.reads_per_s, quotas.messages_per_s
     return any(rate != UNLIMITED for rate in (*rates, quotas.outstanding_bytes))
 
 
 class SimCredentials(Credentials):
-    """The server's, without files."""
+    """The server's credentials, without files."""
 
     def __init__(self, tenants: list[Tenant], keys: tuple[bytes, ...]) -> None:
         self.tls = None
@@ -135,7 +136,7 @@ class SimCredentials(Credentials):
 
 
 def stages_by_choice(spec: FeedSpec) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """What a cursor is asked for under each grant, before the user's own stages."""
+    """The stages that a cursor gets for each grant, before the user's own stages."""
     for name, grants in CHOICES.items():
         if grants is not None:
             yield name, _stages(grants, spec.scope)

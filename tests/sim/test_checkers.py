@@ -1,4 +1,4 @@
-"""The checkers on histories written by hand, and from a file as they are used offline."""
+"""Test the checkers on hand-written histories, and on a file as in offline use."""
 
 from pathlib import Path
 

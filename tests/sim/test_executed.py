@@ -1,4 +1,4 @@
-"""What `./run sim --coverage` says of a file."""
+"""What `./run sim --coverage` reports about a file."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Broken builds of the production code are found, each within its number of runs."""
+"""The simulation detects each broken build of the production code within its number of runs."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""A run repeats itself exactly, and the runs reach what they are for."""
+"""A run repeats itself exactly, and the runs reach the situations for which they exist."""
 
 import dataclasses
 import itertools
@@ -26,13 +26,13 @@ def test_a_seed_gives_the_same_run_in_another_process(size: str, seeds: int) -> 
 
 
 OUTSIDE: Final = frozenset({"feedmux_server.embedded.ports"})
-"""Keeps sockets for the process that starts real servers."""
+"""Contains sockets for the process that starts real servers."""
 CONTAINERS: Final = (dict, list, set, deque, bytearray)
 
 
 def state_in(module: Any) -> Iterator[str]:
-    """The objects of a module that change while it is used: containers to be filled, counters, objects of the server's
-    own classes that are not frozen."""
+    """The objects of a module that change while it is used: containers to be filled, counters, and unfrozen objects of
+    the server's own classes."""
     for name, value in vars(module).items():
         kind = type(value)
         if isinstance(value, CONTAINERS):
@@ -49,7 +49,8 @@ def state_in(module: Any) -> Iterator[str]:
 
 
 def test_no_state_outlives_a_server() -> None:
-    """Servers of one process, of which each is a process in a run, share nothing; nor does a run with those before."""
+    """The servers of a run share one Python process. They share no state, neither with each other nor with earlier
+    runs."""
     names = [each.name for each in walk_packages(feedmux_server.__path__, "feedmux_server.")]
     modules = [import_module(name) for name in names if not name.endswith(".__main__") and name not in OUTSIDE]
     assert [found for module in modules for found in state_in(module)] == []
@@ -62,7 +63,7 @@ def test_a_trace_does_not_change_the_run() -> None:
 
 
 def test_a_run_whose_numbers_another_thread_takes_fails() -> None:
-    """It could not be repeated."""
+    """Such a run could not be repeated."""
     world = World(7, SMALL)
 
     def draw_elsewhere() -> None:
@@ -83,11 +84,11 @@ RECORDS: Final = {
 
 
 SHOWING: Final = ("", "takeover", "lost and created again", "history lost", "protocol broken")
-"""These meet the errors soon."""
+"""These scenarios soon cause the errors."""
 
 
 def test_the_runs_reach_what_they_are_for() -> None:
-    """Faults that nobody notices would prove nothing."""
+    """Faults without any effect would prove nothing."""
     missing = ERRORS | RECORDS
     for seed, scenario in itertools.product(range(40), SHOWING):
         if not missing:

@@ -1,4 +1,4 @@
-"""A run that fails is made smaller, and fails as before when its command is followed."""
+"""A failing run is made smaller, and fails as before when its command is run."""
 
 import shlex
 

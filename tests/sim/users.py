@@ -44,7 +44,7 @@ _RESETS: Final = (Rewound, Skipped, Gap)
 
 @dataclass(frozen=True, slots=True)
 class SimTarget(Target):
-    """Where the simulated service is."""
+    """The address of the simulated service."""
 
     network: Network | None = field(default=None, repr=False)
     node: Node | None = field(default=None, repr=False)
@@ -56,7 +56,7 @@ class SimTarget(Target):
 
 
 class Diary:
-    """What a program does with its sessions, step by step. This one keeps nothing."""
+    """Receives what a program does with its sessions, step by step. This class records nothing."""
 
     def opens(self, options: SessionOptions) -> None: ...
 
@@ -69,10 +69,10 @@ class Diary:
     def closes(self) -> None: ...
 
     def failed(self, error: FeedmuxError) -> None:
-        """The session ended with it, or was not opened."""
+        """The session ended with this error, or was not opened."""
 
     def beside(self, watcher: Watcher) -> Watcher:
-        """What is to watch a call of the program; `watcher` does in any case."""
+        """Return the watcher of a call of the program; it must forward to `watcher`."""
         return watcher
 
 
@@ -84,75 +84,76 @@ class Habits:
     """How a user reads; drawn from the seed."""
 
     takes: Takes
-    """Which part of a session's interface it uses."""
+    """The part of a session's interface that it uses."""
     ack_share: float
-    """Of what is taken, so much is acked at once."""
+    """The share of taken events or batches that it acks at once."""
     think_s: float
-    """At most, after each event or batch."""
+    """The longest pause after each event or batch."""
     leave_share: float
-    """After so many of them it closes the session and opens another."""
+    """The share of events or batches after which it closes the session and opens another."""
     keeps_tokens: bool
-    """Of a feed it stores MongoDB's resume tokens, not positions."""
+    """For a feed, it stores MongoDB's resume tokens instead of positions."""
     on_history_lost: OnHistoryLost
     options: SessionOptions
 
 
 @dataclass(slots=True, eq=False)
 class User(Reader):
-    """`durable` ones read a subscription of their name, others keep their position themselves."""
+    """A program with the real client. A `durable` user reads a subscription with its own name; others store their
+    position themselves."""
 
     durable: bool
     habits: Habits
     subscription: str = ""
     takeover: bool = False
     once: bool = False
-    """It opens one session, and does not create what is not there."""
+    """It opens one session, and does not create a missing subscription."""
     instances: set[str] = field(default_factory=set, init=False)
     """Instance ids of its sessions."""
     closes: str = field(default="", init=False)
-    """Another task of the program closes this, beside the loop that reads: "client" or "session"."""
+    """What another task of the program closes while the loop reads: "client" or "session"."""
     calm: bool = field(default=False, init=False)
-    """Reads on and acks everything, without leaving."""
+    """It continues reading and acks everything, without leaving."""
     needs: int = field(default=1 << 63, init=False)
-    """The cluster time from which on it reads again, by its own knowledge."""
+    """The cluster time from which it reads again, as far as it knows."""
     got: set[int] = field(default_factory=set, init=False)
-    """The numbers of all events that it has been handed since."""
+    """The numbers of all events that it has received since it began."""
     moved: bool = field(default=False, init=False)
-    """Somebody has moved its subscription past events."""
+    """Someone has moved its subscription past events."""
     sought: bool = field(default=False, init=False)
-    """Somebody has moved it at all."""
+    """Someone has moved its subscription at all."""
     diary: Diary = field(default_factory=Diary, init=False)
     _token: dict[str, Any] | None = field(default=None, init=False)
-    """Of a feed, where it stores tokens: what it was handed."""
+    """For a feed, if it stores tokens: the token of what it received last."""
     _object: str = field(default="", init=False)
-    """The session object that hands out, in the records."""
+    """The name in the records of the session object that delivers."""
     _handed: list[int] = field(default_factory=list, init=False)
     _closing: asyncio.Future[None] | None = field(default=None, init=False)
-    """The client's close that is under way."""
+    """The close of the client that is in progress."""
     _earlier: tuple[AsyncSession, Batch | Event] | None = field(default=None, init=False)
-    """What it has taken last, and from which session."""
+    """What it took last, and from which session."""
     _older: tuple[AsyncSession, Any, int] | None = field(default=None, init=False)
-    """What it has taken from a session some time ago, and the number of the last event of that."""
+    """What it took from a session some time ago, and the number of the last event of that."""
 
     def _wants(self, entry: Entry) -> bool:
         return _is_from(entry, self.begins)
 
     @property
     def reading(self) -> bool:
-        """It has a session."""
+        """Whether it has a session."""
         return bool(self._object)
 
     @property
     def stored(self) -> bytes:
-        """The position that the program has kept: of what it was handed of a feed, or has acked of a subscription."""
+        """The position that the program has stored: what it received from a feed, or acked of a subscription."""
         return self._position
 
     def begin_with(self, position: bytes) -> None:
-        """It knows of a position where its subscription is to begin."""
+        """Give it a position at which its subscription must begin."""
         self._position = position
 
     def kill(self) -> None:
-        """As SIGKILL."""
+        """End the process as SIGKILL does."""
         assert self.node is not None
         self._end_object()
         self.network.killed(self.node)
@@ -189,7 +190,7 @@ class User(Reader):
                 await asyncio.sleep(self.rng.uniform(0.5, 2.0))
 
     async def _read(self, client: AsyncClient) -> None:
-        """One session, to its end."""
+        """Read one session to its end."""
         try:
             async with self._opened(client) as session:
                 self._begin_object(session)
@@ -214,14 +215,14 @@ class User(Reader):
             self.leaving = self.leaving or self.once
 
     def _look_at(self, session: AsyncSession) -> None:
-        """What the session shows fits together."""
+        """Check that the session's properties are consistent."""
         assert session.cluster_time == session.progress.cluster_time
         assert session.position == session.progress.position
         assert bool(session.epoch) is self.durable
         assert self.durable or not session.committed
 
     async def _begin_again(self, client: AsyncClient) -> None:
-        """What it has not got is gone: it reads what there is."""
+        """Begin again with what is available: the events in between are lost."""
         if not self.durable:
             self._position, self._token = b"", None
             return
@@ -238,7 +239,8 @@ class User(Reader):
         return Start.start_after(token) if from_invalidate or self.rng.random() < 0.5 else Start.resume_after(token)
 
     def _go_on_behind(self, error: FeedInvalidated) -> None:
-        """Where the pipeline hides the invalidate event, no event that it was handed has this place."""
+        """Continue after the invalidate. If the pipeline hides the invalidate event, no event that it received has this
+        position."""
         if self._token is not None and error.resume_token is not None:
             self._token = dict(error.resume_token)
             self.needs = ResumeToken.decode(bson.encode(self._token)).cluster_time
@@ -246,7 +248,7 @@ class User(Reader):
             self._keep(error.position)
 
     def _keep_place(self, session: AsyncSession) -> None:
-        """Of a feed: how far it has been handed out."""
+        """For a feed, store how far the program has received events."""
         if not self.habits.keeps_tokens:
             if session.position != self._position:
                 self._keep(session.position)
@@ -258,7 +260,7 @@ class User(Reader):
             self._done(self.mongo.rank_after(place))
 
     def _keep(self, position: bytes) -> None:
-        """Stores how far the program has come."""
+        """Store how far the program has come."""
         if position and position != self._position:
             self._position = position
             self.needs = cluster_time_of(position)
@@ -297,7 +299,7 @@ class User(Reader):
                 return
             except TimeoutError:
                 if self.calm:
-                    self._ack(session)  # of what it had left, too: at the limit of unacknowledged events nothing comes
+                    self._ack(session)  # also what is left over: at the limit of unacknowledged events nothing comes
                 continue
             if taken is None:
                 return
@@ -318,7 +320,8 @@ class User(Reader):
                 return
 
     async def _taken(self, session: AsyncSession) -> Any:
-        """A batch or an event, None when the session is over. Raises TimeoutError when there is none for a second."""
+        """Take a batch or an event; None when the session is over. Raises TimeoutError if nothing comes for a
+        second."""
         takes = self.habits.takes
         if takes == "all":
             takes = self.rng.choice(("batches", "events", "next"))
@@ -342,15 +345,15 @@ class User(Reader):
                     return polled
         return None
 
-    # Records: a session object is judged as a session, beside the streams that it opens.
+    # Records: a session object is judged as a session, in addition to the streams that it opens.
 
     def _begin_object(self, session: AsyncSession) -> None:
         token = session.resume_token
         if not self.durable and not self._position and self._token is None:
-            self._beginnings += 1  # from now on: what was handed out before has no part in it
+            self._beginnings += 1  # from now on: earlier events do not belong to this beginning
             self._begin_at(session.position)
             self._position = b""
-        # A session that was opened right before a seek begins where nobody wants it.
+        # A session that was opened right before a seek begins at an outdated position.
         self._new_object("" if token is None or self.sought else token["_data"])
 
     def _new_object(self, place: str, *, judged: bool = True) -> None:
@@ -380,10 +383,10 @@ class User(Reader):
         self.diary.acked(what)
         if self.durable:
             self._done(1 << 60)
-            self._keep(session.position)  # no acked event is after it: what is taken is acked in order
+            self._keep(session.position)  # events are acked in order: no acked event is after it
 
     def _ack_older(self, session: AsyncSession, taken: Any) -> None:
-        """Now and then it remembers what it has taken, and acks that alone later; what was acked since stays so."""
+        """Now and then, remember what was taken, and ack only that later; later acks remain valid."""
         if self.rng.random() < 0.1:
             self._older = session, taken, self._handed[-1]
         elif self._older is not None and self._older[0] is session and self.rng.random() < 0.1:
@@ -401,7 +404,7 @@ class User(Reader):
                 session.ack(self._earlier[1])
 
     def _done(self, number: int) -> None:
-        """What was handed out before this number is not to come again."""
+        """Record that events before this number must not be repeated."""
         self.recorder.add(records.Acked(self._object, bisect_left(self._handed, number)))
 
     def _notice(self, notice: Notice) -> None:
@@ -414,7 +417,7 @@ class User(Reader):
             self._new_object("")
 
     def regranted(self) -> None:
-        """Its tenant is granted something else. What that shows besides comes among events that are left out."""
+        """Handle a change of the tenant's grants. Newly visible events come between events that are left out."""
         self.moved = True
         if self._object:
             self._end_object()
@@ -426,14 +429,14 @@ def _is_from(entry: Entry, begins: ResumeToken | None) -> bool:
 
 
 def cluster_time_of(position: bytes) -> int:
-    """Of the place that a position names."""
+    """The cluster time of a position."""
     return inspect_position(position).token.cluster_time
 
 
 async def administer(
     loop: SimLoop, network: Network, name: str, tenant: Tenant, work: Callable[[AsyncClient], Awaitable[object]]
 ) -> None:
-    """Does something by a tenant's client in a process of its own. Raises FeedmuxError."""
+    """Run `work` with a tenant's client in a separate process. Raises FeedmuxError."""
     context = copy_context()
     context.run(process.set, name)
     node = network.client(name, context)

@@ -1,4 +1,4 @@
-"""Turns what passes between clients, servers and Redis into the records that the checkers read."""
+"""Turn the traffic between clients, servers and Redis into the records that the checkers read."""
 
 import hashlib
 import re
@@ -20,17 +20,17 @@ _JSON_NUMBER: Final = re.compile(rb'"wallTime".*?"n": ?(?:\{"\$numberInt": ?"(\d
 
 
 class Recorder:
-    """The history of a run, and a digest of it that takes in when each thing happened."""
+    """The history of a run, and a digest of the history that includes the time of each record."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
         self._digest = hashlib.blake2b(digest_size=16)
         self.records: list[Record] = []
         self.say: Callable[[str], None] | None = None
-        """Where lines of a trace go."""
+        """Receives the lines of a trace."""
 
     def add(self, record: Record) -> int:
-        """Returns its index, for `change`."""
+        """Append a record; returns its index, for `change`."""
         self.records.append(record)
         self.note(repr(record))
         return len(self.records) - 1
@@ -40,7 +40,7 @@ class Recorder:
         self.note(repr(record))
 
     def note(self, text: str) -> None:
-        """Something that happened and that no checker reads."""
+        """Note something that happened and that no checker reads."""
         line = f"{self._now_s():10.6f} {text}"
         self._digest.update(line.encode())
         if self.say is not None:
@@ -60,11 +60,11 @@ class Session:
     feed: str
     credit: wire.Credit
     opened: int = -1
-    """Index of its record."""
+    """The index of its record."""
 
 
 class SessionWatcher(Watcher):
-    """Of one call of Subscribe, at the client's end."""
+    """Watches one call of Subscribe, at the client's end."""
 
     def __init__(
         self,
@@ -74,12 +74,12 @@ class SessionWatcher(Watcher):
         asked: Callable[[wire.Open], None],
         answered: Callable[[str, wire.SubscribeResponse], None],
     ) -> None:
-        """`asked` gets what it opens with; `answered` what a server writes, and its name."""
+        """`asked` gets the call's Open; `answered` gets each message that a server writes, and the server's name."""
         self._recorder = recorder
         self._asked = asked
         self._answered = answered
         self._before = 0
-        """Events before the last gap: the record of a session ends there, and another begins."""
+        """The number of events before the last gap: the record of a session ends there, and another begins."""
         self._delivered = 0
         self._credit = 0, 0
         self._session = Session(name, "", feed, wire.Credit())
@@ -105,7 +105,7 @@ class SessionWatcher(Watcher):
 
     @property
     def opening(self) -> bool:
-        """Asked for, and not yet open."""
+        """Whether the session is requested, and not yet open."""
         return bool(self._session.subscription) and self._session.opened < 0 and not self._ended
 
     def written(self, server: str, message: bytes) -> None:
@@ -166,7 +166,7 @@ class SessionWatcher(Watcher):
         self._recorder.add(records.Delivered(name, first - self._before, numbers, sizes, place))
 
     def _skip_to(self, place: ResumeToken) -> None:
-        """Announced: what lies between is lost."""
+        """Begin a new record at an announced gap: the events in between are lost."""
         session, add = self._session, self._recorder.add
         add(records.Ended(session.name, records.GAP))
         self._before, session.name = self._delivered, f"{session.name}+"
@@ -186,14 +186,14 @@ class SessionWatcher(Watcher):
 
 
 class StoreWatcher:
-    """Of the positions in Redis."""
+    """Watches the positions in Redis."""
 
     def __init__(self, recorder: Recorder, redis: SimRedis) -> None:
         self._recorder = recorder
         self._redis = redis
         self._positions: dict[bytes, bytes] = {}
         self._sought: dict[bytes, bytes] = {}
-        """Epochs of the last seeks."""
+        """The epochs of the last seeks."""
         redis.wrote = self._wrote
         redis.lost = self._lost
 
@@ -209,7 +209,7 @@ class StoreWatcher:
             return
         name, place = _name_of(key), hex_of(inspect_position(position).token.raw)
         epoch, created = int(stored.get(b"commit_epoch", b"0")), before is None
-        sought = self._sought[key] != sought_before and epoch < int(self._sought[key])  # not what was restored
+        sought = self._sought[key] != sought_before and epoch < int(self._sought[key])  # not a restored position
         if (created and not epoch) or sought:
             self._recorder.add(records.Sought(name, place, int(stored.get(b"epoch", b"0")), created))
         else:
@@ -232,12 +232,12 @@ def _name_of(key: bytes) -> str:
 
 
 def hex_of(token: bytes) -> str:
-    """Of a resume token document: the hex of its `_data`, which is all that it has."""
+    """The hex of the `_data` of a resume token document, which has no other field."""
     return token[15:-2].decode()
 
 
 def number_of(event: bytes, at: int = 0) -> int:
-    """The number of the event that begins there, in BSON or extended JSON."""
+    """The number of the event that begins at `at`, in BSON or extended JSON."""
     if event[at : at + 1] == b"{":
         found = _JSON_NUMBER.search(event, at)
         assert found is not None

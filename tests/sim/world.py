@@ -1,8 +1,8 @@
 """One run of the simulation: draws servers, users and faults from a seed, lets them run, and judges what happened.
 
-A run has two parts. First everything is written, read and broken at random. Then the faults stop: every user must come
-to the end within `CATCH_UP_S`, an event must arrive soon and its ack be stored soon without any heartbeat's help, and
-when all have gone nothing may be left.
+A run has two parts. First everything is written, read and broken at random. Then the faults stop: every user must reach
+the end within `CATCH_UP_S`, an event must arrive soon and its ack be stored soon without the help of a heartbeat, and
+nothing may be left when all users have closed.
 """
 
 import asyncio
@@ -65,39 +65,40 @@ from tests.virtual_time import VirtualClock
 OF_1: Final = (("fullDocument.g", 1),)
 CATCH_UP_S: Final = 120.0
 SLOWED: Final = 4
-"""So many times as long where a tenant's quotas let its users read one after another."""
+"""The factor on the time limit if a tenant's quotas make its users read one after another."""
 ARRIVES_S: Final = 0.7
-"""An event is handed out so soon where everybody waits for it: less than a heartbeat, more than all latencies."""
+"""A rested system delivers an event within this time: less than a heartbeat, more than all latencies."""
 STORED_S: Final = 0.3
-"""And its ack is stored so soon, beside the server's interval: the client's, and the latencies."""
+"""Its ack is stored within this time plus the server's interval: the client's interval, and the latencies."""
 
 LOOK_EVERY: Final = 50
-"""Moments of a run between two looks into the servers."""
+"""The number of moments of a run between two inspections of the servers."""
 
 RECENT_S: Final = 5.0
-"""Who begins now may take so long until the place is where others see it."""
+"""The longest time from the choice of a new start position until others see the position."""
 CURSORS_MAX: Final = 2_500
-"""A run that opens more reads the same over and over."""
+"""A run that opens more cursors reads the same events over and over."""
 CROWD: Final = 30
 CROWD_S: Final = 1.5
-"""So soon who is not slowed down has what is written in a crowd: windows of three events take a round trip each."""
+"""The time within which an unthrottled tenant has received the crowd: windows of three events take a round trip
+each."""
 PADDINGS: Final = ((0, 50, 400, 3_000), (0, 400, 3_000, 100_000))
-"""Of events, in bytes; the largest come in fragments, where messages are small."""
+"""Padding of events, in bytes; the largest events come in fragments if messages are small."""
 PROGRAMS_MEET: Final = frozenset({"FAILED_PRECONDITION", "OUT_OF_RANGE"})
-"""Feeds that are invalidated or changed, and history that is lost."""
+"""Caused by feeds that are invalidated or changed, and by lost history."""
 TAKES: Final[tuple[Takes, ...]] = ("batches",) * 4 + ("next",) * 3 + ("events", "all", "polls")
 RANGE_BYTES: Final = 8 << 20
-"""A server that has less memory has no room beside what one reader of a range may hold."""
+"""A server with less memory has no room beside the data that one reader of a range may hold."""
 READY_S: Final = 10.0
-"""So soon a server says that it is ready, when MongoDB and Redis are there: it looks every 2 s, and twice."""
+"""A server reports readiness within this time if MongoDB and Redis are available: it checks them every 2 s, twice."""
 UNUSED_S: Final = 900.0
-"""Where subscriptions expire; no user is away for so long."""
+"""The time after which subscriptions expire; no user is gone for so long."""
 _DRAWN: Final = [fault for fault in FAULTS if not fault.apart]
 FORMATS: Final[tuple[Format, ...]] = ("bson", "bson", "bson", "extended_json_canonical", "extended_json_relaxed")
 KNOWN_S: Final = 0.5
-"""A server that knows of other grants has ended every session by then."""
+"""A server that knows of new grants has ended every affected session within this time."""
 MAY_MEET: Final = frozenset({"FeedInvalidated", "Unavailable"})
-"""What may end a session in every run; the faults add to it. No other error has a cause here."""
+"""Errors that may end a session in every run; the faults add to them. No other error has a cause here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,8 @@ SIZES: Final = {size.name: size for size in (SMALL, LARGE)}
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """What of a drawn run takes place: by number, or how many; None for all. Nothing else is drawn for it."""
+    """The parts of a drawn run that take place: by number, or as a count; None for all. Drawing does not depend on
+    it."""
 
     faults: tuple[int, ...] | None = None
     users: tuple[int, ...] | None = None
@@ -133,7 +135,7 @@ class Keep:
 
     @classmethod
     def of(cls, text: str) -> "Keep":
-        """From what `str` gives. Raises ValueError."""
+        """Parse the output of `str`. Raises ValueError."""
         made: dict[str, Any] = {}
         for part in filter(None, text.split(",")):
             name, _, value = part.partition("=")
@@ -151,7 +153,7 @@ EVERYTHING: Final = Keep()
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run came to."""
+    """The result of a run."""
 
     seed: int
     size: str
@@ -192,12 +194,12 @@ class World:
         self.short_of_memory = bool(scenario) and SCENARIOS[scenario].short_of_memory
         self.unacked_max = rng.choice((5, 20, 1000))
         self.crowds = seed % 3 == 0
-        # How MongoDB resumes within an event that was split and, under another grant, is not any more is not modelled.
+        # Not modelled: how MongoDB resumes within an event that was split, but is not split under other grants.
         self.choices = [name for name in CHOICES if name != HIDING or self.mongo.token_version == 1]
         self.tenants = draw_tenants(rng, self.choices)
         if scenario and SCENARIOS[scenario].one_is_slowed:
             self.crowds, self.tenants = True, draw_unequal(rng)
-        # A tenant with a rate would take minutes for the largest events.
+        # A tenant with a rate limit would need minutes for the largest events.
         self.paddings = PADDINGS[self.short_of_memory or (not self.tenants and rng.random() < 0.1)]
         self.settings = self._draw_settings(scenario)
         self.servers = [
@@ -214,12 +216,12 @@ class World:
         self.writes = rng.randint(*size.writes)
         self._keep_only(keep)
         self.rivals: list[User] = []
-        """Programs that take subscriptions of others over for a while."""
+        """Programs that take over other programs' subscriptions for a while."""
         self.diary_of: Callable[[str], Diary] = lambda name: Diary()
-        """For a rival of that name."""
+        """Returns the diary of a rival, by its name."""
         self._calls = 0
         self._watchers: dict[str, SessionWatcher] = {}
-        """The newest by process."""
+        """The newest watcher of each process."""
         self._administered = 0
         self._jumps = 0
         self.loop.before_jump = self._look_inside
@@ -262,7 +264,7 @@ class World:
             wide_stream=WideStreamLimits(RingLimits(*rng.choice(((20, 10_000), (200_000, 32 << 20))))),
         )
         if self.short_of_memory:
-            # Rings that memory bounds, and chunks of which it holds many.
+            # Rings that only memory bounds, with many chunks each.
             streams = replace(limits.streams, ring=RingLimits())
             limits = replace(limits, streams=streams, read=replace(limits.read, chunk_bytes_max=10_000))
         unused_s = rng.choice((0.0, UNUSED_S))
@@ -337,7 +339,7 @@ class World:
         ]
 
     def rival_of(self, user: User, *, takeover: bool, creates: bool = False) -> User:
-        """A program that opens its subscription too, once."""
+        """A program that also opens the user's subscription, once."""
         number = len(self.rivals) + 1
         rival = replace(user, rng=Random(self.rng.random()), name=f"rival{number}", takeover=takeover, once=True)
         rival.diary = self.diary_of(rival.name)
@@ -347,7 +349,7 @@ class World:
         return rival
 
     async def administer(self, tenant: Tenant, work: Callable[[AsyncClient], Awaitable[object]]) -> bool:
-        """Somebody does something with a client; False where another fault does not let it."""
+        """Run `work` with a tenant's client; returns False if another fault prevents it."""
         self._administered += 1
         try:
             await administer(self.loop, self.network, f"admin.{self._administered}", tenant, work)
@@ -357,7 +359,7 @@ class World:
         return True
 
     async def operate(self, work: Callable[[OperatorClient], Awaitable[object]]) -> None:
-        """An operator does something with one server; where another fault does not let it, nothing happens."""
+        """Run `work` as an operator of one server; do nothing if another fault prevents it."""
         self._administered += 1
         name = f"operator.{self._administered}"
         try:
@@ -370,7 +372,7 @@ class World:
                 server.start()
 
     async def attack(self, tenant: Tenant, calls: int) -> None:
-        """A program of the tenant sends what no client would."""
+        """Let a program of the tenant send requests that no client would send."""
         self._administered += 1
         positions = [user.stored for user in self.users if user.stored]
         hostile = Hostile(Random(self.rng.random()), self.mongo, positions)
@@ -382,7 +384,7 @@ class World:
         await run_apart(self.loop, self.network, f"{HOSTILE}.{self._administered}", work)
 
     async def grant(self, tenant: Tenant, granted: str) -> None:
-        """All servers learn of it at this moment."""
+        """Change a tenant's grants on all servers at this moment."""
         tenant.granted, tenant.changed_s = granted, self.loop.time()
         for user in (*self.users, *self.rivals):
             if user.tenant is tenant:
@@ -456,7 +458,7 @@ class World:
             mongo.insert("db", collection, padding, g=group)
 
     async def _write_for_all(self) -> None:
-        """What every feed shows, in quick succession."""
+        """Write events that all feeds show, in quick succession."""
         for collection in "ab":
             for group in (1, 2):
                 self.mongo.insert("db", collection, 0, g=group)
@@ -464,7 +466,7 @@ class World:
         await asyncio.sleep(self.mongo.lag_s)
 
     def _committed(self, entries: list[Entry], whole: bool) -> None:
-        """Notes what was written for the checkers."""
+        """Record for the checkers what was written."""
         for entry in entries:
             fragments = entry.shown(split=True)
             unit = f"t{entries[0].number}" if whole else f"s{entry.number}"
@@ -484,11 +486,11 @@ class World:
             self.recorder.add(written)
 
     def needed_time(self) -> int:
-        """The earliest cluster time from which somebody reads, or is about to begin."""
+        """The earliest cluster time from which a user reads or may soon begin to read."""
         needed = [(int(self.loop.true_wall_s() - RECENT_S) << 32)]
         for user in self.users:
             stored = self.stored_of(user).get(b"cluster_time") if user.durable else None
-            # A Redis that loses its last writes has an older place.
+            # A Redis that loses its last writes has an older position.
             needed += [user.needs, user.needs if stored is None else int(stored) - (int(RECENT_S) << 32)]
         return min([*needed, *(program.needs for program in self.programs)])
 
@@ -501,7 +503,7 @@ class World:
     # The end.
 
     async def _calm_down(self) -> None:
-        """No fault any more, and users that read on."""
+        """Repair everything, and let the users continue reading."""
         for server in self.servers:
             if not server.running:
                 server.start()
@@ -512,14 +514,14 @@ class World:
         self.recorder.note("calm")
 
     def _readers(self, *, slowed: bool) -> list[Reader]:
-        """All of them, or those that no quota makes wait and that do not plan before they read."""
+        """All readers, or those that no quota makes wait and that do not plan before they read."""
         readers: list[Reader] = [*self.users, *self.programs]
         if slowed:
             return readers
         return [each for each in readers if not is_slowed(each.tenant) and not isinstance(each, Ranging)]
 
     def _late(self, *, slowed: bool = True) -> list[str]:
-        """Users that have not been handed the newest event of their feed."""
+        """Users that have not received the newest event of their feed."""
         late = []
         for user in self._readers(slowed=slowed):
             wanted = max(user.wanted(), default=-1)
@@ -546,7 +548,7 @@ class World:
         return position is not None and inspect_position(position).token.reaches(entry.token)
 
     async def _until(self, late: Callable[[], list[str]], within_s: float, every_s: float) -> list[str]:
-        """What is late still, after so long at most."""
+        """What is still late after at most `within_s`."""
         until_s = self.loop.time() + within_s
         while found := late():
             if self.loop.time() >= until_s or self.mongo.cursors > CURSORS_MAX:
@@ -558,7 +560,7 @@ class World:
         limit_s = CATCH_UP_S * (SLOWED if any(map(is_slowed, self.tenants)) else 1)
         closed = await self._until(lambda: [user.name for user in self.users if not user.reading], limit_s, 0.5)
         self.problems += [f"Convergent: {name} has no session after {limit_s:g} s without faults" for name in closed]
-        # Who begins only now needs an event to show that it reads.
+        # A user that begins only now needs an event to show that it reads.
         await self._write_for_all()
         late = await self._until(self._late, limit_s, 0.5)
         self.problems += [f"Convergent: {each} after {limit_s:g} s without faults" for each in late]
@@ -569,7 +571,7 @@ class World:
         return not late and not unstored
 
     def _not_got(self) -> Iterator[str]:
-        """Events that no program got, though somebody was to be handed each of them, sooner or later."""
+        """Events that no program received, although a program had to receive each of them sooner or later."""
         for user in self.users:
             if user.begins is None or user.moved:
                 continue
@@ -579,7 +581,7 @@ class World:
                 yield f"At least once: {user.name} has never got {len(missing)} events, the first is {missing[0]}"
 
     async def _rest(self) -> None:
-        """Nothing is under way: an event comes soon, and what is acked is stored soon."""
+        """Check the system at rest: an event arrives soon, and its ack is stored soon."""
         await asyncio.sleep(self.rng.uniform(2.5, 3.5))
         unready = await self._until(self._unready, READY_S, 0.5) if self.settings.probed else []
         self.problems += [f"Convergent: {name} is not ready after {READY_S:g} s" for name in unready]
@@ -593,11 +595,11 @@ class World:
         ]
 
     async def _crowd(self) -> None:
-        """Many events at once: tenants with a rate are slowed down by it, and the others are not."""
+        """Write many events at once: they slow down tenants with a rate limit, and no other tenant."""
         if not self.crowds or not any(is_slowed(tenant) for tenant in self.tenants):
             return
         if self.settings.limits.trailing_max < len(self.tenants):
-            return  # those who fall behind wait for each other
+            return  # readers that fall behind wait for each other
         for _ in range(CROWD):
             await self._write_for_all()
         late = await self._until(lambda: self._late(slowed=False), CROWD_S, 0.05)
@@ -611,7 +613,7 @@ class World:
         self.problems += [f"Nothing left: a cursor of {len(self.mongo.open)} is open"] if self.mongo.open else []
 
     def stored_of(self, user: User) -> dict[bytes, bytes]:
-        """What Redis has of its subscription."""
+        """The stored fields of the user's subscription in Redis."""
         return self._hash_of(user.tenant, user.subscription)
 
     def has_subscription(self, tenant: Tenant, name: str) -> bool:
@@ -628,7 +630,7 @@ class World:
         names = {fault.name for fault in self.faults}
         may_meet = MAY_MEET.union(*(fault.meets for fault in self.faults))
         if "another program opens" in names and len(names) > 1:
-            may_meet |= {"Fenced"}  # where others cost a session its lease
+            may_meet |= {"Fenced"}  # rivals may cost a session its lease
         for user in (*self.users, *self.rivals):
             for error in sorted(user.met - may_meet):
                 guarantee = "Fenced" if error in ("Fenced", "SubscriptionBusy") else "Resumable or loud"
@@ -651,10 +653,10 @@ class World:
     def _judge(self) -> Iterator[Violation]:
         yield from check(self.recorder.records)
 
-    # Seen from inside.
+    # Inspection from inside.
 
     def _look_inside(self) -> None:
-        """Not at every moment: a look costs more than what happens in one."""
+        """Inspect the servers, but not at every moment: an inspection costs more than a moment's work."""
         self._jumps += 1
         if self._jumps % LOOK_EVERY:
             return
@@ -664,7 +666,7 @@ class World:
                     f"Consistent: {server.process}: {each}" for each in discrepancies(server.assembly.hub)
                 ]
 
-    # Seen from outside.
+    # Observation from outside.
 
     def _watch(self, client: str, method: str) -> Watcher:
         self._calls += 1
@@ -690,7 +692,7 @@ class World:
             self.problems.append(f"Fenced: {user.name} takes over again by itself")
 
     def _may_answer(self, user: User, server: str, response: wire.SubscribeResponse) -> None:
-        """A server writes this for a user."""
+        """Check a message that a server writes for a user."""
         if response.HasField("batch"):
             self._may_show(user.tenant, server, response.batch)
         elif response.HasField("committed") and not self.redis.has_lost:
@@ -712,7 +714,7 @@ class World:
 
     @contextmanager
     def _logged(self) -> Iterator[None]:
-        """An exception in a log line is a defect, for none of the faults is unexpected."""
+        """Report exceptions in log lines as problems: the server expects each of the faults."""
         handler = _Logged(self)
         loggers = [logging.getLogger(name) for name in ("feedmux", "feedmux_server")]
         before = [(logger.level, logger.propagate) for logger in loggers]
@@ -749,7 +751,7 @@ def _extra(record: logging.LogRecord) -> str:
 
 
 class _OfOneThread(Random):
-    """Notes which other threads draw: what they take changes the run."""
+    """Notes draws by other threads: such draws change the run."""
 
     def __init__(self, seed: float) -> None:
         super().__init__(seed)
@@ -771,7 +773,7 @@ class _OfOneThread(Random):
 
 @contextmanager
 def _drawing_from(rng: Random) -> Iterator[None]:
-    """feedmux's modules draw from `rng` instead of the module `random`, from which threads of others draw too."""
+    """Let feedmux's modules draw from `rng` instead of the module `random`, from which other threads draw too."""
     drawing = [
         module
         for name, module in list(sys.modules.items())
@@ -788,7 +790,8 @@ def _drawing_from(rng: Random) -> Iterator[None]:
 
 @contextmanager
 def _without_gc() -> Iterator[None]:
-    """When Python looks for cycles depends on what ran before, and a coroutine that it finds runs its `finally`."""
+    """Disable garbage collection: its moments depend on what ran before, and a coroutine that it collects runs its
+    `finally`."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -805,5 +808,5 @@ def simulate(
     scenario: str = "",
     keep: Keep = EVERYTHING,
 ) -> Outcome:
-    """One run, judged. `say` gets the lines of a trace."""
+    """Run and judge one seed. `say` gets the lines of a trace."""
     return World(seed, size, say, scenario, keep).run()
