@@ -52,7 +52,7 @@ def pytest_runtest_call() -> Generator[None]:
     """Fail a test that leaves a default port in use."""
     yield
     ports = default_ports.used()
-    assert not ports, f"a test must not use the default ports, which a server of the user may have: {ports}"
+    assert not ports, f"a test must not use the default ports, on which a server of the user may listen: {ports}"
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:

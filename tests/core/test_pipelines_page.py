@@ -27,7 +27,7 @@ def test_the_lists_are_those_of_the_code(name: str) -> None:
     found = re.search(f"<!-- {name} -->(.*?)<!-- end -->", PAGE.read_text(), re.DOTALL)
     assert found is not None
     listed = re.findall(r"`(\$[^`]+)`", found[1])
-    assert listed == sorted(LISTS[name]), f"it should be: {written(set(LISTS[name]))}"
+    assert listed == sorted(LISTS[name]), f"the list in docs/pipelines.md should be: {written(set(LISTS[name]))}"
 
 
 def test_the_limits_are_those_of_the_code() -> None:

@@ -110,7 +110,7 @@ async def _freeze_user(world: "World") -> None:
 
 
 async def _close_client(world: "World") -> None:
-    """A program closes its client, or the session, while it reads. The close must complete, and store what was acked."""
+    """A program closes its client, or the session, while it reads. The close must end, and store what was acked."""
     user = _user(world)
     if user is not None:
         user.closes = world.rng.choice(("client", "session"))
