@@ -45,7 +45,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end -}}
 
-{{/* Where Redis's password is, as a secretKeyRef; empty without one. The chart's own Redis always has one. */}}
+{{/* Secret and key of Redis's password, as a secretKeyRef; empty without a password. The bundled Redis always has one. */}}
 {{- define "feedmux.redisPassword" -}}
 {{- with .Values.redis.passwordSecret -}}
 {{- if .name -}}
@@ -88,7 +88,7 @@ seccompProfile:
 {{- end -}}
 {{- end -}}
 
-{{/* Bytes that a server may use by its configuration: docs/operations.md, Sizing. */}}
+{{/* Bytes that a server may use with its configuration: docs/operations.md, Sizing. */}}
 {{- define "feedmux.memory" -}}
 {{- $limits := default (dict) .Values.config.limits -}}
 {{- $held := add (int64 (default 1073741824 $limits.memory_bytes)) (int64 (default 268435456 $limits.kept_bytes)) -}}
@@ -97,7 +97,7 @@ seccompProfile:
 {{- add $held $sessions $callers 300000000 -}}
 {{- end -}}
 
-{{/* What no schema can say: values that exclude or need each other. */}}
+{{/* Checks that the schema cannot express: values that exclude or require each other. */}}
 {{- define "feedmux.check" -}}
 {{- if not .Values.sources -}}
 {{- fail "sources: name at least one MongoDB deployment, e.g. --set sources.main.uriSecret.name=mongodb --set sources.main.uriSecret.key=uri" -}}
@@ -120,7 +120,7 @@ seccompProfile:
 {{- fail "tls: set tls.existingSecret or tls.certManager.enabled, not both" -}}
 {{- end -}}
 {{- if and .Values.tls.certManager.enabled (not .Values.tls.certManager.issuerRef.name) -}}
-{{- fail "tls.certManager.issuerRef.name: name the Issuer that is to sign the certificate" -}}
+{{- fail "tls.certManager.issuerRef.name: set the name of the Issuer that signs the certificate" -}}
 {{- end -}}
 {{- if and .Values.tls.clientCaSecret (not (include "feedmux.tlsSecret" .)) -}}
 {{- fail "tls.clientCaSecret: client certificates need TLS; set tls.existingSecret or tls.certManager.enabled" -}}
@@ -132,10 +132,10 @@ seccompProfile:
 {{- fail "autoscaling.streams: set metrics.enabled, which opens the port" -}}
 {{- end -}}
 {{- if gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas) -}}
-{{- fail "autoscaling: minReplicas is above maxReplicas" -}}
+{{- fail "autoscaling: minReplicas is above maxReplicas; lower minReplicas or raise maxReplicas" -}}
 {{- end -}}
 {{- if hasKey (default (dict) .Values.config.limits) "drain_s" -}}
-{{- fail "config.limits.drain_s: the chart sets this itself; use drain.seconds, which the time to end a pod follows" -}}
+{{- fail "config.limits.drain_s: the chart sets this itself; use drain.seconds, from which the chart also derives the pod's termination grace period" -}}
 {{- end -}}
 {{- with (default (dict) .Values.resources.limits).memory -}}
 {{- $needed := int64 (include "feedmux.memory" $) -}}
@@ -150,7 +150,7 @@ seccompProfile:
 {{- end -}}
 {{- end -}}
 
-{{/* The server's configuration, without secrets: those come by environment. */}}
+{{/* The server's configuration, without secrets: the servers read secrets from the environment. */}}
 {{- define "feedmux.config" -}}
 {{- $config := deepCopy .Values.config -}}
 {{- $sources := dict -}}
