@@ -24,7 +24,7 @@ TIMEOUT_S = 60
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where the server is, and whom it lets in."""
+    """The server's address and the credentials that it accepts."""
 
     endpoint: str
     operator_endpoint: str

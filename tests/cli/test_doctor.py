@@ -1,4 +1,4 @@
-"""`feedmux doctor`: what is wrong is named with what to do, and one thing that is wrong does not hide the others."""
+"""`feedmux doctor`: reports each problem with the next step, and one problem does not hide another."""
 
 import asyncio
 import ipaddress

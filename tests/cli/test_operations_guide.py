@@ -1,4 +1,4 @@
-"""docs/operations.md, docs/replicas.md, docs/redis.md: what they tell to type is typed, and what they state is so."""
+"""docs/operations.md, docs/replicas.md, docs/redis.md: run the commands on these pages and check their statements."""
 
 import hashlib
 import re

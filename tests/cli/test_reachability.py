@@ -1,4 +1,4 @@
-"""A server that cannot be used: the cause is named, whatever gRPC says."""
+"""A server that cannot be used: the error names the cause, whatever gRPC reports."""
 
 import http.server
 import socket

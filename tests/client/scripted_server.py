@@ -210,7 +210,7 @@ def token(number: int) -> dict[str, str]:
 
 
 def place(number: int) -> dict[str, Any]:
-    """The place behind event `number`."""
+    """The position after event `number`."""
     return {
         "position": b"P%d" % number,
         "resume_token": bson.encode(token(number)),

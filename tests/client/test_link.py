@@ -18,7 +18,7 @@ QUICK = feedmux.SessionOptions(backoff_first_s=0.01, backoff_most_s=0.05, ack_in
 
 
 async def beside(server: ScriptedServer, work: Callable[[feedmux.AsyncClient], Coroutine[Any, Any, Any]]) -> Any:
-    """Runs a client on an event loop and in a thread of its own, so that it can stop while the server goes on."""
+    """Runs a client on an event loop and in a thread of its own, so that it can stop while the server continues."""
 
     async def run() -> Any:
         client = feedmux.AsyncClient(server.address, session=QUICK)
@@ -31,7 +31,7 @@ async def beside(server: ScriptedServer, work: Callable[[feedmux.AsyncClient], C
 
 
 class Answers:
-    """A token function that has to be let go of, and is slow to."""
+    """A token function that must be released, and takes long to end."""
 
     def __init__(self) -> None:
         self.calls = 0

@@ -1,4 +1,4 @@
-"""Silence is counted in time during which the process ran."""
+"""Silence counts only time during which the process ran."""
 
 import pytest
 

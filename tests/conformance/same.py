@@ -66,14 +66,14 @@ def decoded(event: bytes) -> Document:
 
 
 def operation_time(site: Site) -> Timestamp:
-    """Before what is written next, behind all that was."""
+    """A start before everything written next, and after everything written so far."""
     time_ = site.client.admin.command("ping")["operationTime"]
     assert isinstance(time_, Timestamp)
     return time_
 
 
 def after(site: Site) -> feed_pb2.Start:
-    """A start behind all that was written."""
+    """A start after everything that was written."""
     now = operation_time(site)
     return at(start_at_operation_time=feed_pb2.ClusterTime(seconds=now.time, increment=now.inc + 1))
 

@@ -1,4 +1,4 @@
-"""A subscription whose filter or options change keeps its place, wherever that place is."""
+"""A subscription whose filter or options change keeps its position, whatever the position is."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ async def transaction(database: Documents, count: int) -> None:
 
 
 async def unread(site: Site, scope: str) -> None:
-    """Waits until no ring holds the place, so that MongoDB is asked for it."""
+    """Wait until no ring holds the position, so that the server must ask MongoDB."""
 
     async def gone() -> bool:
         return not await site.api.streams(scope)

@@ -46,7 +46,7 @@ async def all_well(three: Site) -> None:
         return sorted(member["stateStr"] for member in states["members"]) == ["PRIMARY", "SECONDARY", "SECONDARY"]
 
     await until(well, 40, every_s=0.2)
-    # One that has to roll back first looks well, for a moment: this write reaches it only behind that.
+    # One that has to roll back first looks well, for a moment: this write reaches it only after that.
     everywhere = three.client.get_database("everywhere", write_concern=WriteConcern(3, wtimeout=30_000))
     await asyncio.to_thread(everywhere.c.insert_one, {})
     await until(well, 40, every_s=0.2)

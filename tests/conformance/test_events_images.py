@@ -111,7 +111,7 @@ async def test_required_image_is_missing(site: Site, database: Documents, image:
     outcome = await receiver.end()
     check_refusal(outcome, direct.error)
     assert (outcome.code, outcome.reason) == ("FAILED_PRECONDITION", "IMAGE_UNAVAILABLE")
-    # The place is still before what could not be had.
+    # The position is still before the event without its image.
     goes_on = site.api.watch(feed(database.name, "c"), at(position=receiver.position))
     [event] = await goes_on.take(1)
     assert event.document["operationType"] == "update"

@@ -105,7 +105,7 @@ async def test_a_place_that_left_the_oplog_is_an_error(shallow: Site, documents:
     for start in starts.values():
         assert_history_lost(await api.watch(wanted, start).end(), shallow, first)
     assert_history_lost(await (await api.session(name)).end(), shallow, first)
-    # The subscription is as it was: it can be moved, and then goes on.
+    # The subscription is unchanged: it can be moved, and then continues.
     await api.seek(name, EARLIEST)
     session = await api.open(name)
     assert await session.numbers(3) == [3, 4, 5]
@@ -132,7 +132,7 @@ async def test_earliest_goes_on_behind_an_announced_gap(shallow: Site, documents
     assert first <= gap_to <= oldest(shallow.client)
     await again.ack_and_wait(3)
     await again.close()
-    # Once behind the gap there is none any more.
+    # After the gap there is no further gap.
     insert(documents, range(7, 8))
     third = await api.open(name)
     assert await third.numbers(1) == [7]
@@ -160,7 +160,7 @@ async def test_the_oplog_overtakes_a_session_without_credit(shallow: Site, docum
         assert await session.numbers(3) == [2, 3, 4]
         assert_gap(session)
         await session.close()
-    # Who kept up has lost nothing.
+    # A reader that kept up has lost nothing.
     assert await neighbour.numbers(5) == [0, 1, 2, 3, 4]
     neighbour.cancel()
 

@@ -1,4 +1,4 @@
-"""Drop, rename and dropDatabase in each scope: what comes, what ends the stream, and how a consumer goes on."""
+"""Drop, rename and dropDatabase in each scope: what comes, what ends the stream, and how a consumer continues."""
 
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +33,7 @@ def rename(database: Documents) -> None:
 
 
 def rename_onto(database: Documents) -> None:
-    """Another collection takes the watched one's place."""
+    """Another collection replaces the watched collection."""
     database.other.rename("c", dropTarget=True)
 
 
@@ -92,7 +92,7 @@ async def test_what_comes_in_each_scope(
         return
     assert "documentKey" not in events[-1].document
     assert_invalidated(await watch.end())
-    # The position behind the invalidate serves, and so does its token by start_after, but not by resume_after.
+    # The position after the invalidate works, and so does its token by start_after, but not by resume_after.
     token = bson.encode(events[-1].document["_id"])
     for start in (at(position=watch.position), at(start_after=token)):
         again = await watching(site, wanted, start)

@@ -107,7 +107,7 @@ async def test_too_large_without_splitting(site: Site, database: Documents) -> N
     for neighbour in neighbours:
         assert [event.document["operationType"] for event in await neighbour.take(3)] == ["insert", "update", "insert"]
         neighbour.cancel()
-    # Behind the event the feed is as good as ever.
+    # After the event the feed works as before.
     time = neighbours[0].batches[-1].cluster_time
     behind = await watching(site, wanted, at(start_at_operation_time=time))
     assert await behind.numbers(1) == [2]

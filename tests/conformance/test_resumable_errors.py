@@ -151,7 +151,7 @@ async def test_any_other_error_ends_the_stream(site: Site, database: Documents, 
         assert (outcome.code, outcome.reason, outcome.domain) == (status, reason, "feedmux")
         assert outcome.metadata["code"] == str(code)
         assert outcome.metadata.get("code_name", name) == name or code == 987_654
-        # It was no fault of the place: the feed goes on there.
+        # The position did not cause the error: the feed continues there.
         again = await site.api.open(feed=feed(database.name, "c"), start=at(position=position))
         await goes_on(again, database)
         again.cancel()
@@ -195,7 +195,7 @@ async def test_attempts_are_spaced_while_mongodb_fails(site: Site, database: Doc
     async with reading(site, database) as session:
         how: dict[str, Any] = {"errorCode": 6, "errorLabels": [RESUMABLE]}
         with failing(site.client, scope, "getMore", "aggregate", times=None, **how) as point:
-            await asyncio.sleep(2.0)  # time for many, if nothing held them back
+            await asyncio.sleep(2.0)  # time for many, if nothing throttled them
         # One getMore and the attempt at once; then 0.2 s, 0.4 s, 0.8 s, 1.6 s less jitter; two commands each when the
         # driver retries its read.
         assert 3 <= point.met <= 20

@@ -1,4 +1,4 @@
-"""Resume tokens: which one a consumer is given, and where a stream goes on."""
+"""Resume tokens: which token a consumer receives, and where a stream continues."""
 
 import asyncio
 from collections.abc import Iterator
@@ -116,7 +116,7 @@ async def test_the_token_behind_each_event(site: Site, database: Documents) -> N
         if number < len(expected.events) - 1:
             assert token == token_of(event)
         else:
-            # MongoDB's high-water mark, or the event where there was nothing behind it yet.
+            # MongoDB's high-water mark, or the event if nothing came after it yet.
             assert bson.decode(token)["_data"] >= bson.decode(token_of(event))["_data"]
     receiver.cancel()
 
@@ -180,7 +180,7 @@ async def test_high_water_marks_of_every_scope(site: Site, database: Documents, 
         await assert_same(site, feed(*names), lambda: database.c.insert_one({}), start=at(**{kind: token}))
 
 
-# --- Going on from a token.
+# --- Resuming from a token.
 
 
 @shows(DRIVERS, "resumeAfter", "what follows the token, from the next entry on")
@@ -360,7 +360,7 @@ async def test_the_end_without_a_visible_invalidate(site: Site, database: Docume
 
     seen = await assert_same(site, wanted, act, kinds=["insert"])
     assert seen.ended
-    # And the place goes on behind it, whatever comes then.
+    # And the feed continues after it, whatever comes next.
     receiver = site.api.watch(wanted, at(resume_after=token_of(seen.events[0])))
     assert (await receiver.end()).reason == "FEED_INVALIDATED"
     goes_on = site.api.watch(wanted, at(start_after=receiver.resume_token))
@@ -453,7 +453,7 @@ async def test_a_failure_before_any_reply(site: Site, database: Documents, start
         with failing(site, database, times=2):
             receiver = site.api.watch(feed(database.name, "c"), after(site) if start == "given" else None)
             await receiver.opened()
-            # While the stream is away.
+            # While the stream is unavailable.
             database.c.insert_many([{"n": n} for n in range(3)])
             assert await receiver.numbers(3) == [0, 1, 2]
         receiver.cancel()

@@ -1,4 +1,4 @@
-"""A TCP balancer as one stands before replicas: a connection goes to the next replica that takes it."""
+"""A TCP load balancer in front of replicas: each connection goes to the next replica that accepts it."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""What passes between Python clients in this process and their servers, as records for `tests.sim.checkers`."""
+"""Record the messages between Python clients in this process and their servers, for `tests.sim.checkers`."""
 
 from typing import Any
 

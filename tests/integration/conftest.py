@@ -27,7 +27,7 @@ def api(here: Here) -> Api:
 
 @pytest_asyncio.fixture(scope="session")
 async def small(mongo: ReplicaSet, redis_server: RedisServer) -> AsyncIterator[Here]:
-    """A server whose rings hold little, so that subscribers fall behind soon."""
+    """A server with small rings, so that subscribers fall behind soon."""
     limits = {
         "ring_events": 1000,
         "ring_bytes": 4 << 20,
@@ -47,7 +47,7 @@ async def small(mongo: ReplicaSet, redis_server: RedisServer) -> AsyncIterator[H
 async def tenants(
     mongo: ReplicaSet, redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Here]:
-    """A server with tenants `a` and `b`; the client is `a`'s."""
+    """A server with tenants `a` and `b`; its client belongs to tenant `a`."""
     folder: Path = tmp_path_factory.mktemp("tenants")
     configuration = settings(mongo.uri, redis_server.url)
     configuration["tenants_file"] = str(tenants_file(folder))

@@ -48,7 +48,7 @@ async def granted(
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """All that came to a tenant."""
+    """Everything that a tenant received."""
 
     events: list[dict[str, Any]]
     receiver: Receiver
@@ -60,7 +60,7 @@ class Seen:
         return [each["operationType"] for each in self.events]
 
     def __contains__(self, canary: str) -> bool:
-        """Whether a text came to the tenant in any form: in an event, a token, a position, the status."""
+        """Whether the tenant received a text in any form: in an event, a token, a position, the status."""
         receiver = self.receiver
         data = [receiver.position, receiver.resume_token, repr(self.events).encode(), repr(self.end).encode()]
         messages = (*receiver.batches, *receiver.progress, *receiver.notices)
@@ -95,7 +95,7 @@ def _reached(receiver: Receiver, until: Any) -> bool:
 
 
 def now(database: Documents) -> Any:
-    """A cluster time behind everything that was done, and before everything that comes."""
+    """A cluster time after everything that was written so far, and before everything written later."""
     database["clock"].insert_one({})
     return database.client.admin.command("ping")["operationTime"]
 

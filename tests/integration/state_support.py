@@ -1,4 +1,4 @@
-"""What the tests of the state store share: places by number, a recording listener, a running batcher."""
+"""Helpers for the tests of the state store: positions by number, a recording listener, a running batcher."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -15,7 +15,7 @@ from feedmux_server.state.store import SubscriptionStore
 
 
 def place(number: int) -> Place:
-    """Places in the order of their numbers; every four share a cluster time, far above 2^53."""
+    """Positions in the order of their numbers; every four share a cluster time, far above 2^53."""
     return Place(
         b"position-%d" % number,
         (1_700_000_000 + number // 4 << 32) | 1,
@@ -44,14 +44,14 @@ async def commit(store: SubscriptionStore, lease: Lease, number: int | None) -> 
 
 
 def submit(handle: CommitHandle, number: int) -> None:
-    """Acks delivery `number` at place `number`."""
+    """Ack delivery `number` at position `number`."""
     at = place(number)
     handle.submit(at.position, at.cluster_time, at.order, number)
 
 
 @dataclass
 class Recorder:
-    """A CommitListener that keeps what it was told."""
+    """A CommitListener that records its notifications."""
 
     commits: list[tuple[int, bytes]] = field(default_factory=list)
     causes: list[str] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Recorder:
 
 
 class Clock:
-    """A monotonic clock that can be put forward."""
+    """A monotonic clock that a test can advance."""
 
     def __init__(self) -> None:
         self.ahead_s = 0.0

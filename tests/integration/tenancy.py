@@ -35,13 +35,13 @@ class Tenancy:
         self.write_text(json.dumps({"tenants": entries}))
 
     def write_text(self, text: str) -> None:
-        """As an editor does that writes beside and renames."""
+        """Replace the file as an editor does: write a new file, then rename it."""
         beside = self.path.with_suffix(".new")
         beside.write_text(text)
         beside.replace(self.path)
 
     async def outcome(self, key: str, wanted: feed_pb2.Feed | None = None) -> Refused:
-        """What Watch says to this key."""
+        """The status that Watch returns for this key."""
         async with self.here.api.with_key(key) as api:
             receiver = api.watch(wanted or feed("d"))
             try:

@@ -1,4 +1,4 @@
-"""Who was refused and who did what is written down; secrets are written nowhere."""
+"""The audit log records rejected callers and the actions of callers; secrets appear in no log."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A tenant whose pipelines are expensive to check delays nobody else."""
+"""A tenant whose pipelines are expensive to check delays no other tenant."""
 
 import asyncio
 import os

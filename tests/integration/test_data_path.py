@@ -279,7 +279,7 @@ async def test_a_large_event_comes_in_fragments(api: Api, database: Documents, w
     assert [event.fragments > 1 for event in events] == [False, True, False]
     assert events[1].fragments >= 48
     assert [event.data for event in events] == [event.data for event in await whole.take(3)]
-    # A position behind the fragments is good.
+    # A position after the fragments is valid.
     assert session.position
     session.cancel()
     whole.cancel()
@@ -408,7 +408,7 @@ async def test_progress_moves_without_matches(api: Api, database: Documents, rpc
     opened = await receiver.opened()
     assert opened.heartbeat_interval == seconds(1)
     insert(database, range(10))
-    # A high-water mark stands before what happened at its own time.
+    # A high-water mark is before the events of the same cluster time.
     insert(database, range(1), "elsewhere")
     await receiver.until(lambda: len(receiver.progress) >= 2)
     first, second = receiver.progress[0].cluster_time, receiver.progress[1].cluster_time
@@ -426,7 +426,7 @@ async def test_heartbeats_come_without_credit(api: Api, database: Documents) -> 
     opened = await session.opened()
     insert(database, range(10))
     await session.until(lambda: len(session.progress) >= 2)
-    # Nothing was delivered, so the place does not move.
+    # Nothing was delivered, so the position does not move.
     assert {each.position for each in session.progress} == {opened.position}
     await session.credit(10)
     assert await session.numbers(10) == list(range(10))

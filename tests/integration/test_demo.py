@@ -1,4 +1,4 @@
-"""`./run demo`: it keeps its promises, and nothing of it is left whatever ends it."""
+"""`./run demo` keeps its guarantees, and leaves no processes or files behind, however it ends."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A tenant makes up positions and tokens: its own calls are refused, and nobody else's session notices."""
+"""A tenant forges positions and tokens: the server rejects its calls, and no other session is affected."""
 
 import asyncio
 import zlib
@@ -175,7 +175,7 @@ async def test_a_token_that_mongodb_has_not_judged_stays_so_in_positions(
 
 
 async def test_a_last_acked_token_is_never_refused_by_mongodb(tenants: Here, database: Documents, name: str) -> None:
-    """It is a place in time, also when it is stored and read again."""
+    """It counts as a point in time, also after it was stored and read again."""
     wanted = feed(database.name, "c")
     api = tenants.api
     token, _ = await event_of(api, wanted, database, 1)

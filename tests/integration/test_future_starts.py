@@ -1,4 +1,4 @@
-"""A start that MongoDB has not reached is refused, whatever its kind and whichever call brings it."""
+"""The server rejects a start that MongoDB has not reached, whatever its kind and in every call."""
 
 import asyncio
 from collections.abc import Awaitable

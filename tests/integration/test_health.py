@@ -1,4 +1,4 @@
-"""What probes are told, and a start without MongoDB or Redis."""
+"""The answers to health probes, and a start without MongoDB or Redis."""
 
 import asyncio
 import sys
@@ -89,7 +89,7 @@ async def test_readiness_follows_redis_and_liveness_does_not(
         await until(lambda: _is(port, set()))
         redis.pause()
         await until(lambda: _is(port, {"", "readiness", "feedmux.v1.Subscriptions", "redis"}), 30)
-        # Who needs no Redis is served all the same.
+        # Callers that need no Redis are still served.
         watch = here.api.watch(feed(database.name, "c"))
         await watch.opened()
         watch.cancel()

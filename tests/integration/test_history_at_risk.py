@@ -1,4 +1,4 @@
-"""An oplog that will pass a place: whoever stands there is told in time, and so is the operator."""
+"""A position that the oplog will soon lose: the server notifies its readers and the operator in time."""
 
 import asyncio
 import os
@@ -77,7 +77,7 @@ async def test_who_stands_still_is_told_once_for_each_threshold_before_it_is_los
                     oldest = client.local["oplog.rs"].find_one({}, sort=[("$natural", 1)])
                     return oldest is not None and oldest["ts"].time > stored.seconds + 1
 
-                assert not gone()  # told while the place was still there
+                assert not gone()  # notified while the oplog still had the position
                 await until(gone, 120, 0.2)
             assert [notice.WhichOneof("kind") for notice in session.notices] == ["history_at_risk"] * 2
             for notice, threshold_s in zip(session.notices, THRESHOLDS_S, strict=True):

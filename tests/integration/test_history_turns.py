@@ -56,7 +56,7 @@ async def test_history_waits_for_a_turn_and_the_head_does_not(
 async def test_idle_feeds_take_a_turn_for_a_moment_each(
     mongo: ReplicaSet, redis_server: RedisServer, database: Documents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After an outage all their places are old. Each has nothing to read, and would wait for events in its turn."""
+    """After an outage all their positions are old. Each has nothing to read, and would wait for events in its turn."""
     monkeypatch.setattr(history_reads, "TURN_MAX_S", 3600.0)
     monkeypatch.setattr(reader, "HISTORY_S", 1)
     async with serving(settings(mongo.uri, redis_server.url, max_await_ms=60_000)) as here:

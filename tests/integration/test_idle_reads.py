@@ -75,7 +75,7 @@ async def test_who_asks_how_far_it_has_come_hears_it(
         plan = await here.api.plan(feed=wanted, after=after, wait=0)
         assert plan.caught_up
         assert plan.event_count == 0
-        # The range's reader waits for a next plan and is one who asks; without it the reads become long again.
+        # The range's reader waits for the next plan and so keeps the reads short; without it they get long again.
         ranges = here.server.service.ranges
         for key, tenant in [(key, tenant) for tenant, key in ranges._waiting]:
             ranges._leave(here.server.service.hub.accounts.of(tenant), key)

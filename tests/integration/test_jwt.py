@@ -1,4 +1,4 @@
-"""JWTs as credentials: what is let in, what is not, and how keys are replaced."""
+"""JWTs as credentials: which tokens the server accepts and rejects, and how keys are replaced."""
 
 import asyncio
 import base64
@@ -218,7 +218,7 @@ async def test_keys_by_url(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Away at the start; then there; then with another key; then away again."""
+    """Unavailable at the start; then available; then with another key; then unavailable again."""
     configured = configuration(mongo, redis_server, tmp_path, A)
 
     def complaints() -> int:

@@ -131,7 +131,7 @@ async def test_each_kind_is_counted_and_all_of_them_are_bounded(
         before = resident(server)
         with ExitStack() as stack:
             stalled = Stalled(server, stack, KEY_A)
-            # Ranges that are read by nobody, some of them given up while they are read.
+            # Ranges that no reader reads, some of them evicted during the read.
             after = start
             for _ in range(6):
                 plan = await api.plan(feed=large, after=after, bytes_max=14 * MIB)

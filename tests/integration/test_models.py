@@ -51,7 +51,7 @@ class Operations:
     epochs: dict[str, dict[int, int]] = field(default_factory=dict)
 
     async def next(self) -> str:
-        """What one came to."""
+        """The outcome of one operation."""
         rng, name = self.rng, self.rng.choice(NAMES)
         kind = rng.choice(("create", "get", "list", "update", "seek", "delete", "expire", "open", "open", "open"))
         if self.leases and rng.random() < 0.5:
@@ -128,7 +128,7 @@ class Operations:
 async def outcomes(
     store: SubscriptionStore, tenant: str, seed: int, hash_of: Callable[[bytes], Awaitable[dict[bytes, bytes]]]
 ) -> list[Any]:
-    """What operations came to, and what is stored after each."""
+    """The outcome of each operation, and what is stored after it."""
     operations = Operations(store, tenant, Random(seed))
     found: list[Any] = []
     for _ in range(OPERATIONS):

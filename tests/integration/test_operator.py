@@ -59,7 +59,7 @@ async def test_usage(site: Tenancy, operator: Api, database: Documents, name: st
         assert (a.subscriptions, b.subscriptions) == (2, 0)
         assert (a.shared_streams, b.shared_streams) == (1, 2)
         assert (a.exclusive_streams, b.exclusive_streams) == (0, 1)
-        # Ten events were read once for both, twenty for `b` alone.
+        # Ten events were read once for both tenants, twenty for `b` alone.
         assert a.upstream_events == pytest.approx(5)
         assert b.upstream_events == pytest.approx(25)
         assert a.upstream_share == pytest.approx(a.upstream_bytes / (a.upstream_bytes + b.upstream_bytes))

@@ -1,4 +1,4 @@
-"""A collector that is down, or that takes connections and never answers: it blocks nothing and gathers nothing."""
+"""A collector that is down, or that takes connections and never answers: it blocks nothing and no data accumulates."""
 
 import asyncio
 import json
@@ -106,7 +106,7 @@ async def test_what_cannot_be_sent_is_dropped_and_not_gathered(fault: Fault, mon
         try:
             before = resident_bytes()
             for number in range(SPANS):
-                # 60 MB and more, if they were kept.
+                # 60 MB and more, if they were retained.
                 with telemetry.observer.span("work", {"number": number, "text": "x" * 500}):
                     pass
                 if not number % 1_000:

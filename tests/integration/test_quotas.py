@@ -1,4 +1,4 @@
-"""Quotas of tenants over the wire: counts refuse with what to do, rates slow down, others are not touched."""
+"""Quotas of tenants over the wire: counts reject and name the next step, rates throttle, other tenants continue."""
 
 import asyncio
 import json

@@ -60,7 +60,7 @@ async def test_a_backlog_in_ranges_and_slices(api: Api, database: Documents) -> 
         if plan.caught_up:
             break
     assert got == list(range(1000))
-    # Nothing new: the range is empty, and its end is still a place to go on from.
+    # Nothing new: the range is empty, and its end is still a position to continue from.
     empty = await api.plan(feed=wanted, after=after)
     assert (empty.event_count, list(empty.slices)) == (0, [])
     insert(database, range(1000, 1010))
@@ -119,7 +119,7 @@ async def test_a_range_gives_the_same_again_when_it_is_not_kept(here: Here, api:
     insert(database, range(500, 600))
     plan = await api.plan(feed=wanted, after=after, events_max=500, slices=3)
     first = await read(api, plan, feed=wanted)
-    # All of it has been read once, so it was given up.
+    # All of it has been read once, so it was evicted.
     assert here.server.service.ranges.kept_bytes == 0
     again = await read(api, plan, feed=wanted)
     assert [[event.data for event in part] for part in again] == [[event.data for event in part] for part in first]
@@ -184,7 +184,7 @@ async def test_a_subscription_stores_what_was_processed(api: Api, database: Docu
     assert of(await read(api, plan, subscription=name)) == list(range(60, 100))
     busy = await refused(api.plan(subscription=name, instance_id="two"))
     assert (busy.code, busy.reason) == ("FAILED_PRECONDITION", "SUBSCRIPTION_BUSY")
-    # An older place is no news.
+    # An older position changes nothing.
     await api.plan(subscription=name, instance_id="one", after=plan.end, processed=same.after)
     assert (await api.get(name)).position == plan.after
 

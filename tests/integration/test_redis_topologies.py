@@ -93,7 +93,7 @@ async def test_a_cluster_commits_on_every_node_in_one_pass() -> None:
             await ask(nodes.servers[1].port, "SCRIPT", "FLUSH")
             assert (await store.get("t", names[0])).active
             await asyncio.gather(*(store.get("t", name) for name in names))
-            # With one node away, what lies on the others is committed, and what lies there is told to wait.
+            # With one node unavailable, commits to the other nodes succeed, and commits to this node wait.
             await nodes.servers[2].kill9()
             away = {name for name in names if client.keyslot(f"feedmux:1:{{t/{name}}}") >= 10923}
             async with running(batcher):
@@ -155,7 +155,7 @@ async def test_a_server_outlives_its_cluster(mongo: ReplicaSet, database: Docume
             failures: list[float] = []
 
             async def has_met_it() -> bool:
-                """Each task that asks Redis from time to time has found it away: readiness, and commits repeatedly."""
+                """Each task that polls Redis has found it unavailable: readiness, and commits repeatedly."""
                 page = await scrape(server.ports[3])
                 failed = page.value("feedmux_commit_results_total", outcome="unavailable")
                 failures.append(failed)

@@ -1,4 +1,4 @@
-"""Rendering: once for each chunk, tenant by tenant, each chunk its own text, and never for nobody."""
+"""Rendering: once for each chunk, tenant by tenant, each chunk its own text, and never without a reader."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Redis away, frozen, restarted, emptied, full or wrongly set up: what waits is bounded and comes through."""
+"""Redis unavailable, frozen, restarted, emptied, full or wrongly set up: what waits is bounded and comes through."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -153,7 +153,7 @@ async def test_frozen_nothing_piles_up(redis_factory: RedisFactory) -> None:
             await asyncio.gather(*waiting)
             await until(lambda: recorder.commits[-1] == (1999, place(1999).position))
             assert recorder.available == [False, True]
-            # One batch at a time, of one place: what was under way when Redis woke up, and then the newest.
+            # One batch at a time, of one position: the batch in progress when Redis resumed, and then the newest.
             assert (store.under_way_most, store.requests_most) == (1, 1)
             assert len(recorder.commits) <= 3
 

@@ -141,7 +141,7 @@ async def test_a_lease_ends_by_release_or_by_time(redis: Redis, tenant: str) -> 
     await asyncio.sleep(1.1)
     expired = await store.get(tenant, "s")
     assert (expired.active, expired.owner) == (False, "")
-    # Nobody came: the same session goes on.
+    # No other client came: the same session continues.
     assert (await commit(store, lease, None)).status is CommitStatus.OK
     assert (await store.get(tenant, "s")).active
     await asyncio.sleep(1.1)

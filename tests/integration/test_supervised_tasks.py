@@ -1,4 +1,4 @@
-"""Every long-lived task of a server is broken while it is under way: the server serves on, and the task works again."""
+"""Every long-lived task of a server fails while it runs: the server keeps serving, and the task recovers."""
 
 import asyncio
 from collections import Counter

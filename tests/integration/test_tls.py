@@ -45,7 +45,7 @@ class Site:
         return Api(port, self.ports.operator, self.ports.health, key, tls)
 
     async def tenant(self, tls: Tls, key: str = "", *, mtls: bool = True) -> str:
-        """Whom the server takes the bearer of these credentials for; else the status."""
+        """The tenant that the server assigns to these credentials; otherwise the status."""
         async with self.api(tls, key, mtls=mtls) as api:
             receiver = api.watch(feed("d"))
             try:

@@ -76,7 +76,7 @@ def started(builder: SparkSession.Builder) -> SparkSession:
 
 @pytest_asyncio.fixture(scope="session")
 async def site(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
-    """MongoDB, Redis and a server. MongoDB's clock goes on by itself every second, so a pinned end is reached soon."""
+    """MongoDB, Redis and a server. MongoDB's clock advances by itself every second, so a pinned end is reached soon."""
     async with ReplicaSet(oplog_mb=2048, parameters={"periodicNoopIntervalSecs": "1"}) as mongo:
         configuration = settings(mongo.uri, redis_server.url)
         async with server_process(configuration, tmp_path_factory.mktemp("server")) as server:

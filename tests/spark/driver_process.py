@@ -1,7 +1,7 @@
 """`python -m tests.spark.driver_process JOB.json`: one query with a driver and a JVM of its own, to be killed.
 
 The job: `master`, `options`, `trigger` ("available" or "default"), `sink` and `checkpoint` folders, `conf`;
-`hold`: stop in batch `batch`, "before" or "after" it is written, for ever; `ms_per_row`: how slowly rows
+`hold`: stop in batch `batch`, "before" or "after" it is written, forever; `ms_per_row`: how slowly rows
 are taken. It writes `jvm` (the JVM's pid), `held` and `done` beside the job's file.
 """
 

@@ -1,4 +1,4 @@
-"""What is not compared is said, without Spark and without a server."""
+"""Reports which checks were not made, without Spark and without a server."""
 
 import logging
 from pathlib import Path

@@ -41,7 +41,7 @@ def test_a_slow_sink(site: Site, database: Documents, options: Options, tmp_path
                 most_worker_mib = max([most_worker_mib, *(rss_bytes(pid) / MIB for pid in workers)])
             time.sleep(0.2)
     assert sink.numbers() == list(range(EVENTS))
-    # Read were at most the batch that is written, the one behind it, and what a stream reads ahead of its readers.
+    # At most the server has read the batch being written, the next batch, and what a stream reads ahead of its readers.
     event_bytes = PAD + 400
     assert 0 < max(ahead) <= 2 * BATCH + READ_AHEAD_BYTES / event_bytes + 10_000
     assert EVENTS * event_bytes > 250 * MIB

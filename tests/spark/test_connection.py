@@ -1,4 +1,4 @@
-"""A connection that carries nothing any more, against a server that takes calls and says nothing."""
+"""A dead connection, tested against a server that accepts calls and never answers."""
 
 import threading
 from collections.abc import Iterator

@@ -40,7 +40,7 @@ Options = Callable[..., dict[str, str]]
 async def a_site(
     folder: Path, mongo: ReplicaSet | None = None, **limits: Any
 ) -> AsyncIterator[tuple[Site, RedisServer]]:
-    """Servers of a test's own, to be ill-treated."""
+    """Servers for one test, which it may kill or interrupt."""
     async with AsyncExitStack() as stack:
         if mongo is None:
             mongo = await stack.enter_async_context(ReplicaSet(parameters={"periodicNoopIntervalSecs": "1"}))

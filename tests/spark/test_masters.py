@@ -1,4 +1,4 @@
-"""Where it runs besides `local[2]`: executors that are processes of their own, Spark Connect, a Java from PyPI."""
+"""Deployments other than `local[2]`: executors that are processes of their own, Spark Connect, a Java from PyPI."""
 
 import subprocess
 import sys

@@ -33,7 +33,7 @@ def test_sort_keys_sort_as_the_server_compares_tokens() -> None:
     places = [ResumeToken.from_key_string(bytes.fromhex(each["_data"])).key[:4] for each in tokens]
     by_key = sorted(range(len(tokens)), key=lambda row: keys[row])
     assert [places[row] for row in by_key] == sorted(places)
-    # One place, one key, whatever the version; different places, different keys.
+    # One position has one key, whatever the version; different positions have different keys.
     assert len(set(keys)) == len(set(places)) == len(PLACES)
 
 

@@ -79,7 +79,7 @@ def test_live_with_the_default_trigger(
 
 
 def stored_time(client: feedmux.Client, name: str) -> tuple[int, int]:
-    """The cluster time of a subscription's place."""
+    """The cluster time of a subscription's position."""
     time = client.get_subscription(name).cluster_time
     return (time.time, time.inc) if time else (0, 0)
 
@@ -158,7 +158,7 @@ def test_a_restart_with_other_limits_and_partitions(
 def test_a_name_that_was_used_goes_on_where_it_was(
     spark: SparkSession, database: Documents, options: Options, tmp_path: Path
 ) -> None:
-    """Without its checkpoint a query begins behind what it is known to have processed."""
+    """Without its checkpoint a query begins after the last position that it has processed."""
     insert(database, range(100))
     drain(spark, options(), Sink(tmp_path / "one"), tmp_path / "check-one")
     insert(database, range(100, 150))
@@ -178,7 +178,7 @@ def test_an_idle_feed_makes_no_batches(
         wait_until(lambda: len(sink.numbers()) == 5, query)
         wait_until(lambda: shown(query, "numInputRows") == 0, query)
         batches, then = shown(query, "batchId"), shown(query, "timestamp")
-        database.other.insert_many([{} for _ in range(100)])  # the place moves on, the feed does not
+        database.other.insert_many([{} for _ in range(100)])  # the position moves, the feed does not change
         wait_until(lambda: shown(query, "timestamp") > then, query)
         assert shown(query, "batchId") <= batches + 1
     assert sink.sizes() == [5]

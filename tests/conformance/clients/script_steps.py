@@ -121,7 +121,7 @@ _ASKED: dict[str, Callable[[Call], Any]] = {
 
 
 def _last_acked(call: Call) -> int | None:
-    """The number of the event whose place it is."""
+    """The number of the event at this position."""
     if not call.open.HasField("last_acked"):
         return None
     place = call.open.last_acked

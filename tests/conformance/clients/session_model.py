@@ -1,4 +1,4 @@
-"""What a session counts by docs/protocol.md: repeats, events that wait to be taken, credit, and how far acks reach.
+"""What a session counts according to docs/protocol.md: repeats, waiting events, credit, and how far acks reach.
 
 The model shares no code with the Python client's bookkeeping, and is simpler: it keeps everything. It identifies events
 by their `_id`, as BSON.
