@@ -1,4 +1,4 @@
-"""The unit tests on a machine that stands still now and then: none rests on how fast something is."""
+"""The unit tests on a machine that stalls now and then: no test depends on speed."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""`feedmux serve` that cannot start: one message that names the field and says what to do, and status 1."""
+"""`feedmux serve` that cannot start: one message that names the field and the next step, and status 1."""
 
 import json
 from collections.abc import Awaitable, Callable

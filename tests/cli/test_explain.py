@@ -1,4 +1,4 @@
-"""`feedmux explain`: what a feed would be, for people and as JSON."""
+"""`feedmux explain`: what a feed would do, for people and as JSON."""
 
 from tests.cli.conftest import Site
 

@@ -1,4 +1,4 @@
-"""docs/grants.md does what it says: its tenants file, its changes, and what each team sees of them."""
+"""docs/grants.md is correct: its tenants file, its changes, and what each team sees of them."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""`feedmux serve` and `feedmux dev`: configuration, errors, and a clean end."""
+"""`feedmux serve` and `feedmux dev`: configuration, errors, and a clean shutdown."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a command imports before it does something: help and commands without a connection must start at once."""
+"""What a command imports before it starts its work: help and commands without a connection must start at once."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Which class an error gets, what a session does about it, and how long it waits."""
+"""The class of each error, how a session reacts to it, and how long it waits."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Reading the wire: no copy, fragments, and what a server must not send."""
+"""Reading the wire: no copy, fragments, and messages that a server must not send."""
 
 import bson
 import pytest

@@ -1,4 +1,4 @@
-"""The credit window: how much is granted, when, and what breaks the promise."""
+"""The credit window: how much is granted, when, and what violates it."""
 
 import pytest
 from hypothesis import given

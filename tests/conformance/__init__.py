@@ -1,1 +1,1 @@
-"""What MongoDB's documents say of change streams, each statement beside the scenario that shows it through feedmux."""
+"""Statements of MongoDB's documents on change streams, each with the scenario that shows it through feedmux."""

@@ -1,4 +1,4 @@
-"""Three nodes: elections, killed primaries, what is rolled back, where a stream is read."""
+"""Three nodes: elections, killed primaries, rollbacks, and the node that a stream is read from."""
 
 import asyncio
 import uuid

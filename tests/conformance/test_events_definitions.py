@@ -198,7 +198,7 @@ async def test_views_of_a_database(site: Site, database: Documents, scope: str) 
 
 @shows(DRIVERS, FORMAT, "events of types that a version adds are passed on untouched")
 async def test_other_definitions(site: Site, database: Documents) -> None:
-    """Whatever the version makes of these."""
+    """The events depend on the version of MongoDB."""
 
     def act() -> None:
         database.create_collection("capped", capped=True, size=4096, max=10)

@@ -37,7 +37,7 @@ async def test_collection_names(site: Site, database: Documents, name: str) -> N
     collection = COLLECTIONS[name]
 
     def insert(into: str, number: int) -> None:
-        # pymongo would refuse some of the names that MongoDB has.
+        # pymongo would reject some of the names that MongoDB accepts.
         database.command({"insert": into, "documents": [{"_id": number}]})
 
     def act() -> None:

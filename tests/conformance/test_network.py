@@ -1,4 +1,4 @@
-"""A network between feedmux and MongoDB that is cut, frozen or slow: correct, at most later."""
+"""A network between feedmux and MongoDB that is cut, frozen or slow: results stay correct and are only delayed."""
 
 from collections.abc import AsyncIterator, Iterator
 from typing import Any

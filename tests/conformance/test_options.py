@@ -1,4 +1,4 @@
-"""Options: what reaches MongoDB, and what MongoDB thinks of values it does not know."""
+"""Options: what reaches MongoDB, and how MongoDB treats values that it does not know."""
 
 from typing import Any
 

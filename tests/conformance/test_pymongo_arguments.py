@@ -1,4 +1,4 @@
-"""Arguments of `watch`, and the objects it is a method of: feedmux takes and refuses what pymongo does."""
+"""Arguments of `watch`, and the objects it is a method of: feedmux accepts and rejects what pymongo does."""
 
 import asyncio
 import inspect

@@ -27,7 +27,7 @@ FAR = 10**16
 
 
 class Record(dict[str, Any]):
-    """A document class of the user's own."""
+    """A user-defined document class."""
 
 
 class Cents(TypeDecoder):

@@ -53,7 +53,7 @@ async def writer(site: Site, collection: Lockstep) -> Any:
 
 
 async def fails(streams: Lockstep, *, words: bool = True) -> Any:
-    """The next step fails the same way, ends the stream, and is not repeated."""
+    """The next step fails in the same way, ends the stream, and is not retried."""
     raised = await streams.refused(lambda each: each.next(), words=words)
     assert await streams.same(lambda each: each.alive) is False
     assert await streams.same(lambda each: each.try_next()) is None

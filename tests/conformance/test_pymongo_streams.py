@@ -1,4 +1,4 @@
-"""What a ChangeStream returns, and what it says of itself, step by step: feedmux's beside pymongo's."""
+"""What a ChangeStream returns, and what it says of itself, step by step, compared with pymongo's."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Which errors a stream survives, how often it tries, and what it asks MongoDB for when it resumes."""
+"""Which errors a stream survives, how often it retries, and which commands it sends to MongoDB when it resumes."""
 
 import asyncio
 from collections.abc import AsyncIterator

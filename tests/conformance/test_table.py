@@ -1,4 +1,4 @@
-"""docs/conformance.md says what the scenarios show."""
+"""docs/conformance.md matches the scenarios."""
 
 import subprocess
 import sys

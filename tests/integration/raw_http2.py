@@ -66,7 +66,7 @@ class RawConnection:
         return number
 
     def pump(self) -> int:
-        """Receive what has arrived, send as much as the server allows, and return the number of bytes."""
+        """Receive what has arrived, send as much as the server allows, and return the number of bytes sent."""
         self._take()
         sent = 0
         for number, left in list(self._left.items()):

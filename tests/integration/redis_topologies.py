@@ -53,7 +53,7 @@ class Sentinels:
         return f"redis+sentinel://{','.join(f'127.0.0.1:{port}' for port in self.known_ports)}/{SERVICE}"
 
     async def primary(self) -> RedisServer:
-        """The primary's port, as the first available sentinel reports it."""
+        """The primary server, as the first available sentinel reports it."""
         for port in self.ports:
             with suppress(redis_errors.RedisError, OSError):
                 address = await ask(port, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)

@@ -42,7 +42,7 @@ def nested(depth: int) -> bytes:
     for _ in range(depth):
         body = b"\x03a\0" + inner + b"\0"
         inner = struct.pack("<i", len(body) + 4) + body
-    # The encoder itself refuses what is this deep.
+    # The encoder itself rejects a pipeline this deep.
     stage, flat = bson.encode({"pipeline": [{"$match": {}}]}), bson.encode({})
     grown = len(inner) - len(flat)
     at = stage.index(flat, stage.index(b"$match"))
@@ -305,7 +305,7 @@ async def test_first_credits(api: Api, database: Documents, events: int, size: i
 
 
 async def test_credit_after_a_bad_one_is_still_the_old_session(api: Api, database: Documents, name: str) -> None:
-    """Bad credit ends the session; nothing of it is lost."""
+    """Bad credit ends the session; no event of the session is lost."""
     await api.create(name, feed(database.name, "c"))
     session = await api.open(name)
     database.c.insert_many([{"n": n} for n in range(3)])
@@ -447,12 +447,12 @@ async def test_oversized_requests(api: Api, database: Documents) -> None:
     check(await refused(api.watch(large).opened()), INVALID, "MESSAGE_INVALID")
     check(await refused((await api.session(feed=large)).opened()), INVALID, "MESSAGE_INVALID")
     check(await refused(api.create("large", large)), INVALID, "MESSAGE_INVALID")
-    # What is far too large is rejected by gRPC, unread.
+    # gRPC rejects a far too large message without reading it.
     huge = feed("d", "c", comment=b"x" * (5 << 20))
     assert (await refused(api.watch(huge).opened())).code == "RESOURCE_EXHAUSTED"
     assert (await refused((await api.session(feed=huge)).opened())).code == "RESOURCE_EXHAUSTED"
     assert (await refused(api.create("huge", huge))).code == "RESOURCE_EXHAUSTED"
-    # The server is well.
+    # The server still works.
     receiver = api.watch(feed(database.name, "c"))
     await receiver.opened()
     receiver.cancel()

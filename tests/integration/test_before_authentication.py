@@ -255,7 +255,7 @@ async def test_requests_somewhat_too_large_are_told_so(limited: Limited) -> None
         assert outcome.code == "RESOURCE_EXHAUSTED"
 
 
-# --- Health, which anybody may ask.
+# --- Health, which needs no credentials.
 
 
 def watching(here: Here, name: str = "liveness") -> Any:
@@ -286,7 +286,7 @@ async def test_health_is_watched_by_so_many(limited: Limited, monkeypatch: pytes
 
 
 async def test_unfinished_checks_do_not_keep_a_probe_waiting(limited: Limited, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They would wait for an hour. A newer call ends the oldest of them."""
+    """The watchers would wait for an hour. A newer call ends the oldest watcher."""
     patient = RequestLimits(first_message_s=3600)
     monkeypatch.setattr(health, "Unnamed", lambda _=None: health_service.Unnamed(patient))
     async with limited() as here, grpc.aio.insecure_channel(f"127.0.0.1:{here.api.health_port}") as channel:

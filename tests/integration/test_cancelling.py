@@ -1,4 +1,4 @@
-"""A task that asks MongoDB can be cancelled at any moment, also where pymongo loses the cancellation."""
+"""A task that waits for MongoDB can be cancelled at any time, even where pymongo loses the cancellation."""
 
 import asyncio
 import gc
@@ -79,7 +79,7 @@ async def test_a_timeout_within_is_no_cancellation() -> None:
 
 
 class Reply:
-    """What a driver has in its hands when it fails."""
+    """What a driver holds when it fails."""
 
 
 @pytest.mark.parametrize("fails", [True, False])

@@ -1,4 +1,4 @@
-"""The Python client against the real server: what the README shows."""
+"""The Python client against the real server: the examples of the README."""
 
 import asyncio
 from typing import Any

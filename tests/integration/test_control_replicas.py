@@ -1,4 +1,4 @@
-"""What Create, Update, Seek and Delete have confirmed outlives a failover of Redis; all servers are real."""
+"""Changes that Create, Update, Seek and Delete have confirmed survive a failover of Redis; all servers are real."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

@@ -1,4 +1,4 @@
-"""A subscription that lacks fields in Redis: its callers and the operator learn of it, and nobody else does."""
+"""A subscription that lacks fields in Redis: its callers and the operator are notified; others are unaffected."""
 
 import uuid
 from typing import Any

@@ -1,4 +1,4 @@
-"""The data path against a real MongoDB: what is asked comes, whole, in order, byte for byte."""
+"""The data path against a real MongoDB: the requested events arrive complete, in order, byte for byte."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""The embedded servers keep what they promise: real, durable across kill -9, and gone when we are."""
+"""The embedded servers keep their guarantees: real, durable across kill -9, and ended when this process ends."""
 
 import asyncio
 import os
@@ -35,7 +35,7 @@ RedisFactory = Callable[..., Awaitable[RedisServer]]
 
 
 def gone(pid: int) -> bool:
-    """Ended, if perhaps not yet collected by its parent."""
+    """Whether the process has ended, even if its parent has not reaped it yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Explain: what a feed would be, what it needs, what is withheld and why it would be refused; and nothing ungranted."""
+"""Explain: what a feed would do, need and withhold, and why it would be rejected; it reveals nothing ungranted."""
 
 import json
 from collections.abc import AsyncIterator

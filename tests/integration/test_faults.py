@@ -172,7 +172,7 @@ async def test_a_client_that_stops_reading_does_not_hold_up_a_drain(
         readers = [api.watch(feed(database.name, "c")), await api.session(feed=feed(database.name, "c"), credit=MANY)]
         for reader in readers:
             await reader.opened()
-        # Each is larger than the window.
+        # Each event is larger than the window.
         insert(database, range(20), pad=500_000)
 
         async def stuck() -> bool:
@@ -278,7 +278,7 @@ async def test_getmore_fails(api: Api, database: Documents, mongo_client: Client
     [stream] = await api.streams(scope)
     # After "shutting down" the driver does not choose the server until it has looked at it again.
     assert stream.resumes == 1 or cut == "ShutdownInProgress"
-    # The old cursor is killed, not left to its timeout.
+    # The server kills the old cursor and does not wait for its timeout.
     await until(lambda: len(cursors(mongo_client, scope)) == 1)
     for session in sessions:
         session.cancel()

@@ -1,4 +1,4 @@
-"""Credit and acks on the wire: what may be sent, what is stored, what comes again."""
+"""Credit and acks on the wire: what the server may send, what it stores, what it delivers again."""
 
 from typing import Any
 
@@ -164,7 +164,7 @@ async def test_acked_never_comes_again_and_unacked_all_does(api: Api, database: 
     assert not (await api.get(name)).active
     again = await api.open(name)
     assert await again.numbers(6) == [4, 5, 6, 7, 8, 9]
-    # A lower ack is no news; another of all of it is.
+    # A lower ack changes nothing; an ack of everything does.
     await again.ack(2)
     await again.ack(1)
     await again.ack_and_wait(6)
@@ -224,7 +224,7 @@ async def test_last_acked_wins_over_an_older_stored_position(
     assert await session.numbers(4) == [0, 1, 2, 3]
     position, token = session.position, session.resume_token
     await session.close()
-    # The acks got lost; the client knows better.
+    # The acks were lost; the client's position is newer.
     place: dict[str, Any] = {"position": position} if kind == "position" else {"resume_token": token}
     again = await api.session(name, credit=MANY, last_acked=wire.LastAcked(epoch=opened.epoch, **place))
     reopened = await again.opened()
@@ -439,7 +439,7 @@ async def test_a_changed_filter_keeps_the_place(api: Api, database: Documents, n
     await session.ack(3)
     await session.close()
     insert(database, range(3, 6))
-    # The stored token's event is hidden now.
+    # The new pipeline hides the event of the stored token.
     changed = feed(database.name, "c", '[{"$match": {"fullDocument.n": {"$gte": 3}}}]')
     await api.update(["feed"], name=name, feed=changed)
     again = await api.open(name)

@@ -527,7 +527,7 @@ async def test_errors_hold_nothing_of_mongodbs(tenant: Any, database: Documents)
         assert "canary" not in seen
         assert "visible-text" not in repr(seen.end)
         assert set(seen.end.metadata) == set()
-    # Words about the pipeline itself are the user's own.
+    # Error text about the pipeline itself contains only the user's own text.
     outcome = (
         await (await tenant("hiding")).watch(feed(database.name, "orders", '[{"$set": {"x": {"$nope": 1}}}]')).end()
     )
@@ -730,7 +730,7 @@ async def test_changed_grants_end_open_sessions_and_positions_go_on(
         ended = await again.end()
         assert (ended.code, ended.reason) == ("PERMISSION_DENIED", "NAMESPACE_DENIED")
         assert (await api.watch(asked).end()).reason == "NAMESPACE_DENIED"
-        # A tenant that is not there any more sees nothing, rather than everything.
+        # A tenant that was removed sees nothing, rather than everything.
         await service.change_grants({name: each for name, each in before.items() if name != "all"})
         assert (await (await tenant("all")).watch(asked).end()).reason == "NAMESPACE_DENIED"
         await other.message()

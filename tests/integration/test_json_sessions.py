@@ -38,7 +38,7 @@ def renderer_pid(world: World) -> int:
 
 
 def freeze_renderer(world: World) -> int:
-    """Stops the process, which stays frozen: nobody replaces it."""
+    """Stop the process. It stays frozen: the server does not replace it."""
     world.hub.renderer._process._timeout_s = LONG_S
     pid = renderer_pid(world)
     os.kill(pid, signal.SIGSTOP)

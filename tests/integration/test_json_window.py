@@ -1,4 +1,4 @@
-"""Extended JSON through a small window, by the real server and the real Python client: it never stands still."""
+"""Extended JSON through a small window, by the real server and the real Python client: it never stalls."""
 
 import asyncio
 import json

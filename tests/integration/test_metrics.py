@@ -1,4 +1,4 @@
-"""The metrics page of a server at work: its numbers are those of what was done."""
+"""The metrics page of a server at work: its numbers match the work that was done."""
 
 import json
 import urllib.request
@@ -82,7 +82,7 @@ async def test_events_on_their_way(metered: Here, database: Documents, name: str
     assert after.value("feedmux_session_opened_total") == 2
     assert after.value("feedmux_session_ended_total", outcome="OK") == 1
     assert after.value("feedmux_session_ended_total", outcome="CANCELLED") == 1
-    # What went into counters stays.
+    # Counters keep their values.
     assert after.value("feedmux_delivered_events_total") == 400
     assert (
         after.value(

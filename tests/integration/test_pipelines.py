@@ -1,4 +1,4 @@
-"""What a tenant's pipelines may be: `bounded` and `any`, over every call that takes a pipeline."""
+"""Which pipelines a tenant may use, with `bounded` and with `any`, in every call that accepts a pipeline."""
 
 import json
 from collections.abc import AsyncIterator

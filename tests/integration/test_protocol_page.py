@@ -1,4 +1,4 @@
-"""docs/protocol.md does what it says: its commands as they are written, and its table of errors."""
+"""docs/protocol.md is correct: its commands run as written, and its table of errors matches the client."""
 
 import asyncio
 import os

@@ -226,7 +226,7 @@ async def commits_through_failover(client: Client, nodes: Cluster | Sentinels, f
         assert (await store.get("t", name)).position == place(number).position
         assert handle.attached
     if fault == "freeze":
-        # It wakes, still thinks that it is the primary, and must not be believed.
+        # It resumes and still acts as the primary, and the server must not trust it.
         nodes.servers[0].resume()
         async with running(batcher):
             async with asyncio.timeout(PATIENCE_S):

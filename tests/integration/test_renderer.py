@@ -44,7 +44,7 @@ def chunk_at(time: int, data: bytes = b"", padding: int = 0) -> NeedsRender:
 
 
 class Waiting:
-    """What a session does: asks, is woken, looks."""
+    """Do what a session does: request a text, wait for the notification, check the result."""
 
     def __init__(self, renderer: Renderer, wanted: NeedsRender, tenant: str = "a", wire_format: str = RELAXED) -> None:
         self.woken = asyncio.Event()

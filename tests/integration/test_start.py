@@ -1,4 +1,4 @@
-"""What the server refuses to start with, and what it says to do; reflection, health, `buf curl`; what its logs hold."""
+"""Configurations that the server rejects, and the next step it reports; reflection, health, `buf curl`; its logs."""
 
 import asyncio
 import gc

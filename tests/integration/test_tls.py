@@ -127,7 +127,7 @@ async def test_the_other_port_wants_no_certificate(site: Site) -> None:
     plain = Tls(root=site.authority.path, server_name="localhost")
     assert await site.tenant(plain, "key-a-canary", mtls=False) == "a"
     assert await site.tenant(plain, mtls=False) == "UNAUTHENTICATED"
-    # It does not look at one either.
+    # The server does not check a certificate either.
     assert await site.tenant(site.authority.sign("search"), mtls=False) == "UNAUTHENTICATED"
 
 

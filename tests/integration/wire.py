@@ -45,7 +45,7 @@ FIXED_WINDOW = (("grpc.http2.bdp_probe", 0),)
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """How a call ended."""
+    """The end of a call."""
 
     code: str
     message: str
@@ -94,7 +94,7 @@ def refusal(error: grpc.aio.AioRpcError) -> Refused:
 
 
 async def refused(call: Awaitable[Any]) -> Refused:
-    """What `call` is refused with."""
+    """The error with which the server rejects `call`."""
     try:
         async with asyncio.timeout(PATIENCE_S):
             answer = await call
@@ -247,7 +247,7 @@ class Session(Receiver):
         assert await self.end() == Refused("OK", "")
 
     async def ack_and_wait(self, sequence: int) -> None:
-        """Until the server says it is stored."""
+        """Wait until the server reports that it is stored."""
         await self.ack(sequence)
         await self.until(lambda: any(each.delivery_sequence >= sequence for each in self.committed))
 
@@ -313,7 +313,7 @@ class Api:
             session = Session(self.feeds.Subscribe(metadata=self.metadata), request.message_bytes_max or 1024 * 1024)
             try:
                 await session.send(open=request)
-            except grpc.aio.AioRpcError as error:  # refused already: reading says so
+            except grpc.aio.AioRpcError as error:  # already rejected: the next read raises the error
                 if error.details() == _STATUS_LOST:
                     continue
             return session

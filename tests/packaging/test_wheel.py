@@ -29,7 +29,7 @@ TIMEOUT_S: Final = 280.0
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What the client is installed beside."""
+    """The packages that are installed together with the client."""
 
     python: str
     options: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What the Spark tests share: a sink that a repeat does no harm, queries into it, and waiting for what they do."""
+"""Helpers for the Spark tests: a sink that tolerates repeats, queries into it, and waiting for what they do."""
 
 import json
 import time
@@ -129,7 +129,7 @@ def running(query: StreamingQuery) -> Iterator[StreamingQuery]:
 
 
 def wait_until(condition: Callable[[], object], query: StreamingQuery | None = None) -> None:
-    """Until it holds; a query that fails meanwhile fails the test."""
+    """Wait until the condition holds; a query that fails meanwhile fails the test."""
     end_s = time.monotonic() + PATIENCE_S
     while not condition():
         if query is not None and not query.isActive:

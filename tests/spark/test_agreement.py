@@ -1,4 +1,4 @@
-"""Reports which checks were not made, without Spark and without a server."""
+"""The connector reports checks that it could not make. Tested without Spark and without a server."""
 
 import logging
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A slow sink slows the reading of MongoDB, and nothing grows with the backlog."""
+"""A slow sink throttles reads from MongoDB, and no memory grows with the backlog."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Batches, clear errors, and what may not be seen."""
+"""Batches, clear errors, and secrets that must not appear."""
 
 import asyncio
 import json

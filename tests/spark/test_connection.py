@@ -64,7 +64,7 @@ def test_a_read_that_hears_nothing_ends_and_leaves_its_connection(
     heard = threading.Event()
 
     class AfterTheFirst(Silence):
-        """Too long once a message has come."""
+        """The silence counts as too long once a message has come."""
 
         def tick(self, now_s: float) -> bool:
             return heard.is_set()

@@ -221,7 +221,7 @@ async def test_history_lost_in_the_middle(spark: SparkSession, tmp_path: Path) -
 
 
 async def in_time(condition: Callable[[], object]) -> None:
-    """Waits without holding up the loop, in which servers are started and killed."""
+    """Wait without blocking the loop, in which servers are started and killed."""
     await asyncio.to_thread(wait_until, condition)
 
 

@@ -92,7 +92,7 @@ def test_the_subscription_is_updated_under_a_running_query(
         with pytest.raises(Exception, match="was changed while the query ran"):
             assert query.awaitTermination(PATIENCE_S), "the query goes on"
     assert sink.numbers() == list(range(10))
-    # With the options of the subscription: the checkpoint is still of the former feed.
+    # With the options of the subscription: the checkpoint still belongs to the former feed.
     text = failure(spark, options(pipeline=NEW), sink, check)
     assert "the checkpoint does not" in text
     drain(spark, options(pipeline=NEW, onFeedChange="update"), sink, check)

@@ -23,7 +23,7 @@ SCRIPT = REPOSITORY / "spark_connector" / "examples" / "mirror_collection.py"
 
 
 def process(log: Path, *arguments: str) -> Process:
-    """The script, gone when the test is."""
+    """The running script, which ends with the test."""
     return Process("the example", [sys.executable, str(SCRIPT), *arguments], log, cwd=REPOSITORY)
 
 

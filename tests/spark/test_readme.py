@@ -1,4 +1,4 @@
-"""The README's examples do what they say."""
+"""The README's examples work as described."""
 
 import re
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""`docs/rows.md` says what the code does."""
+"""`docs/rows.md` matches the code."""
 
 from collections.abc import Iterator
 from pathlib import Path

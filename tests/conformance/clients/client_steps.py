@@ -1,4 +1,4 @@
-"""Steps of the client: commands to its runner, and what it must report."""
+"""Steps of the client: commands to its runner, and the expected reports."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""Python clients that do one thing wrong each, to see that the scenarios notice. `python -m …mutants NAME` runs one."""
+"""Python clients with one defect each, to check that the scenarios detect it. `python -m …mutants NAME` runs one."""
 
 import asyncio
 import json

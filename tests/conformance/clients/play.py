@@ -17,7 +17,7 @@ class Play(ClientSteps, ScriptSteps):
     """One run."""
 
     async def run(self, case: Case) -> None:
-        """Raises AssertionError where the client did something else than the scenario says."""
+        """Raises AssertionError where the client deviates from the scenario."""
         stage = self._stage
         self._runner.spoken.clear()
         if stage.sites:

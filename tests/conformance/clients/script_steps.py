@@ -1,4 +1,4 @@
-"""Steps that look at what the scripted server was sent."""
+"""Steps that check what the scripted server received."""
 
 import asyncio
 import base64
