@@ -1,4 +1,4 @@
-"""Events of many megabytes, and those over 16: delivered whole, split where MongoDB can, or rejected with a clear error."""
+"""Events of many megabytes, and those over 16: delivered whole, split by MongoDB, or rejected with a clear error."""
 
 from typing import Any
 
