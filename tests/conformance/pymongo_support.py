@@ -90,7 +90,7 @@ class Lockstep:
         return raised
 
     async def tokens(self, last: Mapping[str, Any] | None, *, exact: bool = False) -> None:
-        """`resume_token` stands at the event `last`; unless `exact`, a high-water mark behind it is as good.
+        """`resume_token` stands at the event `last`; unless `exact`, a high-water mark after it is as good.
 
         Where a batch ends with an event, its postBatchResumeToken is the one or the other, as MongoDB pleases.
         """

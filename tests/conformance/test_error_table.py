@@ -65,7 +65,7 @@ async def test_a_required_image_is_missing(site: Site, database: Documents, case
     insert(database, [2])
     assert await watch.numbers(2) == [0, 1]
     assert_refused(await watch.end(), "FAILED_PRECONDITION", "IMAGE_UNAVAILABLE", 47, "NoMatchingDocument")
-    # It is the same again at that place, and nobody else's business.
+    # The error repeats at that position, and affects no other feed.
     outcome = await site.api.watch(wanted, at(position=watch.position)).end()
     assert outcome.reason == "IMAGE_UNAVAILABLE"
     assert [event.document["operationType"] for event in await neighbour.take(4)][-2:] == [change, "insert"]

@@ -150,7 +150,7 @@ async def test_the_token_while_nothing_matches(site: Site, database: Documents) 
 @shows(DRIVERS, CACHE, "an empty batch moves the token also of a stream that began after a token")
 @pytest.mark.parametrize("kind", ["resume_after", "start_after"])
 async def test_the_token_moves_after_a_start_by_token(site: Site, database: Documents, kind: str) -> None:
-    """Or an idle stream's place would grow old until the oplog has passed it."""
+    """Otherwise an idle stream's position would age until the oplog no longer has it."""
     _, expected = history(site, database)
     token = token_of(expected.events[-1])
     receiver = site.api.watch(feed(database.name, "c"), at(**{kind: token}), heartbeat_interval=seconds(1))

@@ -53,7 +53,7 @@ class Seen:
     events: list[dict[str, Any]]
     receiver: Receiver
     end: Refused | None
-    """None: the feed goes on."""
+    """None: the feed continues."""
 
     @property
     def kinds(self) -> list[str]:
@@ -71,7 +71,7 @@ class Seen:
 
 
 async def see(api: Api, database: Documents, feed: feed_pb2.Feed, since: Any, **fields: Any) -> Seen:
-    """What the tenant of `api` is shown of what happened since a cluster time, until Progress is behind it all."""
+    """What the tenant of `api` receives of the changes since a cluster time, until Progress is after all of them."""
     until = now(database)
     start = at(start_at_operation_time=feed_pb2.ClusterTime(seconds=since.time, increment=since.inc))
     receiver = api.watch(feed, start, heartbeat_interval=seconds(1), **fields)

@@ -78,7 +78,7 @@ async def test_a_feed_that_computes_too_long_on_one_event_ends(here: Here, datab
     database["c"].insert_one({"slow": 3_600_000})
     await neighbour.take(1)
     for receiver in (slow, same):
-        async with asyncio.timeout(PATIENCE_S):  # without an end, heartbeats go on
+        async with asyncio.timeout(PATIENCE_S):  # without an end, heartbeats continue
             ended = await receiver.end()
         assert (ended.code, ended.reason) == ("FAILED_PRECONDITION", "PIPELINE_FAILED")
         assert "limits.event_time_s" in ended.message
@@ -101,7 +101,7 @@ async def test_a_feed_whose_event_is_too_large_without_its_pipeline_ends_too(her
     database["c"].update_one({"_id": 1}, {"$inc": {"n": 1}})
     await slow.take(1)  # as the pipeline drops an image
     database["c"].update_one({"_id": 1}, {"$set": {"slow": 3_600_000}})
-    async with asyncio.timeout(PATIENCE_S):  # without an end, heartbeats go on
+    async with asyncio.timeout(PATIENCE_S):  # without an end, heartbeats continue
         ended = await slow.end()
     assert (ended.code, ended.reason) == ("FAILED_PRECONDITION", "PIPELINE_FAILED")
     assert "limits.event_time_s" in ended.message

@@ -237,7 +237,7 @@ async def test_tenants_on_the_same_feed_see_no_error_and_no_gap(
             wrote.append(LAST)
 
         async def reconnect() -> list[int]:
-            """One who opens again and again at its own place, which events lie after."""
+            """A subscriber that opens again and again at its own position, with events after it."""
             found: list[int] = []
             place = at(position=begun.position)
             while LAST not in found:
@@ -248,7 +248,7 @@ async def test_tenants_on_the_same_feed_see_no_error_and_no_gap(
                     if LAST in found:
                         break
                 place = at(resume_after=each.resume_token) if len(found) % 2 else at(position=each.position)
-                pending = await each.take(len(each._pending))  # the rest of the batch whose place it is
+                pending = await each.take(len(each._pending))  # the rest of the batch with this position
                 found.extend(event.n for event in pending)
                 each.cancel()
             return found

@@ -181,7 +181,7 @@ async def test_a_collection_feed_ends_at_a_rename_without_the_new_name(tenant: A
     assert seen.end is not None
     assert seen.end.reason == "FEED_INVALIDATED"
     assert "canary" not in seen
-    # And begins again behind it.
+    # And begins again after it.
     database["orders"].insert_one({"_id": 2})
     api = await tenant("orders")
     receiver = api.watch(feed(database.name, "orders"), at(position=seen.receiver.position))
@@ -612,7 +612,7 @@ async def test_the_size_of_what_is_withheld_ends_nothing(tenant: Any, database: 
 
 
 async def test_a_token_cannot_be_used_to_ask_for_a_change(tenant: Any, database: Documents) -> None:
-    """A token of a withheld event, and one that was never, are answered alike: both are places."""
+    """The server treats tokens of withheld events and of events that never existed alike: both are positions."""
     with_images(database, "orders")
     since = now(database)
     database["orders"].insert_one({"_id": "theirs", "owner": "b"})

@@ -1,4 +1,4 @@
-"""Whoever reads history takes a turn at MongoDB, from the first batch on and however little matches."""
+"""A reader of history takes turns at MongoDB, from the first batch on, even if little matches."""
 
 from typing import Any
 

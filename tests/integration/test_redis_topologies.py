@@ -366,7 +366,7 @@ async def test_every_script_runs_with_the_documented_permissions(redis_factory: 
 
 
 def tls(folder: Path) -> tuple[ssl.SSLContext, RedisAccess]:
-    """What a server needs that asks for the client's certificate, and what `feedmux` needs to be let in."""
+    """What a server needs that asks for the client's certificate, and what `feedmux` needs to be accepted."""
     authority = Authority(folder)
     files = authority.sign("redis", x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority.path))

@@ -257,7 +257,7 @@ async def test_those_who_reconnect_by_a_last_acked_token_share_a_cursor(
         acked = [wire.LastAcked(epoch=1 << 60, resume_token=token) for token in tokens]
         opening = (here.api.open(f"{name}-{n}", last_acked=each) for n, each in enumerate(acked))
         sessions = await asyncio.gather(*opening)
-        # Some come too late to be gathered, at a place before the first stream's.
+        # Some come too late to be gathered, at a position before the first stream's.
         assert len(await here.api.streams(scope)) <= count // 4
         insert(database, range(count, count + 1))
         for n, session in enumerate(sessions):

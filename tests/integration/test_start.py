@@ -36,7 +36,7 @@ async def cannot_start(configuration: dict[str, Any], *, insecure_no_auth: bool 
             pass
     assert not [task for task in asyncio.all_tasks() - tasks if task.get_name() in ("commit-batcher", "hub")]
     with warnings.catch_warnings():
-        # The driver may leave a socket behind that was still connecting when its client was closed.
+        # The driver may leave a socket open that was still connecting when its client was closed.
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
     message = str(caught.value)

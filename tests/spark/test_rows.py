@@ -384,7 +384,7 @@ def test_a_key_is_never_null_because_it_does_not_fit() -> None:
 
 
 def test_an_old_binary_does_not_take_what_follows_for_its_length() -> None:
-    """Three bytes and a minKey behind them read as the length -1, which would fit three bytes."""
+    """Three bytes and a minKey after them read as the length -1, which would fit three bytes."""
     body = b"\x05b\0" + pack("<i", 3) + b"\x02\xff\xff\xff" + b"\xffk\0"
     document = RawBSONDocument(pack("<i", len(body) + 5) + body + b"\0")
     (row,) = rows("typed", stream(event(1, fullDocument=document)), typed_schema(struct(b=BinaryType())), "null")

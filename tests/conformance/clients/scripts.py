@@ -187,7 +187,7 @@ _UNKNOWN = (
 
 
 def _with_unknown_fields(message: Message) -> bytes:
-    """The message with unknown fields in it and in each message within it, behind and before what is known."""
+    """The message with unknown fields in it and in each message within it, after and before the known fields."""
     if isinstance(message, bytes):
         return message + _UNKNOWN
     kind = message.WhichOneof("message")

@@ -81,7 +81,7 @@ class ServerSteps(Steps):
         assert unacked is None or shown[0].events_unacked == unacked, f"{shown[0].events_unacked} are not acked"
 
     async def stored(self, event: int, *, session: str = "s", subscription: str = "sub") -> None:
-        """Waits until the stored position is that behind the `event`th event handed out, or later with none between."""
+        """Wait until the stored position is after the `event`th delivered event, or later with no event between."""
         reported = self._seats[session].events[event - 1]
         wanted = json_util.loads(json_util.dumps(reported["document"]["clusterTime"]))
         assert isinstance(wanted, Timestamp)
@@ -109,7 +109,7 @@ class ServerSteps(Steps):
         await session.close()
 
     async def drain(self) -> None:
-        """The first server begins to drain; whoever connects from now on meets the second."""
+        """The first server begins to drain; clients that connect from now on reach the second."""
         first, second = self._stage.sites
         self._stage.proxy.target = second.api.data_port
         self._stage.sites = [second, first]

@@ -20,7 +20,7 @@ class Seat:
     """A session of the client: what it was asked for and what it handed out."""
 
     opening_s: float = field(default_factory=time.monotonic)
-    """When the client was told to open it: it began to later."""
+    """When the client got the command to open it; it started opening later."""
     asked: int = 0
     events: list[Json] = field(default_factory=list)
     notices: list[Json] = field(default_factory=list)

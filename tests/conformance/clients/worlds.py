@@ -1,4 +1,4 @@
-"""What stands behind the scenarios: one MongoDB, one Redis, feedmux servers on them, and a scripted server.
+"""The environment of the scenarios: one MongoDB, one Redis, feedmux servers on them, and a scripted server.
 
 A `Stage` is what one run of a scenario has for itself: a database, names of subscriptions, a proxy between the client
 and its server. Servers are shared by all scenarios, but for those of the stage `own`, which may drain them.
