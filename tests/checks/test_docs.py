@@ -56,7 +56,11 @@ WORDS = (
     Word(r"\b(?:go|goes|going|went) on\b(?! to\b)", "resume, or continue", "Its sessions go on elsewhere."),
     Word(r"\b(?:is|are|was|were|that|while|when) away\b", "is unavailable", "Commits wait while Redis is away."),
     Word(r"\b(?:held|holds?|holding) back\b", "throttled", "Streams of that tenant are held back."),
-    Word(r"\bgiven up\b", "evicted, closed, or abandoned", "The oldest events of a ring are given up."),
+    Word(
+        r"\b(?:is|are|was|were|be|been) given up\b",
+        "evicted, closed, or abandoned",
+        "The oldest events of a ring are given up.",
+    ),
     Word(r"\blet(?:s|ting)? in\b", "accept, or reject", "Another application is not let in."),
     Word(r"\bmend(?:s|ed|ing)?\b", "fix, or repair", "Mend the cause named there."),
     Word(r"\b(?:is|are|been) told\b", "notify, or report", "Clients are told of the drain."),

@@ -1,10 +1,12 @@
-"""Starts as users give them."""
+"""Feeds, starts and options as users give them."""
 
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from feedmux.feeds import Start, as_start
+from feedmux.feeds import Feed, FeedArguments, Start, as_start
+from feedmux.options import SessionArguments, SessionOptions
 
 NOON = datetime(2026, 11, 21, 12, 0, 0, 999_999)  # noqa: DTZ001 - without a zone, as pymongo gives times
 
@@ -21,3 +23,12 @@ def test_a_time_without_a_zone_is_utc_as_pymongo_s_are(moment: datetime) -> None
     noon_s = 1_795_262_400
     assert Start.at_time(moment).time == (noon_s, 0)
     assert as_start(moment) == Start.at_time(moment)
+
+
+def test_named_arguments_are_the_fields() -> None:
+    for arguments, options, named in (
+        (SessionArguments, SessionOptions, set()),
+        (FeedArguments, Feed, {"database", "collection"}),
+    ):
+        expected = {field.name: field.type for field in fields(options) if field.name not in named}
+        assert arguments.__annotations__ == expected

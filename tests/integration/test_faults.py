@@ -45,7 +45,7 @@ def fail_command(client: Client, namespace: str, command: str, times: int = 1, *
 async def writing(uri: str, database: str) -> AsyncIterator[list[int]]:
     """Inserts numbers one by one, again and again until each is acknowledged, whatever happens to the server.
 
-    Yields the count so far in a list of one; the numbers go on from 0 without a hole.
+    Yields the count so far in a list of one; the numbers run from 0 without a gap.
     """
     written = [0]
 

@@ -28,8 +28,8 @@ def sessions_of(here: Here, database: Documents) -> list[LiveSession]:
 async def sent_before_rest(here: Here, database: Documents, session: Receiver, written: int) -> list[Event]:
     """The events that come before the server sends no more, of those `written` to the only session's feed.
 
-    Waits until the session's task has seen all of them, or one that it holds back, and waits for a change; then has a
-    message sent after whatever was sent.
+    Waits until the session's task has seen all of them, or an event that the task does not send yet, and waits for a
+    change; then has a message sent after whatever was sent.
     """
     [live] = sessions_of(here, database)
     subscriber, signal = live.session.subscriber, live.session._signal

@@ -266,7 +266,7 @@ export function token(number: number): { _data: string } {
   return { _data: `82${(1000 + number).toString(16).toUpperCase().padStart(8, "0")}0000000129295A1004` };
 }
 
-/** The place behind event `number`. */
+/** The position after event `number`. */
 export function place(number: number): {
   position: Uint8Array;
   resumeToken: Uint8Array;

@@ -14,6 +14,7 @@ from feedmux import requests
 from feedmux.feeds import (
     Explanation,
     Feed,
+    FeedArguments,
     OnHistoryLost,
     OnInvalidate,
     ResolvedPosition,
@@ -219,7 +220,7 @@ class Api:
         return await self.link.unary(service, method, request, response_type, self.settings.timeout_s)
 
 
-def make_feed(feed: Feed | None, database: str | None, collection: str | None, options: dict[str, Any]) -> Feed:
+def make_feed(feed: Feed | None, database: str | None, collection: str | None, options: FeedArguments) -> Feed:
     """Return the feed given as a Feed or by its fields.
 
     Raises TypeError for both together, or for an unknown option.

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from bson.codec_options import CodecOptions
 
@@ -13,14 +13,14 @@ from feedmux.async_watch import AsyncWatchClient
 from feedmux.feeds import (
     Explanation,
     Feed,
+    FeedArguments,
     OnHistoryLost,
     OnInvalidate,
-    Pipeline,
     ResolvedPosition,
     StartLike,
     SubscriptionInfo,
 )
-from feedmux.options import SessionOptions
+from feedmux.options import SessionArguments, SessionOptions
 from feedmux.seat import OnNotice
 from feedmux.target import Tls, Token
 from feedmux.watch_target import TargetOptions
@@ -62,15 +62,12 @@ class AsyncClient(AsyncWatchClient):
         *,
         database: str | None = None,
         collection: str | None = None,
-        pipeline: Pipeline | str | None = None,
-        **options: Any,
+        **options: Unpack[FeedArguments],
     ) -> "AsyncInlineFeed":
         """Return a feed whose position the caller stores, without a call to the server.
 
         Pass a `Feed`, or its fields as arguments.
         """
-        if pipeline is not None:
-            options["pipeline"] = pipeline
         return AsyncInlineFeed(self._api, make_feed(feed, database, collection, options))
 
     async def create_subscription(
@@ -83,7 +80,7 @@ class AsyncClient(AsyncWatchClient):
         start: StartLike | None = None,
         on_invalidate: OnInvalidate = "stop",
         on_history_lost: OnHistoryLost = "fail",
-        **options: Any,
+        **options: Unpack[FeedArguments],
     ) -> SubscriptionInfo:
         """Create a durable subscription to a `Feed`, or to its fields given as arguments. The default `start` is now.
 
@@ -155,7 +152,9 @@ class AsyncSubscription:
         self._api = api
         self.name = name
 
-    def open(self, *, takeover: bool = False, on_notice: OnNotice | None = None, **options: Any) -> AsyncSession:
+    def open(
+        self, *, takeover: bool = False, on_notice: OnNotice | None = None, **options: Unpack[SessionArguments]
+    ) -> AsyncSession:
         """Return a session, which `async with` or `await` opens. `options` are fields of SessionOptions.
 
         Raises SubscriptionNotFound; SubscriptionBusy unless `takeover`; HistoryLost; any FeedmuxError.
@@ -172,7 +171,7 @@ class AsyncSubscription:
         start: StartLike | None = None,
         on_invalidate: OnInvalidate = "stop",
         on_history_lost: OnHistoryLost = "fail",
-        **options: Any,
+        **options: Unpack[FeedArguments],
     ) -> SubscriptionInfo:
         """Create the subscription, as `AsyncClient.create_subscription` does."""
         chosen = make_feed(feed, database, collection, options)
@@ -210,7 +209,7 @@ class AsyncInlineFeed:
         self.feed = feed
 
     def open(
-        self, start: StartLike | None = None, *, on_notice: OnNotice | None = None, **options: Any
+        self, start: StartLike | None = None, *, on_notice: OnNotice | None = None, **options: Unpack[SessionArguments]
     ) -> AsyncSession:
         """Return a session at `start` (default: now), which `async with` or `await` opens.
 

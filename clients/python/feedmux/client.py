@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from bson.codec_options import CodecOptions
 
@@ -11,14 +11,14 @@ from feedmux.api import Api, make_feed, settings
 from feedmux.feeds import (
     Explanation,
     Feed,
+    FeedArguments,
     OnHistoryLost,
     OnInvalidate,
-    Pipeline,
     ResolvedPosition,
     StartLike,
     SubscriptionInfo,
 )
-from feedmux.options import SessionOptions
+from feedmux.options import SessionArguments, SessionOptions
 from feedmux.portal import portal
 from feedmux.seat import OnNotice
 from feedmux.session import Session
@@ -63,15 +63,12 @@ class Client(WatchClient):
         *,
         database: str | None = None,
         collection: str | None = None,
-        pipeline: Pipeline | str | None = None,
-        **options: Any,
+        **options: Unpack[FeedArguments],
     ) -> "InlineFeed":
         """Return a feed whose position the caller stores, without a call to the server.
 
         Pass a `Feed`, or its fields as arguments.
         """
-        if pipeline is not None:
-            options["pipeline"] = pipeline
         return InlineFeed(self._api, make_feed(feed, database, collection, options))
 
     def create_subscription(
@@ -84,7 +81,7 @@ class Client(WatchClient):
         start: StartLike | None = None,
         on_invalidate: OnInvalidate = "stop",
         on_history_lost: OnHistoryLost = "fail",
-        **options: Any,
+        **options: Unpack[FeedArguments],
     ) -> SubscriptionInfo:
         """Create a durable subscription to a `Feed`, or to its fields given as arguments. The default `start` is now.
 
@@ -161,7 +158,9 @@ class Subscription:
         self._api = api
         self.name = name
 
-    def open(self, *, takeover: bool = False, on_notice: OnNotice | None = None, **options: Any) -> Session:
+    def open(
+        self, *, takeover: bool = False, on_notice: OnNotice | None = None, **options: Unpack[SessionArguments]
+    ) -> Session:
         """Open a session. `options` are fields of SessionOptions, such as `window_events`.
 
         Raises SubscriptionNotFound; SubscriptionBusy unless `takeover`; HistoryLost; any FeedmuxError.
@@ -178,7 +177,7 @@ class Subscription:
         start: StartLike | None = None,
         on_invalidate: OnInvalidate = "stop",
         on_history_lost: OnHistoryLost = "fail",
-        **options: Any,
+        **options: Unpack[FeedArguments],
     ) -> SubscriptionInfo:
         """Create the subscription, as `Client.create_subscription` does."""
         chosen = make_feed(feed, database, collection, options)
@@ -215,7 +214,9 @@ class InlineFeed:
         self._api = api
         self.feed = feed
 
-    def open(self, start: StartLike | None = None, *, on_notice: OnNotice | None = None, **options: Any) -> Session:
+    def open(
+        self, start: StartLike | None = None, *, on_notice: OnNotice | None = None, **options: Unpack[SessionArguments]
+    ) -> Session:
         """Open a session at `start` (default: now). `options` are fields of SessionOptions."""
         chosen = replace(self._api.settings.session, **options)
         return Session(self._api.link, self._api.feed_opening(self.feed, start), chosen, on_notice)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import bson
 from bson.timestamp import Timestamp
@@ -37,6 +37,23 @@ class Feed:
     read_concern: str | None = None
     match_collection_uuid_for_update_lookup: bool = False
     source: str = ""
+
+
+class FeedArguments(TypedDict, total=False):
+    """The fields of Feed as named arguments, without `database` and `collection`, which the methods name themselves."""
+
+    pipeline: Pipeline | str | None
+    full_document: str | None
+    full_document_before_change: str | None
+    show_expanded_events: bool
+    collation: Mapping[str, Any] | None
+    comment: Any
+    batch_size: int
+    max_await_time_ms: int
+    read_preference: str | None
+    read_concern: str | None
+    match_collection_uuid_for_update_lookup: bool
+    source: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The client's tunable options, each with its trade-off. Frozen; no other module holds constants of this kind."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 from bson.codec_options import CodecOptions, DatetimeConversion
 
@@ -49,3 +49,20 @@ class SessionOptions:
             raise ValueError("heartbeat_s is 1 to 60")
         if self.backoff_first_s < 0 or self.backoff_most_s < 0:
             raise ValueError("backoff_first_s and backoff_most_s cannot be negative")
+
+
+class SessionArguments(TypedDict, total=False):
+    """The fields of SessionOptions as named arguments of `open()`."""
+
+    window_events: int
+    window_bytes: int
+    message_bytes_max: int
+    heartbeat_s: float
+    ack_interval_s: float
+    open_timeout_s: float
+    reconnect_timeout_s: float | None
+    close_timeout_s: float
+    backoff_first_s: float
+    backoff_most_s: float
+    format: Format
+    codec_options: CodecOptions[Any]

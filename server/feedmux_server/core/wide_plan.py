@@ -36,15 +36,15 @@ class WideLimits:
 
     enabled: bool = True
     feeds_min: int = 8
-    """Feeds of a group from which on they share a wide stream; with less than half of that it is given up."""
+    """How many feeds of a group it takes to share a wide stream; with less than half of that, the stream is closed."""
     events_per_s_max: float = 20_000.0
-    """Of the wide stream. Above it the server would look at more events of others than the scans cost MongoDB, unless
-    most of them are for views, or there are so many feeds that cursors of their own would cost the server more."""
+    """Of the wide stream. Above this rate, the server would inspect so many events that no view wants that separate
+    scans cost MongoDB less; unless most events are for views, or so many cursors would cost the server more."""
     share_min: float = 0.5
-    """Part of the wide stream's events that goes to views, from which on its rate does not matter."""
+    """If at least this part of the wide stream's events goes to views, its rate does not matter."""
     retry_s: float = 60.0
-    """After a wide stream was given up for its costs or an error, the next one is tried no sooner. Each time that it is
-    given up again before it was found worth its costs, the pause is twice as long, up to 16 times."""
+    """How long to wait before another wide stream is tried, after one was closed for its costs or an error. Each time
+    that a stream is closed before it was found worth its costs, the wait doubles, up to 16 times this."""
 
 
 class WideState(StrEnum):

@@ -72,7 +72,7 @@ class CommitStatus(StrEnum):
     """The result of one commit or renewal."""
 
     OK = "OK"
-    """The place is stored, or the stored place was not older; the lease is extended."""
+    """The position is stored, or the stored position was not older; the lease is extended."""
     MISSING = "MISSING"
     """The store lost this session's state: restore it, then commit again."""
     FENCED = "FENCED"

@@ -199,7 +199,7 @@ class SessionModel:
         return len(self.stream.ids)
 
     def place(self, last_acked: wire.LastAcked) -> bytes:
-        """Its resume token, however it is told."""
+        """The resume token of the last acked event, in whichever form the client sends it."""
         if last_acked.WhichOneof("place") == "resume_token":
             return last_acked.resume_token
         return self._tokens.get(last_acked.position, last_acked.position)

@@ -1,5 +1,5 @@
-// Command conformance is this client's runner for tests/conformance/clients, whose README says what it is told and what
-// it reports.
+// Command conformance is this client's runner for tests/conformance/clients, whose README says what it receives and
+// what it reports.
 package main
 
 import (
