@@ -99,4 +99,4 @@ def test_the_operator_port_wants_the_operator_s_key(site: Site) -> None:
     assert "--operator-key" in done.stderr
     wrong_port = site.run("streams", "--operator-endpoint", site.endpoint)
     assert wrong_port.returncode == 1
-    assert "not an operator port" in wrong_port.stderr
+    assert "not a feedmux operator port" in wrong_port.stderr

@@ -682,5 +682,5 @@ made = portal()
 made.call(asyncio.sleep(0))
 """
     ended = subprocess.run([sys.executable, "-c", program], check=True, timeout=60, capture_output=True, text=True)
-    assert "close sessions and clients before" in ended.stdout
+    assert "close sessions and clients earlier" in ended.stdout
     assert not ended.stderr

@@ -54,7 +54,7 @@ def failure(spark: SparkSession, options: dict[str, str], tmp_path: Path) -> str
         pytest.param({"collecton": "c"}, "did you mean collection?", marks=FULL),
         pytest.param({"schemaMode": "typed"}, "schemaMode typed needs a schema", marks=FULL),
         pytest.param({"source": "nowhere"}, "check the options source and consumerName", marks=FULL),
-        pytest.param({"startingOffsets": '{"position": "AQI="}'}, "not a place of this feed", marks=FULL),
+        pytest.param({"startingOffsets": '{"position": "AQI="}'}, "not a position in this feed", marks=FULL),
     ],
 )
 def test_clear_errors(

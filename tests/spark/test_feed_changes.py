@@ -189,8 +189,8 @@ def test_a_batch_carries_its_feed(
         ({"fullDocument": "updateLookup"}, "differ in fullDocument"),
         ({"showExpandedEvents": "true"}, "differ in showExpandedEvents"),
         ({"collation": '{"locale": "de"}'}, "differ in collation"),
-        ({"collection": "d"}, "not a place of this feed"),
-        ({"database": "elsewhere"}, "not a place of this feed"),
+        ({"collection": "d"}, "not a position in this feed"),
+        ({"database": "elsewhere"}, "not a position in this feed"),
     ],
 )
 def test_whatever_decides_what_comes_is_compared(
