@@ -134,7 +134,7 @@ class Connection:
         except grpc.RpcError as error:
             if listening.gave_up:
                 self._leave(channel)
-                raise Unavailable(f"nothing heard for {listening.most_s:g} s", status="UNAVAILABLE") from None
+                raise Unavailable(f"the server sent nothing for {listening.most_s:g} s", status="UNAVAILABLE") from None
             raise error_from_call(error) from None
         finally:
             listening.stop()

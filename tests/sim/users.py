@@ -400,7 +400,7 @@ class User(Reader):
     def _ack_earlier(self, session: AsyncSession) -> None:
         """A program that acks an event of another session gets an error."""
         if self._earlier is not None and self._earlier[0] is not session:
-            with pytest.raises(ValueError, match="another session's"):
+            with pytest.raises(ValueError, match="belongs to another session"):
                 session.ack(self._earlier[1])
 
     def _done(self, number: int) -> None:

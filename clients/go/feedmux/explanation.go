@@ -21,6 +21,9 @@ type Explanation struct {
 	OplogHeadroom time.Duration
 	// Withheld lists the parts of the feed's scope that the server does not deliver.
 	Withheld []Withheld
+	// MayBeView says whether the server may serve the feed from one stream that reads its database or deployment for
+	// many feeds.
+	MayBeView bool
 }
 
 // Refusal is the error with which opening would end.
@@ -48,6 +51,7 @@ func explanationOf(message *feedmuxpb.ExplainResponse, err error) (*Explanation,
 		StreamKey:     message.GetStreamKey(),
 		StreamOpen:    message.GetStreamOpen(),
 		OplogHeadroom: message.GetOplogHeadroom().AsDuration(),
+		MayBeView:     message.GetMayBeView(),
 	}
 	if refusal := message.GetRefusal(); refusal != nil {
 		made.Refusal = &Refusal{refusal.GetStatus(), refusal.GetReason(), refusal.GetMessage()}

@@ -416,7 +416,7 @@ class Runner:
             return
         # gRPC would put the next stream on the same connection until its keepalive gives up that connection.
         call.connection.leave()
-        self._cut(call, f"nothing heard for {self._silence.most_s:g} s")
+        self._cut(call, f"the server sent nothing for {self._silence.most_s:g} s")
 
     def _cut(self, call: Stream, why: str) -> None:
         self._cut_for = why

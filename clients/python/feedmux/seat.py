@@ -65,7 +65,7 @@ class Seat:
             raise TypeError(f"an event or a batch, not {type(what).__name__}")
         desk = self._desk
         if batch._owner is not desk:
-            raise ValueError("the event is another session's")
+            raise ValueError("the event or batch belongs to another session")
         with self._acking:
             if ordinal <= desk.acked:
                 return

@@ -42,7 +42,6 @@ class Transport:
             ("grpc.keepalive_time_ms", 30_000),
             ("grpc.keepalive_timeout_ms", 10_000),
             ("grpc.keepalive_permit_without_calls", 1),
-            ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
             # gRPC varies the age by a tenth, and does not end the calls on the connection: `rpc.serving` ends sessions.
             *((("grpc.max_connection_age_ms", int(self.connection_age_s * 1000)),) if self.connection_age_s else ()),
         )

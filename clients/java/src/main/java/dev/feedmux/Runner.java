@@ -252,7 +252,7 @@ final class Runner implements Link.Dependent {
         if (stream != null) {
             link.leave(stream);
         }
-        lost(unavailable("nothing heard from the server for " + watchdog.silence().toMillis() / 1000.0 + " s"));
+        lost(unavailable("the server sent nothing for " + watchdog.silence().toMillis() / 1000.0 + " s"));
     }
 
     private void lost(FeedmuxException error) {

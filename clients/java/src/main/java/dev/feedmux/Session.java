@@ -240,7 +240,7 @@ public final class Session implements Iterable<Event>, AutoCloseable {
 
     private void checkOurs(Batch batch) {
         if (!batch.belongsTo(desk)) {
-            throw new IllegalArgumentException("the event belongs to another session");
+            throw new IllegalArgumentException("the event or batch belongs to another session");
         }
     }
 
