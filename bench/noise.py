@@ -12,6 +12,7 @@ from bson.timestamp import Timestamp
 import feedmux
 from bench.crew import Gate
 from bench.settings import COLLECTION, DATABASE
+from feedmux.feeds import Format
 
 QUOTAS = {
     "events_per_s": 5_000,
@@ -102,7 +103,7 @@ def _feed(comment: str, pipeline: str = "") -> feedmux.Feed:
 
 
 async def _read(
-    client: feedmux.AsyncClient, feed: feedmux.Feed, start: Timestamp, made: Made, wire_format: str = "bson"
+    client: feedmux.AsyncClient, feed: feedmux.Feed, start: Timestamp, made: Made, wire_format: Format = "bson"
 ) -> None:
     async with client.feed(feed).open(start=start, format=wire_format) as session:
         async for batch in session.batches():
@@ -116,7 +117,7 @@ def _firehose(client: feedmux.AsyncClient, start: Timestamp, made: Made) -> list
 
 def _json(client: feedmux.AsyncClient, start: Timestamp, made: Made) -> list[Work]:
     """Read the backlog rendered as JSON, with four readers."""
-    formats = ("extended_json_relaxed", "extended_json_canonical")
+    formats: tuple[Format, ...] = ("extended_json_relaxed", "extended_json_canonical")
     return [partial(_read, client, _feed("json"), start, made, formats[n % 2]) for n in range(4)]
 
 

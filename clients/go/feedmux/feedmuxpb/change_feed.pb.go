@@ -117,17 +117,17 @@ type isSubscribeRequest_Message interface {
 }
 
 type SubscribeRequest_Open struct {
-	// First and only once.
+	// The first message, sent exactly once.
 	Open *Open `protobuf:"bytes,1,opt,name=open,proto3,oneof"`
 }
 
 type SubscribeRequest_Credit struct {
-	// Permission to send more.
+	// Permits the server to send more.
 	Credit *Credit `protobuf:"bytes,2,opt,name=credit,proto3,oneof"`
 }
 
 type SubscribeRequest_Ack struct {
-	// What has been processed.
+	// Reports what the client has processed.
 	Ack *Ack `protobuf:"bytes,3,opt,name=ack,proto3,oneof"`
 }
 
@@ -154,25 +154,26 @@ type Open struct {
 	//	*Open_Subscription
 	//	*Open_Feed
 	Target isOpen_Target `protobuf_oneof:"target"`
-	// Optional, inline feeds only. Where to begin; none is `latest`.
+	// Optional, inline feeds only. Where to begin; `latest` when unset.
 	Start *Start `protobuf:"bytes,3,opt,name=start,proto3" json:"start,omitempty"`
 	// Optional. BSON when unset.
 	Format Format `protobuf:"varint,4,opt,name=format,proto3,enum=feedmux.v1.Format" json:"format,omitempty"`
-	// Optional, durable subscriptions only: what this client last saw acknowledged. Wins over an older stored position of
-	// the same or an earlier epoch; a stored position that was moved by SeekSubscription since then wins over it.
+	// Optional, durable subscriptions only. The last position that this client has acknowledged. It takes precedence over
+	// an older stored position of the same or an earlier epoch. A stored position that SeekSubscription has moved since
+	// then takes precedence over it.
 	LastAcked *LastAcked `protobuf:"bytes,5,opt,name=last_acked,json=lastAcked,proto3" json:"last_acked,omitempty"`
-	// Optional. A name of this client object, stable over its reconnects and shared with no other, for example a random
-	// UUID: a session of the same instance replaces the one before it at once, which ends with FENCED and the cause LEASE.
-	// At most 120 bytes.
+	// Optional. A name for this client object, unique and the same on each reconnect, for example a random UUID. A new
+	// session of the same instance replaces the previous session at once; the previous session ends with FENCED and the
+	// cause LEASE. At most 120 bytes.
 	InstanceId string `protobuf:"bytes,6,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
-	// Optional. Credit to begin with. None is zero: a paused session.
+	// Optional. The initial credit. Zero when unset: the session starts paused.
 	Credit *Credit `protobuf:"bytes,7,opt,name=credit,proto3" json:"credit,omitempty"`
 	// Optional. End a session of another instance (ABORTED, FENCED) instead of failing with SUBSCRIPTION_BUSY.
 	Takeover bool `protobuf:"varint,8,opt,name=takeover,proto3" json:"takeover,omitempty"`
-	// Optional. How often to hear something when there is nothing to send: 1 s to 60 s, by default 10 s.
+	// Optional. How often the server sends a heartbeat when there is nothing else to send: 1 s to 60 s, by default 10 s.
 	HeartbeatInterval *durationpb.Duration `protobuf:"bytes,9,opt,name=heartbeat_interval,json=heartbeatInterval,proto3" json:"heartbeat_interval,omitempty"`
-	// Optional. Bytes of the largest message this client takes: 64 KiB to 64 MiB, by default 1 MiB. Larger events
-	// come as fragments.
+	// Optional. Size in bytes of the largest message that this client accepts: 64 KiB to 64 MiB, by default 1 MiB. The
+	// server sends larger events as fragments.
 	MessageBytesMax int32 `protobuf:"varint,10,opt,name=message_bytes_max,json=messageBytesMax,proto3" json:"message_bytes_max,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -299,7 +300,7 @@ type Open_Subscription struct {
 }
 
 type Open_Feed struct {
-	// A feed whose position the client keeps. Acks are accepted and stored nowhere.
+	// A feed whose position the client stores. The server accepts acks and does not store them.
 	Feed *Feed `protobuf:"bytes,2,opt,name=feed,proto3,oneof"`
 }
 
@@ -307,7 +308,7 @@ func (*Open_Subscription) isOpen_Target() {}
 
 func (*Open_Feed) isOpen_Target() {}
 
-// The last place the client has had acknowledged.
+// The last position that the client has acknowledged.
 type LastAcked struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Exactly one.
@@ -317,7 +318,7 @@ type LastAcked struct {
 	//	*LastAcked_Position
 	//	*LastAcked_ResumeToken
 	Place isLastAcked_Place `protobuf_oneof:"place"`
-	// Required. `Opened.epoch` of the session in which that was delivered.
+	// Required. `Opened.epoch` of the session that delivered this position or token.
 	Epoch         int64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -405,14 +406,16 @@ func (*LastAcked_ResumeToken) isLastAcked_Place() {}
 
 // Permission to send `events` more events and `bytes` more bytes of events. Additive.
 //
-// Bytes are those of the events as the client sees them: BSON documents, or JSON texts in UTF-8. Framing (the tag and
-// length of each text in `Batch.json`, everything else in a message) costs no credit, so a client that returns the bytes
-// of the events it has taken keeps its window. An event in fragments costs what all its parts' `data` add up to.
+// Bytes are counted as the client receives the events: BSON documents, or JSON texts in UTF-8. Framing (the tag and
+// length of each text in `Batch.json`, everything else in a message) costs no credit, so a client that returns the
+// bytes of the events it has consumed keeps its window. A fragmented event costs the sum of the `data` of all its
+// parts.
 type Credit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Required, 1 to 2^31-1 (0 only within Open). The sum not yet used is clamped to `Opened.limits.credit_events_max`.
+	// Required, 1 to 2^31-1 (0 only within Open). The server caps the unused total at `Opened.limits.credit_events_max`.
 	Events int64 `protobuf:"varint,1,opt,name=events,proto3" json:"events,omitempty"`
-	// Required, 1 to 2^40 (0 only within Open). While it is above 0 one event may overdraw it; the debt is paid first.
+	// Required, 1 to 2^40 (0 only within Open). While the unused bytes are above 0, one event may overdraw them; the next
+	// credit pays the debt first.
 	Bytes         int64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -462,7 +465,7 @@ func (x *Credit) GetBytes() int64 {
 	return 0
 }
 
-// Everything up to and including `delivery_sequence` has been processed. Cumulative: a lower number is no news.
+// Everything up to and including `delivery_sequence` has been processed. Cumulative: a lower number changes nothing.
 type Ack struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required. Between 0 and the last sequence delivered in this session.
@@ -669,7 +672,7 @@ type SubscribeResponse_Batch struct {
 }
 
 type SubscribeResponse_EventFragment struct {
-	// A part of an event that does not fit into one message. Nothing comes between the parts.
+	// A part of an event that does not fit into one message. No other message comes between the parts.
 	EventFragment *EventFragment `protobuf:"bytes,3,opt,name=event_fragment,json=eventFragment,proto3,oneof"`
 }
 
@@ -679,12 +682,12 @@ type SubscribeResponse_Progress struct {
 }
 
 type SubscribeResponse_Committed struct {
-	// Acks that are now durable.
+	// Reports which acks are now durable.
 	Committed *Committed `protobuf:"bytes,5,opt,name=committed,proto3,oneof"`
 }
 
 type SubscribeResponse_Notice struct {
-	// Something to know.
+	// A condition that the client should know about.
 	Notice *Notice `protobuf:"bytes,6,opt,name=notice,proto3,oneof"`
 }
 
@@ -705,19 +708,19 @@ type Opened struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Grows with each session of the subscription. 0 on inline feeds.
 	Epoch int64 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// Where the session begins: nothing at or before it will come.
+	// Where the session begins: the server sends nothing at or before this position.
 	Position []byte `protobuf:"bytes,2,opt,name=position,proto3" json:"position,omitempty"`
-	// MongoDB's resume token (BSON document) of that place, where there is one.
+	// MongoDB's resume token (BSON document) of that position, if there is one.
 	ResumeToken []byte `protobuf:"bytes,3,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
-	// The cluster time of that place.
+	// The cluster time of that position.
 	ClusterTime *ClusterTime `protobuf:"bytes,4,opt,name=cluster_time,json=clusterTime,proto3" json:"cluster_time,omitempty"`
-	// What applies to this session.
+	// The limits of this session.
 	Limits *Limits `protobuf:"bytes,5,opt,name=limits,proto3" json:"limits,omitempty"`
-	// The interval in force.
+	// The heartbeat interval of this session.
 	HeartbeatInterval *durationpb.Duration `protobuf:"bytes,6,opt,name=heartbeat_interval,json=heartbeatInterval,proto3" json:"heartbeat_interval,omitempty"`
 	// True when the session begins at `Open.last_acked` rather than at the stored position.
 	AtLastAcked bool `protobuf:"varint,7,opt,name=at_last_acked,json=atLastAcked,proto3" json:"at_last_acked,omitempty"`
-	// Serves as metadata `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
+	// Value for the metadata key `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
 	RoutingKey    string `protobuf:"bytes,8,opt,name=routing_key,json=routingKey,proto3" json:"routing_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -816,9 +819,9 @@ type Limits struct {
 	CreditEventsMax int64 `protobuf:"varint,1,opt,name=credit_events_max,json=creditEventsMax,proto3" json:"credit_events_max,omitempty"`
 	// Unused credit is never more than this many bytes.
 	CreditBytesMax int64 `protobuf:"varint,2,opt,name=credit_bytes_max,json=creditBytesMax,proto3" json:"credit_bytes_max,omitempty"`
-	// At this many sent but unacknowledged events, delivery pauses (durable subscriptions).
+	// Delivery pauses at this many sent but unacknowledged events (durable subscriptions).
 	UnackedEventsMax int64 `protobuf:"varint,3,opt,name=unacked_events_max,json=unackedEventsMax,proto3" json:"unacked_events_max,omitempty"`
-	// No message is larger.
+	// No message is larger than this many bytes.
 	MessageBytesMax int32 `protobuf:"varint,4,opt,name=message_bytes_max,json=messageBytesMax,proto3" json:"message_bytes_max,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -882,22 +885,22 @@ func (x *Limits) GetMessageBytesMax() int32 {
 	return 0
 }
 
-// Consecutive events, in the order of MongoDB.
+// Consecutive events, in MongoDB's order.
 type Batch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The sequence of the first event. Sequences count from 1 within a session, without holes.
+	// The sequence of the first event. Sequences count from 1 within a session, without gaps.
 	FirstDeliverySequence int64 `protobuf:"varint,1,opt,name=first_delivery_sequence,json=firstDeliverySequence,proto3" json:"first_delivery_sequence,omitempty"`
-	// How many events there are.
+	// The number of events.
 	EventCount int32 `protobuf:"varint,2,opt,name=event_count,json=eventCount,proto3" json:"event_count,omitempty"`
-	// The place behind the last event of this batch.
+	// The position after the last event of this batch.
 	Position []byte `protobuf:"bytes,3,opt,name=position,proto3" json:"position,omitempty"`
-	// MongoDB's resume token (BSON document) of that place.
+	// MongoDB's resume token (BSON document) of that position.
 	ResumeToken []byte `protobuf:"bytes,4,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
-	// The cluster time of that place.
+	// The cluster time of that position.
 	ClusterTime *ClusterTime `protobuf:"bytes,5,opt,name=cluster_time,json=clusterTime,proto3" json:"cluster_time,omitempty"`
 	// When the server read the first of these events from MongoDB.
 	ReadTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=read_time,json=readTime,proto3" json:"read_time,omitempty"`
-	// Format BSON: the events' documents, one behind the other; the first four bytes of each are its length.
+	// Format BSON: the events' documents, concatenated; the first four bytes of each document are its length.
 	Bson []byte `protobuf:"bytes,15,opt,name=bson,proto3" json:"bson,omitempty"`
 	// Formats EXTENDED_JSON: one text per event.
 	Json          []string `protobuf:"bytes,16,rep,name=json,proto3" json:"json,omitempty"`
@@ -994,19 +997,19 @@ func (x *Batch) GetJson() []string {
 // A part of one event that is larger than a message.
 type EventFragment struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The sequence of the event, the same in all its parts. It counts as one event.
+	// The sequence of the event, the same in all its parts. A fragmented event counts as one event.
 	DeliverySequence int64 `protobuf:"varint,1,opt,name=delivery_sequence,json=deliverySequence,proto3" json:"delivery_sequence,omitempty"`
-	// From 0.
+	// The index of this part, from 0.
 	Index int32 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
-	// How many parts there are.
+	// The number of parts.
 	Count int32 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
-	// This part's bytes. All parts together are the BSON document, or the JSON text in UTF-8.
+	// This part's bytes. All parts concatenated are the BSON document, or the JSON text in UTF-8.
 	Data []byte `protobuf:"bytes,4,opt,name=data,proto3" json:"data,omitempty"`
-	// Set in the last part. The place behind the event.
+	// Set in the last part. The position after the event.
 	Position []byte `protobuf:"bytes,5,opt,name=position,proto3" json:"position,omitempty"`
-	// Set in the last part. MongoDB's resume token (BSON document) of that place.
+	// Set in the last part. MongoDB's resume token (BSON document) of that position.
 	ResumeToken []byte `protobuf:"bytes,6,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
-	// Set in the last part. The cluster time of that place.
+	// Set in the last part. The cluster time of that position.
 	ClusterTime   *ClusterTime `protobuf:"bytes,7,opt,name=cluster_time,json=clusterTime,proto3" json:"cluster_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1091,14 +1094,15 @@ func (x *EventFragment) GetClusterTime() *ClusterTime {
 	return nil
 }
 
-// Everything matching at or before this place has been delivered. When nothing moved it repeats the last place.
+// Every matching event at or before this position has been delivered. When nothing has changed, the message repeats the
+// last position.
 type Progress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The place.
+	// The position.
 	Position []byte `protobuf:"bytes,1,opt,name=position,proto3" json:"position,omitempty"`
-	// MongoDB's resume token (BSON document) of that place, where there is one.
+	// MongoDB's resume token (BSON document) of that position, if there is one.
 	ResumeToken []byte `protobuf:"bytes,2,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
-	// The cluster time of that place.
+	// The cluster time of that position.
 	ClusterTime   *ClusterTime `protobuf:"bytes,3,opt,name=cluster_time,json=clusterTime,proto3" json:"cluster_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1155,12 +1159,12 @@ func (x *Progress) GetClusterTime() *ClusterTime {
 	return nil
 }
 
-// Acks up to here survive a restart of client and server.
+// Acks up to `delivery_sequence` survive a restart of the client and of the server.
 type Committed struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The highest sequence covered.
+	// The highest committed sequence.
 	DeliverySequence int64 `protobuf:"varint,1,opt,name=delivery_sequence,json=deliverySequence,proto3" json:"delivery_sequence,omitempty"`
-	// What is stored.
+	// The stored position.
 	Position      []byte `protobuf:"bytes,2,opt,name=position,proto3" json:"position,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1210,7 +1214,7 @@ func (x *Committed) GetPosition() []byte {
 	return nil
 }
 
-// Something that a careful client acts on or logs. Unknown kinds are to be ignored.
+// A condition that a careful client acts on or logs. A client must ignore kinds that it does not know.
 type Notice struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Exactly one.
@@ -1324,32 +1328,32 @@ type isNotice_Kind interface {
 }
 
 type Notice_Draining_ struct {
-	// The server is going away, or the session has reached the age at which sessions move on.
+	// The server is shutting down, or the session has reached its maximum age.
 	Draining *Notice_Draining `protobuf:"bytes,1,opt,name=draining,proto3,oneof"`
 }
 
 type Notice_Rewound_ struct {
-	// The session begins behind events that were delivered before.
+	// The session begins earlier than a position that was already acknowledged: some events come again.
 	Rewound *Notice_Rewound `protobuf:"bytes,2,opt,name=rewound,proto3,oneof"`
 }
 
 type Notice_HistoryAtRisk_ struct {
-	// The position will leave the oplog.
+	// The oplog will soon no longer contain the position.
 	HistoryAtRisk *Notice_HistoryAtRisk `protobuf:"bytes,3,opt,name=history_at_risk,json=historyAtRisk,proto3,oneof"`
 }
 
 type Notice_Gap_ struct {
-	// Events are missing. Only under a policy that allows it.
+	// Events are missing. Sent only under a policy that allows gaps.
 	Gap *Notice_Gap `protobuf:"bytes,4,opt,name=gap,proto3,oneof"`
 }
 
 type Notice_Degraded_ struct {
-	// MongoDB or Redis is away. Delivery or commits wait.
+	// MongoDB or Redis is unavailable. Delivery or commits wait.
 	Degraded *Notice_Degraded `protobuf:"bytes,5,opt,name=degraded,proto3,oneof"`
 }
 
 type Notice_Skipped_ struct {
-	// The session begins further on than this client had acknowledged.
+	// The session begins later than the position that this client had acknowledged.
 	Skipped *Notice_Skipped `protobuf:"bytes,6,opt,name=skipped,proto3,oneof"`
 }
 
@@ -1370,7 +1374,7 @@ type WatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	Feed *Feed `protobuf:"bytes,1,opt,name=feed,proto3" json:"feed,omitempty"`
-	// Optional. None is `latest`.
+	// Optional. Where to begin; `latest` when unset.
 	Start *Start `protobuf:"bytes,2,opt,name=start,proto3" json:"start,omitempty"`
 	// Optional. BSON when unset.
 	Format Format `protobuf:"varint,3,opt,name=format,proto3,enum=feedmux.v1.Format" json:"format,omitempty"`
@@ -1447,7 +1451,7 @@ func (x *WatchRequest) GetMessageBytesMax() int32 {
 	return 0
 }
 
-// What comes down. The messages are those of Subscribe, without acks and commits.
+// A message from the server. The messages are those of Subscribe, except Committed.
 type WatchResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Exactly one.
@@ -1571,7 +1575,7 @@ type WatchResponse_Progress struct {
 }
 
 type WatchResponse_Notice struct {
-	// Something to know.
+	// A condition that the client should know about.
 	Notice *Notice `protobuf:"bytes,6,opt,name=notice,proto3,oneof"`
 }
 
@@ -1588,7 +1592,8 @@ func (*WatchResponse_Notice) isWatchResponse_Message() {}
 // Asks for a position.
 type ResolvePositionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Required. The feed that the position is for. Pipeline and options may be left out: any position fits the scope.
+	// Required. The feed that the position is for. Pipeline and options may be omitted: a position is valid for every
+	// feed of the same scope.
 	Feed *Feed `protobuf:"bytes,1,opt,name=feed,proto3" json:"feed,omitempty"`
 	// Required.
 	Start         *Start `protobuf:"bytes,2,opt,name=start,proto3" json:"start,omitempty"`
@@ -1643,15 +1648,15 @@ func (x *ResolvePositionRequest) GetStart() *Start {
 // A position.
 type ResolvePositionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// To be stored and given to Start.position.
+	// The position, to store and to pass to Start.position.
 	Position []byte `protobuf:"bytes,1,opt,name=position,proto3" json:"position,omitempty"`
-	// Its cluster time.
+	// The cluster time of that position.
 	ClusterTime *ClusterTime `protobuf:"bytes,2,opt,name=cluster_time,json=clusterTime,proto3" json:"cluster_time,omitempty"`
-	// The same as wall-clock time, by the second.
+	// The same as wall-clock time, to the second.
 	Time *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=time,proto3" json:"time,omitempty"`
-	// The fingerprint of the request's feed: opaque, at most 64 bytes. It is equal for feeds that give the same events: the
-	// notation of the pipeline, `comment`, `batch_size`, `max_await_time_ms`, `read_preference` and the tenant's grants do not
-	// change it.
+	// The fingerprint of the request's feed: opaque, at most 64 bytes. Feeds that deliver the same events have the same
+	// fingerprint: the notation of the pipeline, `comment`, `batch_size`, `max_await_time_ms`, `read_preference` and the
+	// tenant's grants do not change it.
 	FeedFingerprint []byte `protobuf:"bytes,4,opt,name=feed_fingerprint,json=feedFingerprint,proto3" json:"feed_fingerprint,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -1715,7 +1720,7 @@ func (x *ResolvePositionResponse) GetFeedFingerprint() []byte {
 	return nil
 }
 
-// Asks for the next stretch of a feed.
+// Asks for the next range of a feed.
 type PlanRangeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Exactly one.
@@ -1725,25 +1730,27 @@ type PlanRangeRequest struct {
 	//	*PlanRangeRequest_Subscription
 	//	*PlanRangeRequest_Feed
 	Target isPlanRangeRequest_Target `protobuf_oneof:"target"`
-	// Where the range begins: a position of this feed. Required with a feed; with a subscription none is its stored one.
+	// Where the range begins: a position of this feed. Required with a feed; with a subscription, the stored position
+	// when unset.
 	After []byte `protobuf:"bytes,3,opt,name=after,proto3" json:"after,omitempty"`
-	// Optional. The range does not go beyond this position. None is what MongoDB has committed by now.
+	// Optional. The range ends at or before this position. When unset, the limit is what MongoDB has committed by now.
 	Until []byte `protobuf:"bytes,4,opt,name=until,proto3" json:"until,omitempty"`
-	// Required, 1 to 2^31-1. Most events of the range.
+	// Required, 1 to 2^31-1. The maximum number of events in the range.
 	EventsMax int64 `protobuf:"varint,5,opt,name=events_max,json=eventsMax,proto3" json:"events_max,omitempty"`
 	// Required, 1 to 2^40. The range ends with the event that reaches this many bytes.
 	BytesMax int64 `protobuf:"varint,6,opt,name=bytes_max,json=bytesMax,proto3" json:"bytes_max,omitempty"`
-	// Optional, 1 to 1,000, by default 1. Into how many slices to cut it; there may be fewer.
+	// Optional, 1 to 1,000, by default 1. How many slices to split the range into; the server may return fewer.
 	Slices int32 `protobuf:"varint,7,opt,name=slices,proto3" json:"slices,omitempty"`
 	// Optional, at most 60 s, by default 0. How long to wait for the first event.
 	Wait *durationpb.Duration `protobuf:"bytes,8,opt,name=wait,proto3" json:"wait,omitempty"`
-	// Optional, with a subscription only. Everything up to this position has been processed: it is stored, forward only.
+	// Optional, with a subscription only. Everything up to this position has been processed. The server stores it, and
+	// never moves the stored position backwards.
 	Processed []byte `protobuf:"bytes,9,opt,name=processed,proto3" json:"processed,omitempty"`
-	// With a subscription: a name of this client, stable over its restarts. Another instance gets SUBSCRIPTION_BUSY while
-	// the lease of this one lasts. At most 120 bytes.
+	// With a subscription: a name for this client, the same after each restart. Other instances get SUBSCRIPTION_BUSY
+	// while this instance holds the lease. At most 120 bytes.
 	InstanceId string `protobuf:"bytes,10,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
-	// Optional, at most 64 bytes. The fingerprint that the feed must have. Another feed is FAILED_PRECONDITION, FEED_CHANGED,
-	// before anything is stored or read.
+	// Optional, at most 64 bytes. The fingerprint that the feed must have. If it differs, the call fails with
+	// FAILED_PRECONDITION, FEED_CHANGED, before anything is stored or read.
 	FeedFingerprint []byte `protobuf:"bytes,11,opt,name=feed_fingerprint,json=feedFingerprint,proto3" json:"feed_fingerprint,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -1877,7 +1884,7 @@ type PlanRangeRequest_Subscription struct {
 }
 
 type PlanRangeRequest_Feed struct {
-	// A feed whose position the client keeps.
+	// A feed whose position the client stores.
 	Feed *Feed `protobuf:"bytes,2,opt,name=feed,proto3,oneof"`
 }
 
@@ -1888,26 +1895,28 @@ func (*PlanRangeRequest_Feed) isPlanRangeRequest_Target() {}
 // The range (after, end].
 type PlanRangeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where the range ends: `after` of the next one. Behind the request's `after` also where nothing matched.
+	// Where the range ends; use it as `after` of the next range. It moves past the request's `after` even where no event
+	// matched.
 	End []byte `protobuf:"bytes,1,opt,name=end,proto3" json:"end,omitempty"`
-	// The cluster time of that place.
+	// The cluster time of that position.
 	ClusterTime *ClusterTime `protobuf:"bytes,2,opt,name=cluster_time,json=clusterTime,proto3" json:"cluster_time,omitempty"`
 	// Events in the range.
 	EventCount int64 `protobuf:"varint,3,opt,name=event_count,json=eventCount,proto3" json:"event_count,omitempty"`
-	// Their bytes as BSON.
+	// The size of these events as BSON.
 	SizeBytes int64 `protobuf:"varint,4,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
-	// Consecutive parts of the range, each to be read by ReadRange. None when there are no events.
+	// Consecutive parts of the range, each to be read with ReadRange. Empty when there are no events.
 	Slices []*RangeSlice `protobuf:"bytes,5,rep,name=slices,proto3" json:"slices,omitempty"`
-	// True when the range reaches `until`, or all that MongoDB had committed when it was asked.
+	// True when the range reaches `until`, or everything that MongoDB had committed at the time of the call.
 	CaughtUp bool `protobuf:"varint,6,opt,name=caught_up,json=caughtUp,proto3" json:"caught_up,omitempty"`
 	// What MongoDB has committed by now.
 	Latest *ClusterTime `protobuf:"bytes,7,opt,name=latest,proto3" json:"latest,omitempty"`
 	// Where the range begins.
 	After []byte `protobuf:"bytes,8,opt,name=after,proto3" json:"after,omitempty"`
-	// Metadata `x-feedmux-route` for ReadRange, so that a proxy finds the replica that has kept what was read.
+	// Value for the metadata key `x-feedmux-route` of ReadRange, so that a proxy finds the replica that retains the
+	// events.
 	RoutingKey string `protobuf:"bytes,9,opt,name=routing_key,json=routingKey,proto3" json:"routing_key,omitempty"`
-	// The fingerprint of the feed that was planned: give it to ReadRange and to the next PlanRange, so that no range is
-	// planned by one feed and read by another.
+	// The fingerprint of the planned feed. Pass it to ReadRange and to the next PlanRange, so that no range is planned
+	// for one feed and read from another.
 	FeedFingerprint []byte `protobuf:"bytes,10,opt,name=feed_fingerprint,json=feedFingerprint,proto3" json:"feed_fingerprint,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -2016,13 +2025,13 @@ func (x *PlanRangeResponse) GetFeedFingerprint() []byte {
 // A part of a range.
 type RangeSlice struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// It begins behind this position.
+	// The slice begins after this position.
 	After []byte `protobuf:"bytes,1,opt,name=after,proto3" json:"after,omitempty"`
-	// It ends with this position.
+	// The slice ends at this position.
 	Until []byte `protobuf:"bytes,2,opt,name=until,proto3" json:"until,omitempty"`
-	// Events in it.
+	// Events in the slice.
 	EventCount int64 `protobuf:"varint,3,opt,name=event_count,json=eventCount,proto3" json:"event_count,omitempty"`
-	// Their bytes as BSON.
+	// The size of these events as BSON.
 	SizeBytes     int64 `protobuf:"varint,4,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2086,7 +2095,7 @@ func (x *RangeSlice) GetSizeBytes() int64 {
 	return 0
 }
 
-// Asks for the events of a range or of a slice of it.
+// Asks for the events of a range, or of one slice.
 type ReadRangeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Exactly one.
@@ -2212,7 +2221,7 @@ func (*ReadRangeRequest_Feed) isReadRangeRequest_Target() {}
 // Events of the range as BSON. The stream ends with OK when all have been sent.
 type ReadRangeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One, or none: after 10 s without a message the server sends an empty one, the heartbeat.
+	// At most one. After 10 s without a message, the server sends an empty message as a heartbeat.
 	//
 	// Types that are valid to be assigned to Message:
 	//
@@ -2301,7 +2310,7 @@ type ExplainRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	Feed *Feed `protobuf:"bytes,1,opt,name=feed,proto3" json:"feed,omitempty"`
-	// Optional. Where it would begin; none is `latest`.
+	// Optional. Where the feed would begin; `latest` when unset.
 	Start         *Start `protobuf:"bytes,2,opt,name=start,proto3" json:"start,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2351,28 +2360,29 @@ func (x *ExplainRequest) GetStart() *Start {
 	return nil
 }
 
-// What opening the feed would do. Fields that a refusal keeps from being known are unset.
+// What opening the feed would do. A field is unset where a refusal prevents the server from determining it.
 type ExplainResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Unset: the feed would be opened.
+	// Unset when the server would open the feed.
 	Refusal *ExplainResponse_Refusal `protobuf:"bytes,1,opt,name=refusal,proto3" json:"refusal,omitempty"`
-	// What MongoDB is asked, in relaxed extended JSON: the $changeStream stage without its start, and the user's stages.
-	// The stages of the tenant's grants run between them and are not shown; what they do is in `withheld`.
+	// The pipeline sent to MongoDB, in relaxed extended JSON: the $changeStream stage without its start, and the user's
+	// stages. The stages of the tenant's grants run between them and are not shown; `withheld` describes their effect.
 	Pipeline string `protobuf:"bytes,2,opt,name=pipeline,proto3" json:"pipeline,omitempty"`
-	// Names the shared stream, in hexadecimal: feeds of one stream key are read once. The operator sees the same one.
+	// Identifies the shared stream, in hexadecimal: the server reads all feeds with the same stream key once. The
+	// Operator service shows the same key.
 	StreamKey string `protobuf:"bytes,3,opt,name=stream_key,json=streamKey,proto3" json:"stream_key,omitempty"`
 	// Whether this server reads that stream now, so that the feed would join it.
 	StreamOpen bool `protobuf:"varint,4,opt,name=stream_open,json=streamOpen,proto3" json:"stream_open,omitempty"`
-	// Collections whose stored pre- and post-images the feed or the grants need, as they are now; at most 1000, none of them
-	// ungranted. Empty where none are needed, or where the server's MongoDB account may not list collections.
+	// Collections whose stored pre- and post-images the feed or the grants need, with their current state; at most 1000,
+	// granted collections only. Empty if none are needed, or if the server's MongoDB account may not list collections.
 	Images []*ExplainResponse_CollectionImages `protobuf:"bytes,5,rep,name=images,proto3" json:"images,omitempty"`
-	// From the oldest entry of the oplog to the start: how much longer the start stays readable, at the oplog's present
-	// length. Unset where the oplog may not be read.
+	// The time between the oldest entry of the oplog and the start: how much longer the start stays readable, at the
+	// oplog's current length. Unset if the server may not read the oplog.
 	OplogHeadroom *durationpb.Duration `protobuf:"bytes,6,opt,name=oplog_headroom,json=oplogHeadroom,proto3" json:"oplog_headroom,omitempty"`
-	// What of the feed's scope does not come, and why. Empty: everything comes.
+	// Which parts of the feed's scope are not delivered, and why. Empty: everything is delivered.
 	Withheld []*ExplainResponse_Withheld `protobuf:"bytes,7,rep,name=withheld,proto3" json:"withheld,omitempty"`
-	// Whether the feed may be served as a view of one stream that reads its database or the whole deployment for many
-	// feeds, which costs MongoDB less. What is delivered is the same either way.
+	// Whether the server may serve the feed as a view of one stream that reads its database or the whole deployment for
+	// many feeds, which costs MongoDB less. The delivered events are the same either way.
 	MayBeView     bool `protobuf:"varint,8,opt,name=may_be_view,json=mayBeView,proto3" json:"may_be_view,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2464,12 +2474,12 @@ func (x *ExplainResponse) GetMayBeView() bool {
 	return false
 }
 
-// Finish what you have, ack it and reconnect. The stream ends by itself.
+// The client should process and ack the events that it has received, then reconnect. The server ends the stream.
 type Notice_Draining struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// When the server ends the stream.
 	Deadline *durationpb.Duration `protobuf:"bytes,1,opt,name=deadline,proto3" json:"deadline,omitempty"`
-	// The place up to which this session has been sent everything.
+	// The position up to which the server has sent every event in this session.
 	Position      []byte `protobuf:"bytes,2,opt,name=position,proto3" json:"position,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2524,7 +2534,7 @@ type Notice_Rewound struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Where the session begins.
 	From *ClusterTime `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
-	// How far an earlier session had come.
+	// The position that this client, or an earlier session, had acknowledged.
 	To            *ClusterTime `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2574,7 +2584,7 @@ func (x *Notice_Rewound) GetTo() *ClusterTime {
 	return nil
 }
 
-// How long the position will stay readable, at the oplog's present rate.
+// How long the position will stay readable, at the oplog's current rate.
 type Notice_HistoryAtRisk struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Time left.
@@ -2623,11 +2633,11 @@ func (x *Notice_HistoryAtRisk) GetRemaining() *durationpb.Duration {
 // Events between `from` and `to` are lost.
 type Notice_Gap struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The last place before the gap.
+	// The last position before the gap.
 	From *ClusterTime `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
-	// The first place behind it.
+	// The first position after the gap.
 	To *ClusterTime `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
-	// Why.
+	// Why the events are lost.
 	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2684,12 +2694,12 @@ func (x *Notice_Gap) GetReason() string {
 	return ""
 }
 
-// A dependency is away; the server keeps trying.
+// A dependency is unavailable; the server keeps retrying.
 type Notice_Degraded struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// `source` or `state`.
 	Dependency string `protobuf:"bytes,1,opt,name=dependency,proto3" json:"dependency,omitempty"`
-	// True when it is away, false when it is back.
+	// True when the dependency is unavailable, false when it is available again.
 	Away          bool `protobuf:"varint,2,opt,name=away,proto3" json:"away,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2739,17 +2749,17 @@ func (x *Notice_Degraded) GetAway() bool {
 	return false
 }
 
-// Another session, or a seek, has moved the stored position past `Open.last_acked`. This session does not bring what is
-// between the two.
+// Another session, or a seek, has moved the stored position past `Open.last_acked`. This session does not deliver the
+// events between the two.
 type Notice_Skipped struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How far this client had acknowledged.
+	// The position that this client had acknowledged.
 	From *ClusterTime `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
 	// Where the session begins.
 	To *ClusterTime `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
-	// `from` as a position, for Start and ReadRange.
+	// `from` as an encoded position, for Start and ReadRange.
 	FromPosition []byte `protobuf:"bytes,3,opt,name=from_position,json=fromPosition,proto3" json:"from_position,omitempty"`
-	// `to` as a position.
+	// `to` as an encoded position.
 	ToPosition    []byte `protobuf:"bytes,4,opt,name=to_position,json=toPosition,proto3" json:"to_position,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2813,14 +2823,14 @@ func (x *Notice_Skipped) GetToPosition() []byte {
 	return nil
 }
 
-// How opening would end.
+// The error that opening the feed would return.
 type ExplainResponse_Refusal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The name of the gRPC status code, such as `PERMISSION_DENIED`.
+	// The name of the gRPC status code, for example `PERMISSION_DENIED`.
 	Status string `protobuf:"bytes,1,opt,name=status,proto3" json:"status,omitempty"`
-	// The reason in ErrorInfo, such as `NAMESPACE_DENIED`.
+	// The reason in ErrorInfo, for example `NAMESPACE_DENIED`.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
-	// For people.
+	// An explanation for people; do not parse it.
 	Message       string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2884,9 +2894,9 @@ type ExplainResponse_CollectionImages struct {
 	Database string `protobuf:"bytes,1,opt,name=database,proto3" json:"database,omitempty"`
 	// The collection.
 	Collection string `protobuf:"bytes,2,opt,name=collection,proto3" json:"collection,omitempty"`
-	// Whether MongoDB stores them now. Changes from before it did have none.
+	// Whether MongoDB stores images now. Changes made before it was enabled have no images.
 	Enabled bool `protobuf:"varint,3,opt,name=enabled,proto3" json:"enabled,omitempty"`
-	// Whether the tenant's grants need them, rather than the feed's own options alone.
+	// Whether the tenant's grants need the images, and not only the feed's own options.
 	ForGrants     bool `protobuf:"varint,4,opt,name=for_grants,json=forGrants,proto3" json:"for_grants,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2950,12 +2960,12 @@ func (x *ExplainResponse_CollectionImages) GetForGrants() bool {
 	return false
 }
 
-// Something that does not come.
+// A part of the scope that is not delivered.
 type ExplainResponse_Withheld struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What.
+	// What is not delivered.
 	What string `protobuf:"bytes,1,opt,name=what,proto3" json:"what,omitempty"`
-	// Why.
+	// Why it is not delivered.
 	Why           string `protobuf:"bytes,2,opt,name=why,proto3" json:"why,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -35,18 +35,21 @@ const (
 type ChangeFeedClient interface {
 	// One session of a durable subscription, or of a feed given inline. Open, credits and acks go up; batches come down.
 	Subscribe(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[SubscribeRequest, SubscribeResponse], error)
-	// A feed given inline, held back by HTTP/2 flow control alone; the client keeps the position. No acks, no credits.
+	// A feed given inline, throttled only by HTTP/2 flow control. The client stores the position. No acks, no credits.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
-	// Turns a start (earliest, latest, a time, an operation time, a resume token) into a position that can be stored.
+	// Converts a start (earliest, latest, a time, an operation time, a resume token) to a position that can be stored.
 	ResolvePosition(ctx context.Context, in *ResolvePositionRequest, opts ...grpc.CallOption) (*ResolvePositionResponse, error)
-	// For readers in bulk: how far to read next, cut into slices that several can read at once. What was read for it is
-	// kept for ReadRange until it has been read, or for two minutes. Behind an invalidate event it goes on.
+	// For bulk readers: returns how far to read next, split into slices that several readers can read at once. The server
+	// retains the planned events for ReadRange until they are read, or for two minutes. A range continues after an
+	// invalidate event.
 	PlanRange(ctx context.Context, in *PlanRangeRequest, opts ...grpc.CallOption) (*PlanRangeResponse, error)
-	// Exactly the events behind `after` and up to `until`, as often as asked; held back by HTTP/2 flow control alone.
+	// Returns exactly the events after `after` and up to `until`, the same on every call. Throttled only by HTTP/2 flow
+	// control.
 	ReadRange(ctx context.Context, in *ReadRangeRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadRangeResponse], error)
-	// What opening a feed would do, without doing it: what MongoDB is asked, whether somebody reads it already, what it needs,
-	// what the tenant's grants withhold, and why it would be refused. A refusal is an answer here, not a status; only
-	// UNAUTHENTICATED, UNAVAILABLE and an undecodable request are.
+	// Reports what opening a feed would do, without opening it: the pipeline sent to MongoDB, whether the server already
+	// reads this feed, what the feed needs, what the tenant's grants withhold, and why the server would reject the feed.
+	// The response carries a rejection as a field, not as a status; only UNAUTHENTICATED, UNAVAILABLE and an undecodable
+	// request end the call with an error status.
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
 }
 
@@ -147,18 +150,21 @@ func (c *changeFeedClient) Explain(ctx context.Context, in *ExplainRequest, opts
 type ChangeFeedServer interface {
 	// One session of a durable subscription, or of a feed given inline. Open, credits and acks go up; batches come down.
 	Subscribe(grpc.BidiStreamingServer[SubscribeRequest, SubscribeResponse]) error
-	// A feed given inline, held back by HTTP/2 flow control alone; the client keeps the position. No acks, no credits.
+	// A feed given inline, throttled only by HTTP/2 flow control. The client stores the position. No acks, no credits.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
-	// Turns a start (earliest, latest, a time, an operation time, a resume token) into a position that can be stored.
+	// Converts a start (earliest, latest, a time, an operation time, a resume token) to a position that can be stored.
 	ResolvePosition(context.Context, *ResolvePositionRequest) (*ResolvePositionResponse, error)
-	// For readers in bulk: how far to read next, cut into slices that several can read at once. What was read for it is
-	// kept for ReadRange until it has been read, or for two minutes. Behind an invalidate event it goes on.
+	// For bulk readers: returns how far to read next, split into slices that several readers can read at once. The server
+	// retains the planned events for ReadRange until they are read, or for two minutes. A range continues after an
+	// invalidate event.
 	PlanRange(context.Context, *PlanRangeRequest) (*PlanRangeResponse, error)
-	// Exactly the events behind `after` and up to `until`, as often as asked; held back by HTTP/2 flow control alone.
+	// Returns exactly the events after `after` and up to `until`, the same on every call. Throttled only by HTTP/2 flow
+	// control.
 	ReadRange(*ReadRangeRequest, grpc.ServerStreamingServer[ReadRangeResponse]) error
-	// What opening a feed would do, without doing it: what MongoDB is asked, whether somebody reads it already, what it needs,
-	// what the tenant's grants withhold, and why it would be refused. A refusal is an answer here, not a status; only
-	// UNAUTHENTICATED, UNAVAILABLE and an undecodable request are.
+	// Reports what opening a feed would do, without opening it: the pipeline sent to MongoDB, whether the server already
+	// reads this feed, what the feed needs, what the tenant's grants withhold, and why the server would reject the feed.
+	// The response carries a rejection as a field, not as a status; only UNAUTHENTICATED, UNAVAILABLE and an undecodable
+	// request end the call with an error status.
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
 	mustEmbedUnimplementedChangeFeedServer()
 }

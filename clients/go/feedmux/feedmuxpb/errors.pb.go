@@ -21,9 +21,9 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// The `reason` of the `google.rpc.ErrorInfo` that accompanies every error. Its domain is always `feedmux`.
-// The status code that goes with each reason is named in its comment. Clients decide by reason, never by
-// message text. A client that meets a reason it does not know falls back to the status code.
+// The `reason` of the `google.rpc.ErrorInfo` that accompanies every error. Its domain is always `feedmux`. The comment
+// of each reason begins with its status code. Clients decide by the reason, never by the message text. A client that
+// receives a reason it does not know falls back to the status code.
 type ErrorReason int32
 
 const (
@@ -37,54 +37,56 @@ const (
 	ErrorReason_ERROR_REASON_START_CONFLICT ErrorReason = 3
 	// INVALID_ARGUMENT. The pipeline is not a list of stages, or exceeds 50 stages or 64 KiB.
 	ErrorReason_ERROR_REASON_PIPELINE_INVALID ErrorReason = 4
-	// INVALID_ARGUMENT. A stage or operator that feedmux does not run. Metadata: `operator`, `path`.
+	// INVALID_ARGUMENT. The pipeline has a stage or operator that feedmux does not allow. Metadata: `operator`, `path`.
 	ErrorReason_ERROR_REASON_STAGE_NOT_ALLOWED ErrorReason = 5
 	// INVALID_ARGUMENT. A name is empty, too long, or has a character that is not allowed. Metadata: `field`.
 	ErrorReason_ERROR_REASON_NAME_INVALID ErrorReason = 6
-	// INVALID_ARGUMENT. A credit is negative, zero where it must not be, or overflows.
+	// INVALID_ARGUMENT. A credit is negative, zero where zero is not allowed, or too large.
 	ErrorReason_ERROR_REASON_CREDIT_INVALID ErrorReason = 7
-	// INVALID_ARGUMENT. An ack names a delivery that was never made.
+	// INVALID_ARGUMENT. An ack names a sequence that was never delivered.
 	ErrorReason_ERROR_REASON_ACK_OUT_OF_RANGE ErrorReason = 8
 	// INVALID_ARGUMENT. The first message of a Subscribe stream is not Open, or Open came twice.
 	ErrorReason_ERROR_REASON_OPEN_REQUIRED ErrorReason = 9
-	// INVALID_ARGUMENT. A message is not what the protocol says: undecodable, or a field out of range. Metadata: `field`.
+	// INVALID_ARGUMENT. A message violates the protocol: undecodable, or a field out of range. Metadata: `field`.
 	ErrorReason_ERROR_REASON_MESSAGE_INVALID ErrorReason = 10
-	// INVALID_ARGUMENT. BSON or extended JSON that cannot be read. Metadata: `field`.
+	// INVALID_ARGUMENT. BSON or extended JSON cannot be parsed. Metadata: `field`.
 	ErrorReason_ERROR_REASON_BSON_INVALID ErrorReason = 11
-	// INVALID_ARGUMENT. MongoDB refused the pipeline or an option. Metadata: `code`, `code_name`, `labels`, `errmsg`
-	// (as with every error that MongoDB gave).
+	// INVALID_ARGUMENT. MongoDB rejected the pipeline or an option. Metadata: `code`, `code_name`, `labels`, `errmsg`
+	// (as with every error that MongoDB returned).
 	ErrorReason_ERROR_REASON_OPTION_REFUSED ErrorReason = 12
-	// INVALID_ARGUMENT. The pipeline altered or removed `_id`. Final.
+	// INVALID_ARGUMENT. The pipeline altered or removed `_id`. Retrying cannot succeed.
 	ErrorReason_ERROR_REASON_RESUME_TOKEN_MODIFIED ErrorReason = 13
-	// UNAUTHENTICATED. No credentials, or none that are known. The same message for every cause.
+	// UNAUTHENTICATED. The credentials are missing or unknown. The message is the same for every cause.
 	ErrorReason_ERROR_REASON_UNAUTHENTICATED ErrorReason = 20
 	// PERMISSION_DENIED. The namespace is not granted, or is one that feedmux never serves.
 	ErrorReason_ERROR_REASON_NAMESPACE_DENIED ErrorReason = 21
-	// PERMISSION_DENIED. MongoDB refused feedmux's own account. Metadata: `code`, `code_name`.
+	// PERMISSION_DENIED. MongoDB denied access to feedmux's own account. Metadata: `code`, `code_name`.
 	ErrorReason_ERROR_REASON_SOURCE_UNAUTHORIZED ErrorReason = 22
-	// PERMISSION_DENIED. The method is not for these credentials.
+	// PERMISSION_DENIED. These credentials may not call this method.
 	ErrorReason_ERROR_REASON_METHOD_DENIED ErrorReason = 23
-	// NOT_FOUND. No such subscription, or it was deleted.
+	// NOT_FOUND. There is no such subscription, or it was deleted.
 	ErrorReason_ERROR_REASON_SUBSCRIPTION_NOT_FOUND ErrorReason = 30
-	// NOT_FOUND. No such source.
+	// NOT_FOUND. There is no such source.
 	ErrorReason_ERROR_REASON_SOURCE_NOT_FOUND ErrorReason = 31
-	// NOT_FOUND. No such subscriber (operator).
+	// NOT_FOUND. There is no such subscriber (Operator service).
 	ErrorReason_ERROR_REASON_SUBSCRIBER_NOT_FOUND ErrorReason = 32
 	// ALREADY_EXISTS. A subscription of this name with other content exists.
 	ErrorReason_ERROR_REASON_SUBSCRIPTION_EXISTS ErrorReason = 33
-	// OUT_OF_RANGE. The position has left MongoDB's oplog. Metadata: `oldest_time` (RFC 3339) where it is known.
+	// OUT_OF_RANGE. MongoDB's oplog no longer contains the position. Metadata: `oldest_time` (RFC 3339) if it is known.
 	ErrorReason_ERROR_REASON_HISTORY_LOST ErrorReason = 40
-	// OUT_OF_RANGE. A start time that lies in the future.
+	// OUT_OF_RANGE. A start time is in the future.
 	ErrorReason_ERROR_REASON_START_IN_FUTURE ErrorReason = 41
-	// OUT_OF_RANGE. An event that MongoDB cannot send (over 16 MB). Add $changeStreamSplitLargeEvent where the server has it.
+	// OUT_OF_RANGE. MongoDB cannot send an event (over 16 MB). Add $changeStreamSplitLargeEvent where MongoDB supports
+	// it.
 	ErrorReason_ERROR_REASON_EVENT_TOO_LARGE ErrorReason = 42
-	// FAILED_PRECONDITION. resume_after was given an invalidate event's token; start_after takes it.
+	// FAILED_PRECONDITION. resume_after does not accept the token of an invalidate event; use start_after.
 	ErrorReason_ERROR_REASON_START_AFTER_REQUIRED ErrorReason = 50
 	// FAILED_PRECONDITION. A pre- or post-image that the feed requires does not exist.
 	ErrorReason_ERROR_REASON_IMAGE_UNAVAILABLE ErrorReason = 51
 	// FAILED_PRECONDITION. MongoDB did not find the native resume token that the client gave.
 	ErrorReason_ERROR_REASON_RESUME_TOKEN_NOT_FOUND ErrorReason = 52
-	// FAILED_PRECONDITION. The feed ended with an invalidate (drop, rename, dropDatabase). The last position serves start_after.
+	// FAILED_PRECONDITION. The feed ended with an invalidate event (drop, rename, dropDatabase). To continue, start at
+	// the last position, or pass its resume token to start_after.
 	ErrorReason_ERROR_REASON_FEED_INVALIDATED ErrorReason = 53
 	// FAILED_PRECONDITION. A stage of the user's pipeline failed on an event. Metadata: `code`, `code_name`.
 	ErrorReason_ERROR_REASON_PIPELINE_FAILED ErrorReason = 54
@@ -92,17 +94,18 @@ const (
 	ErrorReason_ERROR_REASON_SUBSCRIPTION_BUSY ErrorReason = 55
 	// FAILED_PRECONDITION. The source is not a replica set or sharded cluster, so it has no change streams.
 	ErrorReason_ERROR_REASON_SOURCE_UNSUITABLE ErrorReason = 56
-	// FAILED_PRECONDITION. The etag of an update or delete is not the stored one.
+	// FAILED_PRECONDITION. The etag of an update or delete is not the stored etag.
 	ErrorReason_ERROR_REASON_ETAG_MISMATCH ErrorReason = 57
-	// FAILED_PRECONDITION. The feed does not have the fingerprint that the request gave: its pipeline or options have changed.
+	// FAILED_PRECONDITION. The feed does not have the fingerprint in the request: its pipeline or options have changed.
 	ErrorReason_ERROR_REASON_FEED_CHANGED ErrorReason = 58
 	// ABORTED. The session lost its subscription. Metadata: `cause` (TAKEOVER, SEEK, UPDATE, DELETE, LEASE).
 	ErrorReason_ERROR_REASON_FENCED ErrorReason = 60
-	// ABORTED. An operator ended the session. It may be opened again.
+	// ABORTED. An operator ended the session. The client may open a new session.
 	ErrorReason_ERROR_REASON_ENDED_BY_OPERATOR ErrorReason = 61
-	// ABORTED. The tenant's grants have changed. Reopen: the feed goes on under the present ones.
+	// ABORTED. The tenant's grants have changed. Reopen the feed: it continues under the current grants.
 	ErrorReason_ERROR_REASON_GRANTS_CHANGED ErrorReason = 62
-	// RESOURCE_EXHAUSTED. A quota of the tenant, or a limit of the server, is reached. Comes with QuotaFailure and RetryInfo.
+	// RESOURCE_EXHAUSTED. A quota of the tenant or a limit of the server is reached. Comes with QuotaFailure and
+	// RetryInfo.
 	ErrorReason_ERROR_REASON_QUOTA_EXCEEDED ErrorReason = 70
 	// UNAVAILABLE. The server is shutting down; reconnect. Comes with RetryInfo.
 	ErrorReason_ERROR_REASON_DRAINING ErrorReason = 80
@@ -110,7 +113,7 @@ const (
 	ErrorReason_ERROR_REASON_SOURCE_UNAVAILABLE ErrorReason = 81
 	// UNAVAILABLE. Redis cannot be reached now. Comes with RetryInfo.
 	ErrorReason_ERROR_REASON_STATE_UNAVAILABLE ErrorReason = 82
-	// INTERNAL. A defect of feedmux. Metadata: `correlation_id`, which stands in the server's log too.
+	// INTERNAL. A defect of feedmux. Metadata: `correlation_id`, which is also in the server's log.
 	ErrorReason_ERROR_REASON_INTERNAL ErrorReason = 90
 )
 

@@ -28,7 +28,7 @@ type Format int32
 const (
 	// The same as BSON.
 	Format_FORMAT_UNSPECIFIED Format = 0
-	// The bytes MongoDB sent: BSON documents, one behind the other. The fast path.
+	// The bytes that MongoDB sent: concatenated BSON documents. The fastest format.
 	Format_FORMAT_BSON Format = 1
 	// One text per event, MongoDB's relaxed extended JSON.
 	Format_FORMAT_EXTENDED_JSON_RELAXED Format = 2
@@ -87,7 +87,7 @@ const (
 	OnInvalidate_ON_INVALIDATE_UNSPECIFIED OnInvalidate = 0
 	// The event is delivered, then the session ends with FEED_INVALIDATED.
 	OnInvalidate_ON_INVALIDATE_STOP OnInvalidate = 1
-	// The event is delivered, and the feed goes on behind it.
+	// The event is delivered, and the feed continues after it.
 	OnInvalidate_ON_INVALIDATE_CONTINUE OnInvalidate = 2
 )
 
@@ -132,7 +132,7 @@ func (OnInvalidate) EnumDescriptor() ([]byte, []int) {
 	return file_feedmux_v1_feed_proto_rawDescGZIP(), []int{1}
 }
 
-// What happens when the stored position has left the oplog.
+// What happens when the oplog no longer contains the stored position.
 type OnHistoryLost int32
 
 const (
@@ -140,7 +140,7 @@ const (
 	OnHistoryLost_ON_HISTORY_LOST_UNSPECIFIED OnHistoryLost = 0
 	// The session ends with HISTORY_LOST.
 	OnHistoryLost_ON_HISTORY_LOST_FAIL OnHistoryLost = 1
-	// A gap notice, then the feed goes on from the oldest event there is.
+	// The server sends a gap notice, then the feed continues from the oldest available event.
 	OnHistoryLost_ON_HISTORY_LOST_EARLIEST OnHistoryLost = 2
 )
 
@@ -185,15 +185,15 @@ func (OnHistoryLost) EnumDescriptor() ([]byte, []int) {
 	return file_feedmux_v1_feed_proto_rawDescGZIP(), []int{2}
 }
 
-// What to watch: the scope, the pipeline and MongoDB's change stream options. Two feeds that say the same are
-// read from MongoDB once. Option values that feedmux does not know go to MongoDB, whose judgement comes back.
+// What to watch: the scope, the pipeline and MongoDB's change stream options. The server reads two identical feeds from
+// MongoDB once. It passes option values that it does not know to MongoDB, and returns MongoDB's error if there is one.
 type Feed struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required. Name of a MongoDB deployment in the server's configuration. At most 120 bytes.
 	Source string `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
-	// Optional. Empty: the whole deployment. `admin`, `local` and `config` are refused.
+	// Optional. Empty: the whole deployment. The server rejects `admin`, `local` and `config`.
 	Database string `protobuf:"bytes,2,opt,name=database,proto3" json:"database,omitempty"`
-	// Optional. Empty: the whole database, or the deployment. Needs `database`.
+	// Optional. Empty: the whole database, or the whole deployment. Requires `database`.
 	Collection string `protobuf:"bytes,3,opt,name=collection,proto3" json:"collection,omitempty"`
 	// Optional. The stages after `$changeStream`: at most 50, at most 64 KiB. Allowed are $match, $project, $addFields,
 	// $set, $unset, $replaceRoot, $replaceWith, $redact and $changeStreamSplitLargeEvent, without $where,
@@ -203,20 +203,21 @@ type Feed struct {
 	FullDocument string `protobuf:"bytes,5,opt,name=full_document,json=fullDocument,proto3" json:"full_document,omitempty"`
 	// Optional: `off`, `whenAvailable`, `required`. Empty: not sent to MongoDB.
 	FullDocumentBeforeChange string `protobuf:"bytes,6,opt,name=full_document_before_change,json=fullDocumentBeforeChange,proto3" json:"full_document_before_change,omitempty"`
-	// Optional. DDL events and more fields (MongoDB 6.0 and later).
+	// Optional. Adds DDL events and more fields (MongoDB 6.0 and later).
 	ShowExpandedEvents bool `protobuf:"varint,7,opt,name=show_expanded_events,json=showExpandedEvents,proto3" json:"show_expanded_events,omitempty"`
 	// Optional. BSON document. MongoDB's collation for the pipeline.
 	Collation []byte `protobuf:"bytes,8,opt,name=collation,proto3" json:"collation,omitempty"`
 	// Optional. BSON document of one field named `comment`, whose value goes into MongoDB's log and profile.
 	Comment []byte `protobuf:"bytes,9,opt,name=comment,proto3" json:"comment,omitempty"`
-	// Optional. Events of one Batch at most; 0: as many as fit. Must not be negative. Not sent to MongoDB, which is asked
-	// once for all who share the feed; feeds that differ in it are shared.
+	// Optional. The maximum number of events in one Batch; 0: as many as fit. Must not be negative. Not sent to MongoDB:
+	// feeds that differ only in this field share one stream.
 	BatchSize int32 `protobuf:"varint,10,opt,name=batch_size,json=batchSize,proto3" json:"batch_size,omitempty"`
-	// Optional. Milliseconds that a client's `try_next` waits for an event, as a getMore with maxAwaitTimeMS would; 0: one
-	// second. Must not be negative. The server sends events as they come, and does nothing with it; feeds that differ in
-	// it are shared.
+	// Optional. How many milliseconds a client's `try_next` waits for an event, like a getMore with maxAwaitTimeMS; 0:
+	// one second. Must not be negative. The server ignores this field, because it sends events as they arrive: feeds that
+	// differ only in this field share one stream.
 	MaxAwaitTimeMs int32 `protobuf:"varint,11,opt,name=max_await_time_ms,json=maxAwaitTimeMs,proto3" json:"max_await_time_ms,omitempty"`
-	// Optional. `primary`, `primaryPreferred`, `secondary`, `secondaryPreferred` or `nearest`. Empty: the source's own.
+	// Optional. `primary`, `primaryPreferred`, `secondary`, `secondaryPreferred` or `nearest`. Empty: the source's read
+	// preference.
 	ReadPreference string `protobuf:"bytes,12,opt,name=read_preference,json=readPreference,proto3" json:"read_preference,omitempty"`
 	// Optional. Read concern level. Empty: `majority`.
 	ReadConcern string `protobuf:"bytes,13,opt,name=read_concern,json=readConcern,proto3" json:"read_concern,omitempty"`
@@ -441,7 +442,7 @@ func (*Pipeline_ExtendedJson) isPipeline_Notation() {}
 
 func (*Pipeline_Bson) isPipeline_Notation() {}
 
-// A MongoDB timestamp: the cluster's logical time.
+// A MongoDB timestamp: the logical time of the cluster.
 type ClusterTime struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Seconds since the Unix epoch.
@@ -496,7 +497,7 @@ func (x *ClusterTime) GetIncrement() uint32 {
 	return 0
 }
 
-// Where to begin. At most one; none means `latest`. A start in the future is refused with OUT_OF_RANGE.
+// Where to begin. When unset, `latest`. The server rejects a start in the future with OUT_OF_RANGE.
 type Start struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// At most one.
@@ -620,18 +621,18 @@ type isStart_At interface {
 }
 
 type Start_Position struct {
-	// An opaque place that feedmux gave out. At most 4 KiB. Any feed of the same tenant, source and scope takes it,
-	// also with another pipeline or other options.
+	// An opaque position that feedmux has returned. At most 4 KiB. Valid for every feed of the same tenant, source and
+	// scope, even with another pipeline or other options.
 	Position []byte `protobuf:"bytes,1,opt,name=position,proto3,oneof"`
 }
 
 type Start_ResumeAfter struct {
-	// A MongoDB resume token (BSON document), as of resumeAfter.
+	// A MongoDB resume token (BSON document), as for resumeAfter.
 	ResumeAfter []byte `protobuf:"bytes,2,opt,name=resume_after,json=resumeAfter,proto3,oneof"`
 }
 
 type Start_StartAfter struct {
-	// A MongoDB resume token (BSON document), as of startAfter: also one of an invalidate event.
+	// A MongoDB resume token (BSON document), as for startAfter: it may also be the token of an invalidate event.
 	StartAfter []byte `protobuf:"bytes,3,opt,name=start_after,json=startAfter,proto3,oneof"`
 }
 
@@ -641,13 +642,13 @@ type Start_StartAtOperationTime struct {
 }
 
 type Start_Time struct {
-	// The first event at or after this wall-clock time, by the whole second.
+	// The first event at or after this wall-clock time, in whole seconds.
 	Time *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=time,proto3,oneof"`
 }
 
 type Start_Earliest struct {
-	// As far back as MongoDB's oplog reaches. Where the oplog is cut before the first event was sent, the stream begins
-	// at its oldest entry of then, after a gap notice.
+	// As far back as MongoDB's oplog reaches. If MongoDB truncates the oplog before the first event is sent, the stream
+	// begins at the entry that is the oldest at that time, after a gap notice.
 	Earliest *Earliest `protobuf:"bytes,6,opt,name=earliest,proto3,oneof"`
 }
 

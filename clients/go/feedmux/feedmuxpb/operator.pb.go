@@ -31,15 +31,15 @@ const (
 	SharedStream_STATE_UNSPECIFIED SharedStream_State = 0
 	// The cursor is being opened.
 	SharedStream_STATE_OPENING SharedStream_State = 1
-	// Asking MongoDB for more.
+	// Requesting more events from MongoDB.
 	SharedStream_STATE_READING SharedStream_State = 2
-	// Not asking: nobody can take more.
+	// Not requesting events: no subscriber can accept more.
 	SharedStream_STATE_PAUSED SharedStream_State = 3
-	// The cursor is closed and the position kept.
+	// The cursor is closed and the position retained.
 	SharedStream_STATE_IDLE SharedStream_State = 4
-	// Waiting to try again after an error.
+	// Waiting to retry after an error.
 	SharedStream_STATE_RECOVERING SharedStream_State = 5
-	// Ended by an invalidate or an error.
+	// Ended by an invalidate event or an error.
 	SharedStream_STATE_ENDED SharedStream_State = 6
 )
 
@@ -97,7 +97,7 @@ type ListSharedStreamsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Optional. Only this source.
 	Source string `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
-	// Optional. Leave out the subscribers, for a short answer.
+	// Optional. Omits the subscribers, for a shorter response.
 	OmitSubscribers bool `protobuf:"varint,2,opt,name=omit_subscribers,json=omitSubscribers,proto3" json:"omit_subscribers,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -150,11 +150,11 @@ func (x *ListSharedStreamsRequest) GetOmitSubscribers() bool {
 // The streams.
 type ListSharedStreamsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// By source, scope and age.
+	// Sorted by source, scope and age.
 	SharedStreams []*SharedStream `protobuf:"bytes,1,rep,name=shared_streams,json=sharedStreams,proto3" json:"shared_streams,omitempty"`
-	// Subscribers that have left every stream's ring and wait for credit.
+	// Subscribers that are no longer in the ring of any stream and wait for credit.
 	DetachedSubscribers []*Subscriber `protobuf:"bytes,2,rep,name=detached_subscribers,json=detachedSubscribers,proto3" json:"detached_subscribers,omitempty"`
-	// What the process holds.
+	// Totals of the process.
 	Totals *Totals `protobuf:"bytes,3,opt,name=totals,proto3" json:"totals,omitempty"`
 	// Feeds that are, or could be, views of wide streams.
 	WideGroups    []*WideGroup `protobuf:"bytes,4,rep,name=wide_groups,json=wideGroups,proto3" json:"wide_groups,omitempty"`
@@ -220,12 +220,12 @@ func (x *ListSharedStreamsResponse) GetWideGroups() []*WideGroup {
 	return nil
 }
 
-// One read of MongoDB, shared by its subscribers.
+// One stream read from MongoDB, shared by its subscribers.
 type SharedStream struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Unique within the process.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Hash of everything that decides which events come out and how they look.
+	// Hash of everything that determines which events the stream returns and their content.
 	StreamKey string `protobuf:"bytes,2,opt,name=stream_key,json=streamKey,proto3" json:"stream_key,omitempty"`
 	// The source's name.
 	Source string `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"`
@@ -237,29 +237,29 @@ type SharedStream struct {
 	State SharedStream_State `protobuf:"varint,6,opt,name=state,proto3,enum=feedmux.v1.SharedStream_State" json:"state,omitempty"`
 	// Whether another stream of the same key is ahead of this one.
 	Trailing bool `protobuf:"varint,7,opt,name=trailing,proto3" json:"trailing,omitempty"`
-	// The oldest place in the ring.
+	// The oldest position in the ring.
 	Oldest *ClusterTime `protobuf:"bytes,8,opt,name=oldest,proto3" json:"oldest,omitempty"`
-	// The newest place read.
+	// The newest position read.
 	Newest *ClusterTime `protobuf:"bytes,9,opt,name=newest,proto3" json:"newest,omitempty"`
 	// Events in the ring.
 	RingEvents int64 `protobuf:"varint,10,opt,name=ring_events,json=ringEvents,proto3" json:"ring_events,omitempty"`
 	// Bytes in the ring.
 	RingBytes int64 `protobuf:"varint,11,opt,name=ring_bytes,json=ringBytes,proto3" json:"ring_bytes,omitempty"`
-	// Time between the newest place read and the source's present time.
+	// Time between the newest position read and the source's current time.
 	Lag *durationpb.Duration `protobuf:"bytes,12,opt,name=lag,proto3" json:"lag,omitempty"`
 	// Events read since the stream was opened.
 	EventsRead int64 `protobuf:"varint,13,opt,name=events_read,json=eventsRead,proto3" json:"events_read,omitempty"`
-	// Batches that MongoDB returned since then.
+	// Batches that MongoDB has returned since the stream was opened.
 	BatchesRead int64 `protobuf:"varint,14,opt,name=batches_read,json=batchesRead,proto3" json:"batches_read,omitempty"`
 	// Times the stream was resumed after an error.
 	Resumes int64 `protobuf:"varint,15,opt,name=resumes,proto3" json:"resumes,omitempty"`
 	// Whether a cursor is open in MongoDB.
 	CursorOpen bool `protobuf:"varint,16,opt,name=cursor_open,json=cursorOpen,proto3" json:"cursor_open,omitempty"`
-	// Those it serves. Empty if left out.
+	// The subscribers of this stream. Empty with `omit_subscribers`.
 	Subscribers []*Subscriber `protobuf:"bytes,17,rep,name=subscribers,proto3" json:"subscribers,omitempty"`
-	// How many it serves.
+	// The number of subscribers.
 	SubscriberCount int32 `protobuf:"varint,18,opt,name=subscriber_count,json=subscriberCount,proto3" json:"subscriber_count,omitempty"`
-	// Scope of the wide stream that it is a view of now; empty while it reads MongoDB with a cursor of its own.
+	// Scope of the wide stream that this stream is currently a view of; empty while this stream has its own cursor.
 	ViewOf        string `protobuf:"bytes,19,opt,name=view_of,json=viewOf,proto3" json:"view_of,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -428,27 +428,27 @@ func (x *SharedStream) GetViewOf() string {
 	return ""
 }
 
-// Feeds that could be served as views of one stream of their database or deployment, and what was decided.
+// Feeds that could be served as views of one stream of their database or deployment, and the server's decision.
 type WideGroup struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The source's name.
 	Source string `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
-	// What the feeds have in common beside it, as `option: value` in words; empty for MongoDB's defaults.
+	// Options that the feeds have in common, as `option: value`; empty for MongoDB's defaults.
 	Options string `protobuf:"bytes,2,opt,name=options,proto3" json:"options,omitempty"`
-	// Feeds that are read now.
+	// Number of feeds that are read now.
 	Feeds int32 `protobuf:"varint,3,opt,name=feeds,proto3" json:"feeds,omitempty"`
-	// Those that are views now.
+	// Number of these feeds that are views now.
 	Views int32 `protobuf:"varint,4,opt,name=views,proto3" json:"views,omitempty"`
-	// What was decided and why: `shared`, `too few feeds`, `too many events of other namespaces`,
+	// The decision and its reason: `shared`, `too few feeds`, `too many events of other namespaces`,
 	// `MongoDB refused the wide stream` or `switched off`.
 	Decision string `protobuf:"bytes,5,opt,name=decision,proto3" json:"decision,omitempty"`
-	// Scope of the wide stream, `*` or a database; empty where there is none.
+	// Scope of the wide stream, `*` or a database; empty if there is none.
 	Scope string `protobuf:"bytes,6,opt,name=scope,proto3" json:"scope,omitempty"`
-	// Events that it has read.
+	// Events that the wide stream has read.
 	EventsRead int64 `protobuf:"varint,7,opt,name=events_read,json=eventsRead,proto3" json:"events_read,omitempty"`
-	// Those of them that went to views.
+	// How many of these events went to views.
 	EventsTaken int64 `protobuf:"varint,8,opt,name=events_taken,json=eventsTaken,proto3" json:"events_taken,omitempty"`
-	// Bytes in its ring.
+	// Bytes in the ring of the wide stream.
 	RingBytes     int64 `protobuf:"varint,9,opt,name=ring_bytes,json=ringBytes,proto3" json:"ring_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -560,15 +560,15 @@ type Subscriber struct {
 	InstanceId string `protobuf:"bytes,4,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
 	// `live`, `catch_up` or `lagging`.
 	State string `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"`
-	// The place behind the last event sent.
+	// The position after the last event sent.
 	Position *ClusterTime `protobuf:"bytes,6,opt,name=position,proto3" json:"position,omitempty"`
-	// Time between that place and the stream's newest.
+	// Time between that position and the stream's newest position.
 	Lag *durationpb.Duration `protobuf:"bytes,7,opt,name=lag,proto3" json:"lag,omitempty"`
-	// Events behind the newest in the ring.
+	// How many events the subscriber is behind the newest event in the ring.
 	LagEvents int64 `protobuf:"varint,8,opt,name=lag_events,json=lagEvents,proto3" json:"lag_events,omitempty"`
 	// Events sent in this session.
 	EventsSent int64 `protobuf:"varint,9,opt,name=events_sent,json=eventsSent,proto3" json:"events_sent,omitempty"`
-	// Events sent and not acknowledged.
+	// Events sent but not acknowledged.
 	EventsUnacked int64 `protobuf:"varint,10,opt,name=events_unacked,json=eventsUnacked,proto3" json:"events_unacked,omitempty"`
 	// Unused credit in events.
 	CreditEvents int64 `protobuf:"varint,11,opt,name=credit_events,json=creditEvents,proto3" json:"credit_events,omitempty"`
@@ -701,18 +701,18 @@ func (x *Subscriber) GetPeer() string {
 	return ""
 }
 
-// What the process holds.
+// Totals of the process.
 type Totals struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Streams open.
+	// Open streams.
 	SharedStreams int32 `protobuf:"varint,1,opt,name=shared_streams,json=sharedStreams,proto3" json:"shared_streams,omitempty"`
-	// MongoDB cursors open.
+	// Open MongoDB cursors.
 	Cursors int32 `protobuf:"varint,2,opt,name=cursors,proto3" json:"cursors,omitempty"`
 	// Live sessions.
 	Subscribers int32 `protobuf:"varint,3,opt,name=subscribers,proto3" json:"subscribers,omitempty"`
 	// Bytes in rings, encodings and token tables.
 	MemoryBytes int64 `protobuf:"varint,4,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
-	// The budget for these.
+	// The budget for these bytes.
 	MemoryBytesMax int64 `protobuf:"varint,5,opt,name=memory_bytes_max,json=memoryBytesMax,proto3" json:"memory_bytes_max,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -786,7 +786,7 @@ func (x *Totals) GetMemoryBytesMax() int64 {
 // Asks for the tenants.
 type ListTenantsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Optional. Only this tenant. An unknown one gives an empty list.
+	// Optional. Only this tenant. An unknown tenant gives an empty list.
 	Tenant        string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -832,9 +832,10 @@ func (x *ListTenantsRequest) GetTenant() string {
 // The tenants.
 type ListTenantsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// By name: those of the tenants file, and those that were served since the start and are not there any more.
+	// Sorted by name: the tenants in the tenants file, and tenants that were served since the start but are no longer in
+	// the file.
 	Tenants []*TenantUsage `protobuf:"bytes,1,rep,name=tenants,proto3" json:"tenants,omitempty"`
-	// When this process began to count.
+	// When this process started counting.
 	Since         *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -884,34 +885,35 @@ func (x *ListTenantsResponse) GetSince() *timestamppb.Timestamp {
 	return nil
 }
 
-// What one tenant uses of this replica. Counts since the start do not include other replicas.
+// What one tenant uses on this replica. Counts since the start do not include other replicas.
 type TenantUsage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tenant's name.
 	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	// Subscribe and Watch streams open now.
 	OpenStreams int32 `protobuf:"varint,2,opt,name=open_streams,json=openStreams,proto3" json:"open_streams,omitempty"`
-	// Durable subscriptions in Redis, of all replicas.
+	// Durable subscriptions in Redis, across all replicas.
 	Subscriptions int64 `protobuf:"varint,3,opt,name=subscriptions,proto3" json:"subscriptions,omitempty"`
 	// Shared streams that serve this tenant now.
 	SharedStreams int32 `protobuf:"varint,4,opt,name=shared_streams,json=sharedStreams,proto3" json:"shared_streams,omitempty"`
-	// Those of them that serve nobody else.
+	// How many of these serve no other tenant.
 	ExclusiveStreams int32 `protobuf:"varint,5,opt,name=exclusive_streams,json=exclusiveStreams,proto3" json:"exclusive_streams,omitempty"`
 	// Events sent since the start.
 	EventsSent int64 `protobuf:"varint,6,opt,name=events_sent,json=eventsSent,proto3" json:"events_sent,omitempty"`
 	// Bytes of these events.
 	BytesSent int64 `protobuf:"varint,7,opt,name=bytes_sent,json=bytesSent,proto3" json:"bytes_sent,omitempty"`
-	// Events read from MongoDB for this tenant since the start. What several tenants shared counts for each in equal parts.
+	// Events read from MongoDB for this tenant since the start. Tenants that share an event each count an equal part of
+	// it.
 	UpstreamEvents float64 `protobuf:"fixed64,8,opt,name=upstream_events,json=upstreamEvents,proto3" json:"upstream_events,omitempty"`
 	// Bytes of these events.
 	UpstreamBytes float64 `protobuf:"fixed64,9,opt,name=upstream_bytes,json=upstreamBytes,proto3" json:"upstream_bytes,omitempty"`
-	// Part of all bytes read from MongoDB that is this tenant's, 0 to 1.
+	// This tenant's share of all bytes read from MongoDB, 0 to 1.
 	UpstreamShare float64 `protobuf:"fixed64,10,opt,name=upstream_share,json=upstreamShare,proto3" json:"upstream_share,omitempty"`
-	// Whether the tenants file has this tenant now.
+	// Whether the tenants file currently contains this tenant.
 	Configured bool `protobuf:"varint,11,opt,name=configured,proto3" json:"configured,omitempty"`
-	// Its quotas. None where there is no tenants file.
+	// The tenant's quotas. Empty if there is no tenants file.
 	Quotas []*QuotaUse `protobuf:"bytes,12,rep,name=quotas,proto3" json:"quotas,omitempty"`
-	// How long its streams have been held back by quotas since the start, all together.
+	// How long quotas have throttled the tenant's streams since the start, in total.
 	HeldBack      *durationpb.Duration `protobuf:"bytes,13,opt,name=held_back,json=heldBack,proto3" json:"held_back,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1038,12 +1040,12 @@ func (x *TenantUsage) GetHeldBack() *durationpb.Duration {
 	return nil
 }
 
-// A quota, of one replica.
+// A quota on one replica.
 type QuotaUse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As in the tenants file.
+	// The name of the quota, as in the tenants file.
 	Quota string `protobuf:"bytes,1,opt,name=quota,proto3" json:"quota,omitempty"`
-	// The most that may be used.
+	// The maximum that may be used.
 	Limit int64 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
 	// What is used now. Not set for rates.
 	Used          *int64 `protobuf:"varint,3,opt,name=used,proto3,oneof" json:"used,omitempty"`
@@ -1148,7 +1150,7 @@ func (x *EndSubscriberRequest) GetSubscriberId() string {
 	return ""
 }
 
-// The session is being ended.
+// The session that is being ended.
 type EndSubscriberResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its tenant.
@@ -1203,7 +1205,7 @@ func (x *EndSubscriberResponse) GetSubscription() string {
 	return ""
 }
 
-// Asks for nothing more.
+// Starts a drain.
 type DrainRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1243,9 +1245,9 @@ func (*DrainRequest) Descriptor() ([]byte, []int) {
 // The drain has begun.
 type DrainResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Sessions that were told to reconnect elsewhere.
+	// Sessions that were notified to reconnect elsewhere.
 	Sessions int32 `protobuf:"varint,1,opt,name=sessions,proto3" json:"sessions,omitempty"`
-	// How long they have at most to acknowledge what they were sent.
+	// The maximum time that these sessions have to acknowledge the events sent to them.
 	Deadline      *durationpb.Duration `protobuf:"bytes,2,opt,name=deadline,proto3" json:"deadline,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -29,17 +29,17 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// For those who run the service. Served on a port of its own, with credentials of its own.
+// For operators of the service. Served on a separate port, with separate credentials.
 type OperatorClient interface {
-	// The streams that this replica reads from MongoDB now.
+	// Lists the streams that this replica currently reads from MongoDB.
 	ListSharedStreams(ctx context.Context, in *ListSharedStreamsRequest, opts ...grpc.CallOption) (*ListSharedStreamsResponse, error)
-	// What each tenant uses of this replica.
+	// Lists what each tenant uses on this replica.
 	ListTenants(ctx context.Context, in *ListTenantsRequest, opts ...grpc.CallOption) (*ListTenantsResponse, error)
-	// Ends one session, with ABORTED `ENDED_BY_OPERATOR`; its subscription stays, and the client may open it again.
-	// NOT_FOUND `SUBSCRIBER_NOT_FOUND` where no session has this id.
+	// Ends one session, with ABORTED `ENDED_BY_OPERATOR`; its subscription remains, and the client may open it again.
+	// NOT_FOUND `SUBSCRIBER_NOT_FOUND` if no session has this id.
 	EndSubscriber(ctx context.Context, in *EndSubscriberRequest, opts ...grpc.CallOption) (*EndSubscriberResponse, error)
-	// Begins what SIGTERM begins: no new sessions, health NOT_SERVING, a `draining` notice to each client, their
-	// acknowledgements stored, then the process ends. Asking again changes nothing.
+	// Starts the same shutdown as SIGTERM: no new sessions, health NOT_SERVING, a `draining` notice to each client, the
+	// clients' acknowledgements are stored, then the process ends. A repeated call changes nothing.
 	Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainResponse, error)
 }
 
@@ -95,17 +95,17 @@ func (c *operatorClient) Drain(ctx context.Context, in *DrainRequest, opts ...gr
 // All implementations must embed UnimplementedOperatorServer
 // for forward compatibility.
 //
-// For those who run the service. Served on a port of its own, with credentials of its own.
+// For operators of the service. Served on a separate port, with separate credentials.
 type OperatorServer interface {
-	// The streams that this replica reads from MongoDB now.
+	// Lists the streams that this replica currently reads from MongoDB.
 	ListSharedStreams(context.Context, *ListSharedStreamsRequest) (*ListSharedStreamsResponse, error)
-	// What each tenant uses of this replica.
+	// Lists what each tenant uses on this replica.
 	ListTenants(context.Context, *ListTenantsRequest) (*ListTenantsResponse, error)
-	// Ends one session, with ABORTED `ENDED_BY_OPERATOR`; its subscription stays, and the client may open it again.
-	// NOT_FOUND `SUBSCRIBER_NOT_FOUND` where no session has this id.
+	// Ends one session, with ABORTED `ENDED_BY_OPERATOR`; its subscription remains, and the client may open it again.
+	// NOT_FOUND `SUBSCRIBER_NOT_FOUND` if no session has this id.
 	EndSubscriber(context.Context, *EndSubscriberRequest) (*EndSubscriberResponse, error)
-	// Begins what SIGTERM begins: no new sessions, health NOT_SERVING, a `draining` notice to each client, their
-	// acknowledgements stored, then the process ends. Asking again changes nothing.
+	// Starts the same shutdown as SIGTERM: no new sessions, health NOT_SERVING, a `draining` notice to each client, the
+	// clients' acknowledgements are stored, then the process ends. A repeated call changes nothing.
 	Drain(context.Context, *DrainRequest) (*DrainResponse, error)
 	mustEmbedUnimplementedOperatorServer()
 }

@@ -35,15 +35,15 @@ type Subscription struct {
 	OnInvalidate OnInvalidate `protobuf:"varint,3,opt,name=on_invalidate,json=onInvalidate,proto3,enum=feedmux.v1.OnInvalidate" json:"on_invalidate,omitempty"`
 	// Optional.
 	OnHistoryLost OnHistoryLost `protobuf:"varint,4,opt,name=on_history_lost,json=onHistoryLost,proto3,enum=feedmux.v1.OnHistoryLost" json:"on_history_lost,omitempty"`
-	// Output only. The stored position: everything at or before it is processed.
+	// Output only. The stored position: everything at or before it has been processed.
 	Position []byte `protobuf:"bytes,5,opt,name=position,proto3" json:"position,omitempty"`
-	// Output only. Its cluster time.
+	// Output only. The cluster time of that position.
 	ClusterTime *ClusterTime `protobuf:"bytes,6,opt,name=cluster_time,json=clusterTime,proto3" json:"cluster_time,omitempty"`
-	// Output only.
+	// Output only. When the subscription was created.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// Output only. When the definition or, by a seek, the position was last changed.
 	UpdateTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
-	// Output only. Changes with the definition. Given back in Update and Delete, it guards against lost updates.
+	// Output only. Changes with the definition. Send it in Update and Delete to prevent lost updates.
 	Etag string `protobuf:"bytes,9,opt,name=etag,proto3" json:"etag,omitempty"`
 	// Output only. Whether a session is open.
 	Active bool `protobuf:"varint,10,opt,name=active,proto3" json:"active,omitempty"`
@@ -51,10 +51,11 @@ type Subscription struct {
 	Owner string `protobuf:"bytes,11,opt,name=owner,proto3" json:"owner,omitempty"`
 	// Output only. The epoch of the newest session.
 	Epoch int64 `protobuf:"varint,12,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// Output only. When it will be deleted because nobody has used it, unless it is opened, sought or changed before.
-	// Unset while a session is open, and where the server deletes none.
+	// Output only. When the server will delete the subscription because it is unused, unless a client opens, seeks or
+	// changes it before then. Unset while a session is open, and if the server does not delete unused subscriptions.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
-	// Output only. Serves as metadata `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
+	// Output only. Value for the metadata key `x-feedmux-route`, by which a proxy finds the replica that already reads
+	// this feed.
 	RoutingKey    string `protobuf:"bytes,14,opt,name=routing_key,json=routingKey,proto3" json:"routing_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -188,12 +189,12 @@ func (x *Subscription) GetRoutingKey() string {
 	return ""
 }
 
-// Creates.
+// Creates a subscription.
 type CreateSubscriptionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	Subscription *Subscription `protobuf:"bytes,1,opt,name=subscription,proto3" json:"subscription,omitempty"`
-	// Optional. Where it begins; none is `latest`.
+	// Optional. Where the subscription begins; `latest` when unset.
 	Start         *Start `protobuf:"bytes,2,opt,name=start,proto3" json:"start,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -243,7 +244,7 @@ func (x *CreateSubscriptionRequest) GetStart() *Start {
 	return nil
 }
 
-// Asks for one.
+// Asks for one subscription.
 type GetSubscriptionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
@@ -289,12 +290,12 @@ func (x *GetSubscriptionRequest) GetName() string {
 	return ""
 }
 
-// Asks for a page.
+// Asks for a page of subscriptions.
 type ListSubscriptionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Optional. 1 to 1,000; 0: 100. More is 1,000.
+	// Optional. 1 to 1,000; 0 means 100. A larger value means 1,000.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// Optional. `next_page_token` of the page before.
+	// Optional. `next_page_token` of the previous page.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -344,10 +345,10 @@ func (x *ListSubscriptionsRequest) GetPageToken() string {
 	return ""
 }
 
-// A page.
+// A page of subscriptions.
 type ListSubscriptionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// By name.
+	// Sorted by name.
 	Subscriptions []*Subscription `protobuf:"bytes,1,rep,name=subscriptions,proto3" json:"subscriptions,omitempty"`
 	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
@@ -399,12 +400,12 @@ func (x *ListSubscriptionsResponse) GetNextPageToken() string {
 	return ""
 }
 
-// Changes.
+// Changes a subscription.
 type UpdateSubscriptionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Required. `name` says which; a set `etag` must be the stored one.
+	// Required. `name` identifies the subscription; `etag`, if set, must equal the stored etag.
 	Subscription *Subscription `protobuf:"bytes,1,opt,name=subscription,proto3" json:"subscription,omitempty"`
-	// Optional. `feed`, `on_invalidate`, `on_history_lost`, or `*`. None: all that are set.
+	// Optional. `feed`, `on_invalidate`, `on_history_lost`, or `*`. When unset, all fields that are set.
 	UpdateMask    *fieldmaskpb.FieldMask `protobuf:"bytes,2,opt,name=update_mask,json=updateMask,proto3" json:"update_mask,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -454,14 +455,14 @@ func (x *UpdateSubscriptionRequest) GetUpdateMask() *fieldmaskpb.FieldMask {
 	return nil
 }
 
-// Deletes.
+// Deletes a subscription.
 type DeleteSubscriptionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Optional. Must be the stored one where set.
+	// Optional. If set, must equal the stored etag.
 	Etag string `protobuf:"bytes,2,opt,name=etag,proto3" json:"etag,omitempty"`
-	// Optional. Succeed when there is nothing to delete.
+	// Optional. Succeeds when there is nothing to delete.
 	AllowMissing  bool `protobuf:"varint,3,opt,name=allow_missing,json=allowMissing,proto3" json:"allow_missing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -518,12 +519,12 @@ func (x *DeleteSubscriptionRequest) GetAllowMissing() bool {
 	return false
 }
 
-// Moves.
+// Moves the stored position of a subscription.
 type SeekSubscriptionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Required. A native resume token is taken as of start_after.
+	// Required. The server treats a native resume token as start_after.
 	To            *Start `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -32,19 +32,21 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Durable subscriptions of the caller's tenant: a feed with a stored position.
+// Manages durable subscriptions of the caller's tenant. A durable subscription is a feed with a stored position.
 type SubscriptionsClient interface {
-	// Creates a subscription and stores its first position at once. The same content again succeeds and changes nothing.
+	// Creates a subscription and stores its first position at once. Repeating the call with the same content succeeds and
+	// changes nothing.
 	CreateSubscription(ctx context.Context, in *CreateSubscriptionRequest, opts ...grpc.CallOption) (*Subscription, error)
-	// Returns one.
+	// Returns one subscription.
 	GetSubscription(ctx context.Context, in *GetSubscriptionRequest, opts ...grpc.CallOption) (*Subscription, error)
-	// Returns all, by name, in pages.
+	// Returns all subscriptions, sorted by name, in pages.
 	ListSubscriptions(ctx context.Context, in *ListSubscriptionsRequest, opts ...grpc.CallOption) (*ListSubscriptionsResponse, error)
-	// Changes feed or policies; the position stays. An open session ends with FENCED and may reopen.
+	// Changes the feed or the policies; the position stays the same. An open session ends with FENCED and may reopen.
 	UpdateSubscription(ctx context.Context, in *UpdateSubscriptionRequest, opts ...grpc.CallOption) (*Subscription, error)
-	// Deletes one. An open session ends with FENCED. Deleting what does not exist is NOT_FOUND unless `allow_missing`.
+	// Deletes a subscription. An open session ends with FENCED. If the subscription does not exist, the call fails with
+	// NOT_FOUND unless `allow_missing` is set.
 	DeleteSubscription(ctx context.Context, in *DeleteSubscriptionRequest, opts ...grpc.CallOption) (*emptypb.Empty, error)
-	// Moves the stored position, also backwards. An open session ends with FENCED and may reopen.
+	// Moves the stored position, forwards or backwards. An open session ends with FENCED and may reopen.
 	SeekSubscription(ctx context.Context, in *SeekSubscriptionRequest, opts ...grpc.CallOption) (*Subscription, error)
 }
 
@@ -120,19 +122,21 @@ func (c *subscriptionsClient) SeekSubscription(ctx context.Context, in *SeekSubs
 // All implementations must embed UnimplementedSubscriptionsServer
 // for forward compatibility.
 //
-// Durable subscriptions of the caller's tenant: a feed with a stored position.
+// Manages durable subscriptions of the caller's tenant. A durable subscription is a feed with a stored position.
 type SubscriptionsServer interface {
-	// Creates a subscription and stores its first position at once. The same content again succeeds and changes nothing.
+	// Creates a subscription and stores its first position at once. Repeating the call with the same content succeeds and
+	// changes nothing.
 	CreateSubscription(context.Context, *CreateSubscriptionRequest) (*Subscription, error)
-	// Returns one.
+	// Returns one subscription.
 	GetSubscription(context.Context, *GetSubscriptionRequest) (*Subscription, error)
-	// Returns all, by name, in pages.
+	// Returns all subscriptions, sorted by name, in pages.
 	ListSubscriptions(context.Context, *ListSubscriptionsRequest) (*ListSubscriptionsResponse, error)
-	// Changes feed or policies; the position stays. An open session ends with FENCED and may reopen.
+	// Changes the feed or the policies; the position stays the same. An open session ends with FENCED and may reopen.
 	UpdateSubscription(context.Context, *UpdateSubscriptionRequest) (*Subscription, error)
-	// Deletes one. An open session ends with FENCED. Deleting what does not exist is NOT_FOUND unless `allow_missing`.
+	// Deletes a subscription. An open session ends with FENCED. If the subscription does not exist, the call fails with
+	// NOT_FOUND unless `allow_missing` is set.
 	DeleteSubscription(context.Context, *DeleteSubscriptionRequest) (*emptypb.Empty, error)
-	// Moves the stored position, also backwards. An open session ends with FENCED and may reopen.
+	// Moves the stored position, forwards or backwards. An open session ends with FENCED and may reopen.
 	SeekSubscription(context.Context, *SeekSubscriptionRequest) (*Subscription, error)
 	mustEmbedUnimplementedSubscriptionsServer()
 }

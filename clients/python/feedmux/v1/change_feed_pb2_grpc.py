@@ -59,38 +59,41 @@ class ChangeFeedServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """A feed given inline, held back by HTTP/2 flow control alone; the client keeps the position. No acks, no credits.
+        """A feed given inline, throttled only by HTTP/2 flow control. The client stores the position. No acks, no credits.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResolvePosition(self, request, context):
-        """Turns a start (earliest, latest, a time, an operation time, a resume token) into a position that can be stored.
+        """Converts a start (earliest, latest, a time, an operation time, a resume token) to a position that can be stored.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PlanRange(self, request, context):
-        """For readers in bulk: how far to read next, cut into slices that several can read at once. What was read for it is
-        kept for ReadRange until it has been read, or for two minutes. Behind an invalidate event it goes on.
+        """For bulk readers: returns how far to read next, split into slices that several readers can read at once. The server
+        retains the planned events for ReadRange until they are read, or for two minutes. A range continues after an
+        invalidate event.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReadRange(self, request, context):
-        """Exactly the events behind `after` and up to `until`, as often as asked; held back by HTTP/2 flow control alone.
+        """Returns exactly the events after `after` and up to `until`, the same on every call. Throttled only by HTTP/2 flow
+        control.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Explain(self, request, context):
-        """What opening a feed would do, without doing it: what MongoDB is asked, whether somebody reads it already, what it needs,
-        what the tenant's grants withhold, and why it would be refused. A refusal is an answer here, not a status; only
-        UNAUTHENTICATED, UNAVAILABLE and an undecodable request are.
+        """Reports what opening a feed would do, without opening it: the pipeline sent to MongoDB, whether the server already
+        reads this feed, what the feed needs, what the tenant's grants withhold, and why the server would reject the feed.
+        The response carries a rejection as a field, not as a status; only UNAUTHENTICATED, UNAVAILABLE and an undecodable
+        request end the call with an error status.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -6,7 +6,7 @@ from feedmux.v1 import operator_pb2 as feedmux_dot_v1_dot_operator__pb2
 
 
 class OperatorStub(object):
-    """For those who run the service. Served on a port of its own, with credentials of its own.
+    """For operators of the service. Served on a separate port, with separate credentials.
     """
 
     def __init__(self, channel):
@@ -38,34 +38,34 @@ class OperatorStub(object):
 
 
 class OperatorServicer(object):
-    """For those who run the service. Served on a port of its own, with credentials of its own.
+    """For operators of the service. Served on a separate port, with separate credentials.
     """
 
     def ListSharedStreams(self, request, context):
-        """The streams that this replica reads from MongoDB now.
+        """Lists the streams that this replica currently reads from MongoDB.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListTenants(self, request, context):
-        """What each tenant uses of this replica.
+        """Lists what each tenant uses on this replica.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EndSubscriber(self, request, context):
-        """Ends one session, with ABORTED `ENDED_BY_OPERATOR`; its subscription stays, and the client may open it again.
-        NOT_FOUND `SUBSCRIBER_NOT_FOUND` where no session has this id.
+        """Ends one session, with ABORTED `ENDED_BY_OPERATOR`; its subscription remains, and the client may open it again.
+        NOT_FOUND `SUBSCRIBER_NOT_FOUND` if no session has this id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Drain(self, request, context):
-        """Begins what SIGTERM begins: no new sessions, health NOT_SERVING, a `draining` notice to each client, their
-        acknowledgements stored, then the process ends. Asking again changes nothing.
+        """Starts the same shutdown as SIGTERM: no new sessions, health NOT_SERVING, a `draining` notice to each client, the
+        clients' acknowledgements are stored, then the process ends. A repeated call changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -102,7 +102,7 @@ def add_OperatorServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Operator(object):
-    """For those who run the service. Served on a port of its own, with credentials of its own.
+    """For operators of the service. Served on a separate port, with separate credentials.
     """
 
     @staticmethod

@@ -7,7 +7,7 @@ from google.protobuf import empty_pb2 as google_dot_protobuf_dot_empty__pb2
 
 
 class SubscriptionsStub(object):
-    """Durable subscriptions of the caller's tenant: a feed with a stored position.
+    """Manages durable subscriptions of the caller's tenant. A durable subscription is a feed with a stored position.
     """
 
     def __init__(self, channel):
@@ -49,46 +49,48 @@ class SubscriptionsStub(object):
 
 
 class SubscriptionsServicer(object):
-    """Durable subscriptions of the caller's tenant: a feed with a stored position.
+    """Manages durable subscriptions of the caller's tenant. A durable subscription is a feed with a stored position.
     """
 
     def CreateSubscription(self, request, context):
-        """Creates a subscription and stores its first position at once. The same content again succeeds and changes nothing.
+        """Creates a subscription and stores its first position at once. Repeating the call with the same content succeeds and
+        changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetSubscription(self, request, context):
-        """Returns one.
+        """Returns one subscription.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListSubscriptions(self, request, context):
-        """Returns all, by name, in pages.
+        """Returns all subscriptions, sorted by name, in pages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateSubscription(self, request, context):
-        """Changes feed or policies; the position stays. An open session ends with FENCED and may reopen.
+        """Changes the feed or the policies; the position stays the same. An open session ends with FENCED and may reopen.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteSubscription(self, request, context):
-        """Deletes one. An open session ends with FENCED. Deleting what does not exist is NOT_FOUND unless `allow_missing`.
+        """Deletes a subscription. An open session ends with FENCED. If the subscription does not exist, the call fails with
+        NOT_FOUND unless `allow_missing` is set.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SeekSubscription(self, request, context):
-        """Moves the stored position, also backwards. An open session ends with FENCED and may reopen.
+        """Moves the stored position, forwards or backwards. An open session ends with FENCED and may reopen.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -135,7 +137,7 @@ def add_SubscriptionsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Subscriptions(object):
-    """Durable subscriptions of the caller's tenant: a feed with a stored position.
+    """Manages durable subscriptions of the caller's tenant. A durable subscription is a feed with a stored position.
     """
 
     @staticmethod

@@ -29,7 +29,7 @@ export type SubscribeRequest = Message<"feedmux.v1.SubscribeRequest"> & {
    */
   message: {
     /**
-     * First and only once.
+     * The first message, sent exactly once.
      *
      * @generated from field: feedmux.v1.Open open = 1;
      */
@@ -37,7 +37,7 @@ export type SubscribeRequest = Message<"feedmux.v1.SubscribeRequest"> & {
     case: "open";
   } | {
     /**
-     * Permission to send more.
+     * Permits the server to send more.
      *
      * @generated from field: feedmux.v1.Credit credit = 2;
      */
@@ -45,7 +45,7 @@ export type SubscribeRequest = Message<"feedmux.v1.SubscribeRequest"> & {
     case: "credit";
   } | {
     /**
-     * What has been processed.
+     * Reports what the client has processed.
      *
      * @generated from field: feedmux.v1.Ack ack = 3;
      */
@@ -90,7 +90,7 @@ export type Open = Message<"feedmux.v1.Open"> & {
     case: "subscription";
   } | {
     /**
-     * A feed whose position the client keeps. Acks are accepted and stored nowhere.
+     * A feed whose position the client stores. The server accepts acks and does not store them.
      *
      * @generated from field: feedmux.v1.Feed feed = 2;
      */
@@ -99,7 +99,7 @@ export type Open = Message<"feedmux.v1.Open"> & {
   } | { case: undefined; value?: undefined };
 
   /**
-   * Optional, inline feeds only. Where to begin; none is `latest`.
+   * Optional, inline feeds only. Where to begin; `latest` when unset.
    *
    * @generated from field: feedmux.v1.Start start = 3;
    */
@@ -113,24 +113,25 @@ export type Open = Message<"feedmux.v1.Open"> & {
   format: Format;
 
   /**
-   * Optional, durable subscriptions only: what this client last saw acknowledged. Wins over an older stored position of
-   * the same or an earlier epoch; a stored position that was moved by SeekSubscription since then wins over it.
+   * Optional, durable subscriptions only. The last position that this client has acknowledged. It takes precedence over
+   * an older stored position of the same or an earlier epoch. A stored position that SeekSubscription has moved since
+   * then takes precedence over it.
    *
    * @generated from field: feedmux.v1.LastAcked last_acked = 5;
    */
   lastAcked?: LastAcked | undefined;
 
   /**
-   * Optional. A name of this client object, stable over its reconnects and shared with no other, for example a random
-   * UUID: a session of the same instance replaces the one before it at once, which ends with FENCED and the cause LEASE.
-   * At most 120 bytes.
+   * Optional. A name for this client object, unique and the same on each reconnect, for example a random UUID. A new
+   * session of the same instance replaces the previous session at once; the previous session ends with FENCED and the
+   * cause LEASE. At most 120 bytes.
    *
    * @generated from field: string instance_id = 6;
    */
   instanceId: string;
 
   /**
-   * Optional. Credit to begin with. None is zero: a paused session.
+   * Optional. The initial credit. Zero when unset: the session starts paused.
    *
    * @generated from field: feedmux.v1.Credit credit = 7;
    */
@@ -144,15 +145,15 @@ export type Open = Message<"feedmux.v1.Open"> & {
   takeover: boolean;
 
   /**
-   * Optional. How often to hear something when there is nothing to send: 1 s to 60 s, by default 10 s.
+   * Optional. How often the server sends a heartbeat when there is nothing else to send: 1 s to 60 s, by default 10 s.
    *
    * @generated from field: google.protobuf.Duration heartbeat_interval = 9;
    */
   heartbeatInterval?: Duration | undefined;
 
   /**
-   * Optional. Bytes of the largest message this client takes: 64 KiB to 64 MiB, by default 1 MiB. Larger events
-   * come as fragments.
+   * Optional. Size in bytes of the largest message that this client accepts: 64 KiB to 64 MiB, by default 1 MiB. The
+   * server sends larger events as fragments.
    *
    * @generated from field: int32 message_bytes_max = 10;
    */
@@ -167,7 +168,7 @@ export const OpenSchema: GenMessage<Open> = /*@__PURE__*/
   messageDesc(file_feedmux_v1_change_feed, 1);
 
 /**
- * The last place the client has had acknowledged.
+ * The last position that the client has acknowledged.
  *
  * @generated from message feedmux.v1.LastAcked
  */
@@ -196,7 +197,7 @@ export type LastAcked = Message<"feedmux.v1.LastAcked"> & {
   } | { case: undefined; value?: undefined };
 
   /**
-   * Required. `Opened.epoch` of the session in which that was delivered.
+   * Required. `Opened.epoch` of the session that delivered this position or token.
    *
    * @generated from field: int64 epoch = 3;
    */
@@ -213,22 +214,24 @@ export const LastAckedSchema: GenMessage<LastAcked> = /*@__PURE__*/
 /**
  * Permission to send `events` more events and `bytes` more bytes of events. Additive.
  *
- * Bytes are those of the events as the client sees them: BSON documents, or JSON texts in UTF-8. Framing (the tag and
- * length of each text in `Batch.json`, everything else in a message) costs no credit, so a client that returns the bytes
- * of the events it has taken keeps its window. An event in fragments costs what all its parts' `data` add up to.
+ * Bytes are counted as the client receives the events: BSON documents, or JSON texts in UTF-8. Framing (the tag and
+ * length of each text in `Batch.json`, everything else in a message) costs no credit, so a client that returns the
+ * bytes of the events it has consumed keeps its window. A fragmented event costs the sum of the `data` of all its
+ * parts.
  *
  * @generated from message feedmux.v1.Credit
  */
 export type Credit = Message<"feedmux.v1.Credit"> & {
   /**
-   * Required, 1 to 2^31-1 (0 only within Open). The sum not yet used is clamped to `Opened.limits.credit_events_max`.
+   * Required, 1 to 2^31-1 (0 only within Open). The server caps the unused total at `Opened.limits.credit_events_max`.
    *
    * @generated from field: int64 events = 1;
    */
   events: bigint;
 
   /**
-   * Required, 1 to 2^40 (0 only within Open). While it is above 0 one event may overdraw it; the debt is paid first.
+   * Required, 1 to 2^40 (0 only within Open). While the unused bytes are above 0, one event may overdraw them; the next
+   * credit pays the debt first.
    *
    * @generated from field: int64 bytes = 2;
    */
@@ -243,7 +246,7 @@ export const CreditSchema: GenMessage<Credit> = /*@__PURE__*/
   messageDesc(file_feedmux_v1_change_feed, 3);
 
 /**
- * Everything up to and including `delivery_sequence` has been processed. Cumulative: a lower number is no news.
+ * Everything up to and including `delivery_sequence` has been processed. Cumulative: a lower number changes nothing.
  *
  * @generated from message feedmux.v1.Ack
  */
@@ -307,7 +310,7 @@ export type SubscribeResponse = Message<"feedmux.v1.SubscribeResponse"> & {
     case: "batch";
   } | {
     /**
-     * A part of an event that does not fit into one message. Nothing comes between the parts.
+     * A part of an event that does not fit into one message. No other message comes between the parts.
      *
      * @generated from field: feedmux.v1.EventFragment event_fragment = 3;
      */
@@ -323,7 +326,7 @@ export type SubscribeResponse = Message<"feedmux.v1.SubscribeResponse"> & {
     case: "progress";
   } | {
     /**
-     * Acks that are now durable.
+     * Reports which acks are now durable.
      *
      * @generated from field: feedmux.v1.Committed committed = 5;
      */
@@ -331,7 +334,7 @@ export type SubscribeResponse = Message<"feedmux.v1.SubscribeResponse"> & {
     case: "committed";
   } | {
     /**
-     * Something to know.
+     * A condition that the client should know about.
      *
      * @generated from field: feedmux.v1.Notice notice = 6;
      */
@@ -361,35 +364,35 @@ export type Opened = Message<"feedmux.v1.Opened"> & {
   epoch: bigint;
 
   /**
-   * Where the session begins: nothing at or before it will come.
+   * Where the session begins: the server sends nothing at or before this position.
    *
    * @generated from field: bytes position = 2;
    */
   position: Uint8Array;
 
   /**
-   * MongoDB's resume token (BSON document) of that place, where there is one.
+   * MongoDB's resume token (BSON document) of that position, if there is one.
    *
    * @generated from field: bytes resume_token = 3;
    */
   resumeToken: Uint8Array;
 
   /**
-   * The cluster time of that place.
+   * The cluster time of that position.
    *
    * @generated from field: feedmux.v1.ClusterTime cluster_time = 4;
    */
   clusterTime?: ClusterTime | undefined;
 
   /**
-   * What applies to this session.
+   * The limits of this session.
    *
    * @generated from field: feedmux.v1.Limits limits = 5;
    */
   limits?: Limits | undefined;
 
   /**
-   * The interval in force.
+   * The heartbeat interval of this session.
    *
    * @generated from field: google.protobuf.Duration heartbeat_interval = 6;
    */
@@ -403,7 +406,7 @@ export type Opened = Message<"feedmux.v1.Opened"> & {
   atLastAcked: boolean;
 
   /**
-   * Serves as metadata `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
+   * Value for the metadata key `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
    *
    * @generated from field: string routing_key = 8;
    */
@@ -438,14 +441,14 @@ export type Limits = Message<"feedmux.v1.Limits"> & {
   creditBytesMax: bigint;
 
   /**
-   * At this many sent but unacknowledged events, delivery pauses (durable subscriptions).
+   * Delivery pauses at this many sent but unacknowledged events (durable subscriptions).
    *
    * @generated from field: int64 unacked_events_max = 3;
    */
   unackedEventsMax: bigint;
 
   /**
-   * No message is larger.
+   * No message is larger than this many bytes.
    *
    * @generated from field: int32 message_bytes_max = 4;
    */
@@ -460,41 +463,41 @@ export const LimitsSchema: GenMessage<Limits> = /*@__PURE__*/
   messageDesc(file_feedmux_v1_change_feed, 8);
 
 /**
- * Consecutive events, in the order of MongoDB.
+ * Consecutive events, in MongoDB's order.
  *
  * @generated from message feedmux.v1.Batch
  */
 export type Batch = Message<"feedmux.v1.Batch"> & {
   /**
-   * The sequence of the first event. Sequences count from 1 within a session, without holes.
+   * The sequence of the first event. Sequences count from 1 within a session, without gaps.
    *
    * @generated from field: int64 first_delivery_sequence = 1;
    */
   firstDeliverySequence: bigint;
 
   /**
-   * How many events there are.
+   * The number of events.
    *
    * @generated from field: int32 event_count = 2;
    */
   eventCount: number;
 
   /**
-   * The place behind the last event of this batch.
+   * The position after the last event of this batch.
    *
    * @generated from field: bytes position = 3;
    */
   position: Uint8Array;
 
   /**
-   * MongoDB's resume token (BSON document) of that place.
+   * MongoDB's resume token (BSON document) of that position.
    *
    * @generated from field: bytes resume_token = 4;
    */
   resumeToken: Uint8Array;
 
   /**
-   * The cluster time of that place.
+   * The cluster time of that position.
    *
    * @generated from field: feedmux.v1.ClusterTime cluster_time = 5;
    */
@@ -508,7 +511,7 @@ export type Batch = Message<"feedmux.v1.Batch"> & {
   readTime?: Timestamp | undefined;
 
   /**
-   * Format BSON: the events' documents, one behind the other; the first four bytes of each are its length.
+   * Format BSON: the events' documents, concatenated; the first four bytes of each document are its length.
    *
    * @generated from field: bytes bson = 15;
    */
@@ -536,49 +539,49 @@ export const BatchSchema: GenMessage<Batch> = /*@__PURE__*/
  */
 export type EventFragment = Message<"feedmux.v1.EventFragment"> & {
   /**
-   * The sequence of the event, the same in all its parts. It counts as one event.
+   * The sequence of the event, the same in all its parts. A fragmented event counts as one event.
    *
    * @generated from field: int64 delivery_sequence = 1;
    */
   deliverySequence: bigint;
 
   /**
-   * From 0.
+   * The index of this part, from 0.
    *
    * @generated from field: int32 index = 2;
    */
   index: number;
 
   /**
-   * How many parts there are.
+   * The number of parts.
    *
    * @generated from field: int32 count = 3;
    */
   count: number;
 
   /**
-   * This part's bytes. All parts together are the BSON document, or the JSON text in UTF-8.
+   * This part's bytes. All parts concatenated are the BSON document, or the JSON text in UTF-8.
    *
    * @generated from field: bytes data = 4;
    */
   data: Uint8Array;
 
   /**
-   * Set in the last part. The place behind the event.
+   * Set in the last part. The position after the event.
    *
    * @generated from field: bytes position = 5;
    */
   position: Uint8Array;
 
   /**
-   * Set in the last part. MongoDB's resume token (BSON document) of that place.
+   * Set in the last part. MongoDB's resume token (BSON document) of that position.
    *
    * @generated from field: bytes resume_token = 6;
    */
   resumeToken: Uint8Array;
 
   /**
-   * Set in the last part. The cluster time of that place.
+   * Set in the last part. The cluster time of that position.
    *
    * @generated from field: feedmux.v1.ClusterTime cluster_time = 7;
    */
@@ -593,27 +596,28 @@ export const EventFragmentSchema: GenMessage<EventFragment> = /*@__PURE__*/
   messageDesc(file_feedmux_v1_change_feed, 10);
 
 /**
- * Everything matching at or before this place has been delivered. When nothing moved it repeats the last place.
+ * Every matching event at or before this position has been delivered. When nothing has changed, the message repeats the
+ * last position.
  *
  * @generated from message feedmux.v1.Progress
  */
 export type Progress = Message<"feedmux.v1.Progress"> & {
   /**
-   * The place.
+   * The position.
    *
    * @generated from field: bytes position = 1;
    */
   position: Uint8Array;
 
   /**
-   * MongoDB's resume token (BSON document) of that place, where there is one.
+   * MongoDB's resume token (BSON document) of that position, if there is one.
    *
    * @generated from field: bytes resume_token = 2;
    */
   resumeToken: Uint8Array;
 
   /**
-   * The cluster time of that place.
+   * The cluster time of that position.
    *
    * @generated from field: feedmux.v1.ClusterTime cluster_time = 3;
    */
@@ -628,20 +632,20 @@ export const ProgressSchema: GenMessage<Progress> = /*@__PURE__*/
   messageDesc(file_feedmux_v1_change_feed, 11);
 
 /**
- * Acks up to here survive a restart of client and server.
+ * Acks up to `delivery_sequence` survive a restart of the client and of the server.
  *
  * @generated from message feedmux.v1.Committed
  */
 export type Committed = Message<"feedmux.v1.Committed"> & {
   /**
-   * The highest sequence covered.
+   * The highest committed sequence.
    *
    * @generated from field: int64 delivery_sequence = 1;
    */
   deliverySequence: bigint;
 
   /**
-   * What is stored.
+   * The stored position.
    *
    * @generated from field: bytes position = 2;
    */
@@ -656,7 +660,7 @@ export const CommittedSchema: GenMessage<Committed> = /*@__PURE__*/
   messageDesc(file_feedmux_v1_change_feed, 12);
 
 /**
- * Something that a careful client acts on or logs. Unknown kinds are to be ignored.
+ * A condition that a careful client acts on or logs. A client must ignore kinds that it does not know.
  *
  * @generated from message feedmux.v1.Notice
  */
@@ -668,7 +672,7 @@ export type Notice = Message<"feedmux.v1.Notice"> & {
    */
   kind: {
     /**
-     * The server is going away, or the session has reached the age at which sessions move on.
+     * The server is shutting down, or the session has reached its maximum age.
      *
      * @generated from field: feedmux.v1.Notice.Draining draining = 1;
      */
@@ -676,7 +680,7 @@ export type Notice = Message<"feedmux.v1.Notice"> & {
     case: "draining";
   } | {
     /**
-     * The session begins behind events that were delivered before.
+     * The session begins earlier than a position that was already acknowledged: some events come again.
      *
      * @generated from field: feedmux.v1.Notice.Rewound rewound = 2;
      */
@@ -684,7 +688,7 @@ export type Notice = Message<"feedmux.v1.Notice"> & {
     case: "rewound";
   } | {
     /**
-     * The position will leave the oplog.
+     * The oplog will soon no longer contain the position.
      *
      * @generated from field: feedmux.v1.Notice.HistoryAtRisk history_at_risk = 3;
      */
@@ -692,7 +696,7 @@ export type Notice = Message<"feedmux.v1.Notice"> & {
     case: "historyAtRisk";
   } | {
     /**
-     * Events are missing. Only under a policy that allows it.
+     * Events are missing. Sent only under a policy that allows gaps.
      *
      * @generated from field: feedmux.v1.Notice.Gap gap = 4;
      */
@@ -700,7 +704,7 @@ export type Notice = Message<"feedmux.v1.Notice"> & {
     case: "gap";
   } | {
     /**
-     * MongoDB or Redis is away. Delivery or commits wait.
+     * MongoDB or Redis is unavailable. Delivery or commits wait.
      *
      * @generated from field: feedmux.v1.Notice.Degraded degraded = 5;
      */
@@ -708,7 +712,7 @@ export type Notice = Message<"feedmux.v1.Notice"> & {
     case: "degraded";
   } | {
     /**
-     * The session begins further on than this client had acknowledged.
+     * The session begins later than the position that this client had acknowledged.
      *
      * @generated from field: feedmux.v1.Notice.Skipped skipped = 6;
      */
@@ -725,7 +729,7 @@ export const NoticeSchema: GenMessage<Notice> = /*@__PURE__*/
   messageDesc(file_feedmux_v1_change_feed, 13);
 
 /**
- * Finish what you have, ack it and reconnect. The stream ends by itself.
+ * The client should process and ack the events that it has received, then reconnect. The server ends the stream.
  *
  * @generated from message feedmux.v1.Notice.Draining
  */
@@ -738,7 +742,7 @@ export type Notice_Draining = Message<"feedmux.v1.Notice.Draining"> & {
   deadline?: Duration | undefined;
 
   /**
-   * The place up to which this session has been sent everything.
+   * The position up to which the server has sent every event in this session.
    *
    * @generated from field: bytes position = 2;
    */
@@ -766,7 +770,7 @@ export type Notice_Rewound = Message<"feedmux.v1.Notice.Rewound"> & {
   from?: ClusterTime | undefined;
 
   /**
-   * How far an earlier session had come.
+   * The position that this client, or an earlier session, had acknowledged.
    *
    * @generated from field: feedmux.v1.ClusterTime to = 2;
    */
@@ -781,7 +785,7 @@ export const Notice_RewoundSchema: GenMessage<Notice_Rewound> = /*@__PURE__*/
   messageDesc(file_feedmux_v1_change_feed, 13, 1);
 
 /**
- * How long the position will stay readable, at the oplog's present rate.
+ * How long the position will stay readable, at the oplog's current rate.
  *
  * @generated from message feedmux.v1.Notice.HistoryAtRisk
  */
@@ -808,21 +812,21 @@ export const Notice_HistoryAtRiskSchema: GenMessage<Notice_HistoryAtRisk> = /*@_
  */
 export type Notice_Gap = Message<"feedmux.v1.Notice.Gap"> & {
   /**
-   * The last place before the gap.
+   * The last position before the gap.
    *
    * @generated from field: feedmux.v1.ClusterTime from = 1;
    */
   from?: ClusterTime | undefined;
 
   /**
-   * The first place behind it.
+   * The first position after the gap.
    *
    * @generated from field: feedmux.v1.ClusterTime to = 2;
    */
   to?: ClusterTime | undefined;
 
   /**
-   * Why.
+   * Why the events are lost.
    *
    * @generated from field: string reason = 3;
    */
@@ -837,7 +841,7 @@ export const Notice_GapSchema: GenMessage<Notice_Gap> = /*@__PURE__*/
   messageDesc(file_feedmux_v1_change_feed, 13, 3);
 
 /**
- * A dependency is away; the server keeps trying.
+ * A dependency is unavailable; the server keeps retrying.
  *
  * @generated from message feedmux.v1.Notice.Degraded
  */
@@ -850,7 +854,7 @@ export type Notice_Degraded = Message<"feedmux.v1.Notice.Degraded"> & {
   dependency: string;
 
   /**
-   * True when it is away, false when it is back.
+   * True when the dependency is unavailable, false when it is available again.
    *
    * @generated from field: bool away = 2;
    */
@@ -865,14 +869,14 @@ export const Notice_DegradedSchema: GenMessage<Notice_Degraded> = /*@__PURE__*/
   messageDesc(file_feedmux_v1_change_feed, 13, 4);
 
 /**
- * Another session, or a seek, has moved the stored position past `Open.last_acked`. This session does not bring what is
- * between the two.
+ * Another session, or a seek, has moved the stored position past `Open.last_acked`. This session does not deliver the
+ * events between the two.
  *
  * @generated from message feedmux.v1.Notice.Skipped
  */
 export type Notice_Skipped = Message<"feedmux.v1.Notice.Skipped"> & {
   /**
-   * How far this client had acknowledged.
+   * The position that this client had acknowledged.
    *
    * @generated from field: feedmux.v1.ClusterTime from = 1;
    */
@@ -886,14 +890,14 @@ export type Notice_Skipped = Message<"feedmux.v1.Notice.Skipped"> & {
   to?: ClusterTime | undefined;
 
   /**
-   * `from` as a position, for Start and ReadRange.
+   * `from` as an encoded position, for Start and ReadRange.
    *
    * @generated from field: bytes from_position = 3;
    */
   fromPosition: Uint8Array;
 
   /**
-   * `to` as a position.
+   * `to` as an encoded position.
    *
    * @generated from field: bytes to_position = 4;
    */
@@ -921,7 +925,7 @@ export type WatchRequest = Message<"feedmux.v1.WatchRequest"> & {
   feed?: Feed | undefined;
 
   /**
-   * Optional. None is `latest`.
+   * Optional. Where to begin; `latest` when unset.
    *
    * @generated from field: feedmux.v1.Start start = 2;
    */
@@ -957,7 +961,7 @@ export const WatchRequestSchema: GenMessage<WatchRequest> = /*@__PURE__*/
   messageDesc(file_feedmux_v1_change_feed, 14);
 
 /**
- * What comes down. The messages are those of Subscribe, without acks and commits.
+ * A message from the server. The messages are those of Subscribe, except Committed.
  *
  * @generated from message feedmux.v1.WatchResponse
  */
@@ -1001,7 +1005,7 @@ export type WatchResponse = Message<"feedmux.v1.WatchResponse"> & {
     case: "progress";
   } | {
     /**
-     * Something to know.
+     * A condition that the client should know about.
      *
      * @generated from field: feedmux.v1.Notice notice = 6;
      */
@@ -1024,7 +1028,8 @@ export const WatchResponseSchema: GenMessage<WatchResponse> = /*@__PURE__*/
  */
 export type ResolvePositionRequest = Message<"feedmux.v1.ResolvePositionRequest"> & {
   /**
-   * Required. The feed that the position is for. Pipeline and options may be left out: any position fits the scope.
+   * Required. The feed that the position is for. Pipeline and options may be omitted: a position is valid for every
+   * feed of the same scope.
    *
    * @generated from field: feedmux.v1.Feed feed = 1;
    */
@@ -1052,30 +1057,30 @@ export const ResolvePositionRequestSchema: GenMessage<ResolvePositionRequest> = 
  */
 export type ResolvePositionResponse = Message<"feedmux.v1.ResolvePositionResponse"> & {
   /**
-   * To be stored and given to Start.position.
+   * The position, to store and to pass to Start.position.
    *
    * @generated from field: bytes position = 1;
    */
   position: Uint8Array;
 
   /**
-   * Its cluster time.
+   * The cluster time of that position.
    *
    * @generated from field: feedmux.v1.ClusterTime cluster_time = 2;
    */
   clusterTime?: ClusterTime | undefined;
 
   /**
-   * The same as wall-clock time, by the second.
+   * The same as wall-clock time, to the second.
    *
    * @generated from field: google.protobuf.Timestamp time = 3;
    */
   time?: Timestamp | undefined;
 
   /**
-   * The fingerprint of the request's feed: opaque, at most 64 bytes. It is equal for feeds that give the same events: the
-   * notation of the pipeline, `comment`, `batch_size`, `max_await_time_ms`, `read_preference` and the tenant's grants do not
-   * change it.
+   * The fingerprint of the request's feed: opaque, at most 64 bytes. Feeds that deliver the same events have the same
+   * fingerprint: the notation of the pipeline, `comment`, `batch_size`, `max_await_time_ms`, `read_preference` and the
+   * tenant's grants do not change it.
    *
    * @generated from field: bytes feed_fingerprint = 4;
    */
@@ -1090,7 +1095,7 @@ export const ResolvePositionResponseSchema: GenMessage<ResolvePositionResponse> 
   messageDesc(file_feedmux_v1_change_feed, 17);
 
 /**
- * Asks for the next stretch of a feed.
+ * Asks for the next range of a feed.
  *
  * @generated from message feedmux.v1.PlanRangeRequest
  */
@@ -1110,7 +1115,7 @@ export type PlanRangeRequest = Message<"feedmux.v1.PlanRangeRequest"> & {
     case: "subscription";
   } | {
     /**
-     * A feed whose position the client keeps.
+     * A feed whose position the client stores.
      *
      * @generated from field: feedmux.v1.Feed feed = 2;
      */
@@ -1119,21 +1124,22 @@ export type PlanRangeRequest = Message<"feedmux.v1.PlanRangeRequest"> & {
   } | { case: undefined; value?: undefined };
 
   /**
-   * Where the range begins: a position of this feed. Required with a feed; with a subscription none is its stored one.
+   * Where the range begins: a position of this feed. Required with a feed; with a subscription, the stored position
+   * when unset.
    *
    * @generated from field: bytes after = 3;
    */
   after: Uint8Array;
 
   /**
-   * Optional. The range does not go beyond this position. None is what MongoDB has committed by now.
+   * Optional. The range ends at or before this position. When unset, the limit is what MongoDB has committed by now.
    *
    * @generated from field: bytes until = 4;
    */
   until: Uint8Array;
 
   /**
-   * Required, 1 to 2^31-1. Most events of the range.
+   * Required, 1 to 2^31-1. The maximum number of events in the range.
    *
    * @generated from field: int64 events_max = 5;
    */
@@ -1147,7 +1153,7 @@ export type PlanRangeRequest = Message<"feedmux.v1.PlanRangeRequest"> & {
   bytesMax: bigint;
 
   /**
-   * Optional, 1 to 1,000, by default 1. Into how many slices to cut it; there may be fewer.
+   * Optional, 1 to 1,000, by default 1. How many slices to split the range into; the server may return fewer.
    *
    * @generated from field: int32 slices = 7;
    */
@@ -1161,23 +1167,24 @@ export type PlanRangeRequest = Message<"feedmux.v1.PlanRangeRequest"> & {
   wait?: Duration | undefined;
 
   /**
-   * Optional, with a subscription only. Everything up to this position has been processed: it is stored, forward only.
+   * Optional, with a subscription only. Everything up to this position has been processed. The server stores it, and
+   * never moves the stored position backwards.
    *
    * @generated from field: bytes processed = 9;
    */
   processed: Uint8Array;
 
   /**
-   * With a subscription: a name of this client, stable over its restarts. Another instance gets SUBSCRIPTION_BUSY while
-   * the lease of this one lasts. At most 120 bytes.
+   * With a subscription: a name for this client, the same after each restart. Other instances get SUBSCRIPTION_BUSY
+   * while this instance holds the lease. At most 120 bytes.
    *
    * @generated from field: string instance_id = 10;
    */
   instanceId: string;
 
   /**
-   * Optional, at most 64 bytes. The fingerprint that the feed must have. Another feed is FAILED_PRECONDITION, FEED_CHANGED,
-   * before anything is stored or read.
+   * Optional, at most 64 bytes. The fingerprint that the feed must have. If it differs, the call fails with
+   * FAILED_PRECONDITION, FEED_CHANGED, before anything is stored or read.
    *
    * @generated from field: bytes feed_fingerprint = 11;
    */
@@ -1198,14 +1205,15 @@ export const PlanRangeRequestSchema: GenMessage<PlanRangeRequest> = /*@__PURE__*
  */
 export type PlanRangeResponse = Message<"feedmux.v1.PlanRangeResponse"> & {
   /**
-   * Where the range ends: `after` of the next one. Behind the request's `after` also where nothing matched.
+   * Where the range ends; use it as `after` of the next range. It moves past the request's `after` even where no event
+   * matched.
    *
    * @generated from field: bytes end = 1;
    */
   end: Uint8Array;
 
   /**
-   * The cluster time of that place.
+   * The cluster time of that position.
    *
    * @generated from field: feedmux.v1.ClusterTime cluster_time = 2;
    */
@@ -1219,21 +1227,21 @@ export type PlanRangeResponse = Message<"feedmux.v1.PlanRangeResponse"> & {
   eventCount: bigint;
 
   /**
-   * Their bytes as BSON.
+   * The size of these events as BSON.
    *
    * @generated from field: int64 size_bytes = 4;
    */
   sizeBytes: bigint;
 
   /**
-   * Consecutive parts of the range, each to be read by ReadRange. None when there are no events.
+   * Consecutive parts of the range, each to be read with ReadRange. Empty when there are no events.
    *
    * @generated from field: repeated feedmux.v1.RangeSlice slices = 5;
    */
   slices: RangeSlice[];
 
   /**
-   * True when the range reaches `until`, or all that MongoDB had committed when it was asked.
+   * True when the range reaches `until`, or everything that MongoDB had committed at the time of the call.
    *
    * @generated from field: bool caught_up = 6;
    */
@@ -1254,15 +1262,16 @@ export type PlanRangeResponse = Message<"feedmux.v1.PlanRangeResponse"> & {
   after: Uint8Array;
 
   /**
-   * Metadata `x-feedmux-route` for ReadRange, so that a proxy finds the replica that has kept what was read.
+   * Value for the metadata key `x-feedmux-route` of ReadRange, so that a proxy finds the replica that retains the
+   * events.
    *
    * @generated from field: string routing_key = 9;
    */
   routingKey: string;
 
   /**
-   * The fingerprint of the feed that was planned: give it to ReadRange and to the next PlanRange, so that no range is
-   * planned by one feed and read by another.
+   * The fingerprint of the planned feed. Pass it to ReadRange and to the next PlanRange, so that no range is planned
+   * for one feed and read from another.
    *
    * @generated from field: bytes feed_fingerprint = 10;
    */
@@ -1283,28 +1292,28 @@ export const PlanRangeResponseSchema: GenMessage<PlanRangeResponse> = /*@__PURE_
  */
 export type RangeSlice = Message<"feedmux.v1.RangeSlice"> & {
   /**
-   * It begins behind this position.
+   * The slice begins after this position.
    *
    * @generated from field: bytes after = 1;
    */
   after: Uint8Array;
 
   /**
-   * It ends with this position.
+   * The slice ends at this position.
    *
    * @generated from field: bytes until = 2;
    */
   until: Uint8Array;
 
   /**
-   * Events in it.
+   * Events in the slice.
    *
    * @generated from field: int64 event_count = 3;
    */
   eventCount: bigint;
 
   /**
-   * Their bytes as BSON.
+   * The size of these events as BSON.
    *
    * @generated from field: int64 size_bytes = 4;
    */
@@ -1319,7 +1328,7 @@ export const RangeSliceSchema: GenMessage<RangeSlice> = /*@__PURE__*/
   messageDesc(file_feedmux_v1_change_feed, 20);
 
 /**
- * Asks for the events of a range or of a slice of it.
+ * Asks for the events of a range, or of one slice.
  *
  * @generated from message feedmux.v1.ReadRangeRequest
  */
@@ -1390,7 +1399,7 @@ export const ReadRangeRequestSchema: GenMessage<ReadRangeRequest> = /*@__PURE__*
  */
 export type ReadRangeResponse = Message<"feedmux.v1.ReadRangeResponse"> & {
   /**
-   * One, or none: after 10 s without a message the server sends an empty one, the heartbeat.
+   * At most one. After 10 s without a message, the server sends an empty message as a heartbeat.
    *
    * @generated from oneof feedmux.v1.ReadRangeResponse.message
    */
@@ -1434,7 +1443,7 @@ export type ExplainRequest = Message<"feedmux.v1.ExplainRequest"> & {
   feed?: Feed | undefined;
 
   /**
-   * Optional. Where it would begin; none is `latest`.
+   * Optional. Where the feed would begin; `latest` when unset.
    *
    * @generated from field: feedmux.v1.Start start = 2;
    */
@@ -1449,28 +1458,29 @@ export const ExplainRequestSchema: GenMessage<ExplainRequest> = /*@__PURE__*/
   messageDesc(file_feedmux_v1_change_feed, 23);
 
 /**
- * What opening the feed would do. Fields that a refusal keeps from being known are unset.
+ * What opening the feed would do. A field is unset where a refusal prevents the server from determining it.
  *
  * @generated from message feedmux.v1.ExplainResponse
  */
 export type ExplainResponse = Message<"feedmux.v1.ExplainResponse"> & {
   /**
-   * Unset: the feed would be opened.
+   * Unset when the server would open the feed.
    *
    * @generated from field: feedmux.v1.ExplainResponse.Refusal refusal = 1;
    */
   refusal?: ExplainResponse_Refusal | undefined;
 
   /**
-   * What MongoDB is asked, in relaxed extended JSON: the $changeStream stage without its start, and the user's stages.
-   * The stages of the tenant's grants run between them and are not shown; what they do is in `withheld`.
+   * The pipeline sent to MongoDB, in relaxed extended JSON: the $changeStream stage without its start, and the user's
+   * stages. The stages of the tenant's grants run between them and are not shown; `withheld` describes their effect.
    *
    * @generated from field: string pipeline = 2;
    */
   pipeline: string;
 
   /**
-   * Names the shared stream, in hexadecimal: feeds of one stream key are read once. The operator sees the same one.
+   * Identifies the shared stream, in hexadecimal: the server reads all feeds with the same stream key once. The
+   * Operator service shows the same key.
    *
    * @generated from field: string stream_key = 3;
    */
@@ -1484,31 +1494,31 @@ export type ExplainResponse = Message<"feedmux.v1.ExplainResponse"> & {
   streamOpen: boolean;
 
   /**
-   * Collections whose stored pre- and post-images the feed or the grants need, as they are now; at most 1000, none of them
-   * ungranted. Empty where none are needed, or where the server's MongoDB account may not list collections.
+   * Collections whose stored pre- and post-images the feed or the grants need, with their current state; at most 1000,
+   * granted collections only. Empty if none are needed, or if the server's MongoDB account may not list collections.
    *
    * @generated from field: repeated feedmux.v1.ExplainResponse.CollectionImages images = 5;
    */
   images: ExplainResponse_CollectionImages[];
 
   /**
-   * From the oldest entry of the oplog to the start: how much longer the start stays readable, at the oplog's present
-   * length. Unset where the oplog may not be read.
+   * The time between the oldest entry of the oplog and the start: how much longer the start stays readable, at the
+   * oplog's current length. Unset if the server may not read the oplog.
    *
    * @generated from field: google.protobuf.Duration oplog_headroom = 6;
    */
   oplogHeadroom?: Duration | undefined;
 
   /**
-   * What of the feed's scope does not come, and why. Empty: everything comes.
+   * Which parts of the feed's scope are not delivered, and why. Empty: everything is delivered.
    *
    * @generated from field: repeated feedmux.v1.ExplainResponse.Withheld withheld = 7;
    */
   withheld: ExplainResponse_Withheld[];
 
   /**
-   * Whether the feed may be served as a view of one stream that reads its database or the whole deployment for many
-   * feeds, which costs MongoDB less. What is delivered is the same either way.
+   * Whether the server may serve the feed as a view of one stream that reads its database or the whole deployment for
+   * many feeds, which costs MongoDB less. The delivered events are the same either way.
    *
    * @generated from field: bool may_be_view = 8;
    */
@@ -1523,27 +1533,27 @@ export const ExplainResponseSchema: GenMessage<ExplainResponse> = /*@__PURE__*/
   messageDesc(file_feedmux_v1_change_feed, 24);
 
 /**
- * How opening would end.
+ * The error that opening the feed would return.
  *
  * @generated from message feedmux.v1.ExplainResponse.Refusal
  */
 export type ExplainResponse_Refusal = Message<"feedmux.v1.ExplainResponse.Refusal"> & {
   /**
-   * The name of the gRPC status code, such as `PERMISSION_DENIED`.
+   * The name of the gRPC status code, for example `PERMISSION_DENIED`.
    *
    * @generated from field: string status = 1;
    */
   status: string;
 
   /**
-   * The reason in ErrorInfo, such as `NAMESPACE_DENIED`.
+   * The reason in ErrorInfo, for example `NAMESPACE_DENIED`.
    *
    * @generated from field: string reason = 2;
    */
   reason: string;
 
   /**
-   * For people.
+   * An explanation for people; do not parse it.
    *
    * @generated from field: string message = 3;
    */
@@ -1578,14 +1588,14 @@ export type ExplainResponse_CollectionImages = Message<"feedmux.v1.ExplainRespon
   collection: string;
 
   /**
-   * Whether MongoDB stores them now. Changes from before it did have none.
+   * Whether MongoDB stores images now. Changes made before it was enabled have no images.
    *
    * @generated from field: bool enabled = 3;
    */
   enabled: boolean;
 
   /**
-   * Whether the tenant's grants need them, rather than the feed's own options alone.
+   * Whether the tenant's grants need the images, and not only the feed's own options.
    *
    * @generated from field: bool for_grants = 4;
    */
@@ -1600,20 +1610,20 @@ export const ExplainResponse_CollectionImagesSchema: GenMessage<ExplainResponse_
   messageDesc(file_feedmux_v1_change_feed, 24, 1);
 
 /**
- * Something that does not come.
+ * A part of the scope that is not delivered.
  *
  * @generated from message feedmux.v1.ExplainResponse.Withheld
  */
 export type ExplainResponse_Withheld = Message<"feedmux.v1.ExplainResponse.Withheld"> & {
   /**
-   * What.
+   * What is not delivered.
    *
    * @generated from field: string what = 1;
    */
   what: string;
 
   /**
-   * Why.
+   * Why it is not delivered.
    *
    * @generated from field: string why = 2;
    */
@@ -1644,7 +1654,7 @@ export const ChangeFeed: GenService<{
     output: typeof SubscribeResponseSchema;
   },
   /**
-   * A feed given inline, held back by HTTP/2 flow control alone; the client keeps the position. No acks, no credits.
+   * A feed given inline, throttled only by HTTP/2 flow control. The client stores the position. No acks, no credits.
    *
    * @generated from rpc feedmux.v1.ChangeFeed.Watch
    */
@@ -1654,7 +1664,7 @@ export const ChangeFeed: GenService<{
     output: typeof WatchResponseSchema;
   },
   /**
-   * Turns a start (earliest, latest, a time, an operation time, a resume token) into a position that can be stored.
+   * Converts a start (earliest, latest, a time, an operation time, a resume token) to a position that can be stored.
    *
    * @generated from rpc feedmux.v1.ChangeFeed.ResolvePosition
    */
@@ -1664,8 +1674,9 @@ export const ChangeFeed: GenService<{
     output: typeof ResolvePositionResponseSchema;
   },
   /**
-   * For readers in bulk: how far to read next, cut into slices that several can read at once. What was read for it is
-   * kept for ReadRange until it has been read, or for two minutes. Behind an invalidate event it goes on.
+   * For bulk readers: returns how far to read next, split into slices that several readers can read at once. The server
+   * retains the planned events for ReadRange until they are read, or for two minutes. A range continues after an
+   * invalidate event.
    *
    * @generated from rpc feedmux.v1.ChangeFeed.PlanRange
    */
@@ -1675,7 +1686,8 @@ export const ChangeFeed: GenService<{
     output: typeof PlanRangeResponseSchema;
   },
   /**
-   * Exactly the events behind `after` and up to `until`, as often as asked; held back by HTTP/2 flow control alone.
+   * Returns exactly the events after `after` and up to `until`, the same on every call. Throttled only by HTTP/2 flow
+   * control.
    *
    * @generated from rpc feedmux.v1.ChangeFeed.ReadRange
    */
@@ -1685,9 +1697,10 @@ export const ChangeFeed: GenService<{
     output: typeof ReadRangeResponseSchema;
   },
   /**
-   * What opening a feed would do, without doing it: what MongoDB is asked, whether somebody reads it already, what it needs,
-   * what the tenant's grants withhold, and why it would be refused. A refusal is an answer here, not a status; only
-   * UNAUTHENTICATED, UNAVAILABLE and an undecodable request are.
+   * Reports what opening a feed would do, without opening it: the pipeline sent to MongoDB, whether the server already
+   * reads this feed, what the feed needs, what the tenant's grants withhold, and why the server would reject the feed.
+   * The response carries a rejection as a field, not as a status; only UNAUTHENTICATED, UNAVAILABLE and an undecodable
+   * request end the call with an error status.
    *
    * @generated from rpc feedmux.v1.ChangeFeed.Explain
    */

@@ -12,9 +12,9 @@ export const file_feedmux_v1_errors: GenFile = /*@__PURE__*/
   fileDesc("ChdmZWVkbXV4L3YxL2Vycm9ycy5wcm90bxIKZmVlZG11eC52MSqrCwoLRXJyb3JSZWFzb24SHAoYRVJST1JfUkVBU09OX1VOU1BFQ0lGSUVEEAASIQodRVJST1JfUkVBU09OX1BPU0lUSU9OX0lOVkFMSUQQARIhCh1FUlJPUl9SRUFTT05fUE9TSVRJT05fRk9SRUlHThACEh8KG0VSUk9SX1JFQVNPTl9TVEFSVF9DT05GTElDVBADEiEKHUVSUk9SX1JFQVNPTl9QSVBFTElORV9JTlZBTElEEAQSIgoeRVJST1JfUkVBU09OX1NUQUdFX05PVF9BTExPV0VEEAUSHQoZRVJST1JfUkVBU09OX05BTUVfSU5WQUxJRBAGEh8KG0VSUk9SX1JFQVNPTl9DUkVESVRfSU5WQUxJRBAHEiEKHUVSUk9SX1JFQVNPTl9BQ0tfT1VUX09GX1JBTkdFEAgSHgoaRVJST1JfUkVBU09OX09QRU5fUkVRVUlSRUQQCRIgChxFUlJPUl9SRUFTT05fTUVTU0FHRV9JTlZBTElEEAoSHQoZRVJST1JfUkVBU09OX0JTT05fSU5WQUxJRBALEh8KG0VSUk9SX1JFQVNPTl9PUFRJT05fUkVGVVNFRBAMEiYKIkVSUk9SX1JFQVNPTl9SRVNVTUVfVE9LRU5fTU9ESUZJRUQQDRIgChxFUlJPUl9SRUFTT05fVU5BVVRIRU5USUNBVEVEEBQSIQodRVJST1JfUkVBU09OX05BTUVTUEFDRV9ERU5JRUQQFRIkCiBFUlJPUl9SRUFTT05fU09VUkNFX1VOQVVUSE9SSVpFRBAWEh4KGkVSUk9SX1JFQVNPTl9NRVRIT0RfREVOSUVEEBcSJwojRVJST1JfUkVBU09OX1NVQlNDUklQVElPTl9OT1RfRk9VTkQQHhIhCh1FUlJPUl9SRUFTT05fU09VUkNFX05PVF9GT1VORBAfEiUKIUVSUk9SX1JFQVNPTl9TVUJTQ1JJQkVSX05PVF9GT1VORBAgEiQKIEVSUk9SX1JFQVNPTl9TVUJTQ1JJUFRJT05fRVhJU1RTECESHQoZRVJST1JfUkVBU09OX0hJU1RPUllfTE9TVBAoEiAKHEVSUk9SX1JFQVNPTl9TVEFSVF9JTl9GVVRVUkUQKRIgChxFUlJPUl9SRUFTT05fRVZFTlRfVE9PX0xBUkdFECoSJQohRVJST1JfUkVBU09OX1NUQVJUX0FGVEVSX1JFUVVJUkVEEDISIgoeRVJST1JfUkVBU09OX0lNQUdFX1VOQVZBSUxBQkxFEDMSJwojRVJST1JfUkVBU09OX1JFU1VNRV9UT0tFTl9OT1RfRk9VTkQQNBIhCh1FUlJPUl9SRUFTT05fRkVFRF9JTlZBTElEQVRFRBA1EiAKHEVSUk9SX1JFQVNPTl9QSVBFTElORV9GQUlMRUQQNhIiCh5FUlJPUl9SRUFTT05fU1VCU0NSSVBUSU9OX0JVU1kQNxIiCh5FUlJPUl9SRUFTT05fU09VUkNFX1VOU1VJVEFCTEUQOBIeChpFUlJPUl9SRUFTT05fRVRBR19NSVNNQVRDSBA5Eh0KGUVSUk9SX1JFQVNPTl9GRUVEX0NIQU5HRUQQOhIXChNFUlJPUl9SRUFTT05fRkVOQ0VEEDwSIgoeRVJST1JfUkVBU09OX0VOREVEX0JZX09QRVJBVE9SED0SHwobRVJST1JfUkVBU09OX0dSQU5UU19DSEFOR0VEED4SHwobRVJST1JfUkVBU09OX1FVT1RBX0VYQ0VFREVEEEYSGQoVRVJST1JfUkVBU09OX0RSQUlOSU5HEFASIwofRVJST1JfUkVBU09OX1NPVVJDRV9VTkFWQUlMQUJMRRBREiIKHkVSUk9SX1JFQVNPTl9TVEFURV9VTkFWQUlMQUJMRRBSEhkKFUVSUk9SX1JFQVNPTl9JTlRFUk5BTBBaYgZwcm90bzM");
 
 /**
- * The `reason` of the `google.rpc.ErrorInfo` that accompanies every error. Its domain is always `feedmux`.
- * The status code that goes with each reason is named in its comment. Clients decide by reason, never by
- * message text. A client that meets a reason it does not know falls back to the status code.
+ * The `reason` of the `google.rpc.ErrorInfo` that accompanies every error. Its domain is always `feedmux`. The comment
+ * of each reason begins with its status code. Clients decide by the reason, never by the message text. A client that
+ * receives a reason it does not know falls back to the status code.
  *
  * @generated from enum feedmux.v1.ErrorReason
  */
@@ -55,7 +55,7 @@ export enum ErrorReason {
   PIPELINE_INVALID = 4,
 
   /**
-   * INVALID_ARGUMENT. A stage or operator that feedmux does not run. Metadata: `operator`, `path`.
+   * INVALID_ARGUMENT. The pipeline has a stage or operator that feedmux does not allow. Metadata: `operator`, `path`.
    *
    * @generated from enum value: ERROR_REASON_STAGE_NOT_ALLOWED = 5;
    */
@@ -69,14 +69,14 @@ export enum ErrorReason {
   NAME_INVALID = 6,
 
   /**
-   * INVALID_ARGUMENT. A credit is negative, zero where it must not be, or overflows.
+   * INVALID_ARGUMENT. A credit is negative, zero where zero is not allowed, or too large.
    *
    * @generated from enum value: ERROR_REASON_CREDIT_INVALID = 7;
    */
   CREDIT_INVALID = 7,
 
   /**
-   * INVALID_ARGUMENT. An ack names a delivery that was never made.
+   * INVALID_ARGUMENT. An ack names a sequence that was never delivered.
    *
    * @generated from enum value: ERROR_REASON_ACK_OUT_OF_RANGE = 8;
    */
@@ -90,36 +90,36 @@ export enum ErrorReason {
   OPEN_REQUIRED = 9,
 
   /**
-   * INVALID_ARGUMENT. A message is not what the protocol says: undecodable, or a field out of range. Metadata: `field`.
+   * INVALID_ARGUMENT. A message violates the protocol: undecodable, or a field out of range. Metadata: `field`.
    *
    * @generated from enum value: ERROR_REASON_MESSAGE_INVALID = 10;
    */
   MESSAGE_INVALID = 10,
 
   /**
-   * INVALID_ARGUMENT. BSON or extended JSON that cannot be read. Metadata: `field`.
+   * INVALID_ARGUMENT. BSON or extended JSON cannot be parsed. Metadata: `field`.
    *
    * @generated from enum value: ERROR_REASON_BSON_INVALID = 11;
    */
   BSON_INVALID = 11,
 
   /**
-   * INVALID_ARGUMENT. MongoDB refused the pipeline or an option. Metadata: `code`, `code_name`, `labels`, `errmsg`
-   * (as with every error that MongoDB gave).
+   * INVALID_ARGUMENT. MongoDB rejected the pipeline or an option. Metadata: `code`, `code_name`, `labels`, `errmsg`
+   * (as with every error that MongoDB returned).
    *
    * @generated from enum value: ERROR_REASON_OPTION_REFUSED = 12;
    */
   OPTION_REFUSED = 12,
 
   /**
-   * INVALID_ARGUMENT. The pipeline altered or removed `_id`. Final.
+   * INVALID_ARGUMENT. The pipeline altered or removed `_id`. Retrying cannot succeed.
    *
    * @generated from enum value: ERROR_REASON_RESUME_TOKEN_MODIFIED = 13;
    */
   RESUME_TOKEN_MODIFIED = 13,
 
   /**
-   * UNAUTHENTICATED. No credentials, or none that are known. The same message for every cause.
+   * UNAUTHENTICATED. The credentials are missing or unknown. The message is the same for every cause.
    *
    * @generated from enum value: ERROR_REASON_UNAUTHENTICATED = 20;
    */
@@ -133,35 +133,35 @@ export enum ErrorReason {
   NAMESPACE_DENIED = 21,
 
   /**
-   * PERMISSION_DENIED. MongoDB refused feedmux's own account. Metadata: `code`, `code_name`.
+   * PERMISSION_DENIED. MongoDB denied access to feedmux's own account. Metadata: `code`, `code_name`.
    *
    * @generated from enum value: ERROR_REASON_SOURCE_UNAUTHORIZED = 22;
    */
   SOURCE_UNAUTHORIZED = 22,
 
   /**
-   * PERMISSION_DENIED. The method is not for these credentials.
+   * PERMISSION_DENIED. These credentials may not call this method.
    *
    * @generated from enum value: ERROR_REASON_METHOD_DENIED = 23;
    */
   METHOD_DENIED = 23,
 
   /**
-   * NOT_FOUND. No such subscription, or it was deleted.
+   * NOT_FOUND. There is no such subscription, or it was deleted.
    *
    * @generated from enum value: ERROR_REASON_SUBSCRIPTION_NOT_FOUND = 30;
    */
   SUBSCRIPTION_NOT_FOUND = 30,
 
   /**
-   * NOT_FOUND. No such source.
+   * NOT_FOUND. There is no such source.
    *
    * @generated from enum value: ERROR_REASON_SOURCE_NOT_FOUND = 31;
    */
   SOURCE_NOT_FOUND = 31,
 
   /**
-   * NOT_FOUND. No such subscriber (operator).
+   * NOT_FOUND. There is no such subscriber (Operator service).
    *
    * @generated from enum value: ERROR_REASON_SUBSCRIBER_NOT_FOUND = 32;
    */
@@ -175,28 +175,29 @@ export enum ErrorReason {
   SUBSCRIPTION_EXISTS = 33,
 
   /**
-   * OUT_OF_RANGE. The position has left MongoDB's oplog. Metadata: `oldest_time` (RFC 3339) where it is known.
+   * OUT_OF_RANGE. MongoDB's oplog no longer contains the position. Metadata: `oldest_time` (RFC 3339) if it is known.
    *
    * @generated from enum value: ERROR_REASON_HISTORY_LOST = 40;
    */
   HISTORY_LOST = 40,
 
   /**
-   * OUT_OF_RANGE. A start time that lies in the future.
+   * OUT_OF_RANGE. A start time is in the future.
    *
    * @generated from enum value: ERROR_REASON_START_IN_FUTURE = 41;
    */
   START_IN_FUTURE = 41,
 
   /**
-   * OUT_OF_RANGE. An event that MongoDB cannot send (over 16 MB). Add $changeStreamSplitLargeEvent where the server has it.
+   * OUT_OF_RANGE. MongoDB cannot send an event (over 16 MB). Add $changeStreamSplitLargeEvent where MongoDB supports
+   * it.
    *
    * @generated from enum value: ERROR_REASON_EVENT_TOO_LARGE = 42;
    */
   EVENT_TOO_LARGE = 42,
 
   /**
-   * FAILED_PRECONDITION. resume_after was given an invalidate event's token; start_after takes it.
+   * FAILED_PRECONDITION. resume_after does not accept the token of an invalidate event; use start_after.
    *
    * @generated from enum value: ERROR_REASON_START_AFTER_REQUIRED = 50;
    */
@@ -217,7 +218,8 @@ export enum ErrorReason {
   RESUME_TOKEN_NOT_FOUND = 52,
 
   /**
-   * FAILED_PRECONDITION. The feed ended with an invalidate (drop, rename, dropDatabase). The last position serves start_after.
+   * FAILED_PRECONDITION. The feed ended with an invalidate event (drop, rename, dropDatabase). To continue, start at
+   * the last position, or pass its resume token to start_after.
    *
    * @generated from enum value: ERROR_REASON_FEED_INVALIDATED = 53;
    */
@@ -245,14 +247,14 @@ export enum ErrorReason {
   SOURCE_UNSUITABLE = 56,
 
   /**
-   * FAILED_PRECONDITION. The etag of an update or delete is not the stored one.
+   * FAILED_PRECONDITION. The etag of an update or delete is not the stored etag.
    *
    * @generated from enum value: ERROR_REASON_ETAG_MISMATCH = 57;
    */
   ETAG_MISMATCH = 57,
 
   /**
-   * FAILED_PRECONDITION. The feed does not have the fingerprint that the request gave: its pipeline or options have changed.
+   * FAILED_PRECONDITION. The feed does not have the fingerprint in the request: its pipeline or options have changed.
    *
    * @generated from enum value: ERROR_REASON_FEED_CHANGED = 58;
    */
@@ -266,21 +268,22 @@ export enum ErrorReason {
   FENCED = 60,
 
   /**
-   * ABORTED. An operator ended the session. It may be opened again.
+   * ABORTED. An operator ended the session. The client may open a new session.
    *
    * @generated from enum value: ERROR_REASON_ENDED_BY_OPERATOR = 61;
    */
   ENDED_BY_OPERATOR = 61,
 
   /**
-   * ABORTED. The tenant's grants have changed. Reopen: the feed goes on under the present ones.
+   * ABORTED. The tenant's grants have changed. Reopen the feed: it continues under the current grants.
    *
    * @generated from enum value: ERROR_REASON_GRANTS_CHANGED = 62;
    */
   GRANTS_CHANGED = 62,
 
   /**
-   * RESOURCE_EXHAUSTED. A quota of the tenant, or a limit of the server, is reached. Comes with QuotaFailure and RetryInfo.
+   * RESOURCE_EXHAUSTED. A quota of the tenant or a limit of the server is reached. Comes with QuotaFailure and
+   * RetryInfo.
    *
    * @generated from enum value: ERROR_REASON_QUOTA_EXCEEDED = 70;
    */
@@ -308,7 +311,7 @@ export enum ErrorReason {
   STATE_UNAVAILABLE = 82,
 
   /**
-   * INTERNAL. A defect of feedmux. Metadata: `correlation_id`, which stands in the server's log too.
+   * INTERNAL. A defect of feedmux. Metadata: `correlation_id`, which is also in the server's log.
    *
    * @generated from enum value: ERROR_REASON_INTERNAL = 90;
    */

@@ -15,8 +15,8 @@ export const file_feedmux_v1_feed: GenFile = /*@__PURE__*/
   fileDesc("ChVmZWVkbXV4L3YxL2ZlZWQucHJvdG8SCmZlZWRtdXgudjEi8QIKBEZlZWQSDgoGc291cmNlGAEgASgJEhAKCGRhdGFiYXNlGAIgASgJEhIKCmNvbGxlY3Rpb24YAyABKAkSJgoIcGlwZWxpbmUYBCABKAsyFC5mZWVkbXV4LnYxLlBpcGVsaW5lEhUKDWZ1bGxfZG9jdW1lbnQYBSABKAkSIwobZnVsbF9kb2N1bWVudF9iZWZvcmVfY2hhbmdlGAYgASgJEhwKFHNob3dfZXhwYW5kZWRfZXZlbnRzGAcgASgIEhEKCWNvbGxhdGlvbhgIIAEoDBIPCgdjb21tZW50GAkgASgMEhIKCmJhdGNoX3NpemUYCiABKAUSGQoRbWF4X2F3YWl0X3RpbWVfbXMYCyABKAUSFwoPcmVhZF9wcmVmZXJlbmNlGAwgASgJEhQKDHJlYWRfY29uY2VybhgNIAEoCRIvCidtYXRjaF9jb2xsZWN0aW9uX3V1aWRfZm9yX3VwZGF0ZV9sb29rdXAYDiABKAgiPwoIUGlwZWxpbmUSFwoNZXh0ZW5kZWRfanNvbhgBIAEoCUgAEg4KBGJzb24YAiABKAxIAEIKCghub3RhdGlvbiIxCgtDbHVzdGVyVGltZRIPCgdzZWNvbmRzGAEgASgNEhEKCWluY3JlbWVudBgCIAEoDSKIAgoFU3RhcnQSEgoIcG9zaXRpb24YASABKAxIABIWCgxyZXN1bWVfYWZ0ZXIYAiABKAxIABIVCgtzdGFydF9hZnRlchgDIAEoDEgAEjoKF3N0YXJ0X2F0X29wZXJhdGlvbl90aW1lGAQgASgLMhcuZmVlZG11eC52MS5DbHVzdGVyVGltZUgAEioKBHRpbWUYBSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wSAASKAoIZWFybGllc3QYBiABKAsyFC5mZWVkbXV4LnYxLkVhcmxpZXN0SAASJAoGbGF0ZXN0GAcgASgLMhIuZmVlZG11eC52MS5MYXRlc3RIAEIECgJhdCIKCghFYXJsaWVzdCIICgZMYXRlc3QqdwoGRm9ybWF0EhYKEkZPUk1BVF9VTlNQRUNJRklFRBAAEg8KC0ZPUk1BVF9CU09OEAESIAocRk9STUFUX0VYVEVOREVEX0pTT05fUkVMQVhFRBACEiIKHkZPUk1BVF9FWFRFTkRFRF9KU09OX0NBTk9OSUNBTBADKmEKDE9uSW52YWxpZGF0ZRIdChlPTl9JTlZBTElEQVRFX1VOU1BFQ0lGSUVEEAASFgoST05fSU5WQUxJREFURV9TVE9QEAESGgoWT05fSU5WQUxJREFURV9DT05USU5VRRACKmgKDU9uSGlzdG9yeUxvc3QSHwobT05fSElTVE9SWV9MT1NUX1VOU1BFQ0lGSUVEEAASGAoUT05fSElTVE9SWV9MT1NUX0ZBSUwQARIcChhPTl9ISVNUT1JZX0xPU1RfRUFSTElFU1QQAmIGcHJvdG8z", [file_google_protobuf_timestamp]);
 
 /**
- * What to watch: the scope, the pipeline and MongoDB's change stream options. Two feeds that say the same are
- * read from MongoDB once. Option values that feedmux does not know go to MongoDB, whose judgement comes back.
+ * What to watch: the scope, the pipeline and MongoDB's change stream options. The server reads two identical feeds from
+ * MongoDB once. It passes option values that it does not know to MongoDB, and returns MongoDB's error if there is one.
  *
  * @generated from message feedmux.v1.Feed
  */
@@ -29,14 +29,14 @@ export type Feed = Message<"feedmux.v1.Feed"> & {
   source: string;
 
   /**
-   * Optional. Empty: the whole deployment. `admin`, `local` and `config` are refused.
+   * Optional. Empty: the whole deployment. The server rejects `admin`, `local` and `config`.
    *
    * @generated from field: string database = 2;
    */
   database: string;
 
   /**
-   * Optional. Empty: the whole database, or the deployment. Needs `database`.
+   * Optional. Empty: the whole database, or the whole deployment. Requires `database`.
    *
    * @generated from field: string collection = 3;
    */
@@ -66,7 +66,7 @@ export type Feed = Message<"feedmux.v1.Feed"> & {
   fullDocumentBeforeChange: string;
 
   /**
-   * Optional. DDL events and more fields (MongoDB 6.0 and later).
+   * Optional. Adds DDL events and more fields (MongoDB 6.0 and later).
    *
    * @generated from field: bool show_expanded_events = 7;
    */
@@ -87,24 +87,25 @@ export type Feed = Message<"feedmux.v1.Feed"> & {
   comment: Uint8Array;
 
   /**
-   * Optional. Events of one Batch at most; 0: as many as fit. Must not be negative. Not sent to MongoDB, which is asked
-   * once for all who share the feed; feeds that differ in it are shared.
+   * Optional. The maximum number of events in one Batch; 0: as many as fit. Must not be negative. Not sent to MongoDB:
+   * feeds that differ only in this field share one stream.
    *
    * @generated from field: int32 batch_size = 10;
    */
   batchSize: number;
 
   /**
-   * Optional. Milliseconds that a client's `try_next` waits for an event, as a getMore with maxAwaitTimeMS would; 0: one
-   * second. Must not be negative. The server sends events as they come, and does nothing with it; feeds that differ in
-   * it are shared.
+   * Optional. How many milliseconds a client's `try_next` waits for an event, like a getMore with maxAwaitTimeMS; 0:
+   * one second. Must not be negative. The server ignores this field, because it sends events as they arrive: feeds that
+   * differ only in this field share one stream.
    *
    * @generated from field: int32 max_await_time_ms = 11;
    */
   maxAwaitTimeMs: number;
 
   /**
-   * Optional. `primary`, `primaryPreferred`, `secondary`, `secondaryPreferred` or `nearest`. Empty: the source's own.
+   * Optional. `primary`, `primaryPreferred`, `secondary`, `secondaryPreferred` or `nearest`. Empty: the source's read
+   * preference.
    *
    * @generated from field: string read_preference = 12;
    */
@@ -170,7 +171,7 @@ export const PipelineSchema: GenMessage<Pipeline> = /*@__PURE__*/
   messageDesc(file_feedmux_v1_feed, 1);
 
 /**
- * A MongoDB timestamp: the cluster's logical time.
+ * A MongoDB timestamp: the logical time of the cluster.
  *
  * @generated from message feedmux.v1.ClusterTime
  */
@@ -198,7 +199,7 @@ export const ClusterTimeSchema: GenMessage<ClusterTime> = /*@__PURE__*/
   messageDesc(file_feedmux_v1_feed, 2);
 
 /**
- * Where to begin. At most one; none means `latest`. A start in the future is refused with OUT_OF_RANGE.
+ * Where to begin. When unset, `latest`. The server rejects a start in the future with OUT_OF_RANGE.
  *
  * @generated from message feedmux.v1.Start
  */
@@ -210,8 +211,8 @@ export type Start = Message<"feedmux.v1.Start"> & {
    */
   at: {
     /**
-     * An opaque place that feedmux gave out. At most 4 KiB. Any feed of the same tenant, source and scope takes it,
-     * also with another pipeline or other options.
+     * An opaque position that feedmux has returned. At most 4 KiB. Valid for every feed of the same tenant, source and
+     * scope, even with another pipeline or other options.
      *
      * @generated from field: bytes position = 1;
      */
@@ -219,7 +220,7 @@ export type Start = Message<"feedmux.v1.Start"> & {
     case: "position";
   } | {
     /**
-     * A MongoDB resume token (BSON document), as of resumeAfter.
+     * A MongoDB resume token (BSON document), as for resumeAfter.
      *
      * @generated from field: bytes resume_after = 2;
      */
@@ -227,7 +228,7 @@ export type Start = Message<"feedmux.v1.Start"> & {
     case: "resumeAfter";
   } | {
     /**
-     * A MongoDB resume token (BSON document), as of startAfter: also one of an invalidate event.
+     * A MongoDB resume token (BSON document), as for startAfter: it may also be the token of an invalidate event.
      *
      * @generated from field: bytes start_after = 3;
      */
@@ -243,7 +244,7 @@ export type Start = Message<"feedmux.v1.Start"> & {
     case: "startAtOperationTime";
   } | {
     /**
-     * The first event at or after this wall-clock time, by the whole second.
+     * The first event at or after this wall-clock time, in whole seconds.
      *
      * @generated from field: google.protobuf.Timestamp time = 5;
      */
@@ -251,8 +252,8 @@ export type Start = Message<"feedmux.v1.Start"> & {
     case: "time";
   } | {
     /**
-     * As far back as MongoDB's oplog reaches. Where the oplog is cut before the first event was sent, the stream begins
-     * at its oldest entry of then, after a gap notice.
+     * As far back as MongoDB's oplog reaches. If MongoDB truncates the oplog before the first event is sent, the stream
+     * begins at the entry that is the oldest at that time, after a gap notice.
      *
      * @generated from field: feedmux.v1.Earliest earliest = 6;
      */
@@ -320,7 +321,7 @@ export enum Format {
   UNSPECIFIED = 0,
 
   /**
-   * The bytes MongoDB sent: BSON documents, one behind the other. The fast path.
+   * The bytes that MongoDB sent: concatenated BSON documents. The fastest format.
    *
    * @generated from enum value: FORMAT_BSON = 1;
    */
@@ -368,7 +369,7 @@ export enum OnInvalidate {
   STOP = 1,
 
   /**
-   * The event is delivered, and the feed goes on behind it.
+   * The event is delivered, and the feed continues after it.
    *
    * @generated from enum value: ON_INVALIDATE_CONTINUE = 2;
    */
@@ -382,7 +383,7 @@ export const OnInvalidateSchema: GenEnum<OnInvalidate> = /*@__PURE__*/
   enumDesc(file_feedmux_v1_feed, 1);
 
 /**
- * What happens when the stored position has left the oplog.
+ * What happens when the oplog no longer contains the stored position.
  *
  * @generated from enum feedmux.v1.OnHistoryLost
  */
@@ -402,7 +403,7 @@ export enum OnHistoryLost {
   FAIL = 1,
 
   /**
-   * A gap notice, then the feed goes on from the oldest event there is.
+   * The server sends a gap notice, then the feed continues from the oldest available event.
    *
    * @generated from enum value: ON_HISTORY_LOST_EARLIEST = 2;
    */

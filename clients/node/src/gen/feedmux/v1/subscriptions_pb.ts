@@ -51,21 +51,21 @@ export type Subscription = Message<"feedmux.v1.Subscription"> & {
   onHistoryLost: OnHistoryLost;
 
   /**
-   * Output only. The stored position: everything at or before it is processed.
+   * Output only. The stored position: everything at or before it has been processed.
    *
    * @generated from field: bytes position = 5;
    */
   position: Uint8Array;
 
   /**
-   * Output only. Its cluster time.
+   * Output only. The cluster time of that position.
    *
    * @generated from field: feedmux.v1.ClusterTime cluster_time = 6;
    */
   clusterTime?: ClusterTime | undefined;
 
   /**
-   * Output only.
+   * Output only. When the subscription was created.
    *
    * @generated from field: google.protobuf.Timestamp create_time = 7;
    */
@@ -79,7 +79,7 @@ export type Subscription = Message<"feedmux.v1.Subscription"> & {
   updateTime?: Timestamp | undefined;
 
   /**
-   * Output only. Changes with the definition. Given back in Update and Delete, it guards against lost updates.
+   * Output only. Changes with the definition. Send it in Update and Delete to prevent lost updates.
    *
    * @generated from field: string etag = 9;
    */
@@ -107,15 +107,16 @@ export type Subscription = Message<"feedmux.v1.Subscription"> & {
   epoch: bigint;
 
   /**
-   * Output only. When it will be deleted because nobody has used it, unless it is opened, sought or changed before.
-   * Unset while a session is open, and where the server deletes none.
+   * Output only. When the server will delete the subscription because it is unused, unless a client opens, seeks or
+   * changes it before then. Unset while a session is open, and if the server does not delete unused subscriptions.
    *
    * @generated from field: google.protobuf.Timestamp expire_time = 13;
    */
   expireTime?: Timestamp | undefined;
 
   /**
-   * Output only. Serves as metadata `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
+   * Output only. Value for the metadata key `x-feedmux-route`, by which a proxy finds the replica that already reads
+   * this feed.
    *
    * @generated from field: string routing_key = 14;
    */
@@ -130,7 +131,7 @@ export const SubscriptionSchema: GenMessage<Subscription> = /*@__PURE__*/
   messageDesc(file_feedmux_v1_subscriptions, 0);
 
 /**
- * Creates.
+ * Creates a subscription.
  *
  * @generated from message feedmux.v1.CreateSubscriptionRequest
  */
@@ -143,7 +144,7 @@ export type CreateSubscriptionRequest = Message<"feedmux.v1.CreateSubscriptionRe
   subscription?: Subscription | undefined;
 
   /**
-   * Optional. Where it begins; none is `latest`.
+   * Optional. Where the subscription begins; `latest` when unset.
    *
    * @generated from field: feedmux.v1.Start start = 2;
    */
@@ -158,7 +159,7 @@ export const CreateSubscriptionRequestSchema: GenMessage<CreateSubscriptionReque
   messageDesc(file_feedmux_v1_subscriptions, 1);
 
 /**
- * Asks for one.
+ * Asks for one subscription.
  *
  * @generated from message feedmux.v1.GetSubscriptionRequest
  */
@@ -179,20 +180,20 @@ export const GetSubscriptionRequestSchema: GenMessage<GetSubscriptionRequest> = 
   messageDesc(file_feedmux_v1_subscriptions, 2);
 
 /**
- * Asks for a page.
+ * Asks for a page of subscriptions.
  *
  * @generated from message feedmux.v1.ListSubscriptionsRequest
  */
 export type ListSubscriptionsRequest = Message<"feedmux.v1.ListSubscriptionsRequest"> & {
   /**
-   * Optional. 1 to 1,000; 0: 100. More is 1,000.
+   * Optional. 1 to 1,000; 0 means 100. A larger value means 1,000.
    *
    * @generated from field: int32 page_size = 1;
    */
   pageSize: number;
 
   /**
-   * Optional. `next_page_token` of the page before.
+   * Optional. `next_page_token` of the previous page.
    *
    * @generated from field: string page_token = 2;
    */
@@ -207,13 +208,13 @@ export const ListSubscriptionsRequestSchema: GenMessage<ListSubscriptionsRequest
   messageDesc(file_feedmux_v1_subscriptions, 3);
 
 /**
- * A page.
+ * A page of subscriptions.
  *
  * @generated from message feedmux.v1.ListSubscriptionsResponse
  */
 export type ListSubscriptionsResponse = Message<"feedmux.v1.ListSubscriptionsResponse"> & {
   /**
-   * By name.
+   * Sorted by name.
    *
    * @generated from field: repeated feedmux.v1.Subscription subscriptions = 1;
    */
@@ -235,20 +236,20 @@ export const ListSubscriptionsResponseSchema: GenMessage<ListSubscriptionsRespon
   messageDesc(file_feedmux_v1_subscriptions, 4);
 
 /**
- * Changes.
+ * Changes a subscription.
  *
  * @generated from message feedmux.v1.UpdateSubscriptionRequest
  */
 export type UpdateSubscriptionRequest = Message<"feedmux.v1.UpdateSubscriptionRequest"> & {
   /**
-   * Required. `name` says which; a set `etag` must be the stored one.
+   * Required. `name` identifies the subscription; `etag`, if set, must equal the stored etag.
    *
    * @generated from field: feedmux.v1.Subscription subscription = 1;
    */
   subscription?: Subscription | undefined;
 
   /**
-   * Optional. `feed`, `on_invalidate`, `on_history_lost`, or `*`. None: all that are set.
+   * Optional. `feed`, `on_invalidate`, `on_history_lost`, or `*`. When unset, all fields that are set.
    *
    * @generated from field: google.protobuf.FieldMask update_mask = 2;
    */
@@ -263,7 +264,7 @@ export const UpdateSubscriptionRequestSchema: GenMessage<UpdateSubscriptionReque
   messageDesc(file_feedmux_v1_subscriptions, 5);
 
 /**
- * Deletes.
+ * Deletes a subscription.
  *
  * @generated from message feedmux.v1.DeleteSubscriptionRequest
  */
@@ -276,14 +277,14 @@ export type DeleteSubscriptionRequest = Message<"feedmux.v1.DeleteSubscriptionRe
   name: string;
 
   /**
-   * Optional. Must be the stored one where set.
+   * Optional. If set, must equal the stored etag.
    *
    * @generated from field: string etag = 2;
    */
   etag: string;
 
   /**
-   * Optional. Succeed when there is nothing to delete.
+   * Optional. Succeeds when there is nothing to delete.
    *
    * @generated from field: bool allow_missing = 3;
    */
@@ -298,7 +299,7 @@ export const DeleteSubscriptionRequestSchema: GenMessage<DeleteSubscriptionReque
   messageDesc(file_feedmux_v1_subscriptions, 6);
 
 /**
- * Moves.
+ * Moves the stored position of a subscription.
  *
  * @generated from message feedmux.v1.SeekSubscriptionRequest
  */
@@ -311,7 +312,7 @@ export type SeekSubscriptionRequest = Message<"feedmux.v1.SeekSubscriptionReques
   name: string;
 
   /**
-   * Required. A native resume token is taken as of start_after.
+   * Required. The server treats a native resume token as start_after.
    *
    * @generated from field: feedmux.v1.Start to = 2;
    */
@@ -326,13 +327,14 @@ export const SeekSubscriptionRequestSchema: GenMessage<SeekSubscriptionRequest> 
   messageDesc(file_feedmux_v1_subscriptions, 7);
 
 /**
- * Durable subscriptions of the caller's tenant: a feed with a stored position.
+ * Manages durable subscriptions of the caller's tenant. A durable subscription is a feed with a stored position.
  *
  * @generated from service feedmux.v1.Subscriptions
  */
 export const Subscriptions: GenService<{
   /**
-   * Creates a subscription and stores its first position at once. The same content again succeeds and changes nothing.
+   * Creates a subscription and stores its first position at once. Repeating the call with the same content succeeds and
+   * changes nothing.
    *
    * @generated from rpc feedmux.v1.Subscriptions.CreateSubscription
    */
@@ -342,7 +344,7 @@ export const Subscriptions: GenService<{
     output: typeof SubscriptionSchema;
   },
   /**
-   * Returns one.
+   * Returns one subscription.
    *
    * @generated from rpc feedmux.v1.Subscriptions.GetSubscription
    */
@@ -352,7 +354,7 @@ export const Subscriptions: GenService<{
     output: typeof SubscriptionSchema;
   },
   /**
-   * Returns all, by name, in pages.
+   * Returns all subscriptions, sorted by name, in pages.
    *
    * @generated from rpc feedmux.v1.Subscriptions.ListSubscriptions
    */
@@ -362,7 +364,7 @@ export const Subscriptions: GenService<{
     output: typeof ListSubscriptionsResponseSchema;
   },
   /**
-   * Changes feed or policies; the position stays. An open session ends with FENCED and may reopen.
+   * Changes the feed or the policies; the position stays the same. An open session ends with FENCED and may reopen.
    *
    * @generated from rpc feedmux.v1.Subscriptions.UpdateSubscription
    */
@@ -372,7 +374,8 @@ export const Subscriptions: GenService<{
     output: typeof SubscriptionSchema;
   },
   /**
-   * Deletes one. An open session ends with FENCED. Deleting what does not exist is NOT_FOUND unless `allow_missing`.
+   * Deletes a subscription. An open session ends with FENCED. If the subscription does not exist, the call fails with
+   * NOT_FOUND unless `allow_missing` is set.
    *
    * @generated from rpc feedmux.v1.Subscriptions.DeleteSubscription
    */
@@ -382,7 +385,7 @@ export const Subscriptions: GenService<{
     output: typeof EmptySchema;
   },
   /**
-   * Moves the stored position, also backwards. An open session ends with FENCED and may reopen.
+   * Moves the stored position, forwards or backwards. An open session ends with FENCED and may reopen.
    *
    * @generated from rpc feedmux.v1.Subscriptions.SeekSubscription
    */

@@ -6,7 +6,7 @@ package dev.feedmux.v1;
 
 /**
  * <pre>
- * Everything up to and including `delivery_sequence` has been processed. Cumulative: a lower number is no news.
+ * Everything up to and including `delivery_sequence` has been processed. Cumulative: a lower number changes nothing.
  * </pre>
  *
  * Protobuf type {@code feedmux.v1.Ack}
@@ -218,7 +218,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Everything up to and including `delivery_sequence` has been processed. Cumulative: a lower number is no news.
+   * Everything up to and including `delivery_sequence` has been processed. Cumulative: a lower number changes nothing.
    * </pre>
    *
    * Protobuf type {@code feedmux.v1.Ack}

@@ -6,7 +6,7 @@ package dev.feedmux.v1;
 
 /**
  * <pre>
- * Consecutive events, in the order of MongoDB.
+ * Consecutive events, in MongoDB's order.
  * </pre>
  *
  * Protobuf type {@code feedmux.v1.Batch}
@@ -53,7 +53,7 @@ private static final long serialVersionUID = 0L;
   private long firstDeliverySequence_ = 0L;
   /**
    * <pre>
-   * The sequence of the first event. Sequences count from 1 within a session, without holes.
+   * The sequence of the first event. Sequences count from 1 within a session, without gaps.
    * </pre>
    *
    * <code>int64 first_delivery_sequence = 1 [json_name = "firstDeliverySequence"];</code>
@@ -68,7 +68,7 @@ private static final long serialVersionUID = 0L;
   private int eventCount_ = 0;
   /**
    * <pre>
-   * How many events there are.
+   * The number of events.
    * </pre>
    *
    * <code>int32 event_count = 2 [json_name = "eventCount"];</code>
@@ -83,7 +83,7 @@ private static final long serialVersionUID = 0L;
   private com.google.protobuf.ByteString position_ = com.google.protobuf.ByteString.EMPTY;
   /**
    * <pre>
-   * The place behind the last event of this batch.
+   * The position after the last event of this batch.
    * </pre>
    *
    * <code>bytes position = 3 [json_name = "position"];</code>
@@ -98,7 +98,7 @@ private static final long serialVersionUID = 0L;
   private com.google.protobuf.ByteString resumeToken_ = com.google.protobuf.ByteString.EMPTY;
   /**
    * <pre>
-   * MongoDB's resume token (BSON document) of that place.
+   * MongoDB's resume token (BSON document) of that position.
    * </pre>
    *
    * <code>bytes resume_token = 4 [json_name = "resumeToken"];</code>
@@ -113,7 +113,7 @@ private static final long serialVersionUID = 0L;
   private dev.feedmux.v1.ClusterTime clusterTime_;
   /**
    * <pre>
-   * The cluster time of that place.
+   * The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 5 [json_name = "clusterTime"];</code>
@@ -125,7 +125,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * The cluster time of that place.
+   * The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 5 [json_name = "clusterTime"];</code>
@@ -137,7 +137,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * The cluster time of that place.
+   * The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 5 [json_name = "clusterTime"];</code>
@@ -189,7 +189,7 @@ private static final long serialVersionUID = 0L;
   private com.google.protobuf.ByteString bson_ = com.google.protobuf.ByteString.EMPTY;
   /**
    * <pre>
-   * Format BSON: the events' documents, one behind the other; the first four bytes of each are its length.
+   * Format BSON: the events' documents, concatenated; the first four bytes of each document are its length.
    * </pre>
    *
    * <code>bytes bson = 15 [json_name = "bson"];</code>
@@ -506,7 +506,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Consecutive events, in the order of MongoDB.
+   * Consecutive events, in MongoDB's order.
    * </pre>
    *
    * Protobuf type {@code feedmux.v1.Batch}
@@ -800,7 +800,7 @@ private static final long serialVersionUID = 0L;
     private long firstDeliverySequence_ ;
     /**
      * <pre>
-     * The sequence of the first event. Sequences count from 1 within a session, without holes.
+     * The sequence of the first event. Sequences count from 1 within a session, without gaps.
      * </pre>
      *
      * <code>int64 first_delivery_sequence = 1 [json_name = "firstDeliverySequence"];</code>
@@ -812,7 +812,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The sequence of the first event. Sequences count from 1 within a session, without holes.
+     * The sequence of the first event. Sequences count from 1 within a session, without gaps.
      * </pre>
      *
      * <code>int64 first_delivery_sequence = 1 [json_name = "firstDeliverySequence"];</code>
@@ -828,7 +828,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The sequence of the first event. Sequences count from 1 within a session, without holes.
+     * The sequence of the first event. Sequences count from 1 within a session, without gaps.
      * </pre>
      *
      * <code>int64 first_delivery_sequence = 1 [json_name = "firstDeliverySequence"];</code>
@@ -844,7 +844,7 @@ private static final long serialVersionUID = 0L;
     private int eventCount_ ;
     /**
      * <pre>
-     * How many events there are.
+     * The number of events.
      * </pre>
      *
      * <code>int32 event_count = 2 [json_name = "eventCount"];</code>
@@ -856,7 +856,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * How many events there are.
+     * The number of events.
      * </pre>
      *
      * <code>int32 event_count = 2 [json_name = "eventCount"];</code>
@@ -872,7 +872,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * How many events there are.
+     * The number of events.
      * </pre>
      *
      * <code>int32 event_count = 2 [json_name = "eventCount"];</code>
@@ -888,7 +888,7 @@ private static final long serialVersionUID = 0L;
     private com.google.protobuf.ByteString position_ = com.google.protobuf.ByteString.EMPTY;
     /**
      * <pre>
-     * The place behind the last event of this batch.
+     * The position after the last event of this batch.
      * </pre>
      *
      * <code>bytes position = 3 [json_name = "position"];</code>
@@ -900,7 +900,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The place behind the last event of this batch.
+     * The position after the last event of this batch.
      * </pre>
      *
      * <code>bytes position = 3 [json_name = "position"];</code>
@@ -916,7 +916,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The place behind the last event of this batch.
+     * The position after the last event of this batch.
      * </pre>
      *
      * <code>bytes position = 3 [json_name = "position"];</code>
@@ -932,7 +932,7 @@ private static final long serialVersionUID = 0L;
     private com.google.protobuf.ByteString resumeToken_ = com.google.protobuf.ByteString.EMPTY;
     /**
      * <pre>
-     * MongoDB's resume token (BSON document) of that place.
+     * MongoDB's resume token (BSON document) of that position.
      * </pre>
      *
      * <code>bytes resume_token = 4 [json_name = "resumeToken"];</code>
@@ -944,7 +944,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * MongoDB's resume token (BSON document) of that place.
+     * MongoDB's resume token (BSON document) of that position.
      * </pre>
      *
      * <code>bytes resume_token = 4 [json_name = "resumeToken"];</code>
@@ -960,7 +960,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * MongoDB's resume token (BSON document) of that place.
+     * MongoDB's resume token (BSON document) of that position.
      * </pre>
      *
      * <code>bytes resume_token = 4 [json_name = "resumeToken"];</code>
@@ -978,7 +978,7 @@ private static final long serialVersionUID = 0L;
         dev.feedmux.v1.ClusterTime, dev.feedmux.v1.ClusterTime.Builder, dev.feedmux.v1.ClusterTimeOrBuilder> clusterTimeBuilder_;
     /**
      * <pre>
-     * The cluster time of that place.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 5 [json_name = "clusterTime"];</code>
@@ -989,7 +989,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The cluster time of that place.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 5 [json_name = "clusterTime"];</code>
@@ -1004,7 +1004,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The cluster time of that place.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 5 [json_name = "clusterTime"];</code>
@@ -1024,7 +1024,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The cluster time of that place.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 5 [json_name = "clusterTime"];</code>
@@ -1042,7 +1042,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The cluster time of that place.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 5 [json_name = "clusterTime"];</code>
@@ -1067,7 +1067,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The cluster time of that place.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 5 [json_name = "clusterTime"];</code>
@@ -1084,7 +1084,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The cluster time of that place.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 5 [json_name = "clusterTime"];</code>
@@ -1096,7 +1096,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The cluster time of that place.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 5 [json_name = "clusterTime"];</code>
@@ -1111,7 +1111,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The cluster time of that place.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 5 [json_name = "clusterTime"];</code>
@@ -1290,7 +1290,7 @@ private static final long serialVersionUID = 0L;
     private com.google.protobuf.ByteString bson_ = com.google.protobuf.ByteString.EMPTY;
     /**
      * <pre>
-     * Format BSON: the events' documents, one behind the other; the first four bytes of each are its length.
+     * Format BSON: the events' documents, concatenated; the first four bytes of each document are its length.
      * </pre>
      *
      * <code>bytes bson = 15 [json_name = "bson"];</code>
@@ -1302,7 +1302,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Format BSON: the events' documents, one behind the other; the first four bytes of each are its length.
+     * Format BSON: the events' documents, concatenated; the first four bytes of each document are its length.
      * </pre>
      *
      * <code>bytes bson = 15 [json_name = "bson"];</code>
@@ -1318,7 +1318,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Format BSON: the events' documents, one behind the other; the first four bytes of each are its length.
+     * Format BSON: the events' documents, concatenated; the first four bytes of each document are its length.
      * </pre>
      *
      * <code>bytes bson = 15 [json_name = "bson"];</code>

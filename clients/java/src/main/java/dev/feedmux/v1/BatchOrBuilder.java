@@ -10,7 +10,7 @@ public interface BatchOrBuilder extends
 
   /**
    * <pre>
-   * The sequence of the first event. Sequences count from 1 within a session, without holes.
+   * The sequence of the first event. Sequences count from 1 within a session, without gaps.
    * </pre>
    *
    * <code>int64 first_delivery_sequence = 1 [json_name = "firstDeliverySequence"];</code>
@@ -20,7 +20,7 @@ public interface BatchOrBuilder extends
 
   /**
    * <pre>
-   * How many events there are.
+   * The number of events.
    * </pre>
    *
    * <code>int32 event_count = 2 [json_name = "eventCount"];</code>
@@ -30,7 +30,7 @@ public interface BatchOrBuilder extends
 
   /**
    * <pre>
-   * The place behind the last event of this batch.
+   * The position after the last event of this batch.
    * </pre>
    *
    * <code>bytes position = 3 [json_name = "position"];</code>
@@ -40,7 +40,7 @@ public interface BatchOrBuilder extends
 
   /**
    * <pre>
-   * MongoDB's resume token (BSON document) of that place.
+   * MongoDB's resume token (BSON document) of that position.
    * </pre>
    *
    * <code>bytes resume_token = 4 [json_name = "resumeToken"];</code>
@@ -50,7 +50,7 @@ public interface BatchOrBuilder extends
 
   /**
    * <pre>
-   * The cluster time of that place.
+   * The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 5 [json_name = "clusterTime"];</code>
@@ -59,7 +59,7 @@ public interface BatchOrBuilder extends
   boolean hasClusterTime();
   /**
    * <pre>
-   * The cluster time of that place.
+   * The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 5 [json_name = "clusterTime"];</code>
@@ -68,7 +68,7 @@ public interface BatchOrBuilder extends
   dev.feedmux.v1.ClusterTime getClusterTime();
   /**
    * <pre>
-   * The cluster time of that place.
+   * The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 5 [json_name = "clusterTime"];</code>
@@ -104,7 +104,7 @@ public interface BatchOrBuilder extends
 
   /**
    * <pre>
-   * Format BSON: the events' documents, one behind the other; the first four bytes of each are its length.
+   * Format BSON: the events' documents, concatenated; the first four bytes of each document are its length.
    * </pre>
    *
    * <code>bytes bson = 15 [json_name = "bson"];</code>

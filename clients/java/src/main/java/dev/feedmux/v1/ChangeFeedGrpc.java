@@ -279,7 +279,7 @@ public final class ChangeFeedGrpc {
 
     /**
      * <pre>
-     * A feed given inline, held back by HTTP/2 flow control alone; the client keeps the position. No acks, no credits.
+     * A feed given inline, throttled only by HTTP/2 flow control. The client stores the position. No acks, no credits.
      * </pre>
      */
     default void watch(dev.feedmux.v1.WatchRequest request,
@@ -289,7 +289,7 @@ public final class ChangeFeedGrpc {
 
     /**
      * <pre>
-     * Turns a start (earliest, latest, a time, an operation time, a resume token) into a position that can be stored.
+     * Converts a start (earliest, latest, a time, an operation time, a resume token) to a position that can be stored.
      * </pre>
      */
     default void resolvePosition(dev.feedmux.v1.ResolvePositionRequest request,
@@ -299,8 +299,9 @@ public final class ChangeFeedGrpc {
 
     /**
      * <pre>
-     * For readers in bulk: how far to read next, cut into slices that several can read at once. What was read for it is
-     * kept for ReadRange until it has been read, or for two minutes. Behind an invalidate event it goes on.
+     * For bulk readers: returns how far to read next, split into slices that several readers can read at once. The server
+     * retains the planned events for ReadRange until they are read, or for two minutes. A range continues after an
+     * invalidate event.
      * </pre>
      */
     default void planRange(dev.feedmux.v1.PlanRangeRequest request,
@@ -310,7 +311,8 @@ public final class ChangeFeedGrpc {
 
     /**
      * <pre>
-     * Exactly the events behind `after` and up to `until`, as often as asked; held back by HTTP/2 flow control alone.
+     * Returns exactly the events after `after` and up to `until`, the same on every call. Throttled only by HTTP/2 flow
+     * control.
      * </pre>
      */
     default void readRange(dev.feedmux.v1.ReadRangeRequest request,
@@ -320,9 +322,10 @@ public final class ChangeFeedGrpc {
 
     /**
      * <pre>
-     * What opening a feed would do, without doing it: what MongoDB is asked, whether somebody reads it already, what it needs,
-     * what the tenant's grants withhold, and why it would be refused. A refusal is an answer here, not a status; only
-     * UNAUTHENTICATED, UNAVAILABLE and an undecodable request are.
+     * Reports what opening a feed would do, without opening it: the pipeline sent to MongoDB, whether the server already
+     * reads this feed, what the feed needs, what the tenant's grants withhold, and why the server would reject the feed.
+     * The response carries a rejection as a field, not as a status; only UNAUTHENTICATED, UNAVAILABLE and an undecodable
+     * request end the call with an error status.
      * </pre>
      */
     default void explain(dev.feedmux.v1.ExplainRequest request,
@@ -377,7 +380,7 @@ public final class ChangeFeedGrpc {
 
     /**
      * <pre>
-     * A feed given inline, held back by HTTP/2 flow control alone; the client keeps the position. No acks, no credits.
+     * A feed given inline, throttled only by HTTP/2 flow control. The client stores the position. No acks, no credits.
      * </pre>
      */
     public void watch(dev.feedmux.v1.WatchRequest request,
@@ -388,7 +391,7 @@ public final class ChangeFeedGrpc {
 
     /**
      * <pre>
-     * Turns a start (earliest, latest, a time, an operation time, a resume token) into a position that can be stored.
+     * Converts a start (earliest, latest, a time, an operation time, a resume token) to a position that can be stored.
      * </pre>
      */
     public void resolvePosition(dev.feedmux.v1.ResolvePositionRequest request,
@@ -399,8 +402,9 @@ public final class ChangeFeedGrpc {
 
     /**
      * <pre>
-     * For readers in bulk: how far to read next, cut into slices that several can read at once. What was read for it is
-     * kept for ReadRange until it has been read, or for two minutes. Behind an invalidate event it goes on.
+     * For bulk readers: returns how far to read next, split into slices that several readers can read at once. The server
+     * retains the planned events for ReadRange until they are read, or for two minutes. A range continues after an
+     * invalidate event.
      * </pre>
      */
     public void planRange(dev.feedmux.v1.PlanRangeRequest request,
@@ -411,7 +415,8 @@ public final class ChangeFeedGrpc {
 
     /**
      * <pre>
-     * Exactly the events behind `after` and up to `until`, as often as asked; held back by HTTP/2 flow control alone.
+     * Returns exactly the events after `after` and up to `until`, the same on every call. Throttled only by HTTP/2 flow
+     * control.
      * </pre>
      */
     public void readRange(dev.feedmux.v1.ReadRangeRequest request,
@@ -422,9 +427,10 @@ public final class ChangeFeedGrpc {
 
     /**
      * <pre>
-     * What opening a feed would do, without doing it: what MongoDB is asked, whether somebody reads it already, what it needs,
-     * what the tenant's grants withhold, and why it would be refused. A refusal is an answer here, not a status; only
-     * UNAUTHENTICATED, UNAVAILABLE and an undecodable request are.
+     * Reports what opening a feed would do, without opening it: the pipeline sent to MongoDB, whether the server already
+     * reads this feed, what the feed needs, what the tenant's grants withhold, and why the server would reject the feed.
+     * The response carries a rejection as a field, not as a status; only UNAUTHENTICATED, UNAVAILABLE and an undecodable
+     * request end the call with an error status.
      * </pre>
      */
     public void explain(dev.feedmux.v1.ExplainRequest request,
@@ -467,7 +473,7 @@ public final class ChangeFeedGrpc {
 
     /**
      * <pre>
-     * A feed given inline, held back by HTTP/2 flow control alone; the client keeps the position. No acks, no credits.
+     * A feed given inline, throttled only by HTTP/2 flow control. The client stores the position. No acks, no credits.
      * </pre>
      */
     @io.grpc.ExperimentalApi("https://github.com/grpc/grpc-java/issues/10918")
@@ -479,7 +485,7 @@ public final class ChangeFeedGrpc {
 
     /**
      * <pre>
-     * Turns a start (earliest, latest, a time, an operation time, a resume token) into a position that can be stored.
+     * Converts a start (earliest, latest, a time, an operation time, a resume token) to a position that can be stored.
      * </pre>
      */
     public dev.feedmux.v1.ResolvePositionResponse resolvePosition(dev.feedmux.v1.ResolvePositionRequest request) throws io.grpc.StatusException {
@@ -489,8 +495,9 @@ public final class ChangeFeedGrpc {
 
     /**
      * <pre>
-     * For readers in bulk: how far to read next, cut into slices that several can read at once. What was read for it is
-     * kept for ReadRange until it has been read, or for two minutes. Behind an invalidate event it goes on.
+     * For bulk readers: returns how far to read next, split into slices that several readers can read at once. The server
+     * retains the planned events for ReadRange until they are read, or for two minutes. A range continues after an
+     * invalidate event.
      * </pre>
      */
     public dev.feedmux.v1.PlanRangeResponse planRange(dev.feedmux.v1.PlanRangeRequest request) throws io.grpc.StatusException {
@@ -500,7 +507,8 @@ public final class ChangeFeedGrpc {
 
     /**
      * <pre>
-     * Exactly the events behind `after` and up to `until`, as often as asked; held back by HTTP/2 flow control alone.
+     * Returns exactly the events after `after` and up to `until`, the same on every call. Throttled only by HTTP/2 flow
+     * control.
      * </pre>
      */
     @io.grpc.ExperimentalApi("https://github.com/grpc/grpc-java/issues/10918")
@@ -512,9 +520,10 @@ public final class ChangeFeedGrpc {
 
     /**
      * <pre>
-     * What opening a feed would do, without doing it: what MongoDB is asked, whether somebody reads it already, what it needs,
-     * what the tenant's grants withhold, and why it would be refused. A refusal is an answer here, not a status; only
-     * UNAUTHENTICATED, UNAVAILABLE and an undecodable request are.
+     * Reports what opening a feed would do, without opening it: the pipeline sent to MongoDB, whether the server already
+     * reads this feed, what the feed needs, what the tenant's grants withhold, and why the server would reject the feed.
+     * The response carries a rejection as a field, not as a status; only UNAUTHENTICATED, UNAVAILABLE and an undecodable
+     * request end the call with an error status.
      * </pre>
      */
     public dev.feedmux.v1.ExplainResponse explain(dev.feedmux.v1.ExplainRequest request) throws io.grpc.StatusException {
@@ -544,7 +553,7 @@ public final class ChangeFeedGrpc {
 
     /**
      * <pre>
-     * A feed given inline, held back by HTTP/2 flow control alone; the client keeps the position. No acks, no credits.
+     * A feed given inline, throttled only by HTTP/2 flow control. The client stores the position. No acks, no credits.
      * </pre>
      */
     public java.util.Iterator<dev.feedmux.v1.WatchResponse> watch(
@@ -555,7 +564,7 @@ public final class ChangeFeedGrpc {
 
     /**
      * <pre>
-     * Turns a start (earliest, latest, a time, an operation time, a resume token) into a position that can be stored.
+     * Converts a start (earliest, latest, a time, an operation time, a resume token) to a position that can be stored.
      * </pre>
      */
     public dev.feedmux.v1.ResolvePositionResponse resolvePosition(dev.feedmux.v1.ResolvePositionRequest request) {
@@ -565,8 +574,9 @@ public final class ChangeFeedGrpc {
 
     /**
      * <pre>
-     * For readers in bulk: how far to read next, cut into slices that several can read at once. What was read for it is
-     * kept for ReadRange until it has been read, or for two minutes. Behind an invalidate event it goes on.
+     * For bulk readers: returns how far to read next, split into slices that several readers can read at once. The server
+     * retains the planned events for ReadRange until they are read, or for two minutes. A range continues after an
+     * invalidate event.
      * </pre>
      */
     public dev.feedmux.v1.PlanRangeResponse planRange(dev.feedmux.v1.PlanRangeRequest request) {
@@ -576,7 +586,8 @@ public final class ChangeFeedGrpc {
 
     /**
      * <pre>
-     * Exactly the events behind `after` and up to `until`, as often as asked; held back by HTTP/2 flow control alone.
+     * Returns exactly the events after `after` and up to `until`, the same on every call. Throttled only by HTTP/2 flow
+     * control.
      * </pre>
      */
     public java.util.Iterator<dev.feedmux.v1.ReadRangeResponse> readRange(
@@ -587,9 +598,10 @@ public final class ChangeFeedGrpc {
 
     /**
      * <pre>
-     * What opening a feed would do, without doing it: what MongoDB is asked, whether somebody reads it already, what it needs,
-     * what the tenant's grants withhold, and why it would be refused. A refusal is an answer here, not a status; only
-     * UNAUTHENTICATED, UNAVAILABLE and an undecodable request are.
+     * Reports what opening a feed would do, without opening it: the pipeline sent to MongoDB, whether the server already
+     * reads this feed, what the feed needs, what the tenant's grants withhold, and why the server would reject the feed.
+     * The response carries a rejection as a field, not as a status; only UNAUTHENTICATED, UNAVAILABLE and an undecodable
+     * request end the call with an error status.
      * </pre>
      */
     public dev.feedmux.v1.ExplainResponse explain(dev.feedmux.v1.ExplainRequest request) {
@@ -619,7 +631,7 @@ public final class ChangeFeedGrpc {
 
     /**
      * <pre>
-     * Turns a start (earliest, latest, a time, an operation time, a resume token) into a position that can be stored.
+     * Converts a start (earliest, latest, a time, an operation time, a resume token) to a position that can be stored.
      * </pre>
      */
     public com.google.common.util.concurrent.ListenableFuture<dev.feedmux.v1.ResolvePositionResponse> resolvePosition(
@@ -630,8 +642,9 @@ public final class ChangeFeedGrpc {
 
     /**
      * <pre>
-     * For readers in bulk: how far to read next, cut into slices that several can read at once. What was read for it is
-     * kept for ReadRange until it has been read, or for two minutes. Behind an invalidate event it goes on.
+     * For bulk readers: returns how far to read next, split into slices that several readers can read at once. The server
+     * retains the planned events for ReadRange until they are read, or for two minutes. A range continues after an
+     * invalidate event.
      * </pre>
      */
     public com.google.common.util.concurrent.ListenableFuture<dev.feedmux.v1.PlanRangeResponse> planRange(
@@ -642,9 +655,10 @@ public final class ChangeFeedGrpc {
 
     /**
      * <pre>
-     * What opening a feed would do, without doing it: what MongoDB is asked, whether somebody reads it already, what it needs,
-     * what the tenant's grants withhold, and why it would be refused. A refusal is an answer here, not a status; only
-     * UNAUTHENTICATED, UNAVAILABLE and an undecodable request are.
+     * Reports what opening a feed would do, without opening it: the pipeline sent to MongoDB, whether the server already
+     * reads this feed, what the feed needs, what the tenant's grants withhold, and why the server would reject the feed.
+     * The response carries a rejection as a field, not as a status; only UNAUTHENTICATED, UNAVAILABLE and an undecodable
+     * request end the call with an error status.
      * </pre>
      */
     public com.google.common.util.concurrent.ListenableFuture<dev.feedmux.v1.ExplainResponse> explain(

@@ -6,7 +6,7 @@ package dev.feedmux.v1;
 
 /**
  * <pre>
- * A MongoDB timestamp: the cluster's logical time.
+ * A MongoDB timestamp: the logical time of the cluster.
  * </pre>
  *
  * Protobuf type {@code feedmux.v1.ClusterTime}
@@ -243,7 +243,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * A MongoDB timestamp: the cluster's logical time.
+   * A MongoDB timestamp: the logical time of the cluster.
    * </pre>
    *
    * Protobuf type {@code feedmux.v1.ClusterTime}

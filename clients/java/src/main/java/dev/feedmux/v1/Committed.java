@@ -6,7 +6,7 @@ package dev.feedmux.v1;
 
 /**
  * <pre>
- * Acks up to here survive a restart of client and server.
+ * Acks up to `delivery_sequence` survive a restart of the client and of the server.
  * </pre>
  *
  * Protobuf type {@code feedmux.v1.Committed}
@@ -48,7 +48,7 @@ private static final long serialVersionUID = 0L;
   private long deliverySequence_ = 0L;
   /**
    * <pre>
-   * The highest sequence covered.
+   * The highest committed sequence.
    * </pre>
    *
    * <code>int64 delivery_sequence = 1 [json_name = "deliverySequence"];</code>
@@ -63,7 +63,7 @@ private static final long serialVersionUID = 0L;
   private com.google.protobuf.ByteString position_ = com.google.protobuf.ByteString.EMPTY;
   /**
    * <pre>
-   * What is stored.
+   * The stored position.
    * </pre>
    *
    * <code>bytes position = 2 [json_name = "position"];</code>
@@ -245,7 +245,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Acks up to here survive a restart of client and server.
+   * Acks up to `delivery_sequence` survive a restart of the client and of the server.
    * </pre>
    *
    * Protobuf type {@code feedmux.v1.Committed}
@@ -430,7 +430,7 @@ private static final long serialVersionUID = 0L;
     private long deliverySequence_ ;
     /**
      * <pre>
-     * The highest sequence covered.
+     * The highest committed sequence.
      * </pre>
      *
      * <code>int64 delivery_sequence = 1 [json_name = "deliverySequence"];</code>
@@ -442,7 +442,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The highest sequence covered.
+     * The highest committed sequence.
      * </pre>
      *
      * <code>int64 delivery_sequence = 1 [json_name = "deliverySequence"];</code>
@@ -458,7 +458,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The highest sequence covered.
+     * The highest committed sequence.
      * </pre>
      *
      * <code>int64 delivery_sequence = 1 [json_name = "deliverySequence"];</code>
@@ -474,7 +474,7 @@ private static final long serialVersionUID = 0L;
     private com.google.protobuf.ByteString position_ = com.google.protobuf.ByteString.EMPTY;
     /**
      * <pre>
-     * What is stored.
+     * The stored position.
      * </pre>
      *
      * <code>bytes position = 2 [json_name = "position"];</code>
@@ -486,7 +486,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What is stored.
+     * The stored position.
      * </pre>
      *
      * <code>bytes position = 2 [json_name = "position"];</code>
@@ -502,7 +502,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What is stored.
+     * The stored position.
      * </pre>
      *
      * <code>bytes position = 2 [json_name = "position"];</code>

@@ -10,7 +10,7 @@ public interface CommittedOrBuilder extends
 
   /**
    * <pre>
-   * The highest sequence covered.
+   * The highest committed sequence.
    * </pre>
    *
    * <code>int64 delivery_sequence = 1 [json_name = "deliverySequence"];</code>
@@ -20,7 +20,7 @@ public interface CommittedOrBuilder extends
 
   /**
    * <pre>
-   * What is stored.
+   * The stored position.
    * </pre>
    *
    * <code>bytes position = 2 [json_name = "position"];</code>

@@ -37,7 +37,7 @@ public interface CreateSubscriptionRequestOrBuilder extends
 
   /**
    * <pre>
-   * Optional. Where it begins; none is `latest`.
+   * Optional. Where the subscription begins; `latest` when unset.
    * </pre>
    *
    * <code>.feedmux.v1.Start start = 2 [json_name = "start"];</code>
@@ -46,7 +46,7 @@ public interface CreateSubscriptionRequestOrBuilder extends
   boolean hasStart();
   /**
    * <pre>
-   * Optional. Where it begins; none is `latest`.
+   * Optional. Where the subscription begins; `latest` when unset.
    * </pre>
    *
    * <code>.feedmux.v1.Start start = 2 [json_name = "start"];</code>
@@ -55,7 +55,7 @@ public interface CreateSubscriptionRequestOrBuilder extends
   dev.feedmux.v1.Start getStart();
   /**
    * <pre>
-   * Optional. Where it begins; none is `latest`.
+   * Optional. Where the subscription begins; `latest` when unset.
    * </pre>
    *
    * <code>.feedmux.v1.Start start = 2 [json_name = "start"];</code>

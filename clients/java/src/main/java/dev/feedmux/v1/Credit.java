@@ -8,9 +8,10 @@ package dev.feedmux.v1;
  * <pre>
  * Permission to send `events` more events and `bytes` more bytes of events. Additive.
  *
- * Bytes are those of the events as the client sees them: BSON documents, or JSON texts in UTF-8. Framing (the tag and
- * length of each text in `Batch.json`, everything else in a message) costs no credit, so a client that returns the bytes
- * of the events it has taken keeps its window. An event in fragments costs what all its parts' `data` add up to.
+ * Bytes are counted as the client receives the events: BSON documents, or JSON texts in UTF-8. Framing (the tag and
+ * length of each text in `Batch.json`, everything else in a message) costs no credit, so a client that returns the
+ * bytes of the events it has consumed keeps its window. A fragmented event costs the sum of the `data` of all its
+ * parts.
  * </pre>
  *
  * Protobuf type {@code feedmux.v1.Credit}
@@ -51,7 +52,7 @@ private static final long serialVersionUID = 0L;
   private long events_ = 0L;
   /**
    * <pre>
-   * Required, 1 to 2^31-1 (0 only within Open). The sum not yet used is clamped to `Opened.limits.credit_events_max`.
+   * Required, 1 to 2^31-1 (0 only within Open). The server caps the unused total at `Opened.limits.credit_events_max`.
    * </pre>
    *
    * <code>int64 events = 1 [json_name = "events"];</code>
@@ -66,7 +67,8 @@ private static final long serialVersionUID = 0L;
   private long bytes_ = 0L;
   /**
    * <pre>
-   * Required, 1 to 2^40 (0 only within Open). While it is above 0 one event may overdraw it; the debt is paid first.
+   * Required, 1 to 2^40 (0 only within Open). While the unused bytes are above 0, one event may overdraw them; the next
+   * credit pays the debt first.
    * </pre>
    *
    * <code>int64 bytes = 2 [json_name = "bytes"];</code>
@@ -251,9 +253,10 @@ private static final long serialVersionUID = 0L;
    * <pre>
    * Permission to send `events` more events and `bytes` more bytes of events. Additive.
    *
-   * Bytes are those of the events as the client sees them: BSON documents, or JSON texts in UTF-8. Framing (the tag and
-   * length of each text in `Batch.json`, everything else in a message) costs no credit, so a client that returns the bytes
-   * of the events it has taken keeps its window. An event in fragments costs what all its parts' `data` add up to.
+   * Bytes are counted as the client receives the events: BSON documents, or JSON texts in UTF-8. Framing (the tag and
+   * length of each text in `Batch.json`, everything else in a message) costs no credit, so a client that returns the
+   * bytes of the events it has consumed keeps its window. A fragmented event costs the sum of the `data` of all its
+   * parts.
    * </pre>
    *
    * Protobuf type {@code feedmux.v1.Credit}
@@ -438,7 +441,7 @@ private static final long serialVersionUID = 0L;
     private long events_ ;
     /**
      * <pre>
-     * Required, 1 to 2^31-1 (0 only within Open). The sum not yet used is clamped to `Opened.limits.credit_events_max`.
+     * Required, 1 to 2^31-1 (0 only within Open). The server caps the unused total at `Opened.limits.credit_events_max`.
      * </pre>
      *
      * <code>int64 events = 1 [json_name = "events"];</code>
@@ -450,7 +453,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Required, 1 to 2^31-1 (0 only within Open). The sum not yet used is clamped to `Opened.limits.credit_events_max`.
+     * Required, 1 to 2^31-1 (0 only within Open). The server caps the unused total at `Opened.limits.credit_events_max`.
      * </pre>
      *
      * <code>int64 events = 1 [json_name = "events"];</code>
@@ -466,7 +469,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Required, 1 to 2^31-1 (0 only within Open). The sum not yet used is clamped to `Opened.limits.credit_events_max`.
+     * Required, 1 to 2^31-1 (0 only within Open). The server caps the unused total at `Opened.limits.credit_events_max`.
      * </pre>
      *
      * <code>int64 events = 1 [json_name = "events"];</code>
@@ -482,7 +485,8 @@ private static final long serialVersionUID = 0L;
     private long bytes_ ;
     /**
      * <pre>
-     * Required, 1 to 2^40 (0 only within Open). While it is above 0 one event may overdraw it; the debt is paid first.
+     * Required, 1 to 2^40 (0 only within Open). While the unused bytes are above 0, one event may overdraw them; the next
+     * credit pays the debt first.
      * </pre>
      *
      * <code>int64 bytes = 2 [json_name = "bytes"];</code>
@@ -494,7 +498,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Required, 1 to 2^40 (0 only within Open). While it is above 0 one event may overdraw it; the debt is paid first.
+     * Required, 1 to 2^40 (0 only within Open). While the unused bytes are above 0, one event may overdraw them; the next
+     * credit pays the debt first.
      * </pre>
      *
      * <code>int64 bytes = 2 [json_name = "bytes"];</code>
@@ -510,7 +515,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Required, 1 to 2^40 (0 only within Open). While it is above 0 one event may overdraw it; the debt is paid first.
+     * Required, 1 to 2^40 (0 only within Open). While the unused bytes are above 0, one event may overdraw them; the next
+     * credit pays the debt first.
      * </pre>
      *
      * <code>int64 bytes = 2 [json_name = "bytes"];</code>

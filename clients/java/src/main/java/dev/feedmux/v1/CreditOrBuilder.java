@@ -10,7 +10,7 @@ public interface CreditOrBuilder extends
 
   /**
    * <pre>
-   * Required, 1 to 2^31-1 (0 only within Open). The sum not yet used is clamped to `Opened.limits.credit_events_max`.
+   * Required, 1 to 2^31-1 (0 only within Open). The server caps the unused total at `Opened.limits.credit_events_max`.
    * </pre>
    *
    * <code>int64 events = 1 [json_name = "events"];</code>
@@ -20,7 +20,8 @@ public interface CreditOrBuilder extends
 
   /**
    * <pre>
-   * Required, 1 to 2^40 (0 only within Open). While it is above 0 one event may overdraw it; the debt is paid first.
+   * Required, 1 to 2^40 (0 only within Open). While the unused bytes are above 0, one event may overdraw them; the next
+   * credit pays the debt first.
    * </pre>
    *
    * <code>int64 bytes = 2 [json_name = "bytes"];</code>

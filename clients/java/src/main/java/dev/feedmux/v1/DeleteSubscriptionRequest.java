@@ -6,7 +6,7 @@ package dev.feedmux.v1;
 
 /**
  * <pre>
- * Deletes.
+ * Deletes a subscription.
  * </pre>
  *
  * Protobuf type {@code feedmux.v1.DeleteSubscriptionRequest}
@@ -97,7 +97,7 @@ private static final long serialVersionUID = 0L;
   private volatile java.lang.Object etag_ = "";
   /**
    * <pre>
-   * Optional. Must be the stored one where set.
+   * Optional. If set, must equal the stored etag.
    * </pre>
    *
    * <code>string etag = 2 [json_name = "etag"];</code>
@@ -118,7 +118,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Optional. Must be the stored one where set.
+   * Optional. If set, must equal the stored etag.
    * </pre>
    *
    * <code>string etag = 2 [json_name = "etag"];</code>
@@ -143,7 +143,7 @@ private static final long serialVersionUID = 0L;
   private boolean allowMissing_ = false;
   /**
    * <pre>
-   * Optional. Succeed when there is nothing to delete.
+   * Optional. Succeeds when there is nothing to delete.
    * </pre>
    *
    * <code>bool allow_missing = 3 [json_name = "allowMissing"];</code>
@@ -334,7 +334,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Deletes.
+   * Deletes a subscription.
    * </pre>
    *
    * Protobuf type {@code feedmux.v1.DeleteSubscriptionRequest}
@@ -627,7 +627,7 @@ private static final long serialVersionUID = 0L;
     private java.lang.Object etag_ = "";
     /**
      * <pre>
-     * Optional. Must be the stored one where set.
+     * Optional. If set, must equal the stored etag.
      * </pre>
      *
      * <code>string etag = 2 [json_name = "etag"];</code>
@@ -647,7 +647,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. Must be the stored one where set.
+     * Optional. If set, must equal the stored etag.
      * </pre>
      *
      * <code>string etag = 2 [json_name = "etag"];</code>
@@ -668,7 +668,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. Must be the stored one where set.
+     * Optional. If set, must equal the stored etag.
      * </pre>
      *
      * <code>string etag = 2 [json_name = "etag"];</code>
@@ -685,7 +685,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. Must be the stored one where set.
+     * Optional. If set, must equal the stored etag.
      * </pre>
      *
      * <code>string etag = 2 [json_name = "etag"];</code>
@@ -699,7 +699,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. Must be the stored one where set.
+     * Optional. If set, must equal the stored etag.
      * </pre>
      *
      * <code>string etag = 2 [json_name = "etag"];</code>
@@ -719,7 +719,7 @@ private static final long serialVersionUID = 0L;
     private boolean allowMissing_ ;
     /**
      * <pre>
-     * Optional. Succeed when there is nothing to delete.
+     * Optional. Succeeds when there is nothing to delete.
      * </pre>
      *
      * <code>bool allow_missing = 3 [json_name = "allowMissing"];</code>
@@ -731,7 +731,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. Succeed when there is nothing to delete.
+     * Optional. Succeeds when there is nothing to delete.
      * </pre>
      *
      * <code>bool allow_missing = 3 [json_name = "allowMissing"];</code>
@@ -747,7 +747,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. Succeed when there is nothing to delete.
+     * Optional. Succeeds when there is nothing to delete.
      * </pre>
      *
      * <code>bool allow_missing = 3 [json_name = "allowMissing"];</code>

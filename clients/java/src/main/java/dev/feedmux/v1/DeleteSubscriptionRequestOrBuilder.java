@@ -30,7 +30,7 @@ public interface DeleteSubscriptionRequestOrBuilder extends
 
   /**
    * <pre>
-   * Optional. Must be the stored one where set.
+   * Optional. If set, must equal the stored etag.
    * </pre>
    *
    * <code>string etag = 2 [json_name = "etag"];</code>
@@ -39,7 +39,7 @@ public interface DeleteSubscriptionRequestOrBuilder extends
   java.lang.String getEtag();
   /**
    * <pre>
-   * Optional. Must be the stored one where set.
+   * Optional. If set, must equal the stored etag.
    * </pre>
    *
    * <code>string etag = 2 [json_name = "etag"];</code>
@@ -50,7 +50,7 @@ public interface DeleteSubscriptionRequestOrBuilder extends
 
   /**
    * <pre>
-   * Optional. Succeed when there is nothing to delete.
+   * Optional. Succeeds when there is nothing to delete.
    * </pre>
    *
    * <code>bool allow_missing = 3 [json_name = "allowMissing"];</code>

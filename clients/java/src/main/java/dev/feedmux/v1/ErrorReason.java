@@ -6,9 +6,9 @@ package dev.feedmux.v1;
 
 /**
  * <pre>
- * The `reason` of the `google.rpc.ErrorInfo` that accompanies every error. Its domain is always `feedmux`.
- * The status code that goes with each reason is named in its comment. Clients decide by reason, never by
- * message text. A client that meets a reason it does not know falls back to the status code.
+ * The `reason` of the `google.rpc.ErrorInfo` that accompanies every error. Its domain is always `feedmux`. The comment
+ * of each reason begins with its status code. Clients decide by the reason, never by the message text. A client that
+ * receives a reason it does not know falls back to the status code.
  * </pre>
  *
  * Protobuf enum {@code feedmux.v1.ErrorReason}
@@ -57,7 +57,7 @@ public enum ErrorReason
   ERROR_REASON_PIPELINE_INVALID(4),
   /**
    * <pre>
-   * INVALID_ARGUMENT. A stage or operator that feedmux does not run. Metadata: `operator`, `path`.
+   * INVALID_ARGUMENT. The pipeline has a stage or operator that feedmux does not allow. Metadata: `operator`, `path`.
    * </pre>
    *
    * <code>ERROR_REASON_STAGE_NOT_ALLOWED = 5;</code>
@@ -73,7 +73,7 @@ public enum ErrorReason
   ERROR_REASON_NAME_INVALID(6),
   /**
    * <pre>
-   * INVALID_ARGUMENT. A credit is negative, zero where it must not be, or overflows.
+   * INVALID_ARGUMENT. A credit is negative, zero where zero is not allowed, or too large.
    * </pre>
    *
    * <code>ERROR_REASON_CREDIT_INVALID = 7;</code>
@@ -81,7 +81,7 @@ public enum ErrorReason
   ERROR_REASON_CREDIT_INVALID(7),
   /**
    * <pre>
-   * INVALID_ARGUMENT. An ack names a delivery that was never made.
+   * INVALID_ARGUMENT. An ack names a sequence that was never delivered.
    * </pre>
    *
    * <code>ERROR_REASON_ACK_OUT_OF_RANGE = 8;</code>
@@ -97,7 +97,7 @@ public enum ErrorReason
   ERROR_REASON_OPEN_REQUIRED(9),
   /**
    * <pre>
-   * INVALID_ARGUMENT. A message is not what the protocol says: undecodable, or a field out of range. Metadata: `field`.
+   * INVALID_ARGUMENT. A message violates the protocol: undecodable, or a field out of range. Metadata: `field`.
    * </pre>
    *
    * <code>ERROR_REASON_MESSAGE_INVALID = 10;</code>
@@ -105,7 +105,7 @@ public enum ErrorReason
   ERROR_REASON_MESSAGE_INVALID(10),
   /**
    * <pre>
-   * INVALID_ARGUMENT. BSON or extended JSON that cannot be read. Metadata: `field`.
+   * INVALID_ARGUMENT. BSON or extended JSON cannot be parsed. Metadata: `field`.
    * </pre>
    *
    * <code>ERROR_REASON_BSON_INVALID = 11;</code>
@@ -113,8 +113,8 @@ public enum ErrorReason
   ERROR_REASON_BSON_INVALID(11),
   /**
    * <pre>
-   * INVALID_ARGUMENT. MongoDB refused the pipeline or an option. Metadata: `code`, `code_name`, `labels`, `errmsg`
-   * (as with every error that MongoDB gave).
+   * INVALID_ARGUMENT. MongoDB rejected the pipeline or an option. Metadata: `code`, `code_name`, `labels`, `errmsg`
+   * (as with every error that MongoDB returned).
    * </pre>
    *
    * <code>ERROR_REASON_OPTION_REFUSED = 12;</code>
@@ -122,7 +122,7 @@ public enum ErrorReason
   ERROR_REASON_OPTION_REFUSED(12),
   /**
    * <pre>
-   * INVALID_ARGUMENT. The pipeline altered or removed `_id`. Final.
+   * INVALID_ARGUMENT. The pipeline altered or removed `_id`. Retrying cannot succeed.
    * </pre>
    *
    * <code>ERROR_REASON_RESUME_TOKEN_MODIFIED = 13;</code>
@@ -130,7 +130,7 @@ public enum ErrorReason
   ERROR_REASON_RESUME_TOKEN_MODIFIED(13),
   /**
    * <pre>
-   * UNAUTHENTICATED. No credentials, or none that are known. The same message for every cause.
+   * UNAUTHENTICATED. The credentials are missing or unknown. The message is the same for every cause.
    * </pre>
    *
    * <code>ERROR_REASON_UNAUTHENTICATED = 20;</code>
@@ -146,7 +146,7 @@ public enum ErrorReason
   ERROR_REASON_NAMESPACE_DENIED(21),
   /**
    * <pre>
-   * PERMISSION_DENIED. MongoDB refused feedmux's own account. Metadata: `code`, `code_name`.
+   * PERMISSION_DENIED. MongoDB denied access to feedmux's own account. Metadata: `code`, `code_name`.
    * </pre>
    *
    * <code>ERROR_REASON_SOURCE_UNAUTHORIZED = 22;</code>
@@ -154,7 +154,7 @@ public enum ErrorReason
   ERROR_REASON_SOURCE_UNAUTHORIZED(22),
   /**
    * <pre>
-   * PERMISSION_DENIED. The method is not for these credentials.
+   * PERMISSION_DENIED. These credentials may not call this method.
    * </pre>
    *
    * <code>ERROR_REASON_METHOD_DENIED = 23;</code>
@@ -162,7 +162,7 @@ public enum ErrorReason
   ERROR_REASON_METHOD_DENIED(23),
   /**
    * <pre>
-   * NOT_FOUND. No such subscription, or it was deleted.
+   * NOT_FOUND. There is no such subscription, or it was deleted.
    * </pre>
    *
    * <code>ERROR_REASON_SUBSCRIPTION_NOT_FOUND = 30;</code>
@@ -170,7 +170,7 @@ public enum ErrorReason
   ERROR_REASON_SUBSCRIPTION_NOT_FOUND(30),
   /**
    * <pre>
-   * NOT_FOUND. No such source.
+   * NOT_FOUND. There is no such source.
    * </pre>
    *
    * <code>ERROR_REASON_SOURCE_NOT_FOUND = 31;</code>
@@ -178,7 +178,7 @@ public enum ErrorReason
   ERROR_REASON_SOURCE_NOT_FOUND(31),
   /**
    * <pre>
-   * NOT_FOUND. No such subscriber (operator).
+   * NOT_FOUND. There is no such subscriber (Operator service).
    * </pre>
    *
    * <code>ERROR_REASON_SUBSCRIBER_NOT_FOUND = 32;</code>
@@ -194,7 +194,7 @@ public enum ErrorReason
   ERROR_REASON_SUBSCRIPTION_EXISTS(33),
   /**
    * <pre>
-   * OUT_OF_RANGE. The position has left MongoDB's oplog. Metadata: `oldest_time` (RFC 3339) where it is known.
+   * OUT_OF_RANGE. MongoDB's oplog no longer contains the position. Metadata: `oldest_time` (RFC 3339) if it is known.
    * </pre>
    *
    * <code>ERROR_REASON_HISTORY_LOST = 40;</code>
@@ -202,7 +202,7 @@ public enum ErrorReason
   ERROR_REASON_HISTORY_LOST(40),
   /**
    * <pre>
-   * OUT_OF_RANGE. A start time that lies in the future.
+   * OUT_OF_RANGE. A start time is in the future.
    * </pre>
    *
    * <code>ERROR_REASON_START_IN_FUTURE = 41;</code>
@@ -210,7 +210,8 @@ public enum ErrorReason
   ERROR_REASON_START_IN_FUTURE(41),
   /**
    * <pre>
-   * OUT_OF_RANGE. An event that MongoDB cannot send (over 16 MB). Add $changeStreamSplitLargeEvent where the server has it.
+   * OUT_OF_RANGE. MongoDB cannot send an event (over 16 MB). Add $changeStreamSplitLargeEvent where MongoDB supports
+   * it.
    * </pre>
    *
    * <code>ERROR_REASON_EVENT_TOO_LARGE = 42;</code>
@@ -218,7 +219,7 @@ public enum ErrorReason
   ERROR_REASON_EVENT_TOO_LARGE(42),
   /**
    * <pre>
-   * FAILED_PRECONDITION. resume_after was given an invalidate event's token; start_after takes it.
+   * FAILED_PRECONDITION. resume_after does not accept the token of an invalidate event; use start_after.
    * </pre>
    *
    * <code>ERROR_REASON_START_AFTER_REQUIRED = 50;</code>
@@ -242,7 +243,8 @@ public enum ErrorReason
   ERROR_REASON_RESUME_TOKEN_NOT_FOUND(52),
   /**
    * <pre>
-   * FAILED_PRECONDITION. The feed ended with an invalidate (drop, rename, dropDatabase). The last position serves start_after.
+   * FAILED_PRECONDITION. The feed ended with an invalidate event (drop, rename, dropDatabase). To continue, start at
+   * the last position, or pass its resume token to start_after.
    * </pre>
    *
    * <code>ERROR_REASON_FEED_INVALIDATED = 53;</code>
@@ -274,7 +276,7 @@ public enum ErrorReason
   ERROR_REASON_SOURCE_UNSUITABLE(56),
   /**
    * <pre>
-   * FAILED_PRECONDITION. The etag of an update or delete is not the stored one.
+   * FAILED_PRECONDITION. The etag of an update or delete is not the stored etag.
    * </pre>
    *
    * <code>ERROR_REASON_ETAG_MISMATCH = 57;</code>
@@ -282,7 +284,7 @@ public enum ErrorReason
   ERROR_REASON_ETAG_MISMATCH(57),
   /**
    * <pre>
-   * FAILED_PRECONDITION. The feed does not have the fingerprint that the request gave: its pipeline or options have changed.
+   * FAILED_PRECONDITION. The feed does not have the fingerprint in the request: its pipeline or options have changed.
    * </pre>
    *
    * <code>ERROR_REASON_FEED_CHANGED = 58;</code>
@@ -298,7 +300,7 @@ public enum ErrorReason
   ERROR_REASON_FENCED(60),
   /**
    * <pre>
-   * ABORTED. An operator ended the session. It may be opened again.
+   * ABORTED. An operator ended the session. The client may open a new session.
    * </pre>
    *
    * <code>ERROR_REASON_ENDED_BY_OPERATOR = 61;</code>
@@ -306,7 +308,7 @@ public enum ErrorReason
   ERROR_REASON_ENDED_BY_OPERATOR(61),
   /**
    * <pre>
-   * ABORTED. The tenant's grants have changed. Reopen: the feed goes on under the present ones.
+   * ABORTED. The tenant's grants have changed. Reopen the feed: it continues under the current grants.
    * </pre>
    *
    * <code>ERROR_REASON_GRANTS_CHANGED = 62;</code>
@@ -314,7 +316,8 @@ public enum ErrorReason
   ERROR_REASON_GRANTS_CHANGED(62),
   /**
    * <pre>
-   * RESOURCE_EXHAUSTED. A quota of the tenant, or a limit of the server, is reached. Comes with QuotaFailure and RetryInfo.
+   * RESOURCE_EXHAUSTED. A quota of the tenant or a limit of the server is reached. Comes with QuotaFailure and
+   * RetryInfo.
    * </pre>
    *
    * <code>ERROR_REASON_QUOTA_EXCEEDED = 70;</code>
@@ -346,7 +349,7 @@ public enum ErrorReason
   ERROR_REASON_STATE_UNAVAILABLE(82),
   /**
    * <pre>
-   * INTERNAL. A defect of feedmux. Metadata: `correlation_id`, which stands in the server's log too.
+   * INTERNAL. A defect of feedmux. Metadata: `correlation_id`, which is also in the server's log.
    * </pre>
    *
    * <code>ERROR_REASON_INTERNAL = 90;</code>
@@ -397,7 +400,7 @@ public enum ErrorReason
   public static final int ERROR_REASON_PIPELINE_INVALID_VALUE = 4;
   /**
    * <pre>
-   * INVALID_ARGUMENT. A stage or operator that feedmux does not run. Metadata: `operator`, `path`.
+   * INVALID_ARGUMENT. The pipeline has a stage or operator that feedmux does not allow. Metadata: `operator`, `path`.
    * </pre>
    *
    * <code>ERROR_REASON_STAGE_NOT_ALLOWED = 5;</code>
@@ -413,7 +416,7 @@ public enum ErrorReason
   public static final int ERROR_REASON_NAME_INVALID_VALUE = 6;
   /**
    * <pre>
-   * INVALID_ARGUMENT. A credit is negative, zero where it must not be, or overflows.
+   * INVALID_ARGUMENT. A credit is negative, zero where zero is not allowed, or too large.
    * </pre>
    *
    * <code>ERROR_REASON_CREDIT_INVALID = 7;</code>
@@ -421,7 +424,7 @@ public enum ErrorReason
   public static final int ERROR_REASON_CREDIT_INVALID_VALUE = 7;
   /**
    * <pre>
-   * INVALID_ARGUMENT. An ack names a delivery that was never made.
+   * INVALID_ARGUMENT. An ack names a sequence that was never delivered.
    * </pre>
    *
    * <code>ERROR_REASON_ACK_OUT_OF_RANGE = 8;</code>
@@ -437,7 +440,7 @@ public enum ErrorReason
   public static final int ERROR_REASON_OPEN_REQUIRED_VALUE = 9;
   /**
    * <pre>
-   * INVALID_ARGUMENT. A message is not what the protocol says: undecodable, or a field out of range. Metadata: `field`.
+   * INVALID_ARGUMENT. A message violates the protocol: undecodable, or a field out of range. Metadata: `field`.
    * </pre>
    *
    * <code>ERROR_REASON_MESSAGE_INVALID = 10;</code>
@@ -445,7 +448,7 @@ public enum ErrorReason
   public static final int ERROR_REASON_MESSAGE_INVALID_VALUE = 10;
   /**
    * <pre>
-   * INVALID_ARGUMENT. BSON or extended JSON that cannot be read. Metadata: `field`.
+   * INVALID_ARGUMENT. BSON or extended JSON cannot be parsed. Metadata: `field`.
    * </pre>
    *
    * <code>ERROR_REASON_BSON_INVALID = 11;</code>
@@ -453,8 +456,8 @@ public enum ErrorReason
   public static final int ERROR_REASON_BSON_INVALID_VALUE = 11;
   /**
    * <pre>
-   * INVALID_ARGUMENT. MongoDB refused the pipeline or an option. Metadata: `code`, `code_name`, `labels`, `errmsg`
-   * (as with every error that MongoDB gave).
+   * INVALID_ARGUMENT. MongoDB rejected the pipeline or an option. Metadata: `code`, `code_name`, `labels`, `errmsg`
+   * (as with every error that MongoDB returned).
    * </pre>
    *
    * <code>ERROR_REASON_OPTION_REFUSED = 12;</code>
@@ -462,7 +465,7 @@ public enum ErrorReason
   public static final int ERROR_REASON_OPTION_REFUSED_VALUE = 12;
   /**
    * <pre>
-   * INVALID_ARGUMENT. The pipeline altered or removed `_id`. Final.
+   * INVALID_ARGUMENT. The pipeline altered or removed `_id`. Retrying cannot succeed.
    * </pre>
    *
    * <code>ERROR_REASON_RESUME_TOKEN_MODIFIED = 13;</code>
@@ -470,7 +473,7 @@ public enum ErrorReason
   public static final int ERROR_REASON_RESUME_TOKEN_MODIFIED_VALUE = 13;
   /**
    * <pre>
-   * UNAUTHENTICATED. No credentials, or none that are known. The same message for every cause.
+   * UNAUTHENTICATED. The credentials are missing or unknown. The message is the same for every cause.
    * </pre>
    *
    * <code>ERROR_REASON_UNAUTHENTICATED = 20;</code>
@@ -486,7 +489,7 @@ public enum ErrorReason
   public static final int ERROR_REASON_NAMESPACE_DENIED_VALUE = 21;
   /**
    * <pre>
-   * PERMISSION_DENIED. MongoDB refused feedmux's own account. Metadata: `code`, `code_name`.
+   * PERMISSION_DENIED. MongoDB denied access to feedmux's own account. Metadata: `code`, `code_name`.
    * </pre>
    *
    * <code>ERROR_REASON_SOURCE_UNAUTHORIZED = 22;</code>
@@ -494,7 +497,7 @@ public enum ErrorReason
   public static final int ERROR_REASON_SOURCE_UNAUTHORIZED_VALUE = 22;
   /**
    * <pre>
-   * PERMISSION_DENIED. The method is not for these credentials.
+   * PERMISSION_DENIED. These credentials may not call this method.
    * </pre>
    *
    * <code>ERROR_REASON_METHOD_DENIED = 23;</code>
@@ -502,7 +505,7 @@ public enum ErrorReason
   public static final int ERROR_REASON_METHOD_DENIED_VALUE = 23;
   /**
    * <pre>
-   * NOT_FOUND. No such subscription, or it was deleted.
+   * NOT_FOUND. There is no such subscription, or it was deleted.
    * </pre>
    *
    * <code>ERROR_REASON_SUBSCRIPTION_NOT_FOUND = 30;</code>
@@ -510,7 +513,7 @@ public enum ErrorReason
   public static final int ERROR_REASON_SUBSCRIPTION_NOT_FOUND_VALUE = 30;
   /**
    * <pre>
-   * NOT_FOUND. No such source.
+   * NOT_FOUND. There is no such source.
    * </pre>
    *
    * <code>ERROR_REASON_SOURCE_NOT_FOUND = 31;</code>
@@ -518,7 +521,7 @@ public enum ErrorReason
   public static final int ERROR_REASON_SOURCE_NOT_FOUND_VALUE = 31;
   /**
    * <pre>
-   * NOT_FOUND. No such subscriber (operator).
+   * NOT_FOUND. There is no such subscriber (Operator service).
    * </pre>
    *
    * <code>ERROR_REASON_SUBSCRIBER_NOT_FOUND = 32;</code>
@@ -534,7 +537,7 @@ public enum ErrorReason
   public static final int ERROR_REASON_SUBSCRIPTION_EXISTS_VALUE = 33;
   /**
    * <pre>
-   * OUT_OF_RANGE. The position has left MongoDB's oplog. Metadata: `oldest_time` (RFC 3339) where it is known.
+   * OUT_OF_RANGE. MongoDB's oplog no longer contains the position. Metadata: `oldest_time` (RFC 3339) if it is known.
    * </pre>
    *
    * <code>ERROR_REASON_HISTORY_LOST = 40;</code>
@@ -542,7 +545,7 @@ public enum ErrorReason
   public static final int ERROR_REASON_HISTORY_LOST_VALUE = 40;
   /**
    * <pre>
-   * OUT_OF_RANGE. A start time that lies in the future.
+   * OUT_OF_RANGE. A start time is in the future.
    * </pre>
    *
    * <code>ERROR_REASON_START_IN_FUTURE = 41;</code>
@@ -550,7 +553,8 @@ public enum ErrorReason
   public static final int ERROR_REASON_START_IN_FUTURE_VALUE = 41;
   /**
    * <pre>
-   * OUT_OF_RANGE. An event that MongoDB cannot send (over 16 MB). Add $changeStreamSplitLargeEvent where the server has it.
+   * OUT_OF_RANGE. MongoDB cannot send an event (over 16 MB). Add $changeStreamSplitLargeEvent where MongoDB supports
+   * it.
    * </pre>
    *
    * <code>ERROR_REASON_EVENT_TOO_LARGE = 42;</code>
@@ -558,7 +562,7 @@ public enum ErrorReason
   public static final int ERROR_REASON_EVENT_TOO_LARGE_VALUE = 42;
   /**
    * <pre>
-   * FAILED_PRECONDITION. resume_after was given an invalidate event's token; start_after takes it.
+   * FAILED_PRECONDITION. resume_after does not accept the token of an invalidate event; use start_after.
    * </pre>
    *
    * <code>ERROR_REASON_START_AFTER_REQUIRED = 50;</code>
@@ -582,7 +586,8 @@ public enum ErrorReason
   public static final int ERROR_REASON_RESUME_TOKEN_NOT_FOUND_VALUE = 52;
   /**
    * <pre>
-   * FAILED_PRECONDITION. The feed ended with an invalidate (drop, rename, dropDatabase). The last position serves start_after.
+   * FAILED_PRECONDITION. The feed ended with an invalidate event (drop, rename, dropDatabase). To continue, start at
+   * the last position, or pass its resume token to start_after.
    * </pre>
    *
    * <code>ERROR_REASON_FEED_INVALIDATED = 53;</code>
@@ -614,7 +619,7 @@ public enum ErrorReason
   public static final int ERROR_REASON_SOURCE_UNSUITABLE_VALUE = 56;
   /**
    * <pre>
-   * FAILED_PRECONDITION. The etag of an update or delete is not the stored one.
+   * FAILED_PRECONDITION. The etag of an update or delete is not the stored etag.
    * </pre>
    *
    * <code>ERROR_REASON_ETAG_MISMATCH = 57;</code>
@@ -622,7 +627,7 @@ public enum ErrorReason
   public static final int ERROR_REASON_ETAG_MISMATCH_VALUE = 57;
   /**
    * <pre>
-   * FAILED_PRECONDITION. The feed does not have the fingerprint that the request gave: its pipeline or options have changed.
+   * FAILED_PRECONDITION. The feed does not have the fingerprint in the request: its pipeline or options have changed.
    * </pre>
    *
    * <code>ERROR_REASON_FEED_CHANGED = 58;</code>
@@ -638,7 +643,7 @@ public enum ErrorReason
   public static final int ERROR_REASON_FENCED_VALUE = 60;
   /**
    * <pre>
-   * ABORTED. An operator ended the session. It may be opened again.
+   * ABORTED. An operator ended the session. The client may open a new session.
    * </pre>
    *
    * <code>ERROR_REASON_ENDED_BY_OPERATOR = 61;</code>
@@ -646,7 +651,7 @@ public enum ErrorReason
   public static final int ERROR_REASON_ENDED_BY_OPERATOR_VALUE = 61;
   /**
    * <pre>
-   * ABORTED. The tenant's grants have changed. Reopen: the feed goes on under the present ones.
+   * ABORTED. The tenant's grants have changed. Reopen the feed: it continues under the current grants.
    * </pre>
    *
    * <code>ERROR_REASON_GRANTS_CHANGED = 62;</code>
@@ -654,7 +659,8 @@ public enum ErrorReason
   public static final int ERROR_REASON_GRANTS_CHANGED_VALUE = 62;
   /**
    * <pre>
-   * RESOURCE_EXHAUSTED. A quota of the tenant, or a limit of the server, is reached. Comes with QuotaFailure and RetryInfo.
+   * RESOURCE_EXHAUSTED. A quota of the tenant or a limit of the server is reached. Comes with QuotaFailure and
+   * RetryInfo.
    * </pre>
    *
    * <code>ERROR_REASON_QUOTA_EXCEEDED = 70;</code>
@@ -686,7 +692,7 @@ public enum ErrorReason
   public static final int ERROR_REASON_STATE_UNAVAILABLE_VALUE = 82;
   /**
    * <pre>
-   * INTERNAL. A defect of feedmux. Metadata: `correlation_id`, which stands in the server's log too.
+   * INTERNAL. A defect of feedmux. Metadata: `correlation_id`, which is also in the server's log.
    * </pre>
    *
    * <code>ERROR_REASON_INTERNAL = 90;</code>

@@ -51,7 +51,7 @@ private static final long serialVersionUID = 0L;
   private long deliverySequence_ = 0L;
   /**
    * <pre>
-   * The sequence of the event, the same in all its parts. It counts as one event.
+   * The sequence of the event, the same in all its parts. A fragmented event counts as one event.
    * </pre>
    *
    * <code>int64 delivery_sequence = 1 [json_name = "deliverySequence"];</code>
@@ -66,7 +66,7 @@ private static final long serialVersionUID = 0L;
   private int index_ = 0;
   /**
    * <pre>
-   * From 0.
+   * The index of this part, from 0.
    * </pre>
    *
    * <code>int32 index = 2 [json_name = "index"];</code>
@@ -81,7 +81,7 @@ private static final long serialVersionUID = 0L;
   private int count_ = 0;
   /**
    * <pre>
-   * How many parts there are.
+   * The number of parts.
    * </pre>
    *
    * <code>int32 count = 3 [json_name = "count"];</code>
@@ -96,7 +96,7 @@ private static final long serialVersionUID = 0L;
   private com.google.protobuf.ByteString data_ = com.google.protobuf.ByteString.EMPTY;
   /**
    * <pre>
-   * This part's bytes. All parts together are the BSON document, or the JSON text in UTF-8.
+   * This part's bytes. All parts concatenated are the BSON document, or the JSON text in UTF-8.
    * </pre>
    *
    * <code>bytes data = 4 [json_name = "data"];</code>
@@ -111,7 +111,7 @@ private static final long serialVersionUID = 0L;
   private com.google.protobuf.ByteString position_ = com.google.protobuf.ByteString.EMPTY;
   /**
    * <pre>
-   * Set in the last part. The place behind the event.
+   * Set in the last part. The position after the event.
    * </pre>
    *
    * <code>bytes position = 5 [json_name = "position"];</code>
@@ -126,7 +126,7 @@ private static final long serialVersionUID = 0L;
   private com.google.protobuf.ByteString resumeToken_ = com.google.protobuf.ByteString.EMPTY;
   /**
    * <pre>
-   * Set in the last part. MongoDB's resume token (BSON document) of that place.
+   * Set in the last part. MongoDB's resume token (BSON document) of that position.
    * </pre>
    *
    * <code>bytes resume_token = 6 [json_name = "resumeToken"];</code>
@@ -141,7 +141,7 @@ private static final long serialVersionUID = 0L;
   private dev.feedmux.v1.ClusterTime clusterTime_;
   /**
    * <pre>
-   * Set in the last part. The cluster time of that place.
+   * Set in the last part. The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 7 [json_name = "clusterTime"];</code>
@@ -153,7 +153,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Set in the last part. The cluster time of that place.
+   * Set in the last part. The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 7 [json_name = "clusterTime"];</code>
@@ -165,7 +165,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Set in the last part. The cluster time of that place.
+   * Set in the last part. The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 7 [json_name = "clusterTime"];</code>
@@ -668,7 +668,7 @@ private static final long serialVersionUID = 0L;
     private long deliverySequence_ ;
     /**
      * <pre>
-     * The sequence of the event, the same in all its parts. It counts as one event.
+     * The sequence of the event, the same in all its parts. A fragmented event counts as one event.
      * </pre>
      *
      * <code>int64 delivery_sequence = 1 [json_name = "deliverySequence"];</code>
@@ -680,7 +680,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The sequence of the event, the same in all its parts. It counts as one event.
+     * The sequence of the event, the same in all its parts. A fragmented event counts as one event.
      * </pre>
      *
      * <code>int64 delivery_sequence = 1 [json_name = "deliverySequence"];</code>
@@ -696,7 +696,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The sequence of the event, the same in all its parts. It counts as one event.
+     * The sequence of the event, the same in all its parts. A fragmented event counts as one event.
      * </pre>
      *
      * <code>int64 delivery_sequence = 1 [json_name = "deliverySequence"];</code>
@@ -712,7 +712,7 @@ private static final long serialVersionUID = 0L;
     private int index_ ;
     /**
      * <pre>
-     * From 0.
+     * The index of this part, from 0.
      * </pre>
      *
      * <code>int32 index = 2 [json_name = "index"];</code>
@@ -724,7 +724,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * From 0.
+     * The index of this part, from 0.
      * </pre>
      *
      * <code>int32 index = 2 [json_name = "index"];</code>
@@ -740,7 +740,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * From 0.
+     * The index of this part, from 0.
      * </pre>
      *
      * <code>int32 index = 2 [json_name = "index"];</code>
@@ -756,7 +756,7 @@ private static final long serialVersionUID = 0L;
     private int count_ ;
     /**
      * <pre>
-     * How many parts there are.
+     * The number of parts.
      * </pre>
      *
      * <code>int32 count = 3 [json_name = "count"];</code>
@@ -768,7 +768,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * How many parts there are.
+     * The number of parts.
      * </pre>
      *
      * <code>int32 count = 3 [json_name = "count"];</code>
@@ -784,7 +784,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * How many parts there are.
+     * The number of parts.
      * </pre>
      *
      * <code>int32 count = 3 [json_name = "count"];</code>
@@ -800,7 +800,7 @@ private static final long serialVersionUID = 0L;
     private com.google.protobuf.ByteString data_ = com.google.protobuf.ByteString.EMPTY;
     /**
      * <pre>
-     * This part's bytes. All parts together are the BSON document, or the JSON text in UTF-8.
+     * This part's bytes. All parts concatenated are the BSON document, or the JSON text in UTF-8.
      * </pre>
      *
      * <code>bytes data = 4 [json_name = "data"];</code>
@@ -812,7 +812,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * This part's bytes. All parts together are the BSON document, or the JSON text in UTF-8.
+     * This part's bytes. All parts concatenated are the BSON document, or the JSON text in UTF-8.
      * </pre>
      *
      * <code>bytes data = 4 [json_name = "data"];</code>
@@ -828,7 +828,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * This part's bytes. All parts together are the BSON document, or the JSON text in UTF-8.
+     * This part's bytes. All parts concatenated are the BSON document, or the JSON text in UTF-8.
      * </pre>
      *
      * <code>bytes data = 4 [json_name = "data"];</code>
@@ -844,7 +844,7 @@ private static final long serialVersionUID = 0L;
     private com.google.protobuf.ByteString position_ = com.google.protobuf.ByteString.EMPTY;
     /**
      * <pre>
-     * Set in the last part. The place behind the event.
+     * Set in the last part. The position after the event.
      * </pre>
      *
      * <code>bytes position = 5 [json_name = "position"];</code>
@@ -856,7 +856,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Set in the last part. The place behind the event.
+     * Set in the last part. The position after the event.
      * </pre>
      *
      * <code>bytes position = 5 [json_name = "position"];</code>
@@ -872,7 +872,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Set in the last part. The place behind the event.
+     * Set in the last part. The position after the event.
      * </pre>
      *
      * <code>bytes position = 5 [json_name = "position"];</code>
@@ -888,7 +888,7 @@ private static final long serialVersionUID = 0L;
     private com.google.protobuf.ByteString resumeToken_ = com.google.protobuf.ByteString.EMPTY;
     /**
      * <pre>
-     * Set in the last part. MongoDB's resume token (BSON document) of that place.
+     * Set in the last part. MongoDB's resume token (BSON document) of that position.
      * </pre>
      *
      * <code>bytes resume_token = 6 [json_name = "resumeToken"];</code>
@@ -900,7 +900,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Set in the last part. MongoDB's resume token (BSON document) of that place.
+     * Set in the last part. MongoDB's resume token (BSON document) of that position.
      * </pre>
      *
      * <code>bytes resume_token = 6 [json_name = "resumeToken"];</code>
@@ -916,7 +916,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Set in the last part. MongoDB's resume token (BSON document) of that place.
+     * Set in the last part. MongoDB's resume token (BSON document) of that position.
      * </pre>
      *
      * <code>bytes resume_token = 6 [json_name = "resumeToken"];</code>
@@ -934,7 +934,7 @@ private static final long serialVersionUID = 0L;
         dev.feedmux.v1.ClusterTime, dev.feedmux.v1.ClusterTime.Builder, dev.feedmux.v1.ClusterTimeOrBuilder> clusterTimeBuilder_;
     /**
      * <pre>
-     * Set in the last part. The cluster time of that place.
+     * Set in the last part. The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 7 [json_name = "clusterTime"];</code>
@@ -945,7 +945,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Set in the last part. The cluster time of that place.
+     * Set in the last part. The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 7 [json_name = "clusterTime"];</code>
@@ -960,7 +960,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Set in the last part. The cluster time of that place.
+     * Set in the last part. The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 7 [json_name = "clusterTime"];</code>
@@ -980,7 +980,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Set in the last part. The cluster time of that place.
+     * Set in the last part. The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 7 [json_name = "clusterTime"];</code>
@@ -998,7 +998,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Set in the last part. The cluster time of that place.
+     * Set in the last part. The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 7 [json_name = "clusterTime"];</code>
@@ -1023,7 +1023,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Set in the last part. The cluster time of that place.
+     * Set in the last part. The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 7 [json_name = "clusterTime"];</code>
@@ -1040,7 +1040,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Set in the last part. The cluster time of that place.
+     * Set in the last part. The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 7 [json_name = "clusterTime"];</code>
@@ -1052,7 +1052,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Set in the last part. The cluster time of that place.
+     * Set in the last part. The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 7 [json_name = "clusterTime"];</code>
@@ -1067,7 +1067,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Set in the last part. The cluster time of that place.
+     * Set in the last part. The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 7 [json_name = "clusterTime"];</code>

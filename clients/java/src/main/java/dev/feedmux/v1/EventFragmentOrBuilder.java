@@ -10,7 +10,7 @@ public interface EventFragmentOrBuilder extends
 
   /**
    * <pre>
-   * The sequence of the event, the same in all its parts. It counts as one event.
+   * The sequence of the event, the same in all its parts. A fragmented event counts as one event.
    * </pre>
    *
    * <code>int64 delivery_sequence = 1 [json_name = "deliverySequence"];</code>
@@ -20,7 +20,7 @@ public interface EventFragmentOrBuilder extends
 
   /**
    * <pre>
-   * From 0.
+   * The index of this part, from 0.
    * </pre>
    *
    * <code>int32 index = 2 [json_name = "index"];</code>
@@ -30,7 +30,7 @@ public interface EventFragmentOrBuilder extends
 
   /**
    * <pre>
-   * How many parts there are.
+   * The number of parts.
    * </pre>
    *
    * <code>int32 count = 3 [json_name = "count"];</code>
@@ -40,7 +40,7 @@ public interface EventFragmentOrBuilder extends
 
   /**
    * <pre>
-   * This part's bytes. All parts together are the BSON document, or the JSON text in UTF-8.
+   * This part's bytes. All parts concatenated are the BSON document, or the JSON text in UTF-8.
    * </pre>
    *
    * <code>bytes data = 4 [json_name = "data"];</code>
@@ -50,7 +50,7 @@ public interface EventFragmentOrBuilder extends
 
   /**
    * <pre>
-   * Set in the last part. The place behind the event.
+   * Set in the last part. The position after the event.
    * </pre>
    *
    * <code>bytes position = 5 [json_name = "position"];</code>
@@ -60,7 +60,7 @@ public interface EventFragmentOrBuilder extends
 
   /**
    * <pre>
-   * Set in the last part. MongoDB's resume token (BSON document) of that place.
+   * Set in the last part. MongoDB's resume token (BSON document) of that position.
    * </pre>
    *
    * <code>bytes resume_token = 6 [json_name = "resumeToken"];</code>
@@ -70,7 +70,7 @@ public interface EventFragmentOrBuilder extends
 
   /**
    * <pre>
-   * Set in the last part. The cluster time of that place.
+   * Set in the last part. The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 7 [json_name = "clusterTime"];</code>
@@ -79,7 +79,7 @@ public interface EventFragmentOrBuilder extends
   boolean hasClusterTime();
   /**
    * <pre>
-   * Set in the last part. The cluster time of that place.
+   * Set in the last part. The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 7 [json_name = "clusterTime"];</code>
@@ -88,7 +88,7 @@ public interface EventFragmentOrBuilder extends
   dev.feedmux.v1.ClusterTime getClusterTime();
   /**
    * <pre>
-   * Set in the last part. The cluster time of that place.
+   * Set in the last part. The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 7 [json_name = "clusterTime"];</code>

@@ -86,7 +86,7 @@ private static final long serialVersionUID = 0L;
   private dev.feedmux.v1.Start start_;
   /**
    * <pre>
-   * Optional. Where it would begin; none is `latest`.
+   * Optional. Where the feed would begin; `latest` when unset.
    * </pre>
    *
    * <code>.feedmux.v1.Start start = 2 [json_name = "start"];</code>
@@ -98,7 +98,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Optional. Where it would begin; none is `latest`.
+   * Optional. Where the feed would begin; `latest` when unset.
    * </pre>
    *
    * <code>.feedmux.v1.Start start = 2 [json_name = "start"];</code>
@@ -110,7 +110,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Optional. Where it would begin; none is `latest`.
+   * Optional. Where the feed would begin; `latest` when unset.
    * </pre>
    *
    * <code>.feedmux.v1.Start start = 2 [json_name = "start"];</code>
@@ -671,7 +671,7 @@ private static final long serialVersionUID = 0L;
         dev.feedmux.v1.Start, dev.feedmux.v1.Start.Builder, dev.feedmux.v1.StartOrBuilder> startBuilder_;
     /**
      * <pre>
-     * Optional. Where it would begin; none is `latest`.
+     * Optional. Where the feed would begin; `latest` when unset.
      * </pre>
      *
      * <code>.feedmux.v1.Start start = 2 [json_name = "start"];</code>
@@ -682,7 +682,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. Where it would begin; none is `latest`.
+     * Optional. Where the feed would begin; `latest` when unset.
      * </pre>
      *
      * <code>.feedmux.v1.Start start = 2 [json_name = "start"];</code>
@@ -697,7 +697,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. Where it would begin; none is `latest`.
+     * Optional. Where the feed would begin; `latest` when unset.
      * </pre>
      *
      * <code>.feedmux.v1.Start start = 2 [json_name = "start"];</code>
@@ -717,7 +717,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. Where it would begin; none is `latest`.
+     * Optional. Where the feed would begin; `latest` when unset.
      * </pre>
      *
      * <code>.feedmux.v1.Start start = 2 [json_name = "start"];</code>
@@ -735,7 +735,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. Where it would begin; none is `latest`.
+     * Optional. Where the feed would begin; `latest` when unset.
      * </pre>
      *
      * <code>.feedmux.v1.Start start = 2 [json_name = "start"];</code>
@@ -760,7 +760,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. Where it would begin; none is `latest`.
+     * Optional. Where the feed would begin; `latest` when unset.
      * </pre>
      *
      * <code>.feedmux.v1.Start start = 2 [json_name = "start"];</code>
@@ -777,7 +777,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. Where it would begin; none is `latest`.
+     * Optional. Where the feed would begin; `latest` when unset.
      * </pre>
      *
      * <code>.feedmux.v1.Start start = 2 [json_name = "start"];</code>
@@ -789,7 +789,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. Where it would begin; none is `latest`.
+     * Optional. Where the feed would begin; `latest` when unset.
      * </pre>
      *
      * <code>.feedmux.v1.Start start = 2 [json_name = "start"];</code>
@@ -804,7 +804,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. Where it would begin; none is `latest`.
+     * Optional. Where the feed would begin; `latest` when unset.
      * </pre>
      *
      * <code>.feedmux.v1.Start start = 2 [json_name = "start"];</code>

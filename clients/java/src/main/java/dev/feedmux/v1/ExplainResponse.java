@@ -6,7 +6,7 @@ package dev.feedmux.v1;
 
 /**
  * <pre>
- * What opening the feed would do. Fields that a refusal keeps from being known are unset.
+ * What opening the feed would do. A field is unset where a refusal prevents the server from determining it.
  * </pre>
  *
  * Protobuf type {@code feedmux.v1.ExplainResponse}
@@ -53,7 +53,7 @@ private static final long serialVersionUID = 0L;
 
     /**
      * <pre>
-     * The name of the gRPC status code, such as `PERMISSION_DENIED`.
+     * The name of the gRPC status code, for example `PERMISSION_DENIED`.
      * </pre>
      *
      * <code>string status = 1 [json_name = "status"];</code>
@@ -62,7 +62,7 @@ private static final long serialVersionUID = 0L;
     java.lang.String getStatus();
     /**
      * <pre>
-     * The name of the gRPC status code, such as `PERMISSION_DENIED`.
+     * The name of the gRPC status code, for example `PERMISSION_DENIED`.
      * </pre>
      *
      * <code>string status = 1 [json_name = "status"];</code>
@@ -73,7 +73,7 @@ private static final long serialVersionUID = 0L;
 
     /**
      * <pre>
-     * The reason in ErrorInfo, such as `NAMESPACE_DENIED`.
+     * The reason in ErrorInfo, for example `NAMESPACE_DENIED`.
      * </pre>
      *
      * <code>string reason = 2 [json_name = "reason"];</code>
@@ -82,7 +82,7 @@ private static final long serialVersionUID = 0L;
     java.lang.String getReason();
     /**
      * <pre>
-     * The reason in ErrorInfo, such as `NAMESPACE_DENIED`.
+     * The reason in ErrorInfo, for example `NAMESPACE_DENIED`.
      * </pre>
      *
      * <code>string reason = 2 [json_name = "reason"];</code>
@@ -93,7 +93,7 @@ private static final long serialVersionUID = 0L;
 
     /**
      * <pre>
-     * For people.
+     * An explanation for people; do not parse it.
      * </pre>
      *
      * <code>string message = 3 [json_name = "message"];</code>
@@ -102,7 +102,7 @@ private static final long serialVersionUID = 0L;
     java.lang.String getMessage();
     /**
      * <pre>
-     * For people.
+     * An explanation for people; do not parse it.
      * </pre>
      *
      * <code>string message = 3 [json_name = "message"];</code>
@@ -113,7 +113,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * How opening would end.
+   * The error that opening the feed would return.
    * </pre>
    *
    * Protobuf type {@code feedmux.v1.ExplainResponse.Refusal}
@@ -158,7 +158,7 @@ private static final long serialVersionUID = 0L;
     private volatile java.lang.Object status_ = "";
     /**
      * <pre>
-     * The name of the gRPC status code, such as `PERMISSION_DENIED`.
+     * The name of the gRPC status code, for example `PERMISSION_DENIED`.
      * </pre>
      *
      * <code>string status = 1 [json_name = "status"];</code>
@@ -179,7 +179,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The name of the gRPC status code, such as `PERMISSION_DENIED`.
+     * The name of the gRPC status code, for example `PERMISSION_DENIED`.
      * </pre>
      *
      * <code>string status = 1 [json_name = "status"];</code>
@@ -205,7 +205,7 @@ private static final long serialVersionUID = 0L;
     private volatile java.lang.Object reason_ = "";
     /**
      * <pre>
-     * The reason in ErrorInfo, such as `NAMESPACE_DENIED`.
+     * The reason in ErrorInfo, for example `NAMESPACE_DENIED`.
      * </pre>
      *
      * <code>string reason = 2 [json_name = "reason"];</code>
@@ -226,7 +226,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The reason in ErrorInfo, such as `NAMESPACE_DENIED`.
+     * The reason in ErrorInfo, for example `NAMESPACE_DENIED`.
      * </pre>
      *
      * <code>string reason = 2 [json_name = "reason"];</code>
@@ -252,7 +252,7 @@ private static final long serialVersionUID = 0L;
     private volatile java.lang.Object message_ = "";
     /**
      * <pre>
-     * For people.
+     * An explanation for people; do not parse it.
      * </pre>
      *
      * <code>string message = 3 [json_name = "message"];</code>
@@ -273,7 +273,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * For people.
+     * An explanation for people; do not parse it.
      * </pre>
      *
      * <code>string message = 3 [json_name = "message"];</code>
@@ -472,7 +472,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * How opening would end.
+     * The error that opening the feed would return.
      * </pre>
      *
      * Protobuf type {@code feedmux.v1.ExplainResponse.Refusal}
@@ -675,7 +675,7 @@ private static final long serialVersionUID = 0L;
       private java.lang.Object status_ = "";
       /**
        * <pre>
-       * The name of the gRPC status code, such as `PERMISSION_DENIED`.
+       * The name of the gRPC status code, for example `PERMISSION_DENIED`.
        * </pre>
        *
        * <code>string status = 1 [json_name = "status"];</code>
@@ -695,7 +695,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * The name of the gRPC status code, such as `PERMISSION_DENIED`.
+       * The name of the gRPC status code, for example `PERMISSION_DENIED`.
        * </pre>
        *
        * <code>string status = 1 [json_name = "status"];</code>
@@ -716,7 +716,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * The name of the gRPC status code, such as `PERMISSION_DENIED`.
+       * The name of the gRPC status code, for example `PERMISSION_DENIED`.
        * </pre>
        *
        * <code>string status = 1 [json_name = "status"];</code>
@@ -733,7 +733,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * The name of the gRPC status code, such as `PERMISSION_DENIED`.
+       * The name of the gRPC status code, for example `PERMISSION_DENIED`.
        * </pre>
        *
        * <code>string status = 1 [json_name = "status"];</code>
@@ -747,7 +747,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * The name of the gRPC status code, such as `PERMISSION_DENIED`.
+       * The name of the gRPC status code, for example `PERMISSION_DENIED`.
        * </pre>
        *
        * <code>string status = 1 [json_name = "status"];</code>
@@ -767,7 +767,7 @@ private static final long serialVersionUID = 0L;
       private java.lang.Object reason_ = "";
       /**
        * <pre>
-       * The reason in ErrorInfo, such as `NAMESPACE_DENIED`.
+       * The reason in ErrorInfo, for example `NAMESPACE_DENIED`.
        * </pre>
        *
        * <code>string reason = 2 [json_name = "reason"];</code>
@@ -787,7 +787,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * The reason in ErrorInfo, such as `NAMESPACE_DENIED`.
+       * The reason in ErrorInfo, for example `NAMESPACE_DENIED`.
        * </pre>
        *
        * <code>string reason = 2 [json_name = "reason"];</code>
@@ -808,7 +808,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * The reason in ErrorInfo, such as `NAMESPACE_DENIED`.
+       * The reason in ErrorInfo, for example `NAMESPACE_DENIED`.
        * </pre>
        *
        * <code>string reason = 2 [json_name = "reason"];</code>
@@ -825,7 +825,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * The reason in ErrorInfo, such as `NAMESPACE_DENIED`.
+       * The reason in ErrorInfo, for example `NAMESPACE_DENIED`.
        * </pre>
        *
        * <code>string reason = 2 [json_name = "reason"];</code>
@@ -839,7 +839,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * The reason in ErrorInfo, such as `NAMESPACE_DENIED`.
+       * The reason in ErrorInfo, for example `NAMESPACE_DENIED`.
        * </pre>
        *
        * <code>string reason = 2 [json_name = "reason"];</code>
@@ -859,7 +859,7 @@ private static final long serialVersionUID = 0L;
       private java.lang.Object message_ = "";
       /**
        * <pre>
-       * For people.
+       * An explanation for people; do not parse it.
        * </pre>
        *
        * <code>string message = 3 [json_name = "message"];</code>
@@ -879,7 +879,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * For people.
+       * An explanation for people; do not parse it.
        * </pre>
        *
        * <code>string message = 3 [json_name = "message"];</code>
@@ -900,7 +900,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * For people.
+       * An explanation for people; do not parse it.
        * </pre>
        *
        * <code>string message = 3 [json_name = "message"];</code>
@@ -917,7 +917,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * For people.
+       * An explanation for people; do not parse it.
        * </pre>
        *
        * <code>string message = 3 [json_name = "message"];</code>
@@ -931,7 +931,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * For people.
+       * An explanation for people; do not parse it.
        * </pre>
        *
        * <code>string message = 3 [json_name = "message"];</code>
@@ -1057,7 +1057,7 @@ private static final long serialVersionUID = 0L;
 
     /**
      * <pre>
-     * Whether MongoDB stores them now. Changes from before it did have none.
+     * Whether MongoDB stores images now. Changes made before it was enabled have no images.
      * </pre>
      *
      * <code>bool enabled = 3 [json_name = "enabled"];</code>
@@ -1067,7 +1067,7 @@ private static final long serialVersionUID = 0L;
 
     /**
      * <pre>
-     * Whether the tenant's grants need them, rather than the feed's own options alone.
+     * Whether the tenant's grants need the images, and not only the feed's own options.
      * </pre>
      *
      * <code>bool for_grants = 4 [json_name = "forGrants"];</code>
@@ -1214,7 +1214,7 @@ private static final long serialVersionUID = 0L;
     private boolean enabled_ = false;
     /**
      * <pre>
-     * Whether MongoDB stores them now. Changes from before it did have none.
+     * Whether MongoDB stores images now. Changes made before it was enabled have no images.
      * </pre>
      *
      * <code>bool enabled = 3 [json_name = "enabled"];</code>
@@ -1229,7 +1229,7 @@ private static final long serialVersionUID = 0L;
     private boolean forGrants_ = false;
     /**
      * <pre>
-     * Whether the tenant's grants need them, rather than the feed's own options alone.
+     * Whether the tenant's grants need the images, and not only the feed's own options.
      * </pre>
      *
      * <code>bool for_grants = 4 [json_name = "forGrants"];</code>
@@ -1829,7 +1829,7 @@ private static final long serialVersionUID = 0L;
       private boolean enabled_ ;
       /**
        * <pre>
-       * Whether MongoDB stores them now. Changes from before it did have none.
+       * Whether MongoDB stores images now. Changes made before it was enabled have no images.
        * </pre>
        *
        * <code>bool enabled = 3 [json_name = "enabled"];</code>
@@ -1841,7 +1841,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * Whether MongoDB stores them now. Changes from before it did have none.
+       * Whether MongoDB stores images now. Changes made before it was enabled have no images.
        * </pre>
        *
        * <code>bool enabled = 3 [json_name = "enabled"];</code>
@@ -1857,7 +1857,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * Whether MongoDB stores them now. Changes from before it did have none.
+       * Whether MongoDB stores images now. Changes made before it was enabled have no images.
        * </pre>
        *
        * <code>bool enabled = 3 [json_name = "enabled"];</code>
@@ -1873,7 +1873,7 @@ private static final long serialVersionUID = 0L;
       private boolean forGrants_ ;
       /**
        * <pre>
-       * Whether the tenant's grants need them, rather than the feed's own options alone.
+       * Whether the tenant's grants need the images, and not only the feed's own options.
        * </pre>
        *
        * <code>bool for_grants = 4 [json_name = "forGrants"];</code>
@@ -1885,7 +1885,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * Whether the tenant's grants need them, rather than the feed's own options alone.
+       * Whether the tenant's grants need the images, and not only the feed's own options.
        * </pre>
        *
        * <code>bool for_grants = 4 [json_name = "forGrants"];</code>
@@ -1901,7 +1901,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * Whether the tenant's grants need them, rather than the feed's own options alone.
+       * Whether the tenant's grants need the images, and not only the feed's own options.
        * </pre>
        *
        * <code>bool for_grants = 4 [json_name = "forGrants"];</code>
@@ -1983,7 +1983,7 @@ private static final long serialVersionUID = 0L;
 
     /**
      * <pre>
-     * What.
+     * What is not delivered.
      * </pre>
      *
      * <code>string what = 1 [json_name = "what"];</code>
@@ -1992,7 +1992,7 @@ private static final long serialVersionUID = 0L;
     java.lang.String getWhat();
     /**
      * <pre>
-     * What.
+     * What is not delivered.
      * </pre>
      *
      * <code>string what = 1 [json_name = "what"];</code>
@@ -2003,7 +2003,7 @@ private static final long serialVersionUID = 0L;
 
     /**
      * <pre>
-     * Why.
+     * Why it is not delivered.
      * </pre>
      *
      * <code>string why = 2 [json_name = "why"];</code>
@@ -2012,7 +2012,7 @@ private static final long serialVersionUID = 0L;
     java.lang.String getWhy();
     /**
      * <pre>
-     * Why.
+     * Why it is not delivered.
      * </pre>
      *
      * <code>string why = 2 [json_name = "why"];</code>
@@ -2023,7 +2023,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Something that does not come.
+   * A part of the scope that is not delivered.
    * </pre>
    *
    * Protobuf type {@code feedmux.v1.ExplainResponse.Withheld}
@@ -2067,7 +2067,7 @@ private static final long serialVersionUID = 0L;
     private volatile java.lang.Object what_ = "";
     /**
      * <pre>
-     * What.
+     * What is not delivered.
      * </pre>
      *
      * <code>string what = 1 [json_name = "what"];</code>
@@ -2088,7 +2088,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What.
+     * What is not delivered.
      * </pre>
      *
      * <code>string what = 1 [json_name = "what"];</code>
@@ -2114,7 +2114,7 @@ private static final long serialVersionUID = 0L;
     private volatile java.lang.Object why_ = "";
     /**
      * <pre>
-     * Why.
+     * Why it is not delivered.
      * </pre>
      *
      * <code>string why = 2 [json_name = "why"];</code>
@@ -2135,7 +2135,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Why.
+     * Why it is not delivered.
      * </pre>
      *
      * <code>string why = 2 [json_name = "why"];</code>
@@ -2324,7 +2324,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Something that does not come.
+     * A part of the scope that is not delivered.
      * </pre>
      *
      * Protobuf type {@code feedmux.v1.ExplainResponse.Withheld}
@@ -2513,7 +2513,7 @@ private static final long serialVersionUID = 0L;
       private java.lang.Object what_ = "";
       /**
        * <pre>
-       * What.
+       * What is not delivered.
        * </pre>
        *
        * <code>string what = 1 [json_name = "what"];</code>
@@ -2533,7 +2533,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * What.
+       * What is not delivered.
        * </pre>
        *
        * <code>string what = 1 [json_name = "what"];</code>
@@ -2554,7 +2554,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * What.
+       * What is not delivered.
        * </pre>
        *
        * <code>string what = 1 [json_name = "what"];</code>
@@ -2571,7 +2571,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * What.
+       * What is not delivered.
        * </pre>
        *
        * <code>string what = 1 [json_name = "what"];</code>
@@ -2585,7 +2585,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * What.
+       * What is not delivered.
        * </pre>
        *
        * <code>string what = 1 [json_name = "what"];</code>
@@ -2605,7 +2605,7 @@ private static final long serialVersionUID = 0L;
       private java.lang.Object why_ = "";
       /**
        * <pre>
-       * Why.
+       * Why it is not delivered.
        * </pre>
        *
        * <code>string why = 2 [json_name = "why"];</code>
@@ -2625,7 +2625,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * Why.
+       * Why it is not delivered.
        * </pre>
        *
        * <code>string why = 2 [json_name = "why"];</code>
@@ -2646,7 +2646,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * Why.
+       * Why it is not delivered.
        * </pre>
        *
        * <code>string why = 2 [json_name = "why"];</code>
@@ -2663,7 +2663,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * Why.
+       * Why it is not delivered.
        * </pre>
        *
        * <code>string why = 2 [json_name = "why"];</code>
@@ -2677,7 +2677,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * Why.
+       * Why it is not delivered.
        * </pre>
        *
        * <code>string why = 2 [json_name = "why"];</code>
@@ -2762,7 +2762,7 @@ private static final long serialVersionUID = 0L;
   private dev.feedmux.v1.ExplainResponse.Refusal refusal_;
   /**
    * <pre>
-   * Unset: the feed would be opened.
+   * Unset when the server would open the feed.
    * </pre>
    *
    * <code>.feedmux.v1.ExplainResponse.Refusal refusal = 1 [json_name = "refusal"];</code>
@@ -2774,7 +2774,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Unset: the feed would be opened.
+   * Unset when the server would open the feed.
    * </pre>
    *
    * <code>.feedmux.v1.ExplainResponse.Refusal refusal = 1 [json_name = "refusal"];</code>
@@ -2786,7 +2786,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Unset: the feed would be opened.
+   * Unset when the server would open the feed.
    * </pre>
    *
    * <code>.feedmux.v1.ExplainResponse.Refusal refusal = 1 [json_name = "refusal"];</code>
@@ -2801,8 +2801,8 @@ private static final long serialVersionUID = 0L;
   private volatile java.lang.Object pipeline_ = "";
   /**
    * <pre>
-   * What MongoDB is asked, in relaxed extended JSON: the $changeStream stage without its start, and the user's stages.
-   * The stages of the tenant's grants run between them and are not shown; what they do is in `withheld`.
+   * The pipeline sent to MongoDB, in relaxed extended JSON: the $changeStream stage without its start, and the user's
+   * stages. The stages of the tenant's grants run between them and are not shown; `withheld` describes their effect.
    * </pre>
    *
    * <code>string pipeline = 2 [json_name = "pipeline"];</code>
@@ -2823,8 +2823,8 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * What MongoDB is asked, in relaxed extended JSON: the $changeStream stage without its start, and the user's stages.
-   * The stages of the tenant's grants run between them and are not shown; what they do is in `withheld`.
+   * The pipeline sent to MongoDB, in relaxed extended JSON: the $changeStream stage without its start, and the user's
+   * stages. The stages of the tenant's grants run between them and are not shown; `withheld` describes their effect.
    * </pre>
    *
    * <code>string pipeline = 2 [json_name = "pipeline"];</code>
@@ -2850,7 +2850,8 @@ private static final long serialVersionUID = 0L;
   private volatile java.lang.Object streamKey_ = "";
   /**
    * <pre>
-   * Names the shared stream, in hexadecimal: feeds of one stream key are read once. The operator sees the same one.
+   * Identifies the shared stream, in hexadecimal: the server reads all feeds with the same stream key once. The
+   * Operator service shows the same key.
    * </pre>
    *
    * <code>string stream_key = 3 [json_name = "streamKey"];</code>
@@ -2871,7 +2872,8 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Names the shared stream, in hexadecimal: feeds of one stream key are read once. The operator sees the same one.
+   * Identifies the shared stream, in hexadecimal: the server reads all feeds with the same stream key once. The
+   * Operator service shows the same key.
    * </pre>
    *
    * <code>string stream_key = 3 [json_name = "streamKey"];</code>
@@ -2912,8 +2914,8 @@ private static final long serialVersionUID = 0L;
   private java.util.List<dev.feedmux.v1.ExplainResponse.CollectionImages> images_;
   /**
    * <pre>
-   * Collections whose stored pre- and post-images the feed or the grants need, as they are now; at most 1000, none of them
-   * ungranted. Empty where none are needed, or where the server's MongoDB account may not list collections.
+   * Collections whose stored pre- and post-images the feed or the grants need, with their current state; at most 1000,
+   * granted collections only. Empty if none are needed, or if the server's MongoDB account may not list collections.
    * </pre>
    *
    * <code>repeated .feedmux.v1.ExplainResponse.CollectionImages images = 5 [json_name = "images"];</code>
@@ -2924,8 +2926,8 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Collections whose stored pre- and post-images the feed or the grants need, as they are now; at most 1000, none of them
-   * ungranted. Empty where none are needed, or where the server's MongoDB account may not list collections.
+   * Collections whose stored pre- and post-images the feed or the grants need, with their current state; at most 1000,
+   * granted collections only. Empty if none are needed, or if the server's MongoDB account may not list collections.
    * </pre>
    *
    * <code>repeated .feedmux.v1.ExplainResponse.CollectionImages images = 5 [json_name = "images"];</code>
@@ -2937,8 +2939,8 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Collections whose stored pre- and post-images the feed or the grants need, as they are now; at most 1000, none of them
-   * ungranted. Empty where none are needed, or where the server's MongoDB account may not list collections.
+   * Collections whose stored pre- and post-images the feed or the grants need, with their current state; at most 1000,
+   * granted collections only. Empty if none are needed, or if the server's MongoDB account may not list collections.
    * </pre>
    *
    * <code>repeated .feedmux.v1.ExplainResponse.CollectionImages images = 5 [json_name = "images"];</code>
@@ -2949,8 +2951,8 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Collections whose stored pre- and post-images the feed or the grants need, as they are now; at most 1000, none of them
-   * ungranted. Empty where none are needed, or where the server's MongoDB account may not list collections.
+   * Collections whose stored pre- and post-images the feed or the grants need, with their current state; at most 1000,
+   * granted collections only. Empty if none are needed, or if the server's MongoDB account may not list collections.
    * </pre>
    *
    * <code>repeated .feedmux.v1.ExplainResponse.CollectionImages images = 5 [json_name = "images"];</code>
@@ -2961,8 +2963,8 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Collections whose stored pre- and post-images the feed or the grants need, as they are now; at most 1000, none of them
-   * ungranted. Empty where none are needed, or where the server's MongoDB account may not list collections.
+   * Collections whose stored pre- and post-images the feed or the grants need, with their current state; at most 1000,
+   * granted collections only. Empty if none are needed, or if the server's MongoDB account may not list collections.
    * </pre>
    *
    * <code>repeated .feedmux.v1.ExplainResponse.CollectionImages images = 5 [json_name = "images"];</code>
@@ -2977,8 +2979,8 @@ private static final long serialVersionUID = 0L;
   private com.google.protobuf.Duration oplogHeadroom_;
   /**
    * <pre>
-   * From the oldest entry of the oplog to the start: how much longer the start stays readable, at the oplog's present
-   * length. Unset where the oplog may not be read.
+   * The time between the oldest entry of the oplog and the start: how much longer the start stays readable, at the
+   * oplog's current length. Unset if the server may not read the oplog.
    * </pre>
    *
    * <code>.google.protobuf.Duration oplog_headroom = 6 [json_name = "oplogHeadroom"];</code>
@@ -2990,8 +2992,8 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * From the oldest entry of the oplog to the start: how much longer the start stays readable, at the oplog's present
-   * length. Unset where the oplog may not be read.
+   * The time between the oldest entry of the oplog and the start: how much longer the start stays readable, at the
+   * oplog's current length. Unset if the server may not read the oplog.
    * </pre>
    *
    * <code>.google.protobuf.Duration oplog_headroom = 6 [json_name = "oplogHeadroom"];</code>
@@ -3003,8 +3005,8 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * From the oldest entry of the oplog to the start: how much longer the start stays readable, at the oplog's present
-   * length. Unset where the oplog may not be read.
+   * The time between the oldest entry of the oplog and the start: how much longer the start stays readable, at the
+   * oplog's current length. Unset if the server may not read the oplog.
    * </pre>
    *
    * <code>.google.protobuf.Duration oplog_headroom = 6 [json_name = "oplogHeadroom"];</code>
@@ -3019,7 +3021,7 @@ private static final long serialVersionUID = 0L;
   private java.util.List<dev.feedmux.v1.ExplainResponse.Withheld> withheld_;
   /**
    * <pre>
-   * What of the feed's scope does not come, and why. Empty: everything comes.
+   * Which parts of the feed's scope are not delivered, and why. Empty: everything is delivered.
    * </pre>
    *
    * <code>repeated .feedmux.v1.ExplainResponse.Withheld withheld = 7 [json_name = "withheld"];</code>
@@ -3030,7 +3032,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * What of the feed's scope does not come, and why. Empty: everything comes.
+   * Which parts of the feed's scope are not delivered, and why. Empty: everything is delivered.
    * </pre>
    *
    * <code>repeated .feedmux.v1.ExplainResponse.Withheld withheld = 7 [json_name = "withheld"];</code>
@@ -3042,7 +3044,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * What of the feed's scope does not come, and why. Empty: everything comes.
+   * Which parts of the feed's scope are not delivered, and why. Empty: everything is delivered.
    * </pre>
    *
    * <code>repeated .feedmux.v1.ExplainResponse.Withheld withheld = 7 [json_name = "withheld"];</code>
@@ -3053,7 +3055,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * What of the feed's scope does not come, and why. Empty: everything comes.
+   * Which parts of the feed's scope are not delivered, and why. Empty: everything is delivered.
    * </pre>
    *
    * <code>repeated .feedmux.v1.ExplainResponse.Withheld withheld = 7 [json_name = "withheld"];</code>
@@ -3064,7 +3066,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * What of the feed's scope does not come, and why. Empty: everything comes.
+   * Which parts of the feed's scope are not delivered, and why. Empty: everything is delivered.
    * </pre>
    *
    * <code>repeated .feedmux.v1.ExplainResponse.Withheld withheld = 7 [json_name = "withheld"];</code>
@@ -3079,8 +3081,8 @@ private static final long serialVersionUID = 0L;
   private boolean mayBeView_ = false;
   /**
    * <pre>
-   * Whether the feed may be served as a view of one stream that reads its database or the whole deployment for many
-   * feeds, which costs MongoDB less. What is delivered is the same either way.
+   * Whether the server may serve the feed as a view of one stream that reads its database or the whole deployment for
+   * many feeds, which costs MongoDB less. The delivered events are the same either way.
    * </pre>
    *
    * <code>bool may_be_view = 8 [json_name = "mayBeView"];</code>
@@ -3341,7 +3343,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * What opening the feed would do. Fields that a refusal keeps from being known are unset.
+   * What opening the feed would do. A field is unset where a refusal prevents the server from determining it.
    * </pre>
    *
    * Protobuf type {@code feedmux.v1.ExplainResponse}
@@ -3723,7 +3725,7 @@ private static final long serialVersionUID = 0L;
         dev.feedmux.v1.ExplainResponse.Refusal, dev.feedmux.v1.ExplainResponse.Refusal.Builder, dev.feedmux.v1.ExplainResponse.RefusalOrBuilder> refusalBuilder_;
     /**
      * <pre>
-     * Unset: the feed would be opened.
+     * Unset when the server would open the feed.
      * </pre>
      *
      * <code>.feedmux.v1.ExplainResponse.Refusal refusal = 1 [json_name = "refusal"];</code>
@@ -3734,7 +3736,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Unset: the feed would be opened.
+     * Unset when the server would open the feed.
      * </pre>
      *
      * <code>.feedmux.v1.ExplainResponse.Refusal refusal = 1 [json_name = "refusal"];</code>
@@ -3749,7 +3751,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Unset: the feed would be opened.
+     * Unset when the server would open the feed.
      * </pre>
      *
      * <code>.feedmux.v1.ExplainResponse.Refusal refusal = 1 [json_name = "refusal"];</code>
@@ -3769,7 +3771,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Unset: the feed would be opened.
+     * Unset when the server would open the feed.
      * </pre>
      *
      * <code>.feedmux.v1.ExplainResponse.Refusal refusal = 1 [json_name = "refusal"];</code>
@@ -3787,7 +3789,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Unset: the feed would be opened.
+     * Unset when the server would open the feed.
      * </pre>
      *
      * <code>.feedmux.v1.ExplainResponse.Refusal refusal = 1 [json_name = "refusal"];</code>
@@ -3812,7 +3814,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Unset: the feed would be opened.
+     * Unset when the server would open the feed.
      * </pre>
      *
      * <code>.feedmux.v1.ExplainResponse.Refusal refusal = 1 [json_name = "refusal"];</code>
@@ -3829,7 +3831,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Unset: the feed would be opened.
+     * Unset when the server would open the feed.
      * </pre>
      *
      * <code>.feedmux.v1.ExplainResponse.Refusal refusal = 1 [json_name = "refusal"];</code>
@@ -3841,7 +3843,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Unset: the feed would be opened.
+     * Unset when the server would open the feed.
      * </pre>
      *
      * <code>.feedmux.v1.ExplainResponse.Refusal refusal = 1 [json_name = "refusal"];</code>
@@ -3856,7 +3858,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Unset: the feed would be opened.
+     * Unset when the server would open the feed.
      * </pre>
      *
      * <code>.feedmux.v1.ExplainResponse.Refusal refusal = 1 [json_name = "refusal"];</code>
@@ -3878,8 +3880,8 @@ private static final long serialVersionUID = 0L;
     private java.lang.Object pipeline_ = "";
     /**
      * <pre>
-     * What MongoDB is asked, in relaxed extended JSON: the $changeStream stage without its start, and the user's stages.
-     * The stages of the tenant's grants run between them and are not shown; what they do is in `withheld`.
+     * The pipeline sent to MongoDB, in relaxed extended JSON: the $changeStream stage without its start, and the user's
+     * stages. The stages of the tenant's grants run between them and are not shown; `withheld` describes their effect.
      * </pre>
      *
      * <code>string pipeline = 2 [json_name = "pipeline"];</code>
@@ -3899,8 +3901,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What MongoDB is asked, in relaxed extended JSON: the $changeStream stage without its start, and the user's stages.
-     * The stages of the tenant's grants run between them and are not shown; what they do is in `withheld`.
+     * The pipeline sent to MongoDB, in relaxed extended JSON: the $changeStream stage without its start, and the user's
+     * stages. The stages of the tenant's grants run between them and are not shown; `withheld` describes their effect.
      * </pre>
      *
      * <code>string pipeline = 2 [json_name = "pipeline"];</code>
@@ -3921,8 +3923,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What MongoDB is asked, in relaxed extended JSON: the $changeStream stage without its start, and the user's stages.
-     * The stages of the tenant's grants run between them and are not shown; what they do is in `withheld`.
+     * The pipeline sent to MongoDB, in relaxed extended JSON: the $changeStream stage without its start, and the user's
+     * stages. The stages of the tenant's grants run between them and are not shown; `withheld` describes their effect.
      * </pre>
      *
      * <code>string pipeline = 2 [json_name = "pipeline"];</code>
@@ -3939,8 +3941,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What MongoDB is asked, in relaxed extended JSON: the $changeStream stage without its start, and the user's stages.
-     * The stages of the tenant's grants run between them and are not shown; what they do is in `withheld`.
+     * The pipeline sent to MongoDB, in relaxed extended JSON: the $changeStream stage without its start, and the user's
+     * stages. The stages of the tenant's grants run between them and are not shown; `withheld` describes their effect.
      * </pre>
      *
      * <code>string pipeline = 2 [json_name = "pipeline"];</code>
@@ -3954,8 +3956,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What MongoDB is asked, in relaxed extended JSON: the $changeStream stage without its start, and the user's stages.
-     * The stages of the tenant's grants run between them and are not shown; what they do is in `withheld`.
+     * The pipeline sent to MongoDB, in relaxed extended JSON: the $changeStream stage without its start, and the user's
+     * stages. The stages of the tenant's grants run between them and are not shown; `withheld` describes their effect.
      * </pre>
      *
      * <code>string pipeline = 2 [json_name = "pipeline"];</code>
@@ -3975,7 +3977,8 @@ private static final long serialVersionUID = 0L;
     private java.lang.Object streamKey_ = "";
     /**
      * <pre>
-     * Names the shared stream, in hexadecimal: feeds of one stream key are read once. The operator sees the same one.
+     * Identifies the shared stream, in hexadecimal: the server reads all feeds with the same stream key once. The
+     * Operator service shows the same key.
      * </pre>
      *
      * <code>string stream_key = 3 [json_name = "streamKey"];</code>
@@ -3995,7 +3998,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Names the shared stream, in hexadecimal: feeds of one stream key are read once. The operator sees the same one.
+     * Identifies the shared stream, in hexadecimal: the server reads all feeds with the same stream key once. The
+     * Operator service shows the same key.
      * </pre>
      *
      * <code>string stream_key = 3 [json_name = "streamKey"];</code>
@@ -4016,7 +4020,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Names the shared stream, in hexadecimal: feeds of one stream key are read once. The operator sees the same one.
+     * Identifies the shared stream, in hexadecimal: the server reads all feeds with the same stream key once. The
+     * Operator service shows the same key.
      * </pre>
      *
      * <code>string stream_key = 3 [json_name = "streamKey"];</code>
@@ -4033,7 +4038,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Names the shared stream, in hexadecimal: feeds of one stream key are read once. The operator sees the same one.
+     * Identifies the shared stream, in hexadecimal: the server reads all feeds with the same stream key once. The
+     * Operator service shows the same key.
      * </pre>
      *
      * <code>string stream_key = 3 [json_name = "streamKey"];</code>
@@ -4047,7 +4053,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Names the shared stream, in hexadecimal: feeds of one stream key are read once. The operator sees the same one.
+     * Identifies the shared stream, in hexadecimal: the server reads all feeds with the same stream key once. The
+     * Operator service shows the same key.
      * </pre>
      *
      * <code>string stream_key = 3 [json_name = "streamKey"];</code>
@@ -4122,8 +4129,8 @@ private static final long serialVersionUID = 0L;
 
     /**
      * <pre>
-     * Collections whose stored pre- and post-images the feed or the grants need, as they are now; at most 1000, none of them
-     * ungranted. Empty where none are needed, or where the server's MongoDB account may not list collections.
+     * Collections whose stored pre- and post-images the feed or the grants need, with their current state; at most 1000,
+     * granted collections only. Empty if none are needed, or if the server's MongoDB account may not list collections.
      * </pre>
      *
      * <code>repeated .feedmux.v1.ExplainResponse.CollectionImages images = 5 [json_name = "images"];</code>
@@ -4137,8 +4144,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Collections whose stored pre- and post-images the feed or the grants need, as they are now; at most 1000, none of them
-     * ungranted. Empty where none are needed, or where the server's MongoDB account may not list collections.
+     * Collections whose stored pre- and post-images the feed or the grants need, with their current state; at most 1000,
+     * granted collections only. Empty if none are needed, or if the server's MongoDB account may not list collections.
      * </pre>
      *
      * <code>repeated .feedmux.v1.ExplainResponse.CollectionImages images = 5 [json_name = "images"];</code>
@@ -4152,8 +4159,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Collections whose stored pre- and post-images the feed or the grants need, as they are now; at most 1000, none of them
-     * ungranted. Empty where none are needed, or where the server's MongoDB account may not list collections.
+     * Collections whose stored pre- and post-images the feed or the grants need, with their current state; at most 1000,
+     * granted collections only. Empty if none are needed, or if the server's MongoDB account may not list collections.
      * </pre>
      *
      * <code>repeated .feedmux.v1.ExplainResponse.CollectionImages images = 5 [json_name = "images"];</code>
@@ -4167,8 +4174,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Collections whose stored pre- and post-images the feed or the grants need, as they are now; at most 1000, none of them
-     * ungranted. Empty where none are needed, or where the server's MongoDB account may not list collections.
+     * Collections whose stored pre- and post-images the feed or the grants need, with their current state; at most 1000,
+     * granted collections only. Empty if none are needed, or if the server's MongoDB account may not list collections.
      * </pre>
      *
      * <code>repeated .feedmux.v1.ExplainResponse.CollectionImages images = 5 [json_name = "images"];</code>
@@ -4189,8 +4196,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Collections whose stored pre- and post-images the feed or the grants need, as they are now; at most 1000, none of them
-     * ungranted. Empty where none are needed, or where the server's MongoDB account may not list collections.
+     * Collections whose stored pre- and post-images the feed or the grants need, with their current state; at most 1000,
+     * granted collections only. Empty if none are needed, or if the server's MongoDB account may not list collections.
      * </pre>
      *
      * <code>repeated .feedmux.v1.ExplainResponse.CollectionImages images = 5 [json_name = "images"];</code>
@@ -4208,8 +4215,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Collections whose stored pre- and post-images the feed or the grants need, as they are now; at most 1000, none of them
-     * ungranted. Empty where none are needed, or where the server's MongoDB account may not list collections.
+     * Collections whose stored pre- and post-images the feed or the grants need, with their current state; at most 1000,
+     * granted collections only. Empty if none are needed, or if the server's MongoDB account may not list collections.
      * </pre>
      *
      * <code>repeated .feedmux.v1.ExplainResponse.CollectionImages images = 5 [json_name = "images"];</code>
@@ -4229,8 +4236,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Collections whose stored pre- and post-images the feed or the grants need, as they are now; at most 1000, none of them
-     * ungranted. Empty where none are needed, or where the server's MongoDB account may not list collections.
+     * Collections whose stored pre- and post-images the feed or the grants need, with their current state; at most 1000,
+     * granted collections only. Empty if none are needed, or if the server's MongoDB account may not list collections.
      * </pre>
      *
      * <code>repeated .feedmux.v1.ExplainResponse.CollectionImages images = 5 [json_name = "images"];</code>
@@ -4251,8 +4258,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Collections whose stored pre- and post-images the feed or the grants need, as they are now; at most 1000, none of them
-     * ungranted. Empty where none are needed, or where the server's MongoDB account may not list collections.
+     * Collections whose stored pre- and post-images the feed or the grants need, with their current state; at most 1000,
+     * granted collections only. Empty if none are needed, or if the server's MongoDB account may not list collections.
      * </pre>
      *
      * <code>repeated .feedmux.v1.ExplainResponse.CollectionImages images = 5 [json_name = "images"];</code>
@@ -4270,8 +4277,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Collections whose stored pre- and post-images the feed or the grants need, as they are now; at most 1000, none of them
-     * ungranted. Empty where none are needed, or where the server's MongoDB account may not list collections.
+     * Collections whose stored pre- and post-images the feed or the grants need, with their current state; at most 1000,
+     * granted collections only. Empty if none are needed, or if the server's MongoDB account may not list collections.
      * </pre>
      *
      * <code>repeated .feedmux.v1.ExplainResponse.CollectionImages images = 5 [json_name = "images"];</code>
@@ -4289,8 +4296,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Collections whose stored pre- and post-images the feed or the grants need, as they are now; at most 1000, none of them
-     * ungranted. Empty where none are needed, or where the server's MongoDB account may not list collections.
+     * Collections whose stored pre- and post-images the feed or the grants need, with their current state; at most 1000,
+     * granted collections only. Empty if none are needed, or if the server's MongoDB account may not list collections.
      * </pre>
      *
      * <code>repeated .feedmux.v1.ExplainResponse.CollectionImages images = 5 [json_name = "images"];</code>
@@ -4309,8 +4316,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Collections whose stored pre- and post-images the feed or the grants need, as they are now; at most 1000, none of them
-     * ungranted. Empty where none are needed, or where the server's MongoDB account may not list collections.
+     * Collections whose stored pre- and post-images the feed or the grants need, with their current state; at most 1000,
+     * granted collections only. Empty if none are needed, or if the server's MongoDB account may not list collections.
      * </pre>
      *
      * <code>repeated .feedmux.v1.ExplainResponse.CollectionImages images = 5 [json_name = "images"];</code>
@@ -4327,8 +4334,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Collections whose stored pre- and post-images the feed or the grants need, as they are now; at most 1000, none of them
-     * ungranted. Empty where none are needed, or where the server's MongoDB account may not list collections.
+     * Collections whose stored pre- and post-images the feed or the grants need, with their current state; at most 1000,
+     * granted collections only. Empty if none are needed, or if the server's MongoDB account may not list collections.
      * </pre>
      *
      * <code>repeated .feedmux.v1.ExplainResponse.CollectionImages images = 5 [json_name = "images"];</code>
@@ -4345,8 +4352,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Collections whose stored pre- and post-images the feed or the grants need, as they are now; at most 1000, none of them
-     * ungranted. Empty where none are needed, or where the server's MongoDB account may not list collections.
+     * Collections whose stored pre- and post-images the feed or the grants need, with their current state; at most 1000,
+     * granted collections only. Empty if none are needed, or if the server's MongoDB account may not list collections.
      * </pre>
      *
      * <code>repeated .feedmux.v1.ExplainResponse.CollectionImages images = 5 [json_name = "images"];</code>
@@ -4357,8 +4364,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Collections whose stored pre- and post-images the feed or the grants need, as they are now; at most 1000, none of them
-     * ungranted. Empty where none are needed, or where the server's MongoDB account may not list collections.
+     * Collections whose stored pre- and post-images the feed or the grants need, with their current state; at most 1000,
+     * granted collections only. Empty if none are needed, or if the server's MongoDB account may not list collections.
      * </pre>
      *
      * <code>repeated .feedmux.v1.ExplainResponse.CollectionImages images = 5 [json_name = "images"];</code>
@@ -4372,8 +4379,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Collections whose stored pre- and post-images the feed or the grants need, as they are now; at most 1000, none of them
-     * ungranted. Empty where none are needed, or where the server's MongoDB account may not list collections.
+     * Collections whose stored pre- and post-images the feed or the grants need, with their current state; at most 1000,
+     * granted collections only. Empty if none are needed, or if the server's MongoDB account may not list collections.
      * </pre>
      *
      * <code>repeated .feedmux.v1.ExplainResponse.CollectionImages images = 5 [json_name = "images"];</code>
@@ -4388,8 +4395,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Collections whose stored pre- and post-images the feed or the grants need, as they are now; at most 1000, none of them
-     * ungranted. Empty where none are needed, or where the server's MongoDB account may not list collections.
+     * Collections whose stored pre- and post-images the feed or the grants need, with their current state; at most 1000,
+     * granted collections only. Empty if none are needed, or if the server's MongoDB account may not list collections.
      * </pre>
      *
      * <code>repeated .feedmux.v1.ExplainResponse.CollectionImages images = 5 [json_name = "images"];</code>
@@ -4400,8 +4407,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Collections whose stored pre- and post-images the feed or the grants need, as they are now; at most 1000, none of them
-     * ungranted. Empty where none are needed, or where the server's MongoDB account may not list collections.
+     * Collections whose stored pre- and post-images the feed or the grants need, with their current state; at most 1000,
+     * granted collections only. Empty if none are needed, or if the server's MongoDB account may not list collections.
      * </pre>
      *
      * <code>repeated .feedmux.v1.ExplainResponse.CollectionImages images = 5 [json_name = "images"];</code>
@@ -4413,8 +4420,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Collections whose stored pre- and post-images the feed or the grants need, as they are now; at most 1000, none of them
-     * ungranted. Empty where none are needed, or where the server's MongoDB account may not list collections.
+     * Collections whose stored pre- and post-images the feed or the grants need, with their current state; at most 1000,
+     * granted collections only. Empty if none are needed, or if the server's MongoDB account may not list collections.
      * </pre>
      *
      * <code>repeated .feedmux.v1.ExplainResponse.CollectionImages images = 5 [json_name = "images"];</code>
@@ -4443,8 +4450,8 @@ private static final long serialVersionUID = 0L;
         com.google.protobuf.Duration, com.google.protobuf.Duration.Builder, com.google.protobuf.DurationOrBuilder> oplogHeadroomBuilder_;
     /**
      * <pre>
-     * From the oldest entry of the oplog to the start: how much longer the start stays readable, at the oplog's present
-     * length. Unset where the oplog may not be read.
+     * The time between the oldest entry of the oplog and the start: how much longer the start stays readable, at the
+     * oplog's current length. Unset if the server may not read the oplog.
      * </pre>
      *
      * <code>.google.protobuf.Duration oplog_headroom = 6 [json_name = "oplogHeadroom"];</code>
@@ -4455,8 +4462,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * From the oldest entry of the oplog to the start: how much longer the start stays readable, at the oplog's present
-     * length. Unset where the oplog may not be read.
+     * The time between the oldest entry of the oplog and the start: how much longer the start stays readable, at the
+     * oplog's current length. Unset if the server may not read the oplog.
      * </pre>
      *
      * <code>.google.protobuf.Duration oplog_headroom = 6 [json_name = "oplogHeadroom"];</code>
@@ -4471,8 +4478,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * From the oldest entry of the oplog to the start: how much longer the start stays readable, at the oplog's present
-     * length. Unset where the oplog may not be read.
+     * The time between the oldest entry of the oplog and the start: how much longer the start stays readable, at the
+     * oplog's current length. Unset if the server may not read the oplog.
      * </pre>
      *
      * <code>.google.protobuf.Duration oplog_headroom = 6 [json_name = "oplogHeadroom"];</code>
@@ -4492,8 +4499,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * From the oldest entry of the oplog to the start: how much longer the start stays readable, at the oplog's present
-     * length. Unset where the oplog may not be read.
+     * The time between the oldest entry of the oplog and the start: how much longer the start stays readable, at the
+     * oplog's current length. Unset if the server may not read the oplog.
      * </pre>
      *
      * <code>.google.protobuf.Duration oplog_headroom = 6 [json_name = "oplogHeadroom"];</code>
@@ -4511,8 +4518,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * From the oldest entry of the oplog to the start: how much longer the start stays readable, at the oplog's present
-     * length. Unset where the oplog may not be read.
+     * The time between the oldest entry of the oplog and the start: how much longer the start stays readable, at the
+     * oplog's current length. Unset if the server may not read the oplog.
      * </pre>
      *
      * <code>.google.protobuf.Duration oplog_headroom = 6 [json_name = "oplogHeadroom"];</code>
@@ -4537,8 +4544,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * From the oldest entry of the oplog to the start: how much longer the start stays readable, at the oplog's present
-     * length. Unset where the oplog may not be read.
+     * The time between the oldest entry of the oplog and the start: how much longer the start stays readable, at the
+     * oplog's current length. Unset if the server may not read the oplog.
      * </pre>
      *
      * <code>.google.protobuf.Duration oplog_headroom = 6 [json_name = "oplogHeadroom"];</code>
@@ -4555,8 +4562,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * From the oldest entry of the oplog to the start: how much longer the start stays readable, at the oplog's present
-     * length. Unset where the oplog may not be read.
+     * The time between the oldest entry of the oplog and the start: how much longer the start stays readable, at the
+     * oplog's current length. Unset if the server may not read the oplog.
      * </pre>
      *
      * <code>.google.protobuf.Duration oplog_headroom = 6 [json_name = "oplogHeadroom"];</code>
@@ -4568,8 +4575,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * From the oldest entry of the oplog to the start: how much longer the start stays readable, at the oplog's present
-     * length. Unset where the oplog may not be read.
+     * The time between the oldest entry of the oplog and the start: how much longer the start stays readable, at the
+     * oplog's current length. Unset if the server may not read the oplog.
      * </pre>
      *
      * <code>.google.protobuf.Duration oplog_headroom = 6 [json_name = "oplogHeadroom"];</code>
@@ -4584,8 +4591,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * From the oldest entry of the oplog to the start: how much longer the start stays readable, at the oplog's present
-     * length. Unset where the oplog may not be read.
+     * The time between the oldest entry of the oplog and the start: how much longer the start stays readable, at the
+     * oplog's current length. Unset if the server may not read the oplog.
      * </pre>
      *
      * <code>.google.protobuf.Duration oplog_headroom = 6 [json_name = "oplogHeadroom"];</code>
@@ -4618,7 +4625,7 @@ private static final long serialVersionUID = 0L;
 
     /**
      * <pre>
-     * What of the feed's scope does not come, and why. Empty: everything comes.
+     * Which parts of the feed's scope are not delivered, and why. Empty: everything is delivered.
      * </pre>
      *
      * <code>repeated .feedmux.v1.ExplainResponse.Withheld withheld = 7 [json_name = "withheld"];</code>
@@ -4632,7 +4639,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What of the feed's scope does not come, and why. Empty: everything comes.
+     * Which parts of the feed's scope are not delivered, and why. Empty: everything is delivered.
      * </pre>
      *
      * <code>repeated .feedmux.v1.ExplainResponse.Withheld withheld = 7 [json_name = "withheld"];</code>
@@ -4646,7 +4653,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What of the feed's scope does not come, and why. Empty: everything comes.
+     * Which parts of the feed's scope are not delivered, and why. Empty: everything is delivered.
      * </pre>
      *
      * <code>repeated .feedmux.v1.ExplainResponse.Withheld withheld = 7 [json_name = "withheld"];</code>
@@ -4660,7 +4667,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What of the feed's scope does not come, and why. Empty: everything comes.
+     * Which parts of the feed's scope are not delivered, and why. Empty: everything is delivered.
      * </pre>
      *
      * <code>repeated .feedmux.v1.ExplainResponse.Withheld withheld = 7 [json_name = "withheld"];</code>
@@ -4681,7 +4688,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What of the feed's scope does not come, and why. Empty: everything comes.
+     * Which parts of the feed's scope are not delivered, and why. Empty: everything is delivered.
      * </pre>
      *
      * <code>repeated .feedmux.v1.ExplainResponse.Withheld withheld = 7 [json_name = "withheld"];</code>
@@ -4699,7 +4706,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What of the feed's scope does not come, and why. Empty: everything comes.
+     * Which parts of the feed's scope are not delivered, and why. Empty: everything is delivered.
      * </pre>
      *
      * <code>repeated .feedmux.v1.ExplainResponse.Withheld withheld = 7 [json_name = "withheld"];</code>
@@ -4719,7 +4726,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What of the feed's scope does not come, and why. Empty: everything comes.
+     * Which parts of the feed's scope are not delivered, and why. Empty: everything is delivered.
      * </pre>
      *
      * <code>repeated .feedmux.v1.ExplainResponse.Withheld withheld = 7 [json_name = "withheld"];</code>
@@ -4740,7 +4747,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What of the feed's scope does not come, and why. Empty: everything comes.
+     * Which parts of the feed's scope are not delivered, and why. Empty: everything is delivered.
      * </pre>
      *
      * <code>repeated .feedmux.v1.ExplainResponse.Withheld withheld = 7 [json_name = "withheld"];</code>
@@ -4758,7 +4765,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What of the feed's scope does not come, and why. Empty: everything comes.
+     * Which parts of the feed's scope are not delivered, and why. Empty: everything is delivered.
      * </pre>
      *
      * <code>repeated .feedmux.v1.ExplainResponse.Withheld withheld = 7 [json_name = "withheld"];</code>
@@ -4776,7 +4783,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What of the feed's scope does not come, and why. Empty: everything comes.
+     * Which parts of the feed's scope are not delivered, and why. Empty: everything is delivered.
      * </pre>
      *
      * <code>repeated .feedmux.v1.ExplainResponse.Withheld withheld = 7 [json_name = "withheld"];</code>
@@ -4795,7 +4802,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What of the feed's scope does not come, and why. Empty: everything comes.
+     * Which parts of the feed's scope are not delivered, and why. Empty: everything is delivered.
      * </pre>
      *
      * <code>repeated .feedmux.v1.ExplainResponse.Withheld withheld = 7 [json_name = "withheld"];</code>
@@ -4812,7 +4819,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What of the feed's scope does not come, and why. Empty: everything comes.
+     * Which parts of the feed's scope are not delivered, and why. Empty: everything is delivered.
      * </pre>
      *
      * <code>repeated .feedmux.v1.ExplainResponse.Withheld withheld = 7 [json_name = "withheld"];</code>
@@ -4829,7 +4836,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What of the feed's scope does not come, and why. Empty: everything comes.
+     * Which parts of the feed's scope are not delivered, and why. Empty: everything is delivered.
      * </pre>
      *
      * <code>repeated .feedmux.v1.ExplainResponse.Withheld withheld = 7 [json_name = "withheld"];</code>
@@ -4840,7 +4847,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What of the feed's scope does not come, and why. Empty: everything comes.
+     * Which parts of the feed's scope are not delivered, and why. Empty: everything is delivered.
      * </pre>
      *
      * <code>repeated .feedmux.v1.ExplainResponse.Withheld withheld = 7 [json_name = "withheld"];</code>
@@ -4854,7 +4861,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What of the feed's scope does not come, and why. Empty: everything comes.
+     * Which parts of the feed's scope are not delivered, and why. Empty: everything is delivered.
      * </pre>
      *
      * <code>repeated .feedmux.v1.ExplainResponse.Withheld withheld = 7 [json_name = "withheld"];</code>
@@ -4869,7 +4876,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What of the feed's scope does not come, and why. Empty: everything comes.
+     * Which parts of the feed's scope are not delivered, and why. Empty: everything is delivered.
      * </pre>
      *
      * <code>repeated .feedmux.v1.ExplainResponse.Withheld withheld = 7 [json_name = "withheld"];</code>
@@ -4880,7 +4887,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What of the feed's scope does not come, and why. Empty: everything comes.
+     * Which parts of the feed's scope are not delivered, and why. Empty: everything is delivered.
      * </pre>
      *
      * <code>repeated .feedmux.v1.ExplainResponse.Withheld withheld = 7 [json_name = "withheld"];</code>
@@ -4892,7 +4899,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What of the feed's scope does not come, and why. Empty: everything comes.
+     * Which parts of the feed's scope are not delivered, and why. Empty: everything is delivered.
      * </pre>
      *
      * <code>repeated .feedmux.v1.ExplainResponse.Withheld withheld = 7 [json_name = "withheld"];</code>
@@ -4919,8 +4926,8 @@ private static final long serialVersionUID = 0L;
     private boolean mayBeView_ ;
     /**
      * <pre>
-     * Whether the feed may be served as a view of one stream that reads its database or the whole deployment for many
-     * feeds, which costs MongoDB less. What is delivered is the same either way.
+     * Whether the server may serve the feed as a view of one stream that reads its database or the whole deployment for
+     * many feeds, which costs MongoDB less. The delivered events are the same either way.
      * </pre>
      *
      * <code>bool may_be_view = 8 [json_name = "mayBeView"];</code>
@@ -4932,8 +4939,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Whether the feed may be served as a view of one stream that reads its database or the whole deployment for many
-     * feeds, which costs MongoDB less. What is delivered is the same either way.
+     * Whether the server may serve the feed as a view of one stream that reads its database or the whole deployment for
+     * many feeds, which costs MongoDB less. The delivered events are the same either way.
      * </pre>
      *
      * <code>bool may_be_view = 8 [json_name = "mayBeView"];</code>
@@ -4949,8 +4956,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Whether the feed may be served as a view of one stream that reads its database or the whole deployment for many
-     * feeds, which costs MongoDB less. What is delivered is the same either way.
+     * Whether the server may serve the feed as a view of one stream that reads its database or the whole deployment for
+     * many feeds, which costs MongoDB less. The delivered events are the same either way.
      * </pre>
      *
      * <code>bool may_be_view = 8 [json_name = "mayBeView"];</code>

@@ -10,7 +10,7 @@ public interface ExplainResponseOrBuilder extends
 
   /**
    * <pre>
-   * Unset: the feed would be opened.
+   * Unset when the server would open the feed.
    * </pre>
    *
    * <code>.feedmux.v1.ExplainResponse.Refusal refusal = 1 [json_name = "refusal"];</code>
@@ -19,7 +19,7 @@ public interface ExplainResponseOrBuilder extends
   boolean hasRefusal();
   /**
    * <pre>
-   * Unset: the feed would be opened.
+   * Unset when the server would open the feed.
    * </pre>
    *
    * <code>.feedmux.v1.ExplainResponse.Refusal refusal = 1 [json_name = "refusal"];</code>
@@ -28,7 +28,7 @@ public interface ExplainResponseOrBuilder extends
   dev.feedmux.v1.ExplainResponse.Refusal getRefusal();
   /**
    * <pre>
-   * Unset: the feed would be opened.
+   * Unset when the server would open the feed.
    * </pre>
    *
    * <code>.feedmux.v1.ExplainResponse.Refusal refusal = 1 [json_name = "refusal"];</code>
@@ -37,8 +37,8 @@ public interface ExplainResponseOrBuilder extends
 
   /**
    * <pre>
-   * What MongoDB is asked, in relaxed extended JSON: the $changeStream stage without its start, and the user's stages.
-   * The stages of the tenant's grants run between them and are not shown; what they do is in `withheld`.
+   * The pipeline sent to MongoDB, in relaxed extended JSON: the $changeStream stage without its start, and the user's
+   * stages. The stages of the tenant's grants run between them and are not shown; `withheld` describes their effect.
    * </pre>
    *
    * <code>string pipeline = 2 [json_name = "pipeline"];</code>
@@ -47,8 +47,8 @@ public interface ExplainResponseOrBuilder extends
   java.lang.String getPipeline();
   /**
    * <pre>
-   * What MongoDB is asked, in relaxed extended JSON: the $changeStream stage without its start, and the user's stages.
-   * The stages of the tenant's grants run between them and are not shown; what they do is in `withheld`.
+   * The pipeline sent to MongoDB, in relaxed extended JSON: the $changeStream stage without its start, and the user's
+   * stages. The stages of the tenant's grants run between them and are not shown; `withheld` describes their effect.
    * </pre>
    *
    * <code>string pipeline = 2 [json_name = "pipeline"];</code>
@@ -59,7 +59,8 @@ public interface ExplainResponseOrBuilder extends
 
   /**
    * <pre>
-   * Names the shared stream, in hexadecimal: feeds of one stream key are read once. The operator sees the same one.
+   * Identifies the shared stream, in hexadecimal: the server reads all feeds with the same stream key once. The
+   * Operator service shows the same key.
    * </pre>
    *
    * <code>string stream_key = 3 [json_name = "streamKey"];</code>
@@ -68,7 +69,8 @@ public interface ExplainResponseOrBuilder extends
   java.lang.String getStreamKey();
   /**
    * <pre>
-   * Names the shared stream, in hexadecimal: feeds of one stream key are read once. The operator sees the same one.
+   * Identifies the shared stream, in hexadecimal: the server reads all feeds with the same stream key once. The
+   * Operator service shows the same key.
    * </pre>
    *
    * <code>string stream_key = 3 [json_name = "streamKey"];</code>
@@ -89,8 +91,8 @@ public interface ExplainResponseOrBuilder extends
 
   /**
    * <pre>
-   * Collections whose stored pre- and post-images the feed or the grants need, as they are now; at most 1000, none of them
-   * ungranted. Empty where none are needed, or where the server's MongoDB account may not list collections.
+   * Collections whose stored pre- and post-images the feed or the grants need, with their current state; at most 1000,
+   * granted collections only. Empty if none are needed, or if the server's MongoDB account may not list collections.
    * </pre>
    *
    * <code>repeated .feedmux.v1.ExplainResponse.CollectionImages images = 5 [json_name = "images"];</code>
@@ -99,8 +101,8 @@ public interface ExplainResponseOrBuilder extends
       getImagesList();
   /**
    * <pre>
-   * Collections whose stored pre- and post-images the feed or the grants need, as they are now; at most 1000, none of them
-   * ungranted. Empty where none are needed, or where the server's MongoDB account may not list collections.
+   * Collections whose stored pre- and post-images the feed or the grants need, with their current state; at most 1000,
+   * granted collections only. Empty if none are needed, or if the server's MongoDB account may not list collections.
    * </pre>
    *
    * <code>repeated .feedmux.v1.ExplainResponse.CollectionImages images = 5 [json_name = "images"];</code>
@@ -108,8 +110,8 @@ public interface ExplainResponseOrBuilder extends
   dev.feedmux.v1.ExplainResponse.CollectionImages getImages(int index);
   /**
    * <pre>
-   * Collections whose stored pre- and post-images the feed or the grants need, as they are now; at most 1000, none of them
-   * ungranted. Empty where none are needed, or where the server's MongoDB account may not list collections.
+   * Collections whose stored pre- and post-images the feed or the grants need, with their current state; at most 1000,
+   * granted collections only. Empty if none are needed, or if the server's MongoDB account may not list collections.
    * </pre>
    *
    * <code>repeated .feedmux.v1.ExplainResponse.CollectionImages images = 5 [json_name = "images"];</code>
@@ -117,8 +119,8 @@ public interface ExplainResponseOrBuilder extends
   int getImagesCount();
   /**
    * <pre>
-   * Collections whose stored pre- and post-images the feed or the grants need, as they are now; at most 1000, none of them
-   * ungranted. Empty where none are needed, or where the server's MongoDB account may not list collections.
+   * Collections whose stored pre- and post-images the feed or the grants need, with their current state; at most 1000,
+   * granted collections only. Empty if none are needed, or if the server's MongoDB account may not list collections.
    * </pre>
    *
    * <code>repeated .feedmux.v1.ExplainResponse.CollectionImages images = 5 [json_name = "images"];</code>
@@ -127,8 +129,8 @@ public interface ExplainResponseOrBuilder extends
       getImagesOrBuilderList();
   /**
    * <pre>
-   * Collections whose stored pre- and post-images the feed or the grants need, as they are now; at most 1000, none of them
-   * ungranted. Empty where none are needed, or where the server's MongoDB account may not list collections.
+   * Collections whose stored pre- and post-images the feed or the grants need, with their current state; at most 1000,
+   * granted collections only. Empty if none are needed, or if the server's MongoDB account may not list collections.
    * </pre>
    *
    * <code>repeated .feedmux.v1.ExplainResponse.CollectionImages images = 5 [json_name = "images"];</code>
@@ -138,8 +140,8 @@ public interface ExplainResponseOrBuilder extends
 
   /**
    * <pre>
-   * From the oldest entry of the oplog to the start: how much longer the start stays readable, at the oplog's present
-   * length. Unset where the oplog may not be read.
+   * The time between the oldest entry of the oplog and the start: how much longer the start stays readable, at the
+   * oplog's current length. Unset if the server may not read the oplog.
    * </pre>
    *
    * <code>.google.protobuf.Duration oplog_headroom = 6 [json_name = "oplogHeadroom"];</code>
@@ -148,8 +150,8 @@ public interface ExplainResponseOrBuilder extends
   boolean hasOplogHeadroom();
   /**
    * <pre>
-   * From the oldest entry of the oplog to the start: how much longer the start stays readable, at the oplog's present
-   * length. Unset where the oplog may not be read.
+   * The time between the oldest entry of the oplog and the start: how much longer the start stays readable, at the
+   * oplog's current length. Unset if the server may not read the oplog.
    * </pre>
    *
    * <code>.google.protobuf.Duration oplog_headroom = 6 [json_name = "oplogHeadroom"];</code>
@@ -158,8 +160,8 @@ public interface ExplainResponseOrBuilder extends
   com.google.protobuf.Duration getOplogHeadroom();
   /**
    * <pre>
-   * From the oldest entry of the oplog to the start: how much longer the start stays readable, at the oplog's present
-   * length. Unset where the oplog may not be read.
+   * The time between the oldest entry of the oplog and the start: how much longer the start stays readable, at the
+   * oplog's current length. Unset if the server may not read the oplog.
    * </pre>
    *
    * <code>.google.protobuf.Duration oplog_headroom = 6 [json_name = "oplogHeadroom"];</code>
@@ -168,7 +170,7 @@ public interface ExplainResponseOrBuilder extends
 
   /**
    * <pre>
-   * What of the feed's scope does not come, and why. Empty: everything comes.
+   * Which parts of the feed's scope are not delivered, and why. Empty: everything is delivered.
    * </pre>
    *
    * <code>repeated .feedmux.v1.ExplainResponse.Withheld withheld = 7 [json_name = "withheld"];</code>
@@ -177,7 +179,7 @@ public interface ExplainResponseOrBuilder extends
       getWithheldList();
   /**
    * <pre>
-   * What of the feed's scope does not come, and why. Empty: everything comes.
+   * Which parts of the feed's scope are not delivered, and why. Empty: everything is delivered.
    * </pre>
    *
    * <code>repeated .feedmux.v1.ExplainResponse.Withheld withheld = 7 [json_name = "withheld"];</code>
@@ -185,7 +187,7 @@ public interface ExplainResponseOrBuilder extends
   dev.feedmux.v1.ExplainResponse.Withheld getWithheld(int index);
   /**
    * <pre>
-   * What of the feed's scope does not come, and why. Empty: everything comes.
+   * Which parts of the feed's scope are not delivered, and why. Empty: everything is delivered.
    * </pre>
    *
    * <code>repeated .feedmux.v1.ExplainResponse.Withheld withheld = 7 [json_name = "withheld"];</code>
@@ -193,7 +195,7 @@ public interface ExplainResponseOrBuilder extends
   int getWithheldCount();
   /**
    * <pre>
-   * What of the feed's scope does not come, and why. Empty: everything comes.
+   * Which parts of the feed's scope are not delivered, and why. Empty: everything is delivered.
    * </pre>
    *
    * <code>repeated .feedmux.v1.ExplainResponse.Withheld withheld = 7 [json_name = "withheld"];</code>
@@ -202,7 +204,7 @@ public interface ExplainResponseOrBuilder extends
       getWithheldOrBuilderList();
   /**
    * <pre>
-   * What of the feed's scope does not come, and why. Empty: everything comes.
+   * Which parts of the feed's scope are not delivered, and why. Empty: everything is delivered.
    * </pre>
    *
    * <code>repeated .feedmux.v1.ExplainResponse.Withheld withheld = 7 [json_name = "withheld"];</code>
@@ -212,8 +214,8 @@ public interface ExplainResponseOrBuilder extends
 
   /**
    * <pre>
-   * Whether the feed may be served as a view of one stream that reads its database or the whole deployment for many
-   * feeds, which costs MongoDB less. What is delivered is the same either way.
+   * Whether the server may serve the feed as a view of one stream that reads its database or the whole deployment for
+   * many feeds, which costs MongoDB less. The delivered events are the same either way.
    * </pre>
    *
    * <code>bool may_be_view = 8 [json_name = "mayBeView"];</code>

@@ -6,8 +6,8 @@ package dev.feedmux.v1;
 
 /**
  * <pre>
- * What to watch: the scope, the pipeline and MongoDB's change stream options. Two feeds that say the same are
- * read from MongoDB once. Option values that feedmux does not know go to MongoDB, whose judgement comes back.
+ * What to watch: the scope, the pipeline and MongoDB's change stream options. The server reads two identical feeds from
+ * MongoDB once. It passes option values that it does not know to MongoDB, and returns MongoDB's error if there is one.
  * </pre>
  *
  * Protobuf type {@code feedmux.v1.Feed}
@@ -106,7 +106,7 @@ private static final long serialVersionUID = 0L;
   private volatile java.lang.Object database_ = "";
   /**
    * <pre>
-   * Optional. Empty: the whole deployment. `admin`, `local` and `config` are refused.
+   * Optional. Empty: the whole deployment. The server rejects `admin`, `local` and `config`.
    * </pre>
    *
    * <code>string database = 2 [json_name = "database"];</code>
@@ -127,7 +127,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Optional. Empty: the whole deployment. `admin`, `local` and `config` are refused.
+   * Optional. Empty: the whole deployment. The server rejects `admin`, `local` and `config`.
    * </pre>
    *
    * <code>string database = 2 [json_name = "database"];</code>
@@ -153,7 +153,7 @@ private static final long serialVersionUID = 0L;
   private volatile java.lang.Object collection_ = "";
   /**
    * <pre>
-   * Optional. Empty: the whole database, or the deployment. Needs `database`.
+   * Optional. Empty: the whole database, or the whole deployment. Requires `database`.
    * </pre>
    *
    * <code>string collection = 3 [json_name = "collection"];</code>
@@ -174,7 +174,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Optional. Empty: the whole database, or the deployment. Needs `database`.
+   * Optional. Empty: the whole database, or the whole deployment. Requires `database`.
    * </pre>
    *
    * <code>string collection = 3 [json_name = "collection"];</code>
@@ -337,7 +337,7 @@ private static final long serialVersionUID = 0L;
   private boolean showExpandedEvents_ = false;
   /**
    * <pre>
-   * Optional. DDL events and more fields (MongoDB 6.0 and later).
+   * Optional. Adds DDL events and more fields (MongoDB 6.0 and later).
    * </pre>
    *
    * <code>bool show_expanded_events = 7 [json_name = "showExpandedEvents"];</code>
@@ -382,8 +382,8 @@ private static final long serialVersionUID = 0L;
   private int batchSize_ = 0;
   /**
    * <pre>
-   * Optional. Events of one Batch at most; 0: as many as fit. Must not be negative. Not sent to MongoDB, which is asked
-   * once for all who share the feed; feeds that differ in it are shared.
+   * Optional. The maximum number of events in one Batch; 0: as many as fit. Must not be negative. Not sent to MongoDB:
+   * feeds that differ only in this field share one stream.
    * </pre>
    *
    * <code>int32 batch_size = 10 [json_name = "batchSize"];</code>
@@ -398,9 +398,9 @@ private static final long serialVersionUID = 0L;
   private int maxAwaitTimeMs_ = 0;
   /**
    * <pre>
-   * Optional. Milliseconds that a client's `try_next` waits for an event, as a getMore with maxAwaitTimeMS would; 0: one
-   * second. Must not be negative. The server sends events as they come, and does nothing with it; feeds that differ in
-   * it are shared.
+   * Optional. How many milliseconds a client's `try_next` waits for an event, like a getMore with maxAwaitTimeMS; 0:
+   * one second. Must not be negative. The server ignores this field, because it sends events as they arrive: feeds that
+   * differ only in this field share one stream.
    * </pre>
    *
    * <code>int32 max_await_time_ms = 11 [json_name = "maxAwaitTimeMs"];</code>
@@ -416,7 +416,8 @@ private static final long serialVersionUID = 0L;
   private volatile java.lang.Object readPreference_ = "";
   /**
    * <pre>
-   * Optional. `primary`, `primaryPreferred`, `secondary`, `secondaryPreferred` or `nearest`. Empty: the source's own.
+   * Optional. `primary`, `primaryPreferred`, `secondary`, `secondaryPreferred` or `nearest`. Empty: the source's read
+   * preference.
    * </pre>
    *
    * <code>string read_preference = 12 [json_name = "readPreference"];</code>
@@ -437,7 +438,8 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Optional. `primary`, `primaryPreferred`, `secondary`, `secondaryPreferred` or `nearest`. Empty: the source's own.
+   * Optional. `primary`, `primaryPreferred`, `secondary`, `secondaryPreferred` or `nearest`. Empty: the source's read
+   * preference.
    * </pre>
    *
    * <code>string read_preference = 12 [json_name = "readPreference"];</code>
@@ -822,8 +824,8 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * What to watch: the scope, the pipeline and MongoDB's change stream options. Two feeds that say the same are
-   * read from MongoDB once. Option values that feedmux does not know go to MongoDB, whose judgement comes back.
+   * What to watch: the scope, the pipeline and MongoDB's change stream options. The server reads two identical feeds from
+   * MongoDB once. It passes option values that it does not know to MongoDB, and returns MongoDB's error if there is one.
    * </pre>
    *
    * Protobuf type {@code feedmux.v1.Feed}
@@ -1275,7 +1277,7 @@ private static final long serialVersionUID = 0L;
     private java.lang.Object database_ = "";
     /**
      * <pre>
-     * Optional. Empty: the whole deployment. `admin`, `local` and `config` are refused.
+     * Optional. Empty: the whole deployment. The server rejects `admin`, `local` and `config`.
      * </pre>
      *
      * <code>string database = 2 [json_name = "database"];</code>
@@ -1295,7 +1297,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. Empty: the whole deployment. `admin`, `local` and `config` are refused.
+     * Optional. Empty: the whole deployment. The server rejects `admin`, `local` and `config`.
      * </pre>
      *
      * <code>string database = 2 [json_name = "database"];</code>
@@ -1316,7 +1318,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. Empty: the whole deployment. `admin`, `local` and `config` are refused.
+     * Optional. Empty: the whole deployment. The server rejects `admin`, `local` and `config`.
      * </pre>
      *
      * <code>string database = 2 [json_name = "database"];</code>
@@ -1333,7 +1335,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. Empty: the whole deployment. `admin`, `local` and `config` are refused.
+     * Optional. Empty: the whole deployment. The server rejects `admin`, `local` and `config`.
      * </pre>
      *
      * <code>string database = 2 [json_name = "database"];</code>
@@ -1347,7 +1349,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. Empty: the whole deployment. `admin`, `local` and `config` are refused.
+     * Optional. Empty: the whole deployment. The server rejects `admin`, `local` and `config`.
      * </pre>
      *
      * <code>string database = 2 [json_name = "database"];</code>
@@ -1367,7 +1369,7 @@ private static final long serialVersionUID = 0L;
     private java.lang.Object collection_ = "";
     /**
      * <pre>
-     * Optional. Empty: the whole database, or the deployment. Needs `database`.
+     * Optional. Empty: the whole database, or the whole deployment. Requires `database`.
      * </pre>
      *
      * <code>string collection = 3 [json_name = "collection"];</code>
@@ -1387,7 +1389,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. Empty: the whole database, or the deployment. Needs `database`.
+     * Optional. Empty: the whole database, or the whole deployment. Requires `database`.
      * </pre>
      *
      * <code>string collection = 3 [json_name = "collection"];</code>
@@ -1408,7 +1410,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. Empty: the whole database, or the deployment. Needs `database`.
+     * Optional. Empty: the whole database, or the whole deployment. Requires `database`.
      * </pre>
      *
      * <code>string collection = 3 [json_name = "collection"];</code>
@@ -1425,7 +1427,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. Empty: the whole database, or the deployment. Needs `database`.
+     * Optional. Empty: the whole database, or the whole deployment. Requires `database`.
      * </pre>
      *
      * <code>string collection = 3 [json_name = "collection"];</code>
@@ -1439,7 +1441,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. Empty: the whole database, or the deployment. Needs `database`.
+     * Optional. Empty: the whole database, or the whole deployment. Requires `database`.
      * </pre>
      *
      * <code>string collection = 3 [json_name = "collection"];</code>
@@ -1818,7 +1820,7 @@ private static final long serialVersionUID = 0L;
     private boolean showExpandedEvents_ ;
     /**
      * <pre>
-     * Optional. DDL events and more fields (MongoDB 6.0 and later).
+     * Optional. Adds DDL events and more fields (MongoDB 6.0 and later).
      * </pre>
      *
      * <code>bool show_expanded_events = 7 [json_name = "showExpandedEvents"];</code>
@@ -1830,7 +1832,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. DDL events and more fields (MongoDB 6.0 and later).
+     * Optional. Adds DDL events and more fields (MongoDB 6.0 and later).
      * </pre>
      *
      * <code>bool show_expanded_events = 7 [json_name = "showExpandedEvents"];</code>
@@ -1846,7 +1848,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. DDL events and more fields (MongoDB 6.0 and later).
+     * Optional. Adds DDL events and more fields (MongoDB 6.0 and later).
      * </pre>
      *
      * <code>bool show_expanded_events = 7 [json_name = "showExpandedEvents"];</code>
@@ -1950,8 +1952,8 @@ private static final long serialVersionUID = 0L;
     private int batchSize_ ;
     /**
      * <pre>
-     * Optional. Events of one Batch at most; 0: as many as fit. Must not be negative. Not sent to MongoDB, which is asked
-     * once for all who share the feed; feeds that differ in it are shared.
+     * Optional. The maximum number of events in one Batch; 0: as many as fit. Must not be negative. Not sent to MongoDB:
+     * feeds that differ only in this field share one stream.
      * </pre>
      *
      * <code>int32 batch_size = 10 [json_name = "batchSize"];</code>
@@ -1963,8 +1965,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. Events of one Batch at most; 0: as many as fit. Must not be negative. Not sent to MongoDB, which is asked
-     * once for all who share the feed; feeds that differ in it are shared.
+     * Optional. The maximum number of events in one Batch; 0: as many as fit. Must not be negative. Not sent to MongoDB:
+     * feeds that differ only in this field share one stream.
      * </pre>
      *
      * <code>int32 batch_size = 10 [json_name = "batchSize"];</code>
@@ -1980,8 +1982,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. Events of one Batch at most; 0: as many as fit. Must not be negative. Not sent to MongoDB, which is asked
-     * once for all who share the feed; feeds that differ in it are shared.
+     * Optional. The maximum number of events in one Batch; 0: as many as fit. Must not be negative. Not sent to MongoDB:
+     * feeds that differ only in this field share one stream.
      * </pre>
      *
      * <code>int32 batch_size = 10 [json_name = "batchSize"];</code>
@@ -1997,9 +1999,9 @@ private static final long serialVersionUID = 0L;
     private int maxAwaitTimeMs_ ;
     /**
      * <pre>
-     * Optional. Milliseconds that a client's `try_next` waits for an event, as a getMore with maxAwaitTimeMS would; 0: one
-     * second. Must not be negative. The server sends events as they come, and does nothing with it; feeds that differ in
-     * it are shared.
+     * Optional. How many milliseconds a client's `try_next` waits for an event, like a getMore with maxAwaitTimeMS; 0:
+     * one second. Must not be negative. The server ignores this field, because it sends events as they arrive: feeds that
+     * differ only in this field share one stream.
      * </pre>
      *
      * <code>int32 max_await_time_ms = 11 [json_name = "maxAwaitTimeMs"];</code>
@@ -2011,9 +2013,9 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. Milliseconds that a client's `try_next` waits for an event, as a getMore with maxAwaitTimeMS would; 0: one
-     * second. Must not be negative. The server sends events as they come, and does nothing with it; feeds that differ in
-     * it are shared.
+     * Optional. How many milliseconds a client's `try_next` waits for an event, like a getMore with maxAwaitTimeMS; 0:
+     * one second. Must not be negative. The server ignores this field, because it sends events as they arrive: feeds that
+     * differ only in this field share one stream.
      * </pre>
      *
      * <code>int32 max_await_time_ms = 11 [json_name = "maxAwaitTimeMs"];</code>
@@ -2029,9 +2031,9 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. Milliseconds that a client's `try_next` waits for an event, as a getMore with maxAwaitTimeMS would; 0: one
-     * second. Must not be negative. The server sends events as they come, and does nothing with it; feeds that differ in
-     * it are shared.
+     * Optional. How many milliseconds a client's `try_next` waits for an event, like a getMore with maxAwaitTimeMS; 0:
+     * one second. Must not be negative. The server ignores this field, because it sends events as they arrive: feeds that
+     * differ only in this field share one stream.
      * </pre>
      *
      * <code>int32 max_await_time_ms = 11 [json_name = "maxAwaitTimeMs"];</code>
@@ -2047,7 +2049,8 @@ private static final long serialVersionUID = 0L;
     private java.lang.Object readPreference_ = "";
     /**
      * <pre>
-     * Optional. `primary`, `primaryPreferred`, `secondary`, `secondaryPreferred` or `nearest`. Empty: the source's own.
+     * Optional. `primary`, `primaryPreferred`, `secondary`, `secondaryPreferred` or `nearest`. Empty: the source's read
+     * preference.
      * </pre>
      *
      * <code>string read_preference = 12 [json_name = "readPreference"];</code>
@@ -2067,7 +2070,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. `primary`, `primaryPreferred`, `secondary`, `secondaryPreferred` or `nearest`. Empty: the source's own.
+     * Optional. `primary`, `primaryPreferred`, `secondary`, `secondaryPreferred` or `nearest`. Empty: the source's read
+     * preference.
      * </pre>
      *
      * <code>string read_preference = 12 [json_name = "readPreference"];</code>
@@ -2088,7 +2092,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. `primary`, `primaryPreferred`, `secondary`, `secondaryPreferred` or `nearest`. Empty: the source's own.
+     * Optional. `primary`, `primaryPreferred`, `secondary`, `secondaryPreferred` or `nearest`. Empty: the source's read
+     * preference.
      * </pre>
      *
      * <code>string read_preference = 12 [json_name = "readPreference"];</code>
@@ -2105,7 +2110,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. `primary`, `primaryPreferred`, `secondary`, `secondaryPreferred` or `nearest`. Empty: the source's own.
+     * Optional. `primary`, `primaryPreferred`, `secondary`, `secondaryPreferred` or `nearest`. Empty: the source's read
+     * preference.
      * </pre>
      *
      * <code>string read_preference = 12 [json_name = "readPreference"];</code>
@@ -2119,7 +2125,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. `primary`, `primaryPreferred`, `secondary`, `secondaryPreferred` or `nearest`. Empty: the source's own.
+     * Optional. `primary`, `primaryPreferred`, `secondary`, `secondaryPreferred` or `nearest`. Empty: the source's read
+     * preference.
      * </pre>
      *
      * <code>string read_preference = 12 [json_name = "readPreference"];</code>

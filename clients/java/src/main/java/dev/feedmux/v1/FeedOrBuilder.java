@@ -30,7 +30,7 @@ public interface FeedOrBuilder extends
 
   /**
    * <pre>
-   * Optional. Empty: the whole deployment. `admin`, `local` and `config` are refused.
+   * Optional. Empty: the whole deployment. The server rejects `admin`, `local` and `config`.
    * </pre>
    *
    * <code>string database = 2 [json_name = "database"];</code>
@@ -39,7 +39,7 @@ public interface FeedOrBuilder extends
   java.lang.String getDatabase();
   /**
    * <pre>
-   * Optional. Empty: the whole deployment. `admin`, `local` and `config` are refused.
+   * Optional. Empty: the whole deployment. The server rejects `admin`, `local` and `config`.
    * </pre>
    *
    * <code>string database = 2 [json_name = "database"];</code>
@@ -50,7 +50,7 @@ public interface FeedOrBuilder extends
 
   /**
    * <pre>
-   * Optional. Empty: the whole database, or the deployment. Needs `database`.
+   * Optional. Empty: the whole database, or the whole deployment. Requires `database`.
    * </pre>
    *
    * <code>string collection = 3 [json_name = "collection"];</code>
@@ -59,7 +59,7 @@ public interface FeedOrBuilder extends
   java.lang.String getCollection();
   /**
    * <pre>
-   * Optional. Empty: the whole database, or the deployment. Needs `database`.
+   * Optional. Empty: the whole database, or the whole deployment. Requires `database`.
    * </pre>
    *
    * <code>string collection = 3 [json_name = "collection"];</code>
@@ -143,7 +143,7 @@ public interface FeedOrBuilder extends
 
   /**
    * <pre>
-   * Optional. DDL events and more fields (MongoDB 6.0 and later).
+   * Optional. Adds DDL events and more fields (MongoDB 6.0 and later).
    * </pre>
    *
    * <code>bool show_expanded_events = 7 [json_name = "showExpandedEvents"];</code>
@@ -173,8 +173,8 @@ public interface FeedOrBuilder extends
 
   /**
    * <pre>
-   * Optional. Events of one Batch at most; 0: as many as fit. Must not be negative. Not sent to MongoDB, which is asked
-   * once for all who share the feed; feeds that differ in it are shared.
+   * Optional. The maximum number of events in one Batch; 0: as many as fit. Must not be negative. Not sent to MongoDB:
+   * feeds that differ only in this field share one stream.
    * </pre>
    *
    * <code>int32 batch_size = 10 [json_name = "batchSize"];</code>
@@ -184,9 +184,9 @@ public interface FeedOrBuilder extends
 
   /**
    * <pre>
-   * Optional. Milliseconds that a client's `try_next` waits for an event, as a getMore with maxAwaitTimeMS would; 0: one
-   * second. Must not be negative. The server sends events as they come, and does nothing with it; feeds that differ in
-   * it are shared.
+   * Optional. How many milliseconds a client's `try_next` waits for an event, like a getMore with maxAwaitTimeMS; 0:
+   * one second. Must not be negative. The server ignores this field, because it sends events as they arrive: feeds that
+   * differ only in this field share one stream.
    * </pre>
    *
    * <code>int32 max_await_time_ms = 11 [json_name = "maxAwaitTimeMs"];</code>
@@ -196,7 +196,8 @@ public interface FeedOrBuilder extends
 
   /**
    * <pre>
-   * Optional. `primary`, `primaryPreferred`, `secondary`, `secondaryPreferred` or `nearest`. Empty: the source's own.
+   * Optional. `primary`, `primaryPreferred`, `secondary`, `secondaryPreferred` or `nearest`. Empty: the source's read
+   * preference.
    * </pre>
    *
    * <code>string read_preference = 12 [json_name = "readPreference"];</code>
@@ -205,7 +206,8 @@ public interface FeedOrBuilder extends
   java.lang.String getReadPreference();
   /**
    * <pre>
-   * Optional. `primary`, `primaryPreferred`, `secondary`, `secondaryPreferred` or `nearest`. Empty: the source's own.
+   * Optional. `primary`, `primaryPreferred`, `secondary`, `secondaryPreferred` or `nearest`. Empty: the source's read
+   * preference.
    * </pre>
    *
    * <code>string read_preference = 12 [json_name = "readPreference"];</code>

@@ -23,7 +23,7 @@ public enum Format
   FORMAT_UNSPECIFIED(0),
   /**
    * <pre>
-   * The bytes MongoDB sent: BSON documents, one behind the other. The fast path.
+   * The bytes that MongoDB sent: concatenated BSON documents. The fastest format.
    * </pre>
    *
    * <code>FORMAT_BSON = 1;</code>
@@ -58,7 +58,7 @@ public enum Format
   public static final int FORMAT_UNSPECIFIED_VALUE = 0;
   /**
    * <pre>
-   * The bytes MongoDB sent: BSON documents, one behind the other. The fast path.
+   * The bytes that MongoDB sent: concatenated BSON documents. The fastest format.
    * </pre>
    *
    * <code>FORMAT_BSON = 1;</code>

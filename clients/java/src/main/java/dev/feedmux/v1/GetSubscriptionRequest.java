@@ -6,7 +6,7 @@ package dev.feedmux.v1;
 
 /**
  * <pre>
- * Asks for one.
+ * Asks for one subscription.
  * </pre>
  *
  * Protobuf type {@code feedmux.v1.GetSubscriptionRequest}
@@ -249,7 +249,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Asks for one.
+   * Asks for one subscription.
    * </pre>
    *
    * Protobuf type {@code feedmux.v1.GetSubscriptionRequest}

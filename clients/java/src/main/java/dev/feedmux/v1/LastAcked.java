@@ -6,7 +6,7 @@ package dev.feedmux.v1;
 
 /**
  * <pre>
- * The last place the client has had acknowledged.
+ * The last position that the client has acknowledged.
  * </pre>
  *
  * Protobuf type {@code feedmux.v1.LastAcked}
@@ -147,7 +147,7 @@ private static final long serialVersionUID = 0L;
   private long epoch_ = 0L;
   /**
    * <pre>
-   * Required. `Opened.epoch` of the session in which that was delivered.
+   * Required. `Opened.epoch` of the session that delivered this position or token.
    * </pre>
    *
    * <code>int64 epoch = 3 [json_name = "epoch"];</code>
@@ -361,7 +361,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * The last place the client has had acknowledged.
+   * The last position that the client has acknowledged.
    * </pre>
    *
    * Protobuf type {@code feedmux.v1.LastAcked}
@@ -696,7 +696,7 @@ private static final long serialVersionUID = 0L;
     private long epoch_ ;
     /**
      * <pre>
-     * Required. `Opened.epoch` of the session in which that was delivered.
+     * Required. `Opened.epoch` of the session that delivered this position or token.
      * </pre>
      *
      * <code>int64 epoch = 3 [json_name = "epoch"];</code>
@@ -708,7 +708,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Required. `Opened.epoch` of the session in which that was delivered.
+     * Required. `Opened.epoch` of the session that delivered this position or token.
      * </pre>
      *
      * <code>int64 epoch = 3 [json_name = "epoch"];</code>
@@ -724,7 +724,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Required. `Opened.epoch` of the session in which that was delivered.
+     * Required. `Opened.epoch` of the session that delivered this position or token.
      * </pre>
      *
      * <code>int64 epoch = 3 [json_name = "epoch"];</code>

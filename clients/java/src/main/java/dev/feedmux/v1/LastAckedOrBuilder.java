@@ -48,7 +48,7 @@ public interface LastAckedOrBuilder extends
 
   /**
    * <pre>
-   * Required. `Opened.epoch` of the session in which that was delivered.
+   * Required. `Opened.epoch` of the session that delivered this position or token.
    * </pre>
    *
    * <code>int64 epoch = 3 [json_name = "epoch"];</code>

@@ -77,7 +77,7 @@ private static final long serialVersionUID = 0L;
   private long unackedEventsMax_ = 0L;
   /**
    * <pre>
-   * At this many sent but unacknowledged events, delivery pauses (durable subscriptions).
+   * Delivery pauses at this many sent but unacknowledged events (durable subscriptions).
    * </pre>
    *
    * <code>int64 unacked_events_max = 3 [json_name = "unackedEventsMax"];</code>
@@ -92,7 +92,7 @@ private static final long serialVersionUID = 0L;
   private int messageBytesMax_ = 0;
   /**
    * <pre>
-   * No message is larger.
+   * No message is larger than this many bytes.
    * </pre>
    *
    * <code>int32 message_bytes_max = 4 [json_name = "messageBytesMax"];</code>
@@ -595,7 +595,7 @@ private static final long serialVersionUID = 0L;
     private long unackedEventsMax_ ;
     /**
      * <pre>
-     * At this many sent but unacknowledged events, delivery pauses (durable subscriptions).
+     * Delivery pauses at this many sent but unacknowledged events (durable subscriptions).
      * </pre>
      *
      * <code>int64 unacked_events_max = 3 [json_name = "unackedEventsMax"];</code>
@@ -607,7 +607,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * At this many sent but unacknowledged events, delivery pauses (durable subscriptions).
+     * Delivery pauses at this many sent but unacknowledged events (durable subscriptions).
      * </pre>
      *
      * <code>int64 unacked_events_max = 3 [json_name = "unackedEventsMax"];</code>
@@ -623,7 +623,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * At this many sent but unacknowledged events, delivery pauses (durable subscriptions).
+     * Delivery pauses at this many sent but unacknowledged events (durable subscriptions).
      * </pre>
      *
      * <code>int64 unacked_events_max = 3 [json_name = "unackedEventsMax"];</code>
@@ -639,7 +639,7 @@ private static final long serialVersionUID = 0L;
     private int messageBytesMax_ ;
     /**
      * <pre>
-     * No message is larger.
+     * No message is larger than this many bytes.
      * </pre>
      *
      * <code>int32 message_bytes_max = 4 [json_name = "messageBytesMax"];</code>
@@ -651,7 +651,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * No message is larger.
+     * No message is larger than this many bytes.
      * </pre>
      *
      * <code>int32 message_bytes_max = 4 [json_name = "messageBytesMax"];</code>
@@ -667,7 +667,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * No message is larger.
+     * No message is larger than this many bytes.
      * </pre>
      *
      * <code>int32 message_bytes_max = 4 [json_name = "messageBytesMax"];</code>

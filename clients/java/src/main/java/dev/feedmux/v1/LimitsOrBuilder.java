@@ -30,7 +30,7 @@ public interface LimitsOrBuilder extends
 
   /**
    * <pre>
-   * At this many sent but unacknowledged events, delivery pauses (durable subscriptions).
+   * Delivery pauses at this many sent but unacknowledged events (durable subscriptions).
    * </pre>
    *
    * <code>int64 unacked_events_max = 3 [json_name = "unackedEventsMax"];</code>
@@ -40,7 +40,7 @@ public interface LimitsOrBuilder extends
 
   /**
    * <pre>
-   * No message is larger.
+   * No message is larger than this many bytes.
    * </pre>
    *
    * <code>int32 message_bytes_max = 4 [json_name = "messageBytesMax"];</code>

@@ -6,7 +6,7 @@ package dev.feedmux.v1;
 
 /**
  * <pre>
- * Asks for a page.
+ * Asks for a page of subscriptions.
  * </pre>
  *
  * Protobuf type {@code feedmux.v1.ListSubscriptionsRequest}
@@ -48,7 +48,7 @@ private static final long serialVersionUID = 0L;
   private int pageSize_ = 0;
   /**
    * <pre>
-   * Optional. 1 to 1,000; 0: 100. More is 1,000.
+   * Optional. 1 to 1,000; 0 means 100. A larger value means 1,000.
    * </pre>
    *
    * <code>int32 page_size = 1 [json_name = "pageSize"];</code>
@@ -64,7 +64,7 @@ private static final long serialVersionUID = 0L;
   private volatile java.lang.Object pageToken_ = "";
   /**
    * <pre>
-   * Optional. `next_page_token` of the page before.
+   * Optional. `next_page_token` of the previous page.
    * </pre>
    *
    * <code>string page_token = 2 [json_name = "pageToken"];</code>
@@ -85,7 +85,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Optional. `next_page_token` of the page before.
+   * Optional. `next_page_token` of the previous page.
    * </pre>
    *
    * <code>string page_token = 2 [json_name = "pageToken"];</code>
@@ -275,7 +275,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Asks for a page.
+   * Asks for a page of subscriptions.
    * </pre>
    *
    * Protobuf type {@code feedmux.v1.ListSubscriptionsRequest}
@@ -462,7 +462,7 @@ private static final long serialVersionUID = 0L;
     private int pageSize_ ;
     /**
      * <pre>
-     * Optional. 1 to 1,000; 0: 100. More is 1,000.
+     * Optional. 1 to 1,000; 0 means 100. A larger value means 1,000.
      * </pre>
      *
      * <code>int32 page_size = 1 [json_name = "pageSize"];</code>
@@ -474,7 +474,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. 1 to 1,000; 0: 100. More is 1,000.
+     * Optional. 1 to 1,000; 0 means 100. A larger value means 1,000.
      * </pre>
      *
      * <code>int32 page_size = 1 [json_name = "pageSize"];</code>
@@ -490,7 +490,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. 1 to 1,000; 0: 100. More is 1,000.
+     * Optional. 1 to 1,000; 0 means 100. A larger value means 1,000.
      * </pre>
      *
      * <code>int32 page_size = 1 [json_name = "pageSize"];</code>
@@ -506,7 +506,7 @@ private static final long serialVersionUID = 0L;
     private java.lang.Object pageToken_ = "";
     /**
      * <pre>
-     * Optional. `next_page_token` of the page before.
+     * Optional. `next_page_token` of the previous page.
      * </pre>
      *
      * <code>string page_token = 2 [json_name = "pageToken"];</code>
@@ -526,7 +526,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. `next_page_token` of the page before.
+     * Optional. `next_page_token` of the previous page.
      * </pre>
      *
      * <code>string page_token = 2 [json_name = "pageToken"];</code>
@@ -547,7 +547,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. `next_page_token` of the page before.
+     * Optional. `next_page_token` of the previous page.
      * </pre>
      *
      * <code>string page_token = 2 [json_name = "pageToken"];</code>
@@ -564,7 +564,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. `next_page_token` of the page before.
+     * Optional. `next_page_token` of the previous page.
      * </pre>
      *
      * <code>string page_token = 2 [json_name = "pageToken"];</code>
@@ -578,7 +578,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. `next_page_token` of the page before.
+     * Optional. `next_page_token` of the previous page.
      * </pre>
      *
      * <code>string page_token = 2 [json_name = "pageToken"];</code>

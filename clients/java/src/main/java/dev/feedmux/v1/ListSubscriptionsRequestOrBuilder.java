@@ -10,7 +10,7 @@ public interface ListSubscriptionsRequestOrBuilder extends
 
   /**
    * <pre>
-   * Optional. 1 to 1,000; 0: 100. More is 1,000.
+   * Optional. 1 to 1,000; 0 means 100. A larger value means 1,000.
    * </pre>
    *
    * <code>int32 page_size = 1 [json_name = "pageSize"];</code>
@@ -20,7 +20,7 @@ public interface ListSubscriptionsRequestOrBuilder extends
 
   /**
    * <pre>
-   * Optional. `next_page_token` of the page before.
+   * Optional. `next_page_token` of the previous page.
    * </pre>
    *
    * <code>string page_token = 2 [json_name = "pageToken"];</code>
@@ -29,7 +29,7 @@ public interface ListSubscriptionsRequestOrBuilder extends
   java.lang.String getPageToken();
   /**
    * <pre>
-   * Optional. `next_page_token` of the page before.
+   * Optional. `next_page_token` of the previous page.
    * </pre>
    *
    * <code>string page_token = 2 [json_name = "pageToken"];</code>

@@ -6,7 +6,7 @@ package dev.feedmux.v1;
 
 /**
  * <pre>
- * A page.
+ * A page of subscriptions.
  * </pre>
  *
  * Protobuf type {@code feedmux.v1.ListSubscriptionsResponse}
@@ -50,7 +50,7 @@ private static final long serialVersionUID = 0L;
   private java.util.List<dev.feedmux.v1.Subscription> subscriptions_;
   /**
    * <pre>
-   * By name.
+   * Sorted by name.
    * </pre>
    *
    * <code>repeated .feedmux.v1.Subscription subscriptions = 1 [json_name = "subscriptions"];</code>
@@ -61,7 +61,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * By name.
+   * Sorted by name.
    * </pre>
    *
    * <code>repeated .feedmux.v1.Subscription subscriptions = 1 [json_name = "subscriptions"];</code>
@@ -73,7 +73,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * By name.
+   * Sorted by name.
    * </pre>
    *
    * <code>repeated .feedmux.v1.Subscription subscriptions = 1 [json_name = "subscriptions"];</code>
@@ -84,7 +84,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * By name.
+   * Sorted by name.
    * </pre>
    *
    * <code>repeated .feedmux.v1.Subscription subscriptions = 1 [json_name = "subscriptions"];</code>
@@ -95,7 +95,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * By name.
+   * Sorted by name.
    * </pre>
    *
    * <code>repeated .feedmux.v1.Subscription subscriptions = 1 [json_name = "subscriptions"];</code>
@@ -324,7 +324,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * A page.
+   * A page of subscriptions.
    * </pre>
    *
    * Protobuf type {@code feedmux.v1.ListSubscriptionsResponse}
@@ -569,7 +569,7 @@ private static final long serialVersionUID = 0L;
 
     /**
      * <pre>
-     * By name.
+     * Sorted by name.
      * </pre>
      *
      * <code>repeated .feedmux.v1.Subscription subscriptions = 1 [json_name = "subscriptions"];</code>
@@ -583,7 +583,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * By name.
+     * Sorted by name.
      * </pre>
      *
      * <code>repeated .feedmux.v1.Subscription subscriptions = 1 [json_name = "subscriptions"];</code>
@@ -597,7 +597,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * By name.
+     * Sorted by name.
      * </pre>
      *
      * <code>repeated .feedmux.v1.Subscription subscriptions = 1 [json_name = "subscriptions"];</code>
@@ -611,7 +611,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * By name.
+     * Sorted by name.
      * </pre>
      *
      * <code>repeated .feedmux.v1.Subscription subscriptions = 1 [json_name = "subscriptions"];</code>
@@ -632,7 +632,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * By name.
+     * Sorted by name.
      * </pre>
      *
      * <code>repeated .feedmux.v1.Subscription subscriptions = 1 [json_name = "subscriptions"];</code>
@@ -650,7 +650,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * By name.
+     * Sorted by name.
      * </pre>
      *
      * <code>repeated .feedmux.v1.Subscription subscriptions = 1 [json_name = "subscriptions"];</code>
@@ -670,7 +670,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * By name.
+     * Sorted by name.
      * </pre>
      *
      * <code>repeated .feedmux.v1.Subscription subscriptions = 1 [json_name = "subscriptions"];</code>
@@ -691,7 +691,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * By name.
+     * Sorted by name.
      * </pre>
      *
      * <code>repeated .feedmux.v1.Subscription subscriptions = 1 [json_name = "subscriptions"];</code>
@@ -709,7 +709,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * By name.
+     * Sorted by name.
      * </pre>
      *
      * <code>repeated .feedmux.v1.Subscription subscriptions = 1 [json_name = "subscriptions"];</code>
@@ -727,7 +727,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * By name.
+     * Sorted by name.
      * </pre>
      *
      * <code>repeated .feedmux.v1.Subscription subscriptions = 1 [json_name = "subscriptions"];</code>
@@ -746,7 +746,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * By name.
+     * Sorted by name.
      * </pre>
      *
      * <code>repeated .feedmux.v1.Subscription subscriptions = 1 [json_name = "subscriptions"];</code>
@@ -763,7 +763,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * By name.
+     * Sorted by name.
      * </pre>
      *
      * <code>repeated .feedmux.v1.Subscription subscriptions = 1 [json_name = "subscriptions"];</code>
@@ -780,7 +780,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * By name.
+     * Sorted by name.
      * </pre>
      *
      * <code>repeated .feedmux.v1.Subscription subscriptions = 1 [json_name = "subscriptions"];</code>
@@ -791,7 +791,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * By name.
+     * Sorted by name.
      * </pre>
      *
      * <code>repeated .feedmux.v1.Subscription subscriptions = 1 [json_name = "subscriptions"];</code>
@@ -805,7 +805,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * By name.
+     * Sorted by name.
      * </pre>
      *
      * <code>repeated .feedmux.v1.Subscription subscriptions = 1 [json_name = "subscriptions"];</code>
@@ -820,7 +820,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * By name.
+     * Sorted by name.
      * </pre>
      *
      * <code>repeated .feedmux.v1.Subscription subscriptions = 1 [json_name = "subscriptions"];</code>
@@ -831,7 +831,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * By name.
+     * Sorted by name.
      * </pre>
      *
      * <code>repeated .feedmux.v1.Subscription subscriptions = 1 [json_name = "subscriptions"];</code>
@@ -843,7 +843,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * By name.
+     * Sorted by name.
      * </pre>
      *
      * <code>repeated .feedmux.v1.Subscription subscriptions = 1 [json_name = "subscriptions"];</code>

@@ -10,7 +10,7 @@ public interface ListSubscriptionsResponseOrBuilder extends
 
   /**
    * <pre>
-   * By name.
+   * Sorted by name.
    * </pre>
    *
    * <code>repeated .feedmux.v1.Subscription subscriptions = 1 [json_name = "subscriptions"];</code>
@@ -19,7 +19,7 @@ public interface ListSubscriptionsResponseOrBuilder extends
       getSubscriptionsList();
   /**
    * <pre>
-   * By name.
+   * Sorted by name.
    * </pre>
    *
    * <code>repeated .feedmux.v1.Subscription subscriptions = 1 [json_name = "subscriptions"];</code>
@@ -27,7 +27,7 @@ public interface ListSubscriptionsResponseOrBuilder extends
   dev.feedmux.v1.Subscription getSubscriptions(int index);
   /**
    * <pre>
-   * By name.
+   * Sorted by name.
    * </pre>
    *
    * <code>repeated .feedmux.v1.Subscription subscriptions = 1 [json_name = "subscriptions"];</code>
@@ -35,7 +35,7 @@ public interface ListSubscriptionsResponseOrBuilder extends
   int getSubscriptionsCount();
   /**
    * <pre>
-   * By name.
+   * Sorted by name.
    * </pre>
    *
    * <code>repeated .feedmux.v1.Subscription subscriptions = 1 [json_name = "subscriptions"];</code>
@@ -44,7 +44,7 @@ public interface ListSubscriptionsResponseOrBuilder extends
       getSubscriptionsOrBuilderList();
   /**
    * <pre>
-   * By name.
+   * Sorted by name.
    * </pre>
    *
    * <code>repeated .feedmux.v1.Subscription subscriptions = 1 [json_name = "subscriptions"];</code>

@@ -6,7 +6,7 @@ package dev.feedmux.v1;
 
 /**
  * <pre>
- * Something that a careful client acts on or logs. Unknown kinds are to be ignored.
+ * A condition that a careful client acts on or logs. A client must ignore kinds that it does not know.
  * </pre>
  *
  * Protobuf type {@code feedmux.v1.Notice}
@@ -76,7 +76,7 @@ private static final long serialVersionUID = 0L;
 
     /**
      * <pre>
-     * The place up to which this session has been sent everything.
+     * The position up to which the server has sent every event in this session.
      * </pre>
      *
      * <code>bytes position = 2 [json_name = "position"];</code>
@@ -86,7 +86,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Finish what you have, ack it and reconnect. The stream ends by itself.
+   * The client should process and ack the events that it has received, then reconnect. The server ends the stream.
    * </pre>
    *
    * Protobuf type {@code feedmux.v1.Notice.Draining}
@@ -167,7 +167,7 @@ private static final long serialVersionUID = 0L;
     private com.google.protobuf.ByteString position_ = com.google.protobuf.ByteString.EMPTY;
     /**
      * <pre>
-     * The place up to which this session has been sent everything.
+     * The position up to which the server has sent every event in this session.
      * </pre>
      *
      * <code>bytes position = 2 [json_name = "position"];</code>
@@ -353,7 +353,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Finish what you have, ack it and reconnect. The stream ends by itself.
+     * The client should process and ack the events that it has received, then reconnect. The server ends the stream.
      * </pre>
      *
      * Protobuf type {@code feedmux.v1.Notice.Draining}
@@ -712,7 +712,7 @@ private static final long serialVersionUID = 0L;
       private com.google.protobuf.ByteString position_ = com.google.protobuf.ByteString.EMPTY;
       /**
        * <pre>
-       * The place up to which this session has been sent everything.
+       * The position up to which the server has sent every event in this session.
        * </pre>
        *
        * <code>bytes position = 2 [json_name = "position"];</code>
@@ -724,7 +724,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * The place up to which this session has been sent everything.
+       * The position up to which the server has sent every event in this session.
        * </pre>
        *
        * <code>bytes position = 2 [json_name = "position"];</code>
@@ -740,7 +740,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * The place up to which this session has been sent everything.
+       * The position up to which the server has sent every event in this session.
        * </pre>
        *
        * <code>bytes position = 2 [json_name = "position"];</code>
@@ -849,7 +849,7 @@ private static final long serialVersionUID = 0L;
 
     /**
      * <pre>
-     * How far an earlier session had come.
+     * The position that this client, or an earlier session, had acknowledged.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
@@ -858,7 +858,7 @@ private static final long serialVersionUID = 0L;
     boolean hasTo();
     /**
      * <pre>
-     * How far an earlier session had come.
+     * The position that this client, or an earlier session, had acknowledged.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
@@ -867,7 +867,7 @@ private static final long serialVersionUID = 0L;
     dev.feedmux.v1.ClusterTime getTo();
     /**
      * <pre>
-     * How far an earlier session had come.
+     * The position that this client, or an earlier session, had acknowledged.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
@@ -956,7 +956,7 @@ private static final long serialVersionUID = 0L;
     private dev.feedmux.v1.ClusterTime to_;
     /**
      * <pre>
-     * How far an earlier session had come.
+     * The position that this client, or an earlier session, had acknowledged.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
@@ -968,7 +968,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * How far an earlier session had come.
+     * The position that this client, or an earlier session, had acknowledged.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
@@ -980,7 +980,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * How far an earlier session had come.
+     * The position that this client, or an earlier session, had acknowledged.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
@@ -1541,7 +1541,7 @@ private static final long serialVersionUID = 0L;
           dev.feedmux.v1.ClusterTime, dev.feedmux.v1.ClusterTime.Builder, dev.feedmux.v1.ClusterTimeOrBuilder> toBuilder_;
       /**
        * <pre>
-       * How far an earlier session had come.
+       * The position that this client, or an earlier session, had acknowledged.
        * </pre>
        *
        * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
@@ -1552,7 +1552,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * How far an earlier session had come.
+       * The position that this client, or an earlier session, had acknowledged.
        * </pre>
        *
        * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
@@ -1567,7 +1567,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * How far an earlier session had come.
+       * The position that this client, or an earlier session, had acknowledged.
        * </pre>
        *
        * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
@@ -1587,7 +1587,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * How far an earlier session had come.
+       * The position that this client, or an earlier session, had acknowledged.
        * </pre>
        *
        * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
@@ -1605,7 +1605,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * How far an earlier session had come.
+       * The position that this client, or an earlier session, had acknowledged.
        * </pre>
        *
        * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
@@ -1630,7 +1630,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * How far an earlier session had come.
+       * The position that this client, or an earlier session, had acknowledged.
        * </pre>
        *
        * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
@@ -1647,7 +1647,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * How far an earlier session had come.
+       * The position that this client, or an earlier session, had acknowledged.
        * </pre>
        *
        * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
@@ -1659,7 +1659,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * How far an earlier session had come.
+       * The position that this client, or an earlier session, had acknowledged.
        * </pre>
        *
        * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
@@ -1674,7 +1674,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * How far an earlier session had come.
+       * The position that this client, or an earlier session, had acknowledged.
        * </pre>
        *
        * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
@@ -1789,7 +1789,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * How long the position will stay readable, at the oplog's present rate.
+   * How long the position will stay readable, at the oplog's current rate.
    * </pre>
    *
    * Protobuf type {@code feedmux.v1.Notice.HistoryAtRisk}
@@ -2029,7 +2029,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * How long the position will stay readable, at the oplog's present rate.
+     * How long the position will stay readable, at the oplog's current rate.
      * </pre>
      *
      * Protobuf type {@code feedmux.v1.Notice.HistoryAtRisk}
@@ -2442,7 +2442,7 @@ private static final long serialVersionUID = 0L;
 
     /**
      * <pre>
-     * The last place before the gap.
+     * The last position before the gap.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
@@ -2451,7 +2451,7 @@ private static final long serialVersionUID = 0L;
     boolean hasFrom();
     /**
      * <pre>
-     * The last place before the gap.
+     * The last position before the gap.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
@@ -2460,7 +2460,7 @@ private static final long serialVersionUID = 0L;
     dev.feedmux.v1.ClusterTime getFrom();
     /**
      * <pre>
-     * The last place before the gap.
+     * The last position before the gap.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
@@ -2469,7 +2469,7 @@ private static final long serialVersionUID = 0L;
 
     /**
      * <pre>
-     * The first place behind it.
+     * The first position after the gap.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
@@ -2478,7 +2478,7 @@ private static final long serialVersionUID = 0L;
     boolean hasTo();
     /**
      * <pre>
-     * The first place behind it.
+     * The first position after the gap.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
@@ -2487,7 +2487,7 @@ private static final long serialVersionUID = 0L;
     dev.feedmux.v1.ClusterTime getTo();
     /**
      * <pre>
-     * The first place behind it.
+     * The first position after the gap.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
@@ -2496,7 +2496,7 @@ private static final long serialVersionUID = 0L;
 
     /**
      * <pre>
-     * Why.
+     * Why the events are lost.
      * </pre>
      *
      * <code>string reason = 3 [json_name = "reason"];</code>
@@ -2505,7 +2505,7 @@ private static final long serialVersionUID = 0L;
     java.lang.String getReason();
     /**
      * <pre>
-     * Why.
+     * Why the events are lost.
      * </pre>
      *
      * <code>string reason = 3 [json_name = "reason"];</code>
@@ -2559,7 +2559,7 @@ private static final long serialVersionUID = 0L;
     private dev.feedmux.v1.ClusterTime from_;
     /**
      * <pre>
-     * The last place before the gap.
+     * The last position before the gap.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
@@ -2571,7 +2571,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The last place before the gap.
+     * The last position before the gap.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
@@ -2583,7 +2583,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The last place before the gap.
+     * The last position before the gap.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
@@ -2597,7 +2597,7 @@ private static final long serialVersionUID = 0L;
     private dev.feedmux.v1.ClusterTime to_;
     /**
      * <pre>
-     * The first place behind it.
+     * The first position after the gap.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
@@ -2609,7 +2609,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The first place behind it.
+     * The first position after the gap.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
@@ -2621,7 +2621,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The first place behind it.
+     * The first position after the gap.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
@@ -2636,7 +2636,7 @@ private static final long serialVersionUID = 0L;
     private volatile java.lang.Object reason_ = "";
     /**
      * <pre>
-     * Why.
+     * Why the events are lost.
      * </pre>
      *
      * <code>string reason = 3 [json_name = "reason"];</code>
@@ -2657,7 +2657,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Why.
+     * Why the events are lost.
      * </pre>
      *
      * <code>string reason = 3 [json_name = "reason"];</code>
@@ -3096,7 +3096,7 @@ private static final long serialVersionUID = 0L;
           dev.feedmux.v1.ClusterTime, dev.feedmux.v1.ClusterTime.Builder, dev.feedmux.v1.ClusterTimeOrBuilder> fromBuilder_;
       /**
        * <pre>
-       * The last place before the gap.
+       * The last position before the gap.
        * </pre>
        *
        * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
@@ -3107,7 +3107,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * The last place before the gap.
+       * The last position before the gap.
        * </pre>
        *
        * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
@@ -3122,7 +3122,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * The last place before the gap.
+       * The last position before the gap.
        * </pre>
        *
        * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
@@ -3142,7 +3142,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * The last place before the gap.
+       * The last position before the gap.
        * </pre>
        *
        * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
@@ -3160,7 +3160,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * The last place before the gap.
+       * The last position before the gap.
        * </pre>
        *
        * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
@@ -3185,7 +3185,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * The last place before the gap.
+       * The last position before the gap.
        * </pre>
        *
        * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
@@ -3202,7 +3202,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * The last place before the gap.
+       * The last position before the gap.
        * </pre>
        *
        * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
@@ -3214,7 +3214,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * The last place before the gap.
+       * The last position before the gap.
        * </pre>
        *
        * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
@@ -3229,7 +3229,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * The last place before the gap.
+       * The last position before the gap.
        * </pre>
        *
        * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
@@ -3253,7 +3253,7 @@ private static final long serialVersionUID = 0L;
           dev.feedmux.v1.ClusterTime, dev.feedmux.v1.ClusterTime.Builder, dev.feedmux.v1.ClusterTimeOrBuilder> toBuilder_;
       /**
        * <pre>
-       * The first place behind it.
+       * The first position after the gap.
        * </pre>
        *
        * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
@@ -3264,7 +3264,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * The first place behind it.
+       * The first position after the gap.
        * </pre>
        *
        * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
@@ -3279,7 +3279,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * The first place behind it.
+       * The first position after the gap.
        * </pre>
        *
        * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
@@ -3299,7 +3299,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * The first place behind it.
+       * The first position after the gap.
        * </pre>
        *
        * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
@@ -3317,7 +3317,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * The first place behind it.
+       * The first position after the gap.
        * </pre>
        *
        * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
@@ -3342,7 +3342,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * The first place behind it.
+       * The first position after the gap.
        * </pre>
        *
        * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
@@ -3359,7 +3359,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * The first place behind it.
+       * The first position after the gap.
        * </pre>
        *
        * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
@@ -3371,7 +3371,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * The first place behind it.
+       * The first position after the gap.
        * </pre>
        *
        * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
@@ -3386,7 +3386,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * The first place behind it.
+       * The first position after the gap.
        * </pre>
        *
        * <code>.feedmux.v1.ClusterTime to = 2 [json_name = "to"];</code>
@@ -3408,7 +3408,7 @@ private static final long serialVersionUID = 0L;
       private java.lang.Object reason_ = "";
       /**
        * <pre>
-       * Why.
+       * Why the events are lost.
        * </pre>
        *
        * <code>string reason = 3 [json_name = "reason"];</code>
@@ -3428,7 +3428,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * Why.
+       * Why the events are lost.
        * </pre>
        *
        * <code>string reason = 3 [json_name = "reason"];</code>
@@ -3449,7 +3449,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * Why.
+       * Why the events are lost.
        * </pre>
        *
        * <code>string reason = 3 [json_name = "reason"];</code>
@@ -3466,7 +3466,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * Why.
+       * Why the events are lost.
        * </pre>
        *
        * <code>string reason = 3 [json_name = "reason"];</code>
@@ -3480,7 +3480,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * Why.
+       * Why the events are lost.
        * </pre>
        *
        * <code>string reason = 3 [json_name = "reason"];</code>
@@ -3586,7 +3586,7 @@ private static final long serialVersionUID = 0L;
 
     /**
      * <pre>
-     * True when it is away, false when it is back.
+     * True when the dependency is unavailable, false when it is available again.
      * </pre>
      *
      * <code>bool away = 2 [json_name = "away"];</code>
@@ -3596,7 +3596,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * A dependency is away; the server keeps trying.
+   * A dependency is unavailable; the server keeps retrying.
    * </pre>
    *
    * Protobuf type {@code feedmux.v1.Notice.Degraded}
@@ -3685,7 +3685,7 @@ private static final long serialVersionUID = 0L;
     private boolean away_ = false;
     /**
      * <pre>
-     * True when it is away, false when it is back.
+     * True when the dependency is unavailable, false when it is available again.
      * </pre>
      *
      * <code>bool away = 2 [json_name = "away"];</code>
@@ -3866,7 +3866,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * A dependency is away; the server keeps trying.
+     * A dependency is unavailable; the server keeps retrying.
      * </pre>
      *
      * Protobuf type {@code feedmux.v1.Notice.Degraded}
@@ -4145,7 +4145,7 @@ private static final long serialVersionUID = 0L;
       private boolean away_ ;
       /**
        * <pre>
-       * True when it is away, false when it is back.
+       * True when the dependency is unavailable, false when it is available again.
        * </pre>
        *
        * <code>bool away = 2 [json_name = "away"];</code>
@@ -4157,7 +4157,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * True when it is away, false when it is back.
+       * True when the dependency is unavailable, false when it is available again.
        * </pre>
        *
        * <code>bool away = 2 [json_name = "away"];</code>
@@ -4173,7 +4173,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * True when it is away, false when it is back.
+       * True when the dependency is unavailable, false when it is available again.
        * </pre>
        *
        * <code>bool away = 2 [json_name = "away"];</code>
@@ -4255,7 +4255,7 @@ private static final long serialVersionUID = 0L;
 
     /**
      * <pre>
-     * How far this client had acknowledged.
+     * The position that this client had acknowledged.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
@@ -4264,7 +4264,7 @@ private static final long serialVersionUID = 0L;
     boolean hasFrom();
     /**
      * <pre>
-     * How far this client had acknowledged.
+     * The position that this client had acknowledged.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
@@ -4273,7 +4273,7 @@ private static final long serialVersionUID = 0L;
     dev.feedmux.v1.ClusterTime getFrom();
     /**
      * <pre>
-     * How far this client had acknowledged.
+     * The position that this client had acknowledged.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
@@ -4309,7 +4309,7 @@ private static final long serialVersionUID = 0L;
 
     /**
      * <pre>
-     * `from` as a position, for Start and ReadRange.
+     * `from` as an encoded position, for Start and ReadRange.
      * </pre>
      *
      * <code>bytes from_position = 3 [json_name = "fromPosition"];</code>
@@ -4319,7 +4319,7 @@ private static final long serialVersionUID = 0L;
 
     /**
      * <pre>
-     * `to` as a position.
+     * `to` as an encoded position.
      * </pre>
      *
      * <code>bytes to_position = 4 [json_name = "toPosition"];</code>
@@ -4329,8 +4329,8 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Another session, or a seek, has moved the stored position past `Open.last_acked`. This session does not bring what is
-   * between the two.
+   * Another session, or a seek, has moved the stored position past `Open.last_acked`. This session does not deliver the
+   * events between the two.
    * </pre>
    *
    * Protobuf type {@code feedmux.v1.Notice.Skipped}
@@ -4374,7 +4374,7 @@ private static final long serialVersionUID = 0L;
     private dev.feedmux.v1.ClusterTime from_;
     /**
      * <pre>
-     * How far this client had acknowledged.
+     * The position that this client had acknowledged.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
@@ -4386,7 +4386,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * How far this client had acknowledged.
+     * The position that this client had acknowledged.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
@@ -4398,7 +4398,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * How far this client had acknowledged.
+     * The position that this client had acknowledged.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
@@ -4450,7 +4450,7 @@ private static final long serialVersionUID = 0L;
     private com.google.protobuf.ByteString fromPosition_ = com.google.protobuf.ByteString.EMPTY;
     /**
      * <pre>
-     * `from` as a position, for Start and ReadRange.
+     * `from` as an encoded position, for Start and ReadRange.
      * </pre>
      *
      * <code>bytes from_position = 3 [json_name = "fromPosition"];</code>
@@ -4465,7 +4465,7 @@ private static final long serialVersionUID = 0L;
     private com.google.protobuf.ByteString toPosition_ = com.google.protobuf.ByteString.EMPTY;
     /**
      * <pre>
-     * `to` as a position.
+     * `to` as an encoded position.
      * </pre>
      *
      * <code>bytes to_position = 4 [json_name = "toPosition"];</code>
@@ -4678,8 +4678,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Another session, or a seek, has moved the stored position past `Open.last_acked`. This session does not bring what is
-     * between the two.
+     * Another session, or a seek, has moved the stored position past `Open.last_acked`. This session does not deliver the
+     * events between the two.
      * </pre>
      *
      * Protobuf type {@code feedmux.v1.Notice.Skipped}
@@ -4917,7 +4917,7 @@ private static final long serialVersionUID = 0L;
           dev.feedmux.v1.ClusterTime, dev.feedmux.v1.ClusterTime.Builder, dev.feedmux.v1.ClusterTimeOrBuilder> fromBuilder_;
       /**
        * <pre>
-       * How far this client had acknowledged.
+       * The position that this client had acknowledged.
        * </pre>
        *
        * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
@@ -4928,7 +4928,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * How far this client had acknowledged.
+       * The position that this client had acknowledged.
        * </pre>
        *
        * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
@@ -4943,7 +4943,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * How far this client had acknowledged.
+       * The position that this client had acknowledged.
        * </pre>
        *
        * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
@@ -4963,7 +4963,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * How far this client had acknowledged.
+       * The position that this client had acknowledged.
        * </pre>
        *
        * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
@@ -4981,7 +4981,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * How far this client had acknowledged.
+       * The position that this client had acknowledged.
        * </pre>
        *
        * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
@@ -5006,7 +5006,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * How far this client had acknowledged.
+       * The position that this client had acknowledged.
        * </pre>
        *
        * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
@@ -5023,7 +5023,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * How far this client had acknowledged.
+       * The position that this client had acknowledged.
        * </pre>
        *
        * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
@@ -5035,7 +5035,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * How far this client had acknowledged.
+       * The position that this client had acknowledged.
        * </pre>
        *
        * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
@@ -5050,7 +5050,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * How far this client had acknowledged.
+       * The position that this client had acknowledged.
        * </pre>
        *
        * <code>.feedmux.v1.ClusterTime from = 1 [json_name = "from"];</code>
@@ -5229,7 +5229,7 @@ private static final long serialVersionUID = 0L;
       private com.google.protobuf.ByteString fromPosition_ = com.google.protobuf.ByteString.EMPTY;
       /**
        * <pre>
-       * `from` as a position, for Start and ReadRange.
+       * `from` as an encoded position, for Start and ReadRange.
        * </pre>
        *
        * <code>bytes from_position = 3 [json_name = "fromPosition"];</code>
@@ -5241,7 +5241,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * `from` as a position, for Start and ReadRange.
+       * `from` as an encoded position, for Start and ReadRange.
        * </pre>
        *
        * <code>bytes from_position = 3 [json_name = "fromPosition"];</code>
@@ -5257,7 +5257,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * `from` as a position, for Start and ReadRange.
+       * `from` as an encoded position, for Start and ReadRange.
        * </pre>
        *
        * <code>bytes from_position = 3 [json_name = "fromPosition"];</code>
@@ -5273,7 +5273,7 @@ private static final long serialVersionUID = 0L;
       private com.google.protobuf.ByteString toPosition_ = com.google.protobuf.ByteString.EMPTY;
       /**
        * <pre>
-       * `to` as a position.
+       * `to` as an encoded position.
        * </pre>
        *
        * <code>bytes to_position = 4 [json_name = "toPosition"];</code>
@@ -5285,7 +5285,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * `to` as a position.
+       * `to` as an encoded position.
        * </pre>
        *
        * <code>bytes to_position = 4 [json_name = "toPosition"];</code>
@@ -5301,7 +5301,7 @@ private static final long serialVersionUID = 0L;
       }
       /**
        * <pre>
-       * `to` as a position.
+       * `to` as an encoded position.
        * </pre>
        *
        * <code>bytes to_position = 4 [json_name = "toPosition"];</code>
@@ -5430,7 +5430,7 @@ private static final long serialVersionUID = 0L;
   public static final int DRAINING_FIELD_NUMBER = 1;
   /**
    * <pre>
-   * The server is going away, or the session has reached the age at which sessions move on.
+   * The server is shutting down, or the session has reached its maximum age.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.Draining draining = 1 [json_name = "draining"];</code>
@@ -5442,7 +5442,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * The server is going away, or the session has reached the age at which sessions move on.
+   * The server is shutting down, or the session has reached its maximum age.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.Draining draining = 1 [json_name = "draining"];</code>
@@ -5457,7 +5457,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * The server is going away, or the session has reached the age at which sessions move on.
+   * The server is shutting down, or the session has reached its maximum age.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.Draining draining = 1 [json_name = "draining"];</code>
@@ -5473,7 +5473,7 @@ private static final long serialVersionUID = 0L;
   public static final int REWOUND_FIELD_NUMBER = 2;
   /**
    * <pre>
-   * The session begins behind events that were delivered before.
+   * The session begins earlier than a position that was already acknowledged: some events come again.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.Rewound rewound = 2 [json_name = "rewound"];</code>
@@ -5485,7 +5485,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * The session begins behind events that were delivered before.
+   * The session begins earlier than a position that was already acknowledged: some events come again.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.Rewound rewound = 2 [json_name = "rewound"];</code>
@@ -5500,7 +5500,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * The session begins behind events that were delivered before.
+   * The session begins earlier than a position that was already acknowledged: some events come again.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.Rewound rewound = 2 [json_name = "rewound"];</code>
@@ -5516,7 +5516,7 @@ private static final long serialVersionUID = 0L;
   public static final int HISTORY_AT_RISK_FIELD_NUMBER = 3;
   /**
    * <pre>
-   * The position will leave the oplog.
+   * The oplog will soon no longer contain the position.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.HistoryAtRisk history_at_risk = 3 [json_name = "historyAtRisk"];</code>
@@ -5528,7 +5528,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * The position will leave the oplog.
+   * The oplog will soon no longer contain the position.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.HistoryAtRisk history_at_risk = 3 [json_name = "historyAtRisk"];</code>
@@ -5543,7 +5543,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * The position will leave the oplog.
+   * The oplog will soon no longer contain the position.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.HistoryAtRisk history_at_risk = 3 [json_name = "historyAtRisk"];</code>
@@ -5559,7 +5559,7 @@ private static final long serialVersionUID = 0L;
   public static final int GAP_FIELD_NUMBER = 4;
   /**
    * <pre>
-   * Events are missing. Only under a policy that allows it.
+   * Events are missing. Sent only under a policy that allows gaps.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.Gap gap = 4 [json_name = "gap"];</code>
@@ -5571,7 +5571,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Events are missing. Only under a policy that allows it.
+   * Events are missing. Sent only under a policy that allows gaps.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.Gap gap = 4 [json_name = "gap"];</code>
@@ -5586,7 +5586,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Events are missing. Only under a policy that allows it.
+   * Events are missing. Sent only under a policy that allows gaps.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.Gap gap = 4 [json_name = "gap"];</code>
@@ -5602,7 +5602,7 @@ private static final long serialVersionUID = 0L;
   public static final int DEGRADED_FIELD_NUMBER = 5;
   /**
    * <pre>
-   * MongoDB or Redis is away. Delivery or commits wait.
+   * MongoDB or Redis is unavailable. Delivery or commits wait.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.Degraded degraded = 5 [json_name = "degraded"];</code>
@@ -5614,7 +5614,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * MongoDB or Redis is away. Delivery or commits wait.
+   * MongoDB or Redis is unavailable. Delivery or commits wait.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.Degraded degraded = 5 [json_name = "degraded"];</code>
@@ -5629,7 +5629,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * MongoDB or Redis is away. Delivery or commits wait.
+   * MongoDB or Redis is unavailable. Delivery or commits wait.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.Degraded degraded = 5 [json_name = "degraded"];</code>
@@ -5645,7 +5645,7 @@ private static final long serialVersionUID = 0L;
   public static final int SKIPPED_FIELD_NUMBER = 6;
   /**
    * <pre>
-   * The session begins further on than this client had acknowledged.
+   * The session begins later than the position that this client had acknowledged.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.Skipped skipped = 6 [json_name = "skipped"];</code>
@@ -5657,7 +5657,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * The session begins further on than this client had acknowledged.
+   * The session begins later than the position that this client had acknowledged.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.Skipped skipped = 6 [json_name = "skipped"];</code>
@@ -5672,7 +5672,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * The session begins further on than this client had acknowledged.
+   * The session begins later than the position that this client had acknowledged.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.Skipped skipped = 6 [json_name = "skipped"];</code>
@@ -5932,7 +5932,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Something that a careful client acts on or logs. Unknown kinds are to be ignored.
+   * A condition that a careful client acts on or logs. A client must ignore kinds that it does not know.
    * </pre>
    *
    * Protobuf type {@code feedmux.v1.Notice}
@@ -6230,7 +6230,7 @@ private static final long serialVersionUID = 0L;
         dev.feedmux.v1.Notice.Draining, dev.feedmux.v1.Notice.Draining.Builder, dev.feedmux.v1.Notice.DrainingOrBuilder> drainingBuilder_;
     /**
      * <pre>
-     * The server is going away, or the session has reached the age at which sessions move on.
+     * The server is shutting down, or the session has reached its maximum age.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Draining draining = 1 [json_name = "draining"];</code>
@@ -6242,7 +6242,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The server is going away, or the session has reached the age at which sessions move on.
+     * The server is shutting down, or the session has reached its maximum age.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Draining draining = 1 [json_name = "draining"];</code>
@@ -6264,7 +6264,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The server is going away, or the session has reached the age at which sessions move on.
+     * The server is shutting down, or the session has reached its maximum age.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Draining draining = 1 [json_name = "draining"];</code>
@@ -6284,7 +6284,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The server is going away, or the session has reached the age at which sessions move on.
+     * The server is shutting down, or the session has reached its maximum age.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Draining draining = 1 [json_name = "draining"];</code>
@@ -6302,7 +6302,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The server is going away, or the session has reached the age at which sessions move on.
+     * The server is shutting down, or the session has reached its maximum age.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Draining draining = 1 [json_name = "draining"];</code>
@@ -6329,7 +6329,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The server is going away, or the session has reached the age at which sessions move on.
+     * The server is shutting down, or the session has reached its maximum age.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Draining draining = 1 [json_name = "draining"];</code>
@@ -6352,7 +6352,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The server is going away, or the session has reached the age at which sessions move on.
+     * The server is shutting down, or the session has reached its maximum age.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Draining draining = 1 [json_name = "draining"];</code>
@@ -6362,7 +6362,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The server is going away, or the session has reached the age at which sessions move on.
+     * The server is shutting down, or the session has reached its maximum age.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Draining draining = 1 [json_name = "draining"];</code>
@@ -6380,7 +6380,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The server is going away, or the session has reached the age at which sessions move on.
+     * The server is shutting down, or the session has reached its maximum age.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Draining draining = 1 [json_name = "draining"];</code>
@@ -6408,7 +6408,7 @@ private static final long serialVersionUID = 0L;
         dev.feedmux.v1.Notice.Rewound, dev.feedmux.v1.Notice.Rewound.Builder, dev.feedmux.v1.Notice.RewoundOrBuilder> rewoundBuilder_;
     /**
      * <pre>
-     * The session begins behind events that were delivered before.
+     * The session begins earlier than a position that was already acknowledged: some events come again.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Rewound rewound = 2 [json_name = "rewound"];</code>
@@ -6420,7 +6420,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The session begins behind events that were delivered before.
+     * The session begins earlier than a position that was already acknowledged: some events come again.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Rewound rewound = 2 [json_name = "rewound"];</code>
@@ -6442,7 +6442,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The session begins behind events that were delivered before.
+     * The session begins earlier than a position that was already acknowledged: some events come again.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Rewound rewound = 2 [json_name = "rewound"];</code>
@@ -6462,7 +6462,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The session begins behind events that were delivered before.
+     * The session begins earlier than a position that was already acknowledged: some events come again.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Rewound rewound = 2 [json_name = "rewound"];</code>
@@ -6480,7 +6480,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The session begins behind events that were delivered before.
+     * The session begins earlier than a position that was already acknowledged: some events come again.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Rewound rewound = 2 [json_name = "rewound"];</code>
@@ -6507,7 +6507,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The session begins behind events that were delivered before.
+     * The session begins earlier than a position that was already acknowledged: some events come again.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Rewound rewound = 2 [json_name = "rewound"];</code>
@@ -6530,7 +6530,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The session begins behind events that were delivered before.
+     * The session begins earlier than a position that was already acknowledged: some events come again.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Rewound rewound = 2 [json_name = "rewound"];</code>
@@ -6540,7 +6540,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The session begins behind events that were delivered before.
+     * The session begins earlier than a position that was already acknowledged: some events come again.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Rewound rewound = 2 [json_name = "rewound"];</code>
@@ -6558,7 +6558,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The session begins behind events that were delivered before.
+     * The session begins earlier than a position that was already acknowledged: some events come again.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Rewound rewound = 2 [json_name = "rewound"];</code>
@@ -6586,7 +6586,7 @@ private static final long serialVersionUID = 0L;
         dev.feedmux.v1.Notice.HistoryAtRisk, dev.feedmux.v1.Notice.HistoryAtRisk.Builder, dev.feedmux.v1.Notice.HistoryAtRiskOrBuilder> historyAtRiskBuilder_;
     /**
      * <pre>
-     * The position will leave the oplog.
+     * The oplog will soon no longer contain the position.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.HistoryAtRisk history_at_risk = 3 [json_name = "historyAtRisk"];</code>
@@ -6598,7 +6598,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The position will leave the oplog.
+     * The oplog will soon no longer contain the position.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.HistoryAtRisk history_at_risk = 3 [json_name = "historyAtRisk"];</code>
@@ -6620,7 +6620,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The position will leave the oplog.
+     * The oplog will soon no longer contain the position.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.HistoryAtRisk history_at_risk = 3 [json_name = "historyAtRisk"];</code>
@@ -6640,7 +6640,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The position will leave the oplog.
+     * The oplog will soon no longer contain the position.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.HistoryAtRisk history_at_risk = 3 [json_name = "historyAtRisk"];</code>
@@ -6658,7 +6658,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The position will leave the oplog.
+     * The oplog will soon no longer contain the position.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.HistoryAtRisk history_at_risk = 3 [json_name = "historyAtRisk"];</code>
@@ -6685,7 +6685,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The position will leave the oplog.
+     * The oplog will soon no longer contain the position.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.HistoryAtRisk history_at_risk = 3 [json_name = "historyAtRisk"];</code>
@@ -6708,7 +6708,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The position will leave the oplog.
+     * The oplog will soon no longer contain the position.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.HistoryAtRisk history_at_risk = 3 [json_name = "historyAtRisk"];</code>
@@ -6718,7 +6718,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The position will leave the oplog.
+     * The oplog will soon no longer contain the position.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.HistoryAtRisk history_at_risk = 3 [json_name = "historyAtRisk"];</code>
@@ -6736,7 +6736,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The position will leave the oplog.
+     * The oplog will soon no longer contain the position.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.HistoryAtRisk history_at_risk = 3 [json_name = "historyAtRisk"];</code>
@@ -6764,7 +6764,7 @@ private static final long serialVersionUID = 0L;
         dev.feedmux.v1.Notice.Gap, dev.feedmux.v1.Notice.Gap.Builder, dev.feedmux.v1.Notice.GapOrBuilder> gapBuilder_;
     /**
      * <pre>
-     * Events are missing. Only under a policy that allows it.
+     * Events are missing. Sent only under a policy that allows gaps.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Gap gap = 4 [json_name = "gap"];</code>
@@ -6776,7 +6776,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Events are missing. Only under a policy that allows it.
+     * Events are missing. Sent only under a policy that allows gaps.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Gap gap = 4 [json_name = "gap"];</code>
@@ -6798,7 +6798,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Events are missing. Only under a policy that allows it.
+     * Events are missing. Sent only under a policy that allows gaps.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Gap gap = 4 [json_name = "gap"];</code>
@@ -6818,7 +6818,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Events are missing. Only under a policy that allows it.
+     * Events are missing. Sent only under a policy that allows gaps.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Gap gap = 4 [json_name = "gap"];</code>
@@ -6836,7 +6836,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Events are missing. Only under a policy that allows it.
+     * Events are missing. Sent only under a policy that allows gaps.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Gap gap = 4 [json_name = "gap"];</code>
@@ -6863,7 +6863,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Events are missing. Only under a policy that allows it.
+     * Events are missing. Sent only under a policy that allows gaps.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Gap gap = 4 [json_name = "gap"];</code>
@@ -6886,7 +6886,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Events are missing. Only under a policy that allows it.
+     * Events are missing. Sent only under a policy that allows gaps.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Gap gap = 4 [json_name = "gap"];</code>
@@ -6896,7 +6896,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Events are missing. Only under a policy that allows it.
+     * Events are missing. Sent only under a policy that allows gaps.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Gap gap = 4 [json_name = "gap"];</code>
@@ -6914,7 +6914,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Events are missing. Only under a policy that allows it.
+     * Events are missing. Sent only under a policy that allows gaps.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Gap gap = 4 [json_name = "gap"];</code>
@@ -6942,7 +6942,7 @@ private static final long serialVersionUID = 0L;
         dev.feedmux.v1.Notice.Degraded, dev.feedmux.v1.Notice.Degraded.Builder, dev.feedmux.v1.Notice.DegradedOrBuilder> degradedBuilder_;
     /**
      * <pre>
-     * MongoDB or Redis is away. Delivery or commits wait.
+     * MongoDB or Redis is unavailable. Delivery or commits wait.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Degraded degraded = 5 [json_name = "degraded"];</code>
@@ -6954,7 +6954,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * MongoDB or Redis is away. Delivery or commits wait.
+     * MongoDB or Redis is unavailable. Delivery or commits wait.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Degraded degraded = 5 [json_name = "degraded"];</code>
@@ -6976,7 +6976,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * MongoDB or Redis is away. Delivery or commits wait.
+     * MongoDB or Redis is unavailable. Delivery or commits wait.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Degraded degraded = 5 [json_name = "degraded"];</code>
@@ -6996,7 +6996,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * MongoDB or Redis is away. Delivery or commits wait.
+     * MongoDB or Redis is unavailable. Delivery or commits wait.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Degraded degraded = 5 [json_name = "degraded"];</code>
@@ -7014,7 +7014,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * MongoDB or Redis is away. Delivery or commits wait.
+     * MongoDB or Redis is unavailable. Delivery or commits wait.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Degraded degraded = 5 [json_name = "degraded"];</code>
@@ -7041,7 +7041,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * MongoDB or Redis is away. Delivery or commits wait.
+     * MongoDB or Redis is unavailable. Delivery or commits wait.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Degraded degraded = 5 [json_name = "degraded"];</code>
@@ -7064,7 +7064,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * MongoDB or Redis is away. Delivery or commits wait.
+     * MongoDB or Redis is unavailable. Delivery or commits wait.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Degraded degraded = 5 [json_name = "degraded"];</code>
@@ -7074,7 +7074,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * MongoDB or Redis is away. Delivery or commits wait.
+     * MongoDB or Redis is unavailable. Delivery or commits wait.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Degraded degraded = 5 [json_name = "degraded"];</code>
@@ -7092,7 +7092,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * MongoDB or Redis is away. Delivery or commits wait.
+     * MongoDB or Redis is unavailable. Delivery or commits wait.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Degraded degraded = 5 [json_name = "degraded"];</code>
@@ -7120,7 +7120,7 @@ private static final long serialVersionUID = 0L;
         dev.feedmux.v1.Notice.Skipped, dev.feedmux.v1.Notice.Skipped.Builder, dev.feedmux.v1.Notice.SkippedOrBuilder> skippedBuilder_;
     /**
      * <pre>
-     * The session begins further on than this client had acknowledged.
+     * The session begins later than the position that this client had acknowledged.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Skipped skipped = 6 [json_name = "skipped"];</code>
@@ -7132,7 +7132,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The session begins further on than this client had acknowledged.
+     * The session begins later than the position that this client had acknowledged.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Skipped skipped = 6 [json_name = "skipped"];</code>
@@ -7154,7 +7154,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The session begins further on than this client had acknowledged.
+     * The session begins later than the position that this client had acknowledged.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Skipped skipped = 6 [json_name = "skipped"];</code>
@@ -7174,7 +7174,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The session begins further on than this client had acknowledged.
+     * The session begins later than the position that this client had acknowledged.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Skipped skipped = 6 [json_name = "skipped"];</code>
@@ -7192,7 +7192,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The session begins further on than this client had acknowledged.
+     * The session begins later than the position that this client had acknowledged.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Skipped skipped = 6 [json_name = "skipped"];</code>
@@ -7219,7 +7219,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The session begins further on than this client had acknowledged.
+     * The session begins later than the position that this client had acknowledged.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Skipped skipped = 6 [json_name = "skipped"];</code>
@@ -7242,7 +7242,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The session begins further on than this client had acknowledged.
+     * The session begins later than the position that this client had acknowledged.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Skipped skipped = 6 [json_name = "skipped"];</code>
@@ -7252,7 +7252,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The session begins further on than this client had acknowledged.
+     * The session begins later than the position that this client had acknowledged.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Skipped skipped = 6 [json_name = "skipped"];</code>
@@ -7270,7 +7270,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The session begins further on than this client had acknowledged.
+     * The session begins later than the position that this client had acknowledged.
      * </pre>
      *
      * <code>.feedmux.v1.Notice.Skipped skipped = 6 [json_name = "skipped"];</code>

@@ -10,7 +10,7 @@ public interface NoticeOrBuilder extends
 
   /**
    * <pre>
-   * The server is going away, or the session has reached the age at which sessions move on.
+   * The server is shutting down, or the session has reached its maximum age.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.Draining draining = 1 [json_name = "draining"];</code>
@@ -19,7 +19,7 @@ public interface NoticeOrBuilder extends
   boolean hasDraining();
   /**
    * <pre>
-   * The server is going away, or the session has reached the age at which sessions move on.
+   * The server is shutting down, or the session has reached its maximum age.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.Draining draining = 1 [json_name = "draining"];</code>
@@ -28,7 +28,7 @@ public interface NoticeOrBuilder extends
   dev.feedmux.v1.Notice.Draining getDraining();
   /**
    * <pre>
-   * The server is going away, or the session has reached the age at which sessions move on.
+   * The server is shutting down, or the session has reached its maximum age.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.Draining draining = 1 [json_name = "draining"];</code>
@@ -37,7 +37,7 @@ public interface NoticeOrBuilder extends
 
   /**
    * <pre>
-   * The session begins behind events that were delivered before.
+   * The session begins earlier than a position that was already acknowledged: some events come again.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.Rewound rewound = 2 [json_name = "rewound"];</code>
@@ -46,7 +46,7 @@ public interface NoticeOrBuilder extends
   boolean hasRewound();
   /**
    * <pre>
-   * The session begins behind events that were delivered before.
+   * The session begins earlier than a position that was already acknowledged: some events come again.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.Rewound rewound = 2 [json_name = "rewound"];</code>
@@ -55,7 +55,7 @@ public interface NoticeOrBuilder extends
   dev.feedmux.v1.Notice.Rewound getRewound();
   /**
    * <pre>
-   * The session begins behind events that were delivered before.
+   * The session begins earlier than a position that was already acknowledged: some events come again.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.Rewound rewound = 2 [json_name = "rewound"];</code>
@@ -64,7 +64,7 @@ public interface NoticeOrBuilder extends
 
   /**
    * <pre>
-   * The position will leave the oplog.
+   * The oplog will soon no longer contain the position.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.HistoryAtRisk history_at_risk = 3 [json_name = "historyAtRisk"];</code>
@@ -73,7 +73,7 @@ public interface NoticeOrBuilder extends
   boolean hasHistoryAtRisk();
   /**
    * <pre>
-   * The position will leave the oplog.
+   * The oplog will soon no longer contain the position.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.HistoryAtRisk history_at_risk = 3 [json_name = "historyAtRisk"];</code>
@@ -82,7 +82,7 @@ public interface NoticeOrBuilder extends
   dev.feedmux.v1.Notice.HistoryAtRisk getHistoryAtRisk();
   /**
    * <pre>
-   * The position will leave the oplog.
+   * The oplog will soon no longer contain the position.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.HistoryAtRisk history_at_risk = 3 [json_name = "historyAtRisk"];</code>
@@ -91,7 +91,7 @@ public interface NoticeOrBuilder extends
 
   /**
    * <pre>
-   * Events are missing. Only under a policy that allows it.
+   * Events are missing. Sent only under a policy that allows gaps.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.Gap gap = 4 [json_name = "gap"];</code>
@@ -100,7 +100,7 @@ public interface NoticeOrBuilder extends
   boolean hasGap();
   /**
    * <pre>
-   * Events are missing. Only under a policy that allows it.
+   * Events are missing. Sent only under a policy that allows gaps.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.Gap gap = 4 [json_name = "gap"];</code>
@@ -109,7 +109,7 @@ public interface NoticeOrBuilder extends
   dev.feedmux.v1.Notice.Gap getGap();
   /**
    * <pre>
-   * Events are missing. Only under a policy that allows it.
+   * Events are missing. Sent only under a policy that allows gaps.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.Gap gap = 4 [json_name = "gap"];</code>
@@ -118,7 +118,7 @@ public interface NoticeOrBuilder extends
 
   /**
    * <pre>
-   * MongoDB or Redis is away. Delivery or commits wait.
+   * MongoDB or Redis is unavailable. Delivery or commits wait.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.Degraded degraded = 5 [json_name = "degraded"];</code>
@@ -127,7 +127,7 @@ public interface NoticeOrBuilder extends
   boolean hasDegraded();
   /**
    * <pre>
-   * MongoDB or Redis is away. Delivery or commits wait.
+   * MongoDB or Redis is unavailable. Delivery or commits wait.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.Degraded degraded = 5 [json_name = "degraded"];</code>
@@ -136,7 +136,7 @@ public interface NoticeOrBuilder extends
   dev.feedmux.v1.Notice.Degraded getDegraded();
   /**
    * <pre>
-   * MongoDB or Redis is away. Delivery or commits wait.
+   * MongoDB or Redis is unavailable. Delivery or commits wait.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.Degraded degraded = 5 [json_name = "degraded"];</code>
@@ -145,7 +145,7 @@ public interface NoticeOrBuilder extends
 
   /**
    * <pre>
-   * The session begins further on than this client had acknowledged.
+   * The session begins later than the position that this client had acknowledged.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.Skipped skipped = 6 [json_name = "skipped"];</code>
@@ -154,7 +154,7 @@ public interface NoticeOrBuilder extends
   boolean hasSkipped();
   /**
    * <pre>
-   * The session begins further on than this client had acknowledged.
+   * The session begins later than the position that this client had acknowledged.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.Skipped skipped = 6 [json_name = "skipped"];</code>
@@ -163,7 +163,7 @@ public interface NoticeOrBuilder extends
   dev.feedmux.v1.Notice.Skipped getSkipped();
   /**
    * <pre>
-   * The session begins further on than this client had acknowledged.
+   * The session begins later than the position that this client had acknowledged.
    * </pre>
    *
    * <code>.feedmux.v1.Notice.Skipped skipped = 6 [json_name = "skipped"];</code>

@@ -6,7 +6,7 @@ package dev.feedmux.v1;
 
 /**
  * <pre>
- * What happens when the stored position has left the oplog.
+ * What happens when the oplog no longer contains the stored position.
  * </pre>
  *
  * Protobuf enum {@code feedmux.v1.OnHistoryLost}
@@ -31,7 +31,7 @@ public enum OnHistoryLost
   ON_HISTORY_LOST_FAIL(1),
   /**
    * <pre>
-   * A gap notice, then the feed goes on from the oldest event there is.
+   * The server sends a gap notice, then the feed continues from the oldest available event.
    * </pre>
    *
    * <code>ON_HISTORY_LOST_EARLIEST = 2;</code>
@@ -58,7 +58,7 @@ public enum OnHistoryLost
   public static final int ON_HISTORY_LOST_FAIL_VALUE = 1;
   /**
    * <pre>
-   * A gap notice, then the feed goes on from the oldest event there is.
+   * The server sends a gap notice, then the feed continues from the oldest available event.
    * </pre>
    *
    * <code>ON_HISTORY_LOST_EARLIEST = 2;</code>

@@ -31,7 +31,7 @@ public enum OnInvalidate
   ON_INVALIDATE_STOP(1),
   /**
    * <pre>
-   * The event is delivered, and the feed goes on behind it.
+   * The event is delivered, and the feed continues after it.
    * </pre>
    *
    * <code>ON_INVALIDATE_CONTINUE = 2;</code>
@@ -58,7 +58,7 @@ public enum OnInvalidate
   public static final int ON_INVALIDATE_STOP_VALUE = 1;
   /**
    * <pre>
-   * The event is delivered, and the feed goes on behind it.
+   * The event is delivered, and the feed continues after it.
    * </pre>
    *
    * <code>ON_INVALIDATE_CONTINUE = 2;</code>

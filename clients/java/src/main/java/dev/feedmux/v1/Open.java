@@ -155,7 +155,7 @@ private static final long serialVersionUID = 0L;
   public static final int FEED_FIELD_NUMBER = 2;
   /**
    * <pre>
-   * A feed whose position the client keeps. Acks are accepted and stored nowhere.
+   * A feed whose position the client stores. The server accepts acks and does not store them.
    * </pre>
    *
    * <code>.feedmux.v1.Feed feed = 2 [json_name = "feed"];</code>
@@ -167,7 +167,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * A feed whose position the client keeps. Acks are accepted and stored nowhere.
+   * A feed whose position the client stores. The server accepts acks and does not store them.
    * </pre>
    *
    * <code>.feedmux.v1.Feed feed = 2 [json_name = "feed"];</code>
@@ -182,7 +182,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * A feed whose position the client keeps. Acks are accepted and stored nowhere.
+   * A feed whose position the client stores. The server accepts acks and does not store them.
    * </pre>
    *
    * <code>.feedmux.v1.Feed feed = 2 [json_name = "feed"];</code>
@@ -199,7 +199,7 @@ private static final long serialVersionUID = 0L;
   private dev.feedmux.v1.Start start_;
   /**
    * <pre>
-   * Optional, inline feeds only. Where to begin; none is `latest`.
+   * Optional, inline feeds only. Where to begin; `latest` when unset.
    * </pre>
    *
    * <code>.feedmux.v1.Start start = 3 [json_name = "start"];</code>
@@ -211,7 +211,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Optional, inline feeds only. Where to begin; none is `latest`.
+   * Optional, inline feeds only. Where to begin; `latest` when unset.
    * </pre>
    *
    * <code>.feedmux.v1.Start start = 3 [json_name = "start"];</code>
@@ -223,7 +223,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Optional, inline feeds only. Where to begin; none is `latest`.
+   * Optional, inline feeds only. Where to begin; `latest` when unset.
    * </pre>
    *
    * <code>.feedmux.v1.Start start = 3 [json_name = "start"];</code>
@@ -263,8 +263,9 @@ private static final long serialVersionUID = 0L;
   private dev.feedmux.v1.LastAcked lastAcked_;
   /**
    * <pre>
-   * Optional, durable subscriptions only: what this client last saw acknowledged. Wins over an older stored position of
-   * the same or an earlier epoch; a stored position that was moved by SeekSubscription since then wins over it.
+   * Optional, durable subscriptions only. The last position that this client has acknowledged. It takes precedence over
+   * an older stored position of the same or an earlier epoch. A stored position that SeekSubscription has moved since
+   * then takes precedence over it.
    * </pre>
    *
    * <code>.feedmux.v1.LastAcked last_acked = 5 [json_name = "lastAcked"];</code>
@@ -276,8 +277,9 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Optional, durable subscriptions only: what this client last saw acknowledged. Wins over an older stored position of
-   * the same or an earlier epoch; a stored position that was moved by SeekSubscription since then wins over it.
+   * Optional, durable subscriptions only. The last position that this client has acknowledged. It takes precedence over
+   * an older stored position of the same or an earlier epoch. A stored position that SeekSubscription has moved since
+   * then takes precedence over it.
    * </pre>
    *
    * <code>.feedmux.v1.LastAcked last_acked = 5 [json_name = "lastAcked"];</code>
@@ -289,8 +291,9 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Optional, durable subscriptions only: what this client last saw acknowledged. Wins over an older stored position of
-   * the same or an earlier epoch; a stored position that was moved by SeekSubscription since then wins over it.
+   * Optional, durable subscriptions only. The last position that this client has acknowledged. It takes precedence over
+   * an older stored position of the same or an earlier epoch. A stored position that SeekSubscription has moved since
+   * then takes precedence over it.
    * </pre>
    *
    * <code>.feedmux.v1.LastAcked last_acked = 5 [json_name = "lastAcked"];</code>
@@ -305,9 +308,9 @@ private static final long serialVersionUID = 0L;
   private volatile java.lang.Object instanceId_ = "";
   /**
    * <pre>
-   * Optional. A name of this client object, stable over its reconnects and shared with no other, for example a random
-   * UUID: a session of the same instance replaces the one before it at once, which ends with FENCED and the cause LEASE.
-   * At most 120 bytes.
+   * Optional. A name for this client object, unique and the same on each reconnect, for example a random UUID. A new
+   * session of the same instance replaces the previous session at once; the previous session ends with FENCED and the
+   * cause LEASE. At most 120 bytes.
    * </pre>
    *
    * <code>string instance_id = 6 [json_name = "instanceId"];</code>
@@ -328,9 +331,9 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Optional. A name of this client object, stable over its reconnects and shared with no other, for example a random
-   * UUID: a session of the same instance replaces the one before it at once, which ends with FENCED and the cause LEASE.
-   * At most 120 bytes.
+   * Optional. A name for this client object, unique and the same on each reconnect, for example a random UUID. A new
+   * session of the same instance replaces the previous session at once; the previous session ends with FENCED and the
+   * cause LEASE. At most 120 bytes.
    * </pre>
    *
    * <code>string instance_id = 6 [json_name = "instanceId"];</code>
@@ -355,7 +358,7 @@ private static final long serialVersionUID = 0L;
   private dev.feedmux.v1.Credit credit_;
   /**
    * <pre>
-   * Optional. Credit to begin with. None is zero: a paused session.
+   * Optional. The initial credit. Zero when unset: the session starts paused.
    * </pre>
    *
    * <code>.feedmux.v1.Credit credit = 7 [json_name = "credit"];</code>
@@ -367,7 +370,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Optional. Credit to begin with. None is zero: a paused session.
+   * Optional. The initial credit. Zero when unset: the session starts paused.
    * </pre>
    *
    * <code>.feedmux.v1.Credit credit = 7 [json_name = "credit"];</code>
@@ -379,7 +382,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Optional. Credit to begin with. None is zero: a paused session.
+   * Optional. The initial credit. Zero when unset: the session starts paused.
    * </pre>
    *
    * <code>.feedmux.v1.Credit credit = 7 [json_name = "credit"];</code>
@@ -408,7 +411,7 @@ private static final long serialVersionUID = 0L;
   private com.google.protobuf.Duration heartbeatInterval_;
   /**
    * <pre>
-   * Optional. How often to hear something when there is nothing to send: 1 s to 60 s, by default 10 s.
+   * Optional. How often the server sends a heartbeat when there is nothing else to send: 1 s to 60 s, by default 10 s.
    * </pre>
    *
    * <code>.google.protobuf.Duration heartbeat_interval = 9 [json_name = "heartbeatInterval"];</code>
@@ -420,7 +423,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Optional. How often to hear something when there is nothing to send: 1 s to 60 s, by default 10 s.
+   * Optional. How often the server sends a heartbeat when there is nothing else to send: 1 s to 60 s, by default 10 s.
    * </pre>
    *
    * <code>.google.protobuf.Duration heartbeat_interval = 9 [json_name = "heartbeatInterval"];</code>
@@ -432,7 +435,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Optional. How often to hear something when there is nothing to send: 1 s to 60 s, by default 10 s.
+   * Optional. How often the server sends a heartbeat when there is nothing else to send: 1 s to 60 s, by default 10 s.
    * </pre>
    *
    * <code>.google.protobuf.Duration heartbeat_interval = 9 [json_name = "heartbeatInterval"];</code>
@@ -446,8 +449,8 @@ private static final long serialVersionUID = 0L;
   private int messageBytesMax_ = 0;
   /**
    * <pre>
-   * Optional. Bytes of the largest message this client takes: 64 KiB to 64 MiB, by default 1 MiB. Larger events
-   * come as fragments.
+   * Optional. Size in bytes of the largest message that this client accepts: 64 KiB to 64 MiB, by default 1 MiB. The
+   * server sends larger events as fragments.
    * </pre>
    *
    * <code>int32 message_bytes_max = 10 [json_name = "messageBytesMax"];</code>
@@ -1233,7 +1236,7 @@ private static final long serialVersionUID = 0L;
         dev.feedmux.v1.Feed, dev.feedmux.v1.Feed.Builder, dev.feedmux.v1.FeedOrBuilder> feedBuilder_;
     /**
      * <pre>
-     * A feed whose position the client keeps. Acks are accepted and stored nowhere.
+     * A feed whose position the client stores. The server accepts acks and does not store them.
      * </pre>
      *
      * <code>.feedmux.v1.Feed feed = 2 [json_name = "feed"];</code>
@@ -1245,7 +1248,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * A feed whose position the client keeps. Acks are accepted and stored nowhere.
+     * A feed whose position the client stores. The server accepts acks and does not store them.
      * </pre>
      *
      * <code>.feedmux.v1.Feed feed = 2 [json_name = "feed"];</code>
@@ -1267,7 +1270,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * A feed whose position the client keeps. Acks are accepted and stored nowhere.
+     * A feed whose position the client stores. The server accepts acks and does not store them.
      * </pre>
      *
      * <code>.feedmux.v1.Feed feed = 2 [json_name = "feed"];</code>
@@ -1287,7 +1290,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * A feed whose position the client keeps. Acks are accepted and stored nowhere.
+     * A feed whose position the client stores. The server accepts acks and does not store them.
      * </pre>
      *
      * <code>.feedmux.v1.Feed feed = 2 [json_name = "feed"];</code>
@@ -1305,7 +1308,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * A feed whose position the client keeps. Acks are accepted and stored nowhere.
+     * A feed whose position the client stores. The server accepts acks and does not store them.
      * </pre>
      *
      * <code>.feedmux.v1.Feed feed = 2 [json_name = "feed"];</code>
@@ -1332,7 +1335,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * A feed whose position the client keeps. Acks are accepted and stored nowhere.
+     * A feed whose position the client stores. The server accepts acks and does not store them.
      * </pre>
      *
      * <code>.feedmux.v1.Feed feed = 2 [json_name = "feed"];</code>
@@ -1355,7 +1358,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * A feed whose position the client keeps. Acks are accepted and stored nowhere.
+     * A feed whose position the client stores. The server accepts acks and does not store them.
      * </pre>
      *
      * <code>.feedmux.v1.Feed feed = 2 [json_name = "feed"];</code>
@@ -1365,7 +1368,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * A feed whose position the client keeps. Acks are accepted and stored nowhere.
+     * A feed whose position the client stores. The server accepts acks and does not store them.
      * </pre>
      *
      * <code>.feedmux.v1.Feed feed = 2 [json_name = "feed"];</code>
@@ -1383,7 +1386,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * A feed whose position the client keeps. Acks are accepted and stored nowhere.
+     * A feed whose position the client stores. The server accepts acks and does not store them.
      * </pre>
      *
      * <code>.feedmux.v1.Feed feed = 2 [json_name = "feed"];</code>
@@ -1412,7 +1415,7 @@ private static final long serialVersionUID = 0L;
         dev.feedmux.v1.Start, dev.feedmux.v1.Start.Builder, dev.feedmux.v1.StartOrBuilder> startBuilder_;
     /**
      * <pre>
-     * Optional, inline feeds only. Where to begin; none is `latest`.
+     * Optional, inline feeds only. Where to begin; `latest` when unset.
      * </pre>
      *
      * <code>.feedmux.v1.Start start = 3 [json_name = "start"];</code>
@@ -1423,7 +1426,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional, inline feeds only. Where to begin; none is `latest`.
+     * Optional, inline feeds only. Where to begin; `latest` when unset.
      * </pre>
      *
      * <code>.feedmux.v1.Start start = 3 [json_name = "start"];</code>
@@ -1438,7 +1441,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional, inline feeds only. Where to begin; none is `latest`.
+     * Optional, inline feeds only. Where to begin; `latest` when unset.
      * </pre>
      *
      * <code>.feedmux.v1.Start start = 3 [json_name = "start"];</code>
@@ -1458,7 +1461,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional, inline feeds only. Where to begin; none is `latest`.
+     * Optional, inline feeds only. Where to begin; `latest` when unset.
      * </pre>
      *
      * <code>.feedmux.v1.Start start = 3 [json_name = "start"];</code>
@@ -1476,7 +1479,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional, inline feeds only. Where to begin; none is `latest`.
+     * Optional, inline feeds only. Where to begin; `latest` when unset.
      * </pre>
      *
      * <code>.feedmux.v1.Start start = 3 [json_name = "start"];</code>
@@ -1501,7 +1504,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional, inline feeds only. Where to begin; none is `latest`.
+     * Optional, inline feeds only. Where to begin; `latest` when unset.
      * </pre>
      *
      * <code>.feedmux.v1.Start start = 3 [json_name = "start"];</code>
@@ -1518,7 +1521,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional, inline feeds only. Where to begin; none is `latest`.
+     * Optional, inline feeds only. Where to begin; `latest` when unset.
      * </pre>
      *
      * <code>.feedmux.v1.Start start = 3 [json_name = "start"];</code>
@@ -1530,7 +1533,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional, inline feeds only. Where to begin; none is `latest`.
+     * Optional, inline feeds only. Where to begin; `latest` when unset.
      * </pre>
      *
      * <code>.feedmux.v1.Start start = 3 [json_name = "start"];</code>
@@ -1545,7 +1548,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional, inline feeds only. Where to begin; none is `latest`.
+     * Optional, inline feeds only. Where to begin; `latest` when unset.
      * </pre>
      *
      * <code>.feedmux.v1.Start start = 3 [json_name = "start"];</code>
@@ -1642,8 +1645,9 @@ private static final long serialVersionUID = 0L;
         dev.feedmux.v1.LastAcked, dev.feedmux.v1.LastAcked.Builder, dev.feedmux.v1.LastAckedOrBuilder> lastAckedBuilder_;
     /**
      * <pre>
-     * Optional, durable subscriptions only: what this client last saw acknowledged. Wins over an older stored position of
-     * the same or an earlier epoch; a stored position that was moved by SeekSubscription since then wins over it.
+     * Optional, durable subscriptions only. The last position that this client has acknowledged. It takes precedence over
+     * an older stored position of the same or an earlier epoch. A stored position that SeekSubscription has moved since
+     * then takes precedence over it.
      * </pre>
      *
      * <code>.feedmux.v1.LastAcked last_acked = 5 [json_name = "lastAcked"];</code>
@@ -1654,8 +1658,9 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional, durable subscriptions only: what this client last saw acknowledged. Wins over an older stored position of
-     * the same or an earlier epoch; a stored position that was moved by SeekSubscription since then wins over it.
+     * Optional, durable subscriptions only. The last position that this client has acknowledged. It takes precedence over
+     * an older stored position of the same or an earlier epoch. A stored position that SeekSubscription has moved since
+     * then takes precedence over it.
      * </pre>
      *
      * <code>.feedmux.v1.LastAcked last_acked = 5 [json_name = "lastAcked"];</code>
@@ -1670,8 +1675,9 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional, durable subscriptions only: what this client last saw acknowledged. Wins over an older stored position of
-     * the same or an earlier epoch; a stored position that was moved by SeekSubscription since then wins over it.
+     * Optional, durable subscriptions only. The last position that this client has acknowledged. It takes precedence over
+     * an older stored position of the same or an earlier epoch. A stored position that SeekSubscription has moved since
+     * then takes precedence over it.
      * </pre>
      *
      * <code>.feedmux.v1.LastAcked last_acked = 5 [json_name = "lastAcked"];</code>
@@ -1691,8 +1697,9 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional, durable subscriptions only: what this client last saw acknowledged. Wins over an older stored position of
-     * the same or an earlier epoch; a stored position that was moved by SeekSubscription since then wins over it.
+     * Optional, durable subscriptions only. The last position that this client has acknowledged. It takes precedence over
+     * an older stored position of the same or an earlier epoch. A stored position that SeekSubscription has moved since
+     * then takes precedence over it.
      * </pre>
      *
      * <code>.feedmux.v1.LastAcked last_acked = 5 [json_name = "lastAcked"];</code>
@@ -1710,8 +1717,9 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional, durable subscriptions only: what this client last saw acknowledged. Wins over an older stored position of
-     * the same or an earlier epoch; a stored position that was moved by SeekSubscription since then wins over it.
+     * Optional, durable subscriptions only. The last position that this client has acknowledged. It takes precedence over
+     * an older stored position of the same or an earlier epoch. A stored position that SeekSubscription has moved since
+     * then takes precedence over it.
      * </pre>
      *
      * <code>.feedmux.v1.LastAcked last_acked = 5 [json_name = "lastAcked"];</code>
@@ -1736,8 +1744,9 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional, durable subscriptions only: what this client last saw acknowledged. Wins over an older stored position of
-     * the same or an earlier epoch; a stored position that was moved by SeekSubscription since then wins over it.
+     * Optional, durable subscriptions only. The last position that this client has acknowledged. It takes precedence over
+     * an older stored position of the same or an earlier epoch. A stored position that SeekSubscription has moved since
+     * then takes precedence over it.
      * </pre>
      *
      * <code>.feedmux.v1.LastAcked last_acked = 5 [json_name = "lastAcked"];</code>
@@ -1754,8 +1763,9 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional, durable subscriptions only: what this client last saw acknowledged. Wins over an older stored position of
-     * the same or an earlier epoch; a stored position that was moved by SeekSubscription since then wins over it.
+     * Optional, durable subscriptions only. The last position that this client has acknowledged. It takes precedence over
+     * an older stored position of the same or an earlier epoch. A stored position that SeekSubscription has moved since
+     * then takes precedence over it.
      * </pre>
      *
      * <code>.feedmux.v1.LastAcked last_acked = 5 [json_name = "lastAcked"];</code>
@@ -1767,8 +1777,9 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional, durable subscriptions only: what this client last saw acknowledged. Wins over an older stored position of
-     * the same or an earlier epoch; a stored position that was moved by SeekSubscription since then wins over it.
+     * Optional, durable subscriptions only. The last position that this client has acknowledged. It takes precedence over
+     * an older stored position of the same or an earlier epoch. A stored position that SeekSubscription has moved since
+     * then takes precedence over it.
      * </pre>
      *
      * <code>.feedmux.v1.LastAcked last_acked = 5 [json_name = "lastAcked"];</code>
@@ -1783,8 +1794,9 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional, durable subscriptions only: what this client last saw acknowledged. Wins over an older stored position of
-     * the same or an earlier epoch; a stored position that was moved by SeekSubscription since then wins over it.
+     * Optional, durable subscriptions only. The last position that this client has acknowledged. It takes precedence over
+     * an older stored position of the same or an earlier epoch. A stored position that SeekSubscription has moved since
+     * then takes precedence over it.
      * </pre>
      *
      * <code>.feedmux.v1.LastAcked last_acked = 5 [json_name = "lastAcked"];</code>
@@ -1806,9 +1818,9 @@ private static final long serialVersionUID = 0L;
     private java.lang.Object instanceId_ = "";
     /**
      * <pre>
-     * Optional. A name of this client object, stable over its reconnects and shared with no other, for example a random
-     * UUID: a session of the same instance replaces the one before it at once, which ends with FENCED and the cause LEASE.
-     * At most 120 bytes.
+     * Optional. A name for this client object, unique and the same on each reconnect, for example a random UUID. A new
+     * session of the same instance replaces the previous session at once; the previous session ends with FENCED and the
+     * cause LEASE. At most 120 bytes.
      * </pre>
      *
      * <code>string instance_id = 6 [json_name = "instanceId"];</code>
@@ -1828,9 +1840,9 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. A name of this client object, stable over its reconnects and shared with no other, for example a random
-     * UUID: a session of the same instance replaces the one before it at once, which ends with FENCED and the cause LEASE.
-     * At most 120 bytes.
+     * Optional. A name for this client object, unique and the same on each reconnect, for example a random UUID. A new
+     * session of the same instance replaces the previous session at once; the previous session ends with FENCED and the
+     * cause LEASE. At most 120 bytes.
      * </pre>
      *
      * <code>string instance_id = 6 [json_name = "instanceId"];</code>
@@ -1851,9 +1863,9 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. A name of this client object, stable over its reconnects and shared with no other, for example a random
-     * UUID: a session of the same instance replaces the one before it at once, which ends with FENCED and the cause LEASE.
-     * At most 120 bytes.
+     * Optional. A name for this client object, unique and the same on each reconnect, for example a random UUID. A new
+     * session of the same instance replaces the previous session at once; the previous session ends with FENCED and the
+     * cause LEASE. At most 120 bytes.
      * </pre>
      *
      * <code>string instance_id = 6 [json_name = "instanceId"];</code>
@@ -1870,9 +1882,9 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. A name of this client object, stable over its reconnects and shared with no other, for example a random
-     * UUID: a session of the same instance replaces the one before it at once, which ends with FENCED and the cause LEASE.
-     * At most 120 bytes.
+     * Optional. A name for this client object, unique and the same on each reconnect, for example a random UUID. A new
+     * session of the same instance replaces the previous session at once; the previous session ends with FENCED and the
+     * cause LEASE. At most 120 bytes.
      * </pre>
      *
      * <code>string instance_id = 6 [json_name = "instanceId"];</code>
@@ -1886,9 +1898,9 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. A name of this client object, stable over its reconnects and shared with no other, for example a random
-     * UUID: a session of the same instance replaces the one before it at once, which ends with FENCED and the cause LEASE.
-     * At most 120 bytes.
+     * Optional. A name for this client object, unique and the same on each reconnect, for example a random UUID. A new
+     * session of the same instance replaces the previous session at once; the previous session ends with FENCED and the
+     * cause LEASE. At most 120 bytes.
      * </pre>
      *
      * <code>string instance_id = 6 [json_name = "instanceId"];</code>
@@ -1910,7 +1922,7 @@ private static final long serialVersionUID = 0L;
         dev.feedmux.v1.Credit, dev.feedmux.v1.Credit.Builder, dev.feedmux.v1.CreditOrBuilder> creditBuilder_;
     /**
      * <pre>
-     * Optional. Credit to begin with. None is zero: a paused session.
+     * Optional. The initial credit. Zero when unset: the session starts paused.
      * </pre>
      *
      * <code>.feedmux.v1.Credit credit = 7 [json_name = "credit"];</code>
@@ -1921,7 +1933,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. Credit to begin with. None is zero: a paused session.
+     * Optional. The initial credit. Zero when unset: the session starts paused.
      * </pre>
      *
      * <code>.feedmux.v1.Credit credit = 7 [json_name = "credit"];</code>
@@ -1936,7 +1948,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. Credit to begin with. None is zero: a paused session.
+     * Optional. The initial credit. Zero when unset: the session starts paused.
      * </pre>
      *
      * <code>.feedmux.v1.Credit credit = 7 [json_name = "credit"];</code>
@@ -1956,7 +1968,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. Credit to begin with. None is zero: a paused session.
+     * Optional. The initial credit. Zero when unset: the session starts paused.
      * </pre>
      *
      * <code>.feedmux.v1.Credit credit = 7 [json_name = "credit"];</code>
@@ -1974,7 +1986,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. Credit to begin with. None is zero: a paused session.
+     * Optional. The initial credit. Zero when unset: the session starts paused.
      * </pre>
      *
      * <code>.feedmux.v1.Credit credit = 7 [json_name = "credit"];</code>
@@ -1999,7 +2011,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. Credit to begin with. None is zero: a paused session.
+     * Optional. The initial credit. Zero when unset: the session starts paused.
      * </pre>
      *
      * <code>.feedmux.v1.Credit credit = 7 [json_name = "credit"];</code>
@@ -2016,7 +2028,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. Credit to begin with. None is zero: a paused session.
+     * Optional. The initial credit. Zero when unset: the session starts paused.
      * </pre>
      *
      * <code>.feedmux.v1.Credit credit = 7 [json_name = "credit"];</code>
@@ -2028,7 +2040,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. Credit to begin with. None is zero: a paused session.
+     * Optional. The initial credit. Zero when unset: the session starts paused.
      * </pre>
      *
      * <code>.feedmux.v1.Credit credit = 7 [json_name = "credit"];</code>
@@ -2043,7 +2055,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. Credit to begin with. None is zero: a paused session.
+     * Optional. The initial credit. Zero when unset: the session starts paused.
      * </pre>
      *
      * <code>.feedmux.v1.Credit credit = 7 [json_name = "credit"];</code>
@@ -2111,7 +2123,7 @@ private static final long serialVersionUID = 0L;
         com.google.protobuf.Duration, com.google.protobuf.Duration.Builder, com.google.protobuf.DurationOrBuilder> heartbeatIntervalBuilder_;
     /**
      * <pre>
-     * Optional. How often to hear something when there is nothing to send: 1 s to 60 s, by default 10 s.
+     * Optional. How often the server sends a heartbeat when there is nothing else to send: 1 s to 60 s, by default 10 s.
      * </pre>
      *
      * <code>.google.protobuf.Duration heartbeat_interval = 9 [json_name = "heartbeatInterval"];</code>
@@ -2122,7 +2134,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. How often to hear something when there is nothing to send: 1 s to 60 s, by default 10 s.
+     * Optional. How often the server sends a heartbeat when there is nothing else to send: 1 s to 60 s, by default 10 s.
      * </pre>
      *
      * <code>.google.protobuf.Duration heartbeat_interval = 9 [json_name = "heartbeatInterval"];</code>
@@ -2137,7 +2149,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. How often to hear something when there is nothing to send: 1 s to 60 s, by default 10 s.
+     * Optional. How often the server sends a heartbeat when there is nothing else to send: 1 s to 60 s, by default 10 s.
      * </pre>
      *
      * <code>.google.protobuf.Duration heartbeat_interval = 9 [json_name = "heartbeatInterval"];</code>
@@ -2157,7 +2169,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. How often to hear something when there is nothing to send: 1 s to 60 s, by default 10 s.
+     * Optional. How often the server sends a heartbeat when there is nothing else to send: 1 s to 60 s, by default 10 s.
      * </pre>
      *
      * <code>.google.protobuf.Duration heartbeat_interval = 9 [json_name = "heartbeatInterval"];</code>
@@ -2175,7 +2187,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. How often to hear something when there is nothing to send: 1 s to 60 s, by default 10 s.
+     * Optional. How often the server sends a heartbeat when there is nothing else to send: 1 s to 60 s, by default 10 s.
      * </pre>
      *
      * <code>.google.protobuf.Duration heartbeat_interval = 9 [json_name = "heartbeatInterval"];</code>
@@ -2200,7 +2212,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. How often to hear something when there is nothing to send: 1 s to 60 s, by default 10 s.
+     * Optional. How often the server sends a heartbeat when there is nothing else to send: 1 s to 60 s, by default 10 s.
      * </pre>
      *
      * <code>.google.protobuf.Duration heartbeat_interval = 9 [json_name = "heartbeatInterval"];</code>
@@ -2217,7 +2229,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. How often to hear something when there is nothing to send: 1 s to 60 s, by default 10 s.
+     * Optional. How often the server sends a heartbeat when there is nothing else to send: 1 s to 60 s, by default 10 s.
      * </pre>
      *
      * <code>.google.protobuf.Duration heartbeat_interval = 9 [json_name = "heartbeatInterval"];</code>
@@ -2229,7 +2241,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. How often to hear something when there is nothing to send: 1 s to 60 s, by default 10 s.
+     * Optional. How often the server sends a heartbeat when there is nothing else to send: 1 s to 60 s, by default 10 s.
      * </pre>
      *
      * <code>.google.protobuf.Duration heartbeat_interval = 9 [json_name = "heartbeatInterval"];</code>
@@ -2244,7 +2256,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. How often to hear something when there is nothing to send: 1 s to 60 s, by default 10 s.
+     * Optional. How often the server sends a heartbeat when there is nothing else to send: 1 s to 60 s, by default 10 s.
      * </pre>
      *
      * <code>.google.protobuf.Duration heartbeat_interval = 9 [json_name = "heartbeatInterval"];</code>
@@ -2266,8 +2278,8 @@ private static final long serialVersionUID = 0L;
     private int messageBytesMax_ ;
     /**
      * <pre>
-     * Optional. Bytes of the largest message this client takes: 64 KiB to 64 MiB, by default 1 MiB. Larger events
-     * come as fragments.
+     * Optional. Size in bytes of the largest message that this client accepts: 64 KiB to 64 MiB, by default 1 MiB. The
+     * server sends larger events as fragments.
      * </pre>
      *
      * <code>int32 message_bytes_max = 10 [json_name = "messageBytesMax"];</code>
@@ -2279,8 +2291,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. Bytes of the largest message this client takes: 64 KiB to 64 MiB, by default 1 MiB. Larger events
-     * come as fragments.
+     * Optional. Size in bytes of the largest message that this client accepts: 64 KiB to 64 MiB, by default 1 MiB. The
+     * server sends larger events as fragments.
      * </pre>
      *
      * <code>int32 message_bytes_max = 10 [json_name = "messageBytesMax"];</code>
@@ -2296,8 +2308,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. Bytes of the largest message this client takes: 64 KiB to 64 MiB, by default 1 MiB. Larger events
-     * come as fragments.
+     * Optional. Size in bytes of the largest message that this client accepts: 64 KiB to 64 MiB, by default 1 MiB. The
+     * server sends larger events as fragments.
      * </pre>
      *
      * <code>int32 message_bytes_max = 10 [json_name = "messageBytesMax"];</code>

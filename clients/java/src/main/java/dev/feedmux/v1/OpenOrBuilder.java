@@ -39,7 +39,7 @@ public interface OpenOrBuilder extends
 
   /**
    * <pre>
-   * A feed whose position the client keeps. Acks are accepted and stored nowhere.
+   * A feed whose position the client stores. The server accepts acks and does not store them.
    * </pre>
    *
    * <code>.feedmux.v1.Feed feed = 2 [json_name = "feed"];</code>
@@ -48,7 +48,7 @@ public interface OpenOrBuilder extends
   boolean hasFeed();
   /**
    * <pre>
-   * A feed whose position the client keeps. Acks are accepted and stored nowhere.
+   * A feed whose position the client stores. The server accepts acks and does not store them.
    * </pre>
    *
    * <code>.feedmux.v1.Feed feed = 2 [json_name = "feed"];</code>
@@ -57,7 +57,7 @@ public interface OpenOrBuilder extends
   dev.feedmux.v1.Feed getFeed();
   /**
    * <pre>
-   * A feed whose position the client keeps. Acks are accepted and stored nowhere.
+   * A feed whose position the client stores. The server accepts acks and does not store them.
    * </pre>
    *
    * <code>.feedmux.v1.Feed feed = 2 [json_name = "feed"];</code>
@@ -66,7 +66,7 @@ public interface OpenOrBuilder extends
 
   /**
    * <pre>
-   * Optional, inline feeds only. Where to begin; none is `latest`.
+   * Optional, inline feeds only. Where to begin; `latest` when unset.
    * </pre>
    *
    * <code>.feedmux.v1.Start start = 3 [json_name = "start"];</code>
@@ -75,7 +75,7 @@ public interface OpenOrBuilder extends
   boolean hasStart();
   /**
    * <pre>
-   * Optional, inline feeds only. Where to begin; none is `latest`.
+   * Optional, inline feeds only. Where to begin; `latest` when unset.
    * </pre>
    *
    * <code>.feedmux.v1.Start start = 3 [json_name = "start"];</code>
@@ -84,7 +84,7 @@ public interface OpenOrBuilder extends
   dev.feedmux.v1.Start getStart();
   /**
    * <pre>
-   * Optional, inline feeds only. Where to begin; none is `latest`.
+   * Optional, inline feeds only. Where to begin; `latest` when unset.
    * </pre>
    *
    * <code>.feedmux.v1.Start start = 3 [json_name = "start"];</code>
@@ -112,8 +112,9 @@ public interface OpenOrBuilder extends
 
   /**
    * <pre>
-   * Optional, durable subscriptions only: what this client last saw acknowledged. Wins over an older stored position of
-   * the same or an earlier epoch; a stored position that was moved by SeekSubscription since then wins over it.
+   * Optional, durable subscriptions only. The last position that this client has acknowledged. It takes precedence over
+   * an older stored position of the same or an earlier epoch. A stored position that SeekSubscription has moved since
+   * then takes precedence over it.
    * </pre>
    *
    * <code>.feedmux.v1.LastAcked last_acked = 5 [json_name = "lastAcked"];</code>
@@ -122,8 +123,9 @@ public interface OpenOrBuilder extends
   boolean hasLastAcked();
   /**
    * <pre>
-   * Optional, durable subscriptions only: what this client last saw acknowledged. Wins over an older stored position of
-   * the same or an earlier epoch; a stored position that was moved by SeekSubscription since then wins over it.
+   * Optional, durable subscriptions only. The last position that this client has acknowledged. It takes precedence over
+   * an older stored position of the same or an earlier epoch. A stored position that SeekSubscription has moved since
+   * then takes precedence over it.
    * </pre>
    *
    * <code>.feedmux.v1.LastAcked last_acked = 5 [json_name = "lastAcked"];</code>
@@ -132,8 +134,9 @@ public interface OpenOrBuilder extends
   dev.feedmux.v1.LastAcked getLastAcked();
   /**
    * <pre>
-   * Optional, durable subscriptions only: what this client last saw acknowledged. Wins over an older stored position of
-   * the same or an earlier epoch; a stored position that was moved by SeekSubscription since then wins over it.
+   * Optional, durable subscriptions only. The last position that this client has acknowledged. It takes precedence over
+   * an older stored position of the same or an earlier epoch. A stored position that SeekSubscription has moved since
+   * then takes precedence over it.
    * </pre>
    *
    * <code>.feedmux.v1.LastAcked last_acked = 5 [json_name = "lastAcked"];</code>
@@ -142,9 +145,9 @@ public interface OpenOrBuilder extends
 
   /**
    * <pre>
-   * Optional. A name of this client object, stable over its reconnects and shared with no other, for example a random
-   * UUID: a session of the same instance replaces the one before it at once, which ends with FENCED and the cause LEASE.
-   * At most 120 bytes.
+   * Optional. A name for this client object, unique and the same on each reconnect, for example a random UUID. A new
+   * session of the same instance replaces the previous session at once; the previous session ends with FENCED and the
+   * cause LEASE. At most 120 bytes.
    * </pre>
    *
    * <code>string instance_id = 6 [json_name = "instanceId"];</code>
@@ -153,9 +156,9 @@ public interface OpenOrBuilder extends
   java.lang.String getInstanceId();
   /**
    * <pre>
-   * Optional. A name of this client object, stable over its reconnects and shared with no other, for example a random
-   * UUID: a session of the same instance replaces the one before it at once, which ends with FENCED and the cause LEASE.
-   * At most 120 bytes.
+   * Optional. A name for this client object, unique and the same on each reconnect, for example a random UUID. A new
+   * session of the same instance replaces the previous session at once; the previous session ends with FENCED and the
+   * cause LEASE. At most 120 bytes.
    * </pre>
    *
    * <code>string instance_id = 6 [json_name = "instanceId"];</code>
@@ -166,7 +169,7 @@ public interface OpenOrBuilder extends
 
   /**
    * <pre>
-   * Optional. Credit to begin with. None is zero: a paused session.
+   * Optional. The initial credit. Zero when unset: the session starts paused.
    * </pre>
    *
    * <code>.feedmux.v1.Credit credit = 7 [json_name = "credit"];</code>
@@ -175,7 +178,7 @@ public interface OpenOrBuilder extends
   boolean hasCredit();
   /**
    * <pre>
-   * Optional. Credit to begin with. None is zero: a paused session.
+   * Optional. The initial credit. Zero when unset: the session starts paused.
    * </pre>
    *
    * <code>.feedmux.v1.Credit credit = 7 [json_name = "credit"];</code>
@@ -184,7 +187,7 @@ public interface OpenOrBuilder extends
   dev.feedmux.v1.Credit getCredit();
   /**
    * <pre>
-   * Optional. Credit to begin with. None is zero: a paused session.
+   * Optional. The initial credit. Zero when unset: the session starts paused.
    * </pre>
    *
    * <code>.feedmux.v1.Credit credit = 7 [json_name = "credit"];</code>
@@ -203,7 +206,7 @@ public interface OpenOrBuilder extends
 
   /**
    * <pre>
-   * Optional. How often to hear something when there is nothing to send: 1 s to 60 s, by default 10 s.
+   * Optional. How often the server sends a heartbeat when there is nothing else to send: 1 s to 60 s, by default 10 s.
    * </pre>
    *
    * <code>.google.protobuf.Duration heartbeat_interval = 9 [json_name = "heartbeatInterval"];</code>
@@ -212,7 +215,7 @@ public interface OpenOrBuilder extends
   boolean hasHeartbeatInterval();
   /**
    * <pre>
-   * Optional. How often to hear something when there is nothing to send: 1 s to 60 s, by default 10 s.
+   * Optional. How often the server sends a heartbeat when there is nothing else to send: 1 s to 60 s, by default 10 s.
    * </pre>
    *
    * <code>.google.protobuf.Duration heartbeat_interval = 9 [json_name = "heartbeatInterval"];</code>
@@ -221,7 +224,7 @@ public interface OpenOrBuilder extends
   com.google.protobuf.Duration getHeartbeatInterval();
   /**
    * <pre>
-   * Optional. How often to hear something when there is nothing to send: 1 s to 60 s, by default 10 s.
+   * Optional. How often the server sends a heartbeat when there is nothing else to send: 1 s to 60 s, by default 10 s.
    * </pre>
    *
    * <code>.google.protobuf.Duration heartbeat_interval = 9 [json_name = "heartbeatInterval"];</code>
@@ -230,8 +233,8 @@ public interface OpenOrBuilder extends
 
   /**
    * <pre>
-   * Optional. Bytes of the largest message this client takes: 64 KiB to 64 MiB, by default 1 MiB. Larger events
-   * come as fragments.
+   * Optional. Size in bytes of the largest message that this client accepts: 64 KiB to 64 MiB, by default 1 MiB. The
+   * server sends larger events as fragments.
    * </pre>
    *
    * <code>int32 message_bytes_max = 10 [json_name = "messageBytesMax"];</code>

@@ -66,7 +66,7 @@ private static final long serialVersionUID = 0L;
   private com.google.protobuf.ByteString position_ = com.google.protobuf.ByteString.EMPTY;
   /**
    * <pre>
-   * Where the session begins: nothing at or before it will come.
+   * Where the session begins: the server sends nothing at or before this position.
    * </pre>
    *
    * <code>bytes position = 2 [json_name = "position"];</code>
@@ -81,7 +81,7 @@ private static final long serialVersionUID = 0L;
   private com.google.protobuf.ByteString resumeToken_ = com.google.protobuf.ByteString.EMPTY;
   /**
    * <pre>
-   * MongoDB's resume token (BSON document) of that place, where there is one.
+   * MongoDB's resume token (BSON document) of that position, if there is one.
    * </pre>
    *
    * <code>bytes resume_token = 3 [json_name = "resumeToken"];</code>
@@ -96,7 +96,7 @@ private static final long serialVersionUID = 0L;
   private dev.feedmux.v1.ClusterTime clusterTime_;
   /**
    * <pre>
-   * The cluster time of that place.
+   * The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 4 [json_name = "clusterTime"];</code>
@@ -108,7 +108,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * The cluster time of that place.
+   * The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 4 [json_name = "clusterTime"];</code>
@@ -120,7 +120,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * The cluster time of that place.
+   * The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 4 [json_name = "clusterTime"];</code>
@@ -134,7 +134,7 @@ private static final long serialVersionUID = 0L;
   private dev.feedmux.v1.Limits limits_;
   /**
    * <pre>
-   * What applies to this session.
+   * The limits of this session.
    * </pre>
    *
    * <code>.feedmux.v1.Limits limits = 5 [json_name = "limits"];</code>
@@ -146,7 +146,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * What applies to this session.
+   * The limits of this session.
    * </pre>
    *
    * <code>.feedmux.v1.Limits limits = 5 [json_name = "limits"];</code>
@@ -158,7 +158,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * What applies to this session.
+   * The limits of this session.
    * </pre>
    *
    * <code>.feedmux.v1.Limits limits = 5 [json_name = "limits"];</code>
@@ -172,7 +172,7 @@ private static final long serialVersionUID = 0L;
   private com.google.protobuf.Duration heartbeatInterval_;
   /**
    * <pre>
-   * The interval in force.
+   * The heartbeat interval of this session.
    * </pre>
    *
    * <code>.google.protobuf.Duration heartbeat_interval = 6 [json_name = "heartbeatInterval"];</code>
@@ -184,7 +184,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * The interval in force.
+   * The heartbeat interval of this session.
    * </pre>
    *
    * <code>.google.protobuf.Duration heartbeat_interval = 6 [json_name = "heartbeatInterval"];</code>
@@ -196,7 +196,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * The interval in force.
+   * The heartbeat interval of this session.
    * </pre>
    *
    * <code>.google.protobuf.Duration heartbeat_interval = 6 [json_name = "heartbeatInterval"];</code>
@@ -226,7 +226,7 @@ private static final long serialVersionUID = 0L;
   private volatile java.lang.Object routingKey_ = "";
   /**
    * <pre>
-   * Serves as metadata `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
+   * Value for the metadata key `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
    * </pre>
    *
    * <code>string routing_key = 8 [json_name = "routingKey"];</code>
@@ -247,7 +247,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Serves as metadata `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
+   * Value for the metadata key `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
    * </pre>
    *
    * <code>string routing_key = 8 [json_name = "routingKey"];</code>
@@ -860,7 +860,7 @@ private static final long serialVersionUID = 0L;
     private com.google.protobuf.ByteString position_ = com.google.protobuf.ByteString.EMPTY;
     /**
      * <pre>
-     * Where the session begins: nothing at or before it will come.
+     * Where the session begins: the server sends nothing at or before this position.
      * </pre>
      *
      * <code>bytes position = 2 [json_name = "position"];</code>
@@ -872,7 +872,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Where the session begins: nothing at or before it will come.
+     * Where the session begins: the server sends nothing at or before this position.
      * </pre>
      *
      * <code>bytes position = 2 [json_name = "position"];</code>
@@ -888,7 +888,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Where the session begins: nothing at or before it will come.
+     * Where the session begins: the server sends nothing at or before this position.
      * </pre>
      *
      * <code>bytes position = 2 [json_name = "position"];</code>
@@ -904,7 +904,7 @@ private static final long serialVersionUID = 0L;
     private com.google.protobuf.ByteString resumeToken_ = com.google.protobuf.ByteString.EMPTY;
     /**
      * <pre>
-     * MongoDB's resume token (BSON document) of that place, where there is one.
+     * MongoDB's resume token (BSON document) of that position, if there is one.
      * </pre>
      *
      * <code>bytes resume_token = 3 [json_name = "resumeToken"];</code>
@@ -916,7 +916,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * MongoDB's resume token (BSON document) of that place, where there is one.
+     * MongoDB's resume token (BSON document) of that position, if there is one.
      * </pre>
      *
      * <code>bytes resume_token = 3 [json_name = "resumeToken"];</code>
@@ -932,7 +932,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * MongoDB's resume token (BSON document) of that place, where there is one.
+     * MongoDB's resume token (BSON document) of that position, if there is one.
      * </pre>
      *
      * <code>bytes resume_token = 3 [json_name = "resumeToken"];</code>
@@ -950,7 +950,7 @@ private static final long serialVersionUID = 0L;
         dev.feedmux.v1.ClusterTime, dev.feedmux.v1.ClusterTime.Builder, dev.feedmux.v1.ClusterTimeOrBuilder> clusterTimeBuilder_;
     /**
      * <pre>
-     * The cluster time of that place.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 4 [json_name = "clusterTime"];</code>
@@ -961,7 +961,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The cluster time of that place.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 4 [json_name = "clusterTime"];</code>
@@ -976,7 +976,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The cluster time of that place.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 4 [json_name = "clusterTime"];</code>
@@ -996,7 +996,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The cluster time of that place.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 4 [json_name = "clusterTime"];</code>
@@ -1014,7 +1014,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The cluster time of that place.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 4 [json_name = "clusterTime"];</code>
@@ -1039,7 +1039,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The cluster time of that place.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 4 [json_name = "clusterTime"];</code>
@@ -1056,7 +1056,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The cluster time of that place.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 4 [json_name = "clusterTime"];</code>
@@ -1068,7 +1068,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The cluster time of that place.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 4 [json_name = "clusterTime"];</code>
@@ -1083,7 +1083,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The cluster time of that place.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 4 [json_name = "clusterTime"];</code>
@@ -1107,7 +1107,7 @@ private static final long serialVersionUID = 0L;
         dev.feedmux.v1.Limits, dev.feedmux.v1.Limits.Builder, dev.feedmux.v1.LimitsOrBuilder> limitsBuilder_;
     /**
      * <pre>
-     * What applies to this session.
+     * The limits of this session.
      * </pre>
      *
      * <code>.feedmux.v1.Limits limits = 5 [json_name = "limits"];</code>
@@ -1118,7 +1118,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What applies to this session.
+     * The limits of this session.
      * </pre>
      *
      * <code>.feedmux.v1.Limits limits = 5 [json_name = "limits"];</code>
@@ -1133,7 +1133,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What applies to this session.
+     * The limits of this session.
      * </pre>
      *
      * <code>.feedmux.v1.Limits limits = 5 [json_name = "limits"];</code>
@@ -1153,7 +1153,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What applies to this session.
+     * The limits of this session.
      * </pre>
      *
      * <code>.feedmux.v1.Limits limits = 5 [json_name = "limits"];</code>
@@ -1171,7 +1171,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What applies to this session.
+     * The limits of this session.
      * </pre>
      *
      * <code>.feedmux.v1.Limits limits = 5 [json_name = "limits"];</code>
@@ -1196,7 +1196,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What applies to this session.
+     * The limits of this session.
      * </pre>
      *
      * <code>.feedmux.v1.Limits limits = 5 [json_name = "limits"];</code>
@@ -1213,7 +1213,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What applies to this session.
+     * The limits of this session.
      * </pre>
      *
      * <code>.feedmux.v1.Limits limits = 5 [json_name = "limits"];</code>
@@ -1225,7 +1225,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What applies to this session.
+     * The limits of this session.
      * </pre>
      *
      * <code>.feedmux.v1.Limits limits = 5 [json_name = "limits"];</code>
@@ -1240,7 +1240,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What applies to this session.
+     * The limits of this session.
      * </pre>
      *
      * <code>.feedmux.v1.Limits limits = 5 [json_name = "limits"];</code>
@@ -1264,7 +1264,7 @@ private static final long serialVersionUID = 0L;
         com.google.protobuf.Duration, com.google.protobuf.Duration.Builder, com.google.protobuf.DurationOrBuilder> heartbeatIntervalBuilder_;
     /**
      * <pre>
-     * The interval in force.
+     * The heartbeat interval of this session.
      * </pre>
      *
      * <code>.google.protobuf.Duration heartbeat_interval = 6 [json_name = "heartbeatInterval"];</code>
@@ -1275,7 +1275,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The interval in force.
+     * The heartbeat interval of this session.
      * </pre>
      *
      * <code>.google.protobuf.Duration heartbeat_interval = 6 [json_name = "heartbeatInterval"];</code>
@@ -1290,7 +1290,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The interval in force.
+     * The heartbeat interval of this session.
      * </pre>
      *
      * <code>.google.protobuf.Duration heartbeat_interval = 6 [json_name = "heartbeatInterval"];</code>
@@ -1310,7 +1310,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The interval in force.
+     * The heartbeat interval of this session.
      * </pre>
      *
      * <code>.google.protobuf.Duration heartbeat_interval = 6 [json_name = "heartbeatInterval"];</code>
@@ -1328,7 +1328,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The interval in force.
+     * The heartbeat interval of this session.
      * </pre>
      *
      * <code>.google.protobuf.Duration heartbeat_interval = 6 [json_name = "heartbeatInterval"];</code>
@@ -1353,7 +1353,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The interval in force.
+     * The heartbeat interval of this session.
      * </pre>
      *
      * <code>.google.protobuf.Duration heartbeat_interval = 6 [json_name = "heartbeatInterval"];</code>
@@ -1370,7 +1370,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The interval in force.
+     * The heartbeat interval of this session.
      * </pre>
      *
      * <code>.google.protobuf.Duration heartbeat_interval = 6 [json_name = "heartbeatInterval"];</code>
@@ -1382,7 +1382,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The interval in force.
+     * The heartbeat interval of this session.
      * </pre>
      *
      * <code>.google.protobuf.Duration heartbeat_interval = 6 [json_name = "heartbeatInterval"];</code>
@@ -1397,7 +1397,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The interval in force.
+     * The heartbeat interval of this session.
      * </pre>
      *
      * <code>.google.protobuf.Duration heartbeat_interval = 6 [json_name = "heartbeatInterval"];</code>
@@ -1463,7 +1463,7 @@ private static final long serialVersionUID = 0L;
     private java.lang.Object routingKey_ = "";
     /**
      * <pre>
-     * Serves as metadata `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
+     * Value for the metadata key `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
      * </pre>
      *
      * <code>string routing_key = 8 [json_name = "routingKey"];</code>
@@ -1483,7 +1483,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Serves as metadata `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
+     * Value for the metadata key `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
      * </pre>
      *
      * <code>string routing_key = 8 [json_name = "routingKey"];</code>
@@ -1504,7 +1504,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Serves as metadata `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
+     * Value for the metadata key `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
      * </pre>
      *
      * <code>string routing_key = 8 [json_name = "routingKey"];</code>
@@ -1521,7 +1521,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Serves as metadata `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
+     * Value for the metadata key `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
      * </pre>
      *
      * <code>string routing_key = 8 [json_name = "routingKey"];</code>
@@ -1535,7 +1535,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Serves as metadata `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
+     * Value for the metadata key `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
      * </pre>
      *
      * <code>string routing_key = 8 [json_name = "routingKey"];</code>

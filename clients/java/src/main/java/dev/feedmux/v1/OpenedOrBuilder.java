@@ -20,7 +20,7 @@ public interface OpenedOrBuilder extends
 
   /**
    * <pre>
-   * Where the session begins: nothing at or before it will come.
+   * Where the session begins: the server sends nothing at or before this position.
    * </pre>
    *
    * <code>bytes position = 2 [json_name = "position"];</code>
@@ -30,7 +30,7 @@ public interface OpenedOrBuilder extends
 
   /**
    * <pre>
-   * MongoDB's resume token (BSON document) of that place, where there is one.
+   * MongoDB's resume token (BSON document) of that position, if there is one.
    * </pre>
    *
    * <code>bytes resume_token = 3 [json_name = "resumeToken"];</code>
@@ -40,7 +40,7 @@ public interface OpenedOrBuilder extends
 
   /**
    * <pre>
-   * The cluster time of that place.
+   * The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 4 [json_name = "clusterTime"];</code>
@@ -49,7 +49,7 @@ public interface OpenedOrBuilder extends
   boolean hasClusterTime();
   /**
    * <pre>
-   * The cluster time of that place.
+   * The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 4 [json_name = "clusterTime"];</code>
@@ -58,7 +58,7 @@ public interface OpenedOrBuilder extends
   dev.feedmux.v1.ClusterTime getClusterTime();
   /**
    * <pre>
-   * The cluster time of that place.
+   * The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 4 [json_name = "clusterTime"];</code>
@@ -67,7 +67,7 @@ public interface OpenedOrBuilder extends
 
   /**
    * <pre>
-   * What applies to this session.
+   * The limits of this session.
    * </pre>
    *
    * <code>.feedmux.v1.Limits limits = 5 [json_name = "limits"];</code>
@@ -76,7 +76,7 @@ public interface OpenedOrBuilder extends
   boolean hasLimits();
   /**
    * <pre>
-   * What applies to this session.
+   * The limits of this session.
    * </pre>
    *
    * <code>.feedmux.v1.Limits limits = 5 [json_name = "limits"];</code>
@@ -85,7 +85,7 @@ public interface OpenedOrBuilder extends
   dev.feedmux.v1.Limits getLimits();
   /**
    * <pre>
-   * What applies to this session.
+   * The limits of this session.
    * </pre>
    *
    * <code>.feedmux.v1.Limits limits = 5 [json_name = "limits"];</code>
@@ -94,7 +94,7 @@ public interface OpenedOrBuilder extends
 
   /**
    * <pre>
-   * The interval in force.
+   * The heartbeat interval of this session.
    * </pre>
    *
    * <code>.google.protobuf.Duration heartbeat_interval = 6 [json_name = "heartbeatInterval"];</code>
@@ -103,7 +103,7 @@ public interface OpenedOrBuilder extends
   boolean hasHeartbeatInterval();
   /**
    * <pre>
-   * The interval in force.
+   * The heartbeat interval of this session.
    * </pre>
    *
    * <code>.google.protobuf.Duration heartbeat_interval = 6 [json_name = "heartbeatInterval"];</code>
@@ -112,7 +112,7 @@ public interface OpenedOrBuilder extends
   com.google.protobuf.Duration getHeartbeatInterval();
   /**
    * <pre>
-   * The interval in force.
+   * The heartbeat interval of this session.
    * </pre>
    *
    * <code>.google.protobuf.Duration heartbeat_interval = 6 [json_name = "heartbeatInterval"];</code>
@@ -131,7 +131,7 @@ public interface OpenedOrBuilder extends
 
   /**
    * <pre>
-   * Serves as metadata `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
+   * Value for the metadata key `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
    * </pre>
    *
    * <code>string routing_key = 8 [json_name = "routingKey"];</code>
@@ -140,7 +140,7 @@ public interface OpenedOrBuilder extends
   java.lang.String getRoutingKey();
   /**
    * <pre>
-   * Serves as metadata `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
+   * Value for the metadata key `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
    * </pre>
    *
    * <code>string routing_key = 8 [json_name = "routingKey"];</code>

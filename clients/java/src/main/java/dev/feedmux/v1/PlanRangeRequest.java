@@ -6,7 +6,7 @@ package dev.feedmux.v1;
 
 /**
  * <pre>
- * Asks for the next stretch of a feed.
+ * Asks for the next range of a feed.
  * </pre>
  *
  * Protobuf type {@code feedmux.v1.PlanRangeRequest}
@@ -158,7 +158,7 @@ private static final long serialVersionUID = 0L;
   public static final int FEED_FIELD_NUMBER = 2;
   /**
    * <pre>
-   * A feed whose position the client keeps.
+   * A feed whose position the client stores.
    * </pre>
    *
    * <code>.feedmux.v1.Feed feed = 2 [json_name = "feed"];</code>
@@ -170,7 +170,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * A feed whose position the client keeps.
+   * A feed whose position the client stores.
    * </pre>
    *
    * <code>.feedmux.v1.Feed feed = 2 [json_name = "feed"];</code>
@@ -185,7 +185,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * A feed whose position the client keeps.
+   * A feed whose position the client stores.
    * </pre>
    *
    * <code>.feedmux.v1.Feed feed = 2 [json_name = "feed"];</code>
@@ -202,7 +202,8 @@ private static final long serialVersionUID = 0L;
   private com.google.protobuf.ByteString after_ = com.google.protobuf.ByteString.EMPTY;
   /**
    * <pre>
-   * Where the range begins: a position of this feed. Required with a feed; with a subscription none is its stored one.
+   * Where the range begins: a position of this feed. Required with a feed; with a subscription, the stored position
+   * when unset.
    * </pre>
    *
    * <code>bytes after = 3 [json_name = "after"];</code>
@@ -217,7 +218,7 @@ private static final long serialVersionUID = 0L;
   private com.google.protobuf.ByteString until_ = com.google.protobuf.ByteString.EMPTY;
   /**
    * <pre>
-   * Optional. The range does not go beyond this position. None is what MongoDB has committed by now.
+   * Optional. The range ends at or before this position. When unset, the limit is what MongoDB has committed by now.
    * </pre>
    *
    * <code>bytes until = 4 [json_name = "until"];</code>
@@ -232,7 +233,7 @@ private static final long serialVersionUID = 0L;
   private long eventsMax_ = 0L;
   /**
    * <pre>
-   * Required, 1 to 2^31-1. Most events of the range.
+   * Required, 1 to 2^31-1. The maximum number of events in the range.
    * </pre>
    *
    * <code>int64 events_max = 5 [json_name = "eventsMax"];</code>
@@ -262,7 +263,7 @@ private static final long serialVersionUID = 0L;
   private int slices_ = 0;
   /**
    * <pre>
-   * Optional, 1 to 1,000, by default 1. Into how many slices to cut it; there may be fewer.
+   * Optional, 1 to 1,000, by default 1. How many slices to split the range into; the server may return fewer.
    * </pre>
    *
    * <code>int32 slices = 7 [json_name = "slices"];</code>
@@ -315,7 +316,8 @@ private static final long serialVersionUID = 0L;
   private com.google.protobuf.ByteString processed_ = com.google.protobuf.ByteString.EMPTY;
   /**
    * <pre>
-   * Optional, with a subscription only. Everything up to this position has been processed: it is stored, forward only.
+   * Optional, with a subscription only. Everything up to this position has been processed. The server stores it, and
+   * never moves the stored position backwards.
    * </pre>
    *
    * <code>bytes processed = 9 [json_name = "processed"];</code>
@@ -331,8 +333,8 @@ private static final long serialVersionUID = 0L;
   private volatile java.lang.Object instanceId_ = "";
   /**
    * <pre>
-   * With a subscription: a name of this client, stable over its restarts. Another instance gets SUBSCRIPTION_BUSY while
-   * the lease of this one lasts. At most 120 bytes.
+   * With a subscription: a name for this client, the same after each restart. Other instances get SUBSCRIPTION_BUSY
+   * while this instance holds the lease. At most 120 bytes.
    * </pre>
    *
    * <code>string instance_id = 10 [json_name = "instanceId"];</code>
@@ -353,8 +355,8 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * With a subscription: a name of this client, stable over its restarts. Another instance gets SUBSCRIPTION_BUSY while
-   * the lease of this one lasts. At most 120 bytes.
+   * With a subscription: a name for this client, the same after each restart. Other instances get SUBSCRIPTION_BUSY
+   * while this instance holds the lease. At most 120 bytes.
    * </pre>
    *
    * <code>string instance_id = 10 [json_name = "instanceId"];</code>
@@ -379,8 +381,8 @@ private static final long serialVersionUID = 0L;
   private com.google.protobuf.ByteString feedFingerprint_ = com.google.protobuf.ByteString.EMPTY;
   /**
    * <pre>
-   * Optional, at most 64 bytes. The fingerprint that the feed must have. Another feed is FAILED_PRECONDITION, FEED_CHANGED,
-   * before anything is stored or read.
+   * Optional, at most 64 bytes. The fingerprint that the feed must have. If it differs, the call fails with
+   * FAILED_PRECONDITION, FEED_CHANGED, before anything is stored or read.
    * </pre>
    *
    * <code>bytes feed_fingerprint = 11 [json_name = "feedFingerprint"];</code>
@@ -682,7 +684,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Asks for the next stretch of a feed.
+   * Asks for the next range of a feed.
    * </pre>
    *
    * Protobuf type {@code feedmux.v1.PlanRangeRequest}
@@ -1146,7 +1148,7 @@ private static final long serialVersionUID = 0L;
         dev.feedmux.v1.Feed, dev.feedmux.v1.Feed.Builder, dev.feedmux.v1.FeedOrBuilder> feedBuilder_;
     /**
      * <pre>
-     * A feed whose position the client keeps.
+     * A feed whose position the client stores.
      * </pre>
      *
      * <code>.feedmux.v1.Feed feed = 2 [json_name = "feed"];</code>
@@ -1158,7 +1160,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * A feed whose position the client keeps.
+     * A feed whose position the client stores.
      * </pre>
      *
      * <code>.feedmux.v1.Feed feed = 2 [json_name = "feed"];</code>
@@ -1180,7 +1182,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * A feed whose position the client keeps.
+     * A feed whose position the client stores.
      * </pre>
      *
      * <code>.feedmux.v1.Feed feed = 2 [json_name = "feed"];</code>
@@ -1200,7 +1202,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * A feed whose position the client keeps.
+     * A feed whose position the client stores.
      * </pre>
      *
      * <code>.feedmux.v1.Feed feed = 2 [json_name = "feed"];</code>
@@ -1218,7 +1220,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * A feed whose position the client keeps.
+     * A feed whose position the client stores.
      * </pre>
      *
      * <code>.feedmux.v1.Feed feed = 2 [json_name = "feed"];</code>
@@ -1245,7 +1247,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * A feed whose position the client keeps.
+     * A feed whose position the client stores.
      * </pre>
      *
      * <code>.feedmux.v1.Feed feed = 2 [json_name = "feed"];</code>
@@ -1268,7 +1270,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * A feed whose position the client keeps.
+     * A feed whose position the client stores.
      * </pre>
      *
      * <code>.feedmux.v1.Feed feed = 2 [json_name = "feed"];</code>
@@ -1278,7 +1280,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * A feed whose position the client keeps.
+     * A feed whose position the client stores.
      * </pre>
      *
      * <code>.feedmux.v1.Feed feed = 2 [json_name = "feed"];</code>
@@ -1296,7 +1298,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * A feed whose position the client keeps.
+     * A feed whose position the client stores.
      * </pre>
      *
      * <code>.feedmux.v1.Feed feed = 2 [json_name = "feed"];</code>
@@ -1323,7 +1325,8 @@ private static final long serialVersionUID = 0L;
     private com.google.protobuf.ByteString after_ = com.google.protobuf.ByteString.EMPTY;
     /**
      * <pre>
-     * Where the range begins: a position of this feed. Required with a feed; with a subscription none is its stored one.
+     * Where the range begins: a position of this feed. Required with a feed; with a subscription, the stored position
+     * when unset.
      * </pre>
      *
      * <code>bytes after = 3 [json_name = "after"];</code>
@@ -1335,7 +1338,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Where the range begins: a position of this feed. Required with a feed; with a subscription none is its stored one.
+     * Where the range begins: a position of this feed. Required with a feed; with a subscription, the stored position
+     * when unset.
      * </pre>
      *
      * <code>bytes after = 3 [json_name = "after"];</code>
@@ -1351,7 +1355,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Where the range begins: a position of this feed. Required with a feed; with a subscription none is its stored one.
+     * Where the range begins: a position of this feed. Required with a feed; with a subscription, the stored position
+     * when unset.
      * </pre>
      *
      * <code>bytes after = 3 [json_name = "after"];</code>
@@ -1367,7 +1372,7 @@ private static final long serialVersionUID = 0L;
     private com.google.protobuf.ByteString until_ = com.google.protobuf.ByteString.EMPTY;
     /**
      * <pre>
-     * Optional. The range does not go beyond this position. None is what MongoDB has committed by now.
+     * Optional. The range ends at or before this position. When unset, the limit is what MongoDB has committed by now.
      * </pre>
      *
      * <code>bytes until = 4 [json_name = "until"];</code>
@@ -1379,7 +1384,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. The range does not go beyond this position. None is what MongoDB has committed by now.
+     * Optional. The range ends at or before this position. When unset, the limit is what MongoDB has committed by now.
      * </pre>
      *
      * <code>bytes until = 4 [json_name = "until"];</code>
@@ -1395,7 +1400,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. The range does not go beyond this position. None is what MongoDB has committed by now.
+     * Optional. The range ends at or before this position. When unset, the limit is what MongoDB has committed by now.
      * </pre>
      *
      * <code>bytes until = 4 [json_name = "until"];</code>
@@ -1411,7 +1416,7 @@ private static final long serialVersionUID = 0L;
     private long eventsMax_ ;
     /**
      * <pre>
-     * Required, 1 to 2^31-1. Most events of the range.
+     * Required, 1 to 2^31-1. The maximum number of events in the range.
      * </pre>
      *
      * <code>int64 events_max = 5 [json_name = "eventsMax"];</code>
@@ -1423,7 +1428,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Required, 1 to 2^31-1. Most events of the range.
+     * Required, 1 to 2^31-1. The maximum number of events in the range.
      * </pre>
      *
      * <code>int64 events_max = 5 [json_name = "eventsMax"];</code>
@@ -1439,7 +1444,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Required, 1 to 2^31-1. Most events of the range.
+     * Required, 1 to 2^31-1. The maximum number of events in the range.
      * </pre>
      *
      * <code>int64 events_max = 5 [json_name = "eventsMax"];</code>
@@ -1499,7 +1504,7 @@ private static final long serialVersionUID = 0L;
     private int slices_ ;
     /**
      * <pre>
-     * Optional, 1 to 1,000, by default 1. Into how many slices to cut it; there may be fewer.
+     * Optional, 1 to 1,000, by default 1. How many slices to split the range into; the server may return fewer.
      * </pre>
      *
      * <code>int32 slices = 7 [json_name = "slices"];</code>
@@ -1511,7 +1516,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional, 1 to 1,000, by default 1. Into how many slices to cut it; there may be fewer.
+     * Optional, 1 to 1,000, by default 1. How many slices to split the range into; the server may return fewer.
      * </pre>
      *
      * <code>int32 slices = 7 [json_name = "slices"];</code>
@@ -1527,7 +1532,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional, 1 to 1,000, by default 1. Into how many slices to cut it; there may be fewer.
+     * Optional, 1 to 1,000, by default 1. How many slices to split the range into; the server may return fewer.
      * </pre>
      *
      * <code>int32 slices = 7 [json_name = "slices"];</code>
@@ -1700,7 +1705,8 @@ private static final long serialVersionUID = 0L;
     private com.google.protobuf.ByteString processed_ = com.google.protobuf.ByteString.EMPTY;
     /**
      * <pre>
-     * Optional, with a subscription only. Everything up to this position has been processed: it is stored, forward only.
+     * Optional, with a subscription only. Everything up to this position has been processed. The server stores it, and
+     * never moves the stored position backwards.
      * </pre>
      *
      * <code>bytes processed = 9 [json_name = "processed"];</code>
@@ -1712,7 +1718,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional, with a subscription only. Everything up to this position has been processed: it is stored, forward only.
+     * Optional, with a subscription only. Everything up to this position has been processed. The server stores it, and
+     * never moves the stored position backwards.
      * </pre>
      *
      * <code>bytes processed = 9 [json_name = "processed"];</code>
@@ -1728,7 +1735,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional, with a subscription only. Everything up to this position has been processed: it is stored, forward only.
+     * Optional, with a subscription only. Everything up to this position has been processed. The server stores it, and
+     * never moves the stored position backwards.
      * </pre>
      *
      * <code>bytes processed = 9 [json_name = "processed"];</code>
@@ -1744,8 +1752,8 @@ private static final long serialVersionUID = 0L;
     private java.lang.Object instanceId_ = "";
     /**
      * <pre>
-     * With a subscription: a name of this client, stable over its restarts. Another instance gets SUBSCRIPTION_BUSY while
-     * the lease of this one lasts. At most 120 bytes.
+     * With a subscription: a name for this client, the same after each restart. Other instances get SUBSCRIPTION_BUSY
+     * while this instance holds the lease. At most 120 bytes.
      * </pre>
      *
      * <code>string instance_id = 10 [json_name = "instanceId"];</code>
@@ -1765,8 +1773,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * With a subscription: a name of this client, stable over its restarts. Another instance gets SUBSCRIPTION_BUSY while
-     * the lease of this one lasts. At most 120 bytes.
+     * With a subscription: a name for this client, the same after each restart. Other instances get SUBSCRIPTION_BUSY
+     * while this instance holds the lease. At most 120 bytes.
      * </pre>
      *
      * <code>string instance_id = 10 [json_name = "instanceId"];</code>
@@ -1787,8 +1795,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * With a subscription: a name of this client, stable over its restarts. Another instance gets SUBSCRIPTION_BUSY while
-     * the lease of this one lasts. At most 120 bytes.
+     * With a subscription: a name for this client, the same after each restart. Other instances get SUBSCRIPTION_BUSY
+     * while this instance holds the lease. At most 120 bytes.
      * </pre>
      *
      * <code>string instance_id = 10 [json_name = "instanceId"];</code>
@@ -1805,8 +1813,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * With a subscription: a name of this client, stable over its restarts. Another instance gets SUBSCRIPTION_BUSY while
-     * the lease of this one lasts. At most 120 bytes.
+     * With a subscription: a name for this client, the same after each restart. Other instances get SUBSCRIPTION_BUSY
+     * while this instance holds the lease. At most 120 bytes.
      * </pre>
      *
      * <code>string instance_id = 10 [json_name = "instanceId"];</code>
@@ -1820,8 +1828,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * With a subscription: a name of this client, stable over its restarts. Another instance gets SUBSCRIPTION_BUSY while
-     * the lease of this one lasts. At most 120 bytes.
+     * With a subscription: a name for this client, the same after each restart. Other instances get SUBSCRIPTION_BUSY
+     * while this instance holds the lease. At most 120 bytes.
      * </pre>
      *
      * <code>string instance_id = 10 [json_name = "instanceId"];</code>
@@ -1841,8 +1849,8 @@ private static final long serialVersionUID = 0L;
     private com.google.protobuf.ByteString feedFingerprint_ = com.google.protobuf.ByteString.EMPTY;
     /**
      * <pre>
-     * Optional, at most 64 bytes. The fingerprint that the feed must have. Another feed is FAILED_PRECONDITION, FEED_CHANGED,
-     * before anything is stored or read.
+     * Optional, at most 64 bytes. The fingerprint that the feed must have. If it differs, the call fails with
+     * FAILED_PRECONDITION, FEED_CHANGED, before anything is stored or read.
      * </pre>
      *
      * <code>bytes feed_fingerprint = 11 [json_name = "feedFingerprint"];</code>
@@ -1854,8 +1862,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional, at most 64 bytes. The fingerprint that the feed must have. Another feed is FAILED_PRECONDITION, FEED_CHANGED,
-     * before anything is stored or read.
+     * Optional, at most 64 bytes. The fingerprint that the feed must have. If it differs, the call fails with
+     * FAILED_PRECONDITION, FEED_CHANGED, before anything is stored or read.
      * </pre>
      *
      * <code>bytes feed_fingerprint = 11 [json_name = "feedFingerprint"];</code>
@@ -1871,8 +1879,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional, at most 64 bytes. The fingerprint that the feed must have. Another feed is FAILED_PRECONDITION, FEED_CHANGED,
-     * before anything is stored or read.
+     * Optional, at most 64 bytes. The fingerprint that the feed must have. If it differs, the call fails with
+     * FAILED_PRECONDITION, FEED_CHANGED, before anything is stored or read.
      * </pre>
      *
      * <code>bytes feed_fingerprint = 11 [json_name = "feedFingerprint"];</code>

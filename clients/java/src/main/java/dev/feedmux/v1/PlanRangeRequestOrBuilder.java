@@ -39,7 +39,7 @@ public interface PlanRangeRequestOrBuilder extends
 
   /**
    * <pre>
-   * A feed whose position the client keeps.
+   * A feed whose position the client stores.
    * </pre>
    *
    * <code>.feedmux.v1.Feed feed = 2 [json_name = "feed"];</code>
@@ -48,7 +48,7 @@ public interface PlanRangeRequestOrBuilder extends
   boolean hasFeed();
   /**
    * <pre>
-   * A feed whose position the client keeps.
+   * A feed whose position the client stores.
    * </pre>
    *
    * <code>.feedmux.v1.Feed feed = 2 [json_name = "feed"];</code>
@@ -57,7 +57,7 @@ public interface PlanRangeRequestOrBuilder extends
   dev.feedmux.v1.Feed getFeed();
   /**
    * <pre>
-   * A feed whose position the client keeps.
+   * A feed whose position the client stores.
    * </pre>
    *
    * <code>.feedmux.v1.Feed feed = 2 [json_name = "feed"];</code>
@@ -66,7 +66,8 @@ public interface PlanRangeRequestOrBuilder extends
 
   /**
    * <pre>
-   * Where the range begins: a position of this feed. Required with a feed; with a subscription none is its stored one.
+   * Where the range begins: a position of this feed. Required with a feed; with a subscription, the stored position
+   * when unset.
    * </pre>
    *
    * <code>bytes after = 3 [json_name = "after"];</code>
@@ -76,7 +77,7 @@ public interface PlanRangeRequestOrBuilder extends
 
   /**
    * <pre>
-   * Optional. The range does not go beyond this position. None is what MongoDB has committed by now.
+   * Optional. The range ends at or before this position. When unset, the limit is what MongoDB has committed by now.
    * </pre>
    *
    * <code>bytes until = 4 [json_name = "until"];</code>
@@ -86,7 +87,7 @@ public interface PlanRangeRequestOrBuilder extends
 
   /**
    * <pre>
-   * Required, 1 to 2^31-1. Most events of the range.
+   * Required, 1 to 2^31-1. The maximum number of events in the range.
    * </pre>
    *
    * <code>int64 events_max = 5 [json_name = "eventsMax"];</code>
@@ -106,7 +107,7 @@ public interface PlanRangeRequestOrBuilder extends
 
   /**
    * <pre>
-   * Optional, 1 to 1,000, by default 1. Into how many slices to cut it; there may be fewer.
+   * Optional, 1 to 1,000, by default 1. How many slices to split the range into; the server may return fewer.
    * </pre>
    *
    * <code>int32 slices = 7 [json_name = "slices"];</code>
@@ -143,7 +144,8 @@ public interface PlanRangeRequestOrBuilder extends
 
   /**
    * <pre>
-   * Optional, with a subscription only. Everything up to this position has been processed: it is stored, forward only.
+   * Optional, with a subscription only. Everything up to this position has been processed. The server stores it, and
+   * never moves the stored position backwards.
    * </pre>
    *
    * <code>bytes processed = 9 [json_name = "processed"];</code>
@@ -153,8 +155,8 @@ public interface PlanRangeRequestOrBuilder extends
 
   /**
    * <pre>
-   * With a subscription: a name of this client, stable over its restarts. Another instance gets SUBSCRIPTION_BUSY while
-   * the lease of this one lasts. At most 120 bytes.
+   * With a subscription: a name for this client, the same after each restart. Other instances get SUBSCRIPTION_BUSY
+   * while this instance holds the lease. At most 120 bytes.
    * </pre>
    *
    * <code>string instance_id = 10 [json_name = "instanceId"];</code>
@@ -163,8 +165,8 @@ public interface PlanRangeRequestOrBuilder extends
   java.lang.String getInstanceId();
   /**
    * <pre>
-   * With a subscription: a name of this client, stable over its restarts. Another instance gets SUBSCRIPTION_BUSY while
-   * the lease of this one lasts. At most 120 bytes.
+   * With a subscription: a name for this client, the same after each restart. Other instances get SUBSCRIPTION_BUSY
+   * while this instance holds the lease. At most 120 bytes.
    * </pre>
    *
    * <code>string instance_id = 10 [json_name = "instanceId"];</code>
@@ -175,8 +177,8 @@ public interface PlanRangeRequestOrBuilder extends
 
   /**
    * <pre>
-   * Optional, at most 64 bytes. The fingerprint that the feed must have. Another feed is FAILED_PRECONDITION, FEED_CHANGED,
-   * before anything is stored or read.
+   * Optional, at most 64 bytes. The fingerprint that the feed must have. If it differs, the call fails with
+   * FAILED_PRECONDITION, FEED_CHANGED, before anything is stored or read.
    * </pre>
    *
    * <code>bytes feed_fingerprint = 11 [json_name = "feedFingerprint"];</code>

@@ -53,7 +53,8 @@ private static final long serialVersionUID = 0L;
   private com.google.protobuf.ByteString end_ = com.google.protobuf.ByteString.EMPTY;
   /**
    * <pre>
-   * Where the range ends: `after` of the next one. Behind the request's `after` also where nothing matched.
+   * Where the range ends; use it as `after` of the next range. It moves past the request's `after` even where no event
+   * matched.
    * </pre>
    *
    * <code>bytes end = 1 [json_name = "end"];</code>
@@ -68,7 +69,7 @@ private static final long serialVersionUID = 0L;
   private dev.feedmux.v1.ClusterTime clusterTime_;
   /**
    * <pre>
-   * The cluster time of that place.
+   * The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 2 [json_name = "clusterTime"];</code>
@@ -80,7 +81,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * The cluster time of that place.
+   * The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 2 [json_name = "clusterTime"];</code>
@@ -92,7 +93,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * The cluster time of that place.
+   * The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 2 [json_name = "clusterTime"];</code>
@@ -121,7 +122,7 @@ private static final long serialVersionUID = 0L;
   private long sizeBytes_ = 0L;
   /**
    * <pre>
-   * Their bytes as BSON.
+   * The size of these events as BSON.
    * </pre>
    *
    * <code>int64 size_bytes = 4 [json_name = "sizeBytes"];</code>
@@ -137,7 +138,7 @@ private static final long serialVersionUID = 0L;
   private java.util.List<dev.feedmux.v1.RangeSlice> slices_;
   /**
    * <pre>
-   * Consecutive parts of the range, each to be read by ReadRange. None when there are no events.
+   * Consecutive parts of the range, each to be read with ReadRange. Empty when there are no events.
    * </pre>
    *
    * <code>repeated .feedmux.v1.RangeSlice slices = 5 [json_name = "slices"];</code>
@@ -148,7 +149,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Consecutive parts of the range, each to be read by ReadRange. None when there are no events.
+   * Consecutive parts of the range, each to be read with ReadRange. Empty when there are no events.
    * </pre>
    *
    * <code>repeated .feedmux.v1.RangeSlice slices = 5 [json_name = "slices"];</code>
@@ -160,7 +161,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Consecutive parts of the range, each to be read by ReadRange. None when there are no events.
+   * Consecutive parts of the range, each to be read with ReadRange. Empty when there are no events.
    * </pre>
    *
    * <code>repeated .feedmux.v1.RangeSlice slices = 5 [json_name = "slices"];</code>
@@ -171,7 +172,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Consecutive parts of the range, each to be read by ReadRange. None when there are no events.
+   * Consecutive parts of the range, each to be read with ReadRange. Empty when there are no events.
    * </pre>
    *
    * <code>repeated .feedmux.v1.RangeSlice slices = 5 [json_name = "slices"];</code>
@@ -182,7 +183,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Consecutive parts of the range, each to be read by ReadRange. None when there are no events.
+   * Consecutive parts of the range, each to be read with ReadRange. Empty when there are no events.
    * </pre>
    *
    * <code>repeated .feedmux.v1.RangeSlice slices = 5 [json_name = "slices"];</code>
@@ -197,7 +198,7 @@ private static final long serialVersionUID = 0L;
   private boolean caughtUp_ = false;
   /**
    * <pre>
-   * True when the range reaches `until`, or all that MongoDB had committed when it was asked.
+   * True when the range reaches `until`, or everything that MongoDB had committed at the time of the call.
    * </pre>
    *
    * <code>bool caught_up = 6 [json_name = "caughtUp"];</code>
@@ -266,7 +267,8 @@ private static final long serialVersionUID = 0L;
   private volatile java.lang.Object routingKey_ = "";
   /**
    * <pre>
-   * Metadata `x-feedmux-route` for ReadRange, so that a proxy finds the replica that has kept what was read.
+   * Value for the metadata key `x-feedmux-route` of ReadRange, so that a proxy finds the replica that retains the
+   * events.
    * </pre>
    *
    * <code>string routing_key = 9 [json_name = "routingKey"];</code>
@@ -287,7 +289,8 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Metadata `x-feedmux-route` for ReadRange, so that a proxy finds the replica that has kept what was read.
+   * Value for the metadata key `x-feedmux-route` of ReadRange, so that a proxy finds the replica that retains the
+   * events.
    * </pre>
    *
    * <code>string routing_key = 9 [json_name = "routingKey"];</code>
@@ -312,8 +315,8 @@ private static final long serialVersionUID = 0L;
   private com.google.protobuf.ByteString feedFingerprint_ = com.google.protobuf.ByteString.EMPTY;
   /**
    * <pre>
-   * The fingerprint of the feed that was planned: give it to ReadRange and to the next PlanRange, so that no range is
-   * planned by one feed and read by another.
+   * The fingerprint of the planned feed. Pass it to ReadRange and to the next PlanRange, so that no range is planned
+   * for one feed and read from another.
    * </pre>
    *
    * <code>bytes feed_fingerprint = 10 [json_name = "feedFingerprint"];</code>
@@ -954,7 +957,8 @@ private static final long serialVersionUID = 0L;
     private com.google.protobuf.ByteString end_ = com.google.protobuf.ByteString.EMPTY;
     /**
      * <pre>
-     * Where the range ends: `after` of the next one. Behind the request's `after` also where nothing matched.
+     * Where the range ends; use it as `after` of the next range. It moves past the request's `after` even where no event
+     * matched.
      * </pre>
      *
      * <code>bytes end = 1 [json_name = "end"];</code>
@@ -966,7 +970,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Where the range ends: `after` of the next one. Behind the request's `after` also where nothing matched.
+     * Where the range ends; use it as `after` of the next range. It moves past the request's `after` even where no event
+     * matched.
      * </pre>
      *
      * <code>bytes end = 1 [json_name = "end"];</code>
@@ -982,7 +987,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Where the range ends: `after` of the next one. Behind the request's `after` also where nothing matched.
+     * Where the range ends; use it as `after` of the next range. It moves past the request's `after` even where no event
+     * matched.
      * </pre>
      *
      * <code>bytes end = 1 [json_name = "end"];</code>
@@ -1000,7 +1006,7 @@ private static final long serialVersionUID = 0L;
         dev.feedmux.v1.ClusterTime, dev.feedmux.v1.ClusterTime.Builder, dev.feedmux.v1.ClusterTimeOrBuilder> clusterTimeBuilder_;
     /**
      * <pre>
-     * The cluster time of that place.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 2 [json_name = "clusterTime"];</code>
@@ -1011,7 +1017,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The cluster time of that place.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 2 [json_name = "clusterTime"];</code>
@@ -1026,7 +1032,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The cluster time of that place.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 2 [json_name = "clusterTime"];</code>
@@ -1046,7 +1052,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The cluster time of that place.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 2 [json_name = "clusterTime"];</code>
@@ -1064,7 +1070,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The cluster time of that place.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 2 [json_name = "clusterTime"];</code>
@@ -1089,7 +1095,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The cluster time of that place.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 2 [json_name = "clusterTime"];</code>
@@ -1106,7 +1112,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The cluster time of that place.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 2 [json_name = "clusterTime"];</code>
@@ -1118,7 +1124,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The cluster time of that place.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 2 [json_name = "clusterTime"];</code>
@@ -1133,7 +1139,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The cluster time of that place.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 2 [json_name = "clusterTime"];</code>
@@ -1199,7 +1205,7 @@ private static final long serialVersionUID = 0L;
     private long sizeBytes_ ;
     /**
      * <pre>
-     * Their bytes as BSON.
+     * The size of these events as BSON.
      * </pre>
      *
      * <code>int64 size_bytes = 4 [json_name = "sizeBytes"];</code>
@@ -1211,7 +1217,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Their bytes as BSON.
+     * The size of these events as BSON.
      * </pre>
      *
      * <code>int64 size_bytes = 4 [json_name = "sizeBytes"];</code>
@@ -1227,7 +1233,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Their bytes as BSON.
+     * The size of these events as BSON.
      * </pre>
      *
      * <code>int64 size_bytes = 4 [json_name = "sizeBytes"];</code>
@@ -1254,7 +1260,7 @@ private static final long serialVersionUID = 0L;
 
     /**
      * <pre>
-     * Consecutive parts of the range, each to be read by ReadRange. None when there are no events.
+     * Consecutive parts of the range, each to be read with ReadRange. Empty when there are no events.
      * </pre>
      *
      * <code>repeated .feedmux.v1.RangeSlice slices = 5 [json_name = "slices"];</code>
@@ -1268,7 +1274,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Consecutive parts of the range, each to be read by ReadRange. None when there are no events.
+     * Consecutive parts of the range, each to be read with ReadRange. Empty when there are no events.
      * </pre>
      *
      * <code>repeated .feedmux.v1.RangeSlice slices = 5 [json_name = "slices"];</code>
@@ -1282,7 +1288,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Consecutive parts of the range, each to be read by ReadRange. None when there are no events.
+     * Consecutive parts of the range, each to be read with ReadRange. Empty when there are no events.
      * </pre>
      *
      * <code>repeated .feedmux.v1.RangeSlice slices = 5 [json_name = "slices"];</code>
@@ -1296,7 +1302,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Consecutive parts of the range, each to be read by ReadRange. None when there are no events.
+     * Consecutive parts of the range, each to be read with ReadRange. Empty when there are no events.
      * </pre>
      *
      * <code>repeated .feedmux.v1.RangeSlice slices = 5 [json_name = "slices"];</code>
@@ -1317,7 +1323,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Consecutive parts of the range, each to be read by ReadRange. None when there are no events.
+     * Consecutive parts of the range, each to be read with ReadRange. Empty when there are no events.
      * </pre>
      *
      * <code>repeated .feedmux.v1.RangeSlice slices = 5 [json_name = "slices"];</code>
@@ -1335,7 +1341,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Consecutive parts of the range, each to be read by ReadRange. None when there are no events.
+     * Consecutive parts of the range, each to be read with ReadRange. Empty when there are no events.
      * </pre>
      *
      * <code>repeated .feedmux.v1.RangeSlice slices = 5 [json_name = "slices"];</code>
@@ -1355,7 +1361,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Consecutive parts of the range, each to be read by ReadRange. None when there are no events.
+     * Consecutive parts of the range, each to be read with ReadRange. Empty when there are no events.
      * </pre>
      *
      * <code>repeated .feedmux.v1.RangeSlice slices = 5 [json_name = "slices"];</code>
@@ -1376,7 +1382,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Consecutive parts of the range, each to be read by ReadRange. None when there are no events.
+     * Consecutive parts of the range, each to be read with ReadRange. Empty when there are no events.
      * </pre>
      *
      * <code>repeated .feedmux.v1.RangeSlice slices = 5 [json_name = "slices"];</code>
@@ -1394,7 +1400,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Consecutive parts of the range, each to be read by ReadRange. None when there are no events.
+     * Consecutive parts of the range, each to be read with ReadRange. Empty when there are no events.
      * </pre>
      *
      * <code>repeated .feedmux.v1.RangeSlice slices = 5 [json_name = "slices"];</code>
@@ -1412,7 +1418,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Consecutive parts of the range, each to be read by ReadRange. None when there are no events.
+     * Consecutive parts of the range, each to be read with ReadRange. Empty when there are no events.
      * </pre>
      *
      * <code>repeated .feedmux.v1.RangeSlice slices = 5 [json_name = "slices"];</code>
@@ -1431,7 +1437,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Consecutive parts of the range, each to be read by ReadRange. None when there are no events.
+     * Consecutive parts of the range, each to be read with ReadRange. Empty when there are no events.
      * </pre>
      *
      * <code>repeated .feedmux.v1.RangeSlice slices = 5 [json_name = "slices"];</code>
@@ -1448,7 +1454,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Consecutive parts of the range, each to be read by ReadRange. None when there are no events.
+     * Consecutive parts of the range, each to be read with ReadRange. Empty when there are no events.
      * </pre>
      *
      * <code>repeated .feedmux.v1.RangeSlice slices = 5 [json_name = "slices"];</code>
@@ -1465,7 +1471,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Consecutive parts of the range, each to be read by ReadRange. None when there are no events.
+     * Consecutive parts of the range, each to be read with ReadRange. Empty when there are no events.
      * </pre>
      *
      * <code>repeated .feedmux.v1.RangeSlice slices = 5 [json_name = "slices"];</code>
@@ -1476,7 +1482,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Consecutive parts of the range, each to be read by ReadRange. None when there are no events.
+     * Consecutive parts of the range, each to be read with ReadRange. Empty when there are no events.
      * </pre>
      *
      * <code>repeated .feedmux.v1.RangeSlice slices = 5 [json_name = "slices"];</code>
@@ -1490,7 +1496,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Consecutive parts of the range, each to be read by ReadRange. None when there are no events.
+     * Consecutive parts of the range, each to be read with ReadRange. Empty when there are no events.
      * </pre>
      *
      * <code>repeated .feedmux.v1.RangeSlice slices = 5 [json_name = "slices"];</code>
@@ -1505,7 +1511,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Consecutive parts of the range, each to be read by ReadRange. None when there are no events.
+     * Consecutive parts of the range, each to be read with ReadRange. Empty when there are no events.
      * </pre>
      *
      * <code>repeated .feedmux.v1.RangeSlice slices = 5 [json_name = "slices"];</code>
@@ -1516,7 +1522,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Consecutive parts of the range, each to be read by ReadRange. None when there are no events.
+     * Consecutive parts of the range, each to be read with ReadRange. Empty when there are no events.
      * </pre>
      *
      * <code>repeated .feedmux.v1.RangeSlice slices = 5 [json_name = "slices"];</code>
@@ -1528,7 +1534,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Consecutive parts of the range, each to be read by ReadRange. None when there are no events.
+     * Consecutive parts of the range, each to be read with ReadRange. Empty when there are no events.
      * </pre>
      *
      * <code>repeated .feedmux.v1.RangeSlice slices = 5 [json_name = "slices"];</code>
@@ -1555,7 +1561,7 @@ private static final long serialVersionUID = 0L;
     private boolean caughtUp_ ;
     /**
      * <pre>
-     * True when the range reaches `until`, or all that MongoDB had committed when it was asked.
+     * True when the range reaches `until`, or everything that MongoDB had committed at the time of the call.
      * </pre>
      *
      * <code>bool caught_up = 6 [json_name = "caughtUp"];</code>
@@ -1567,7 +1573,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * True when the range reaches `until`, or all that MongoDB had committed when it was asked.
+     * True when the range reaches `until`, or everything that MongoDB had committed at the time of the call.
      * </pre>
      *
      * <code>bool caught_up = 6 [json_name = "caughtUp"];</code>
@@ -1583,7 +1589,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * True when the range reaches `until`, or all that MongoDB had committed when it was asked.
+     * True when the range reaches `until`, or everything that MongoDB had committed at the time of the call.
      * </pre>
      *
      * <code>bool caught_up = 6 [json_name = "caughtUp"];</code>
@@ -1800,7 +1806,8 @@ private static final long serialVersionUID = 0L;
     private java.lang.Object routingKey_ = "";
     /**
      * <pre>
-     * Metadata `x-feedmux-route` for ReadRange, so that a proxy finds the replica that has kept what was read.
+     * Value for the metadata key `x-feedmux-route` of ReadRange, so that a proxy finds the replica that retains the
+     * events.
      * </pre>
      *
      * <code>string routing_key = 9 [json_name = "routingKey"];</code>
@@ -1820,7 +1827,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Metadata `x-feedmux-route` for ReadRange, so that a proxy finds the replica that has kept what was read.
+     * Value for the metadata key `x-feedmux-route` of ReadRange, so that a proxy finds the replica that retains the
+     * events.
      * </pre>
      *
      * <code>string routing_key = 9 [json_name = "routingKey"];</code>
@@ -1841,7 +1849,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Metadata `x-feedmux-route` for ReadRange, so that a proxy finds the replica that has kept what was read.
+     * Value for the metadata key `x-feedmux-route` of ReadRange, so that a proxy finds the replica that retains the
+     * events.
      * </pre>
      *
      * <code>string routing_key = 9 [json_name = "routingKey"];</code>
@@ -1858,7 +1867,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Metadata `x-feedmux-route` for ReadRange, so that a proxy finds the replica that has kept what was read.
+     * Value for the metadata key `x-feedmux-route` of ReadRange, so that a proxy finds the replica that retains the
+     * events.
      * </pre>
      *
      * <code>string routing_key = 9 [json_name = "routingKey"];</code>
@@ -1872,7 +1882,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Metadata `x-feedmux-route` for ReadRange, so that a proxy finds the replica that has kept what was read.
+     * Value for the metadata key `x-feedmux-route` of ReadRange, so that a proxy finds the replica that retains the
+     * events.
      * </pre>
      *
      * <code>string routing_key = 9 [json_name = "routingKey"];</code>
@@ -1892,8 +1903,8 @@ private static final long serialVersionUID = 0L;
     private com.google.protobuf.ByteString feedFingerprint_ = com.google.protobuf.ByteString.EMPTY;
     /**
      * <pre>
-     * The fingerprint of the feed that was planned: give it to ReadRange and to the next PlanRange, so that no range is
-     * planned by one feed and read by another.
+     * The fingerprint of the planned feed. Pass it to ReadRange and to the next PlanRange, so that no range is planned
+     * for one feed and read from another.
      * </pre>
      *
      * <code>bytes feed_fingerprint = 10 [json_name = "feedFingerprint"];</code>
@@ -1905,8 +1916,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The fingerprint of the feed that was planned: give it to ReadRange and to the next PlanRange, so that no range is
-     * planned by one feed and read by another.
+     * The fingerprint of the planned feed. Pass it to ReadRange and to the next PlanRange, so that no range is planned
+     * for one feed and read from another.
      * </pre>
      *
      * <code>bytes feed_fingerprint = 10 [json_name = "feedFingerprint"];</code>
@@ -1922,8 +1933,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The fingerprint of the feed that was planned: give it to ReadRange and to the next PlanRange, so that no range is
-     * planned by one feed and read by another.
+     * The fingerprint of the planned feed. Pass it to ReadRange and to the next PlanRange, so that no range is planned
+     * for one feed and read from another.
      * </pre>
      *
      * <code>bytes feed_fingerprint = 10 [json_name = "feedFingerprint"];</code>

@@ -10,7 +10,8 @@ public interface PlanRangeResponseOrBuilder extends
 
   /**
    * <pre>
-   * Where the range ends: `after` of the next one. Behind the request's `after` also where nothing matched.
+   * Where the range ends; use it as `after` of the next range. It moves past the request's `after` even where no event
+   * matched.
    * </pre>
    *
    * <code>bytes end = 1 [json_name = "end"];</code>
@@ -20,7 +21,7 @@ public interface PlanRangeResponseOrBuilder extends
 
   /**
    * <pre>
-   * The cluster time of that place.
+   * The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 2 [json_name = "clusterTime"];</code>
@@ -29,7 +30,7 @@ public interface PlanRangeResponseOrBuilder extends
   boolean hasClusterTime();
   /**
    * <pre>
-   * The cluster time of that place.
+   * The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 2 [json_name = "clusterTime"];</code>
@@ -38,7 +39,7 @@ public interface PlanRangeResponseOrBuilder extends
   dev.feedmux.v1.ClusterTime getClusterTime();
   /**
    * <pre>
-   * The cluster time of that place.
+   * The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 2 [json_name = "clusterTime"];</code>
@@ -57,7 +58,7 @@ public interface PlanRangeResponseOrBuilder extends
 
   /**
    * <pre>
-   * Their bytes as BSON.
+   * The size of these events as BSON.
    * </pre>
    *
    * <code>int64 size_bytes = 4 [json_name = "sizeBytes"];</code>
@@ -67,7 +68,7 @@ public interface PlanRangeResponseOrBuilder extends
 
   /**
    * <pre>
-   * Consecutive parts of the range, each to be read by ReadRange. None when there are no events.
+   * Consecutive parts of the range, each to be read with ReadRange. Empty when there are no events.
    * </pre>
    *
    * <code>repeated .feedmux.v1.RangeSlice slices = 5 [json_name = "slices"];</code>
@@ -76,7 +77,7 @@ public interface PlanRangeResponseOrBuilder extends
       getSlicesList();
   /**
    * <pre>
-   * Consecutive parts of the range, each to be read by ReadRange. None when there are no events.
+   * Consecutive parts of the range, each to be read with ReadRange. Empty when there are no events.
    * </pre>
    *
    * <code>repeated .feedmux.v1.RangeSlice slices = 5 [json_name = "slices"];</code>
@@ -84,7 +85,7 @@ public interface PlanRangeResponseOrBuilder extends
   dev.feedmux.v1.RangeSlice getSlices(int index);
   /**
    * <pre>
-   * Consecutive parts of the range, each to be read by ReadRange. None when there are no events.
+   * Consecutive parts of the range, each to be read with ReadRange. Empty when there are no events.
    * </pre>
    *
    * <code>repeated .feedmux.v1.RangeSlice slices = 5 [json_name = "slices"];</code>
@@ -92,7 +93,7 @@ public interface PlanRangeResponseOrBuilder extends
   int getSlicesCount();
   /**
    * <pre>
-   * Consecutive parts of the range, each to be read by ReadRange. None when there are no events.
+   * Consecutive parts of the range, each to be read with ReadRange. Empty when there are no events.
    * </pre>
    *
    * <code>repeated .feedmux.v1.RangeSlice slices = 5 [json_name = "slices"];</code>
@@ -101,7 +102,7 @@ public interface PlanRangeResponseOrBuilder extends
       getSlicesOrBuilderList();
   /**
    * <pre>
-   * Consecutive parts of the range, each to be read by ReadRange. None when there are no events.
+   * Consecutive parts of the range, each to be read with ReadRange. Empty when there are no events.
    * </pre>
    *
    * <code>repeated .feedmux.v1.RangeSlice slices = 5 [json_name = "slices"];</code>
@@ -111,7 +112,7 @@ public interface PlanRangeResponseOrBuilder extends
 
   /**
    * <pre>
-   * True when the range reaches `until`, or all that MongoDB had committed when it was asked.
+   * True when the range reaches `until`, or everything that MongoDB had committed at the time of the call.
    * </pre>
    *
    * <code>bool caught_up = 6 [json_name = "caughtUp"];</code>
@@ -158,7 +159,8 @@ public interface PlanRangeResponseOrBuilder extends
 
   /**
    * <pre>
-   * Metadata `x-feedmux-route` for ReadRange, so that a proxy finds the replica that has kept what was read.
+   * Value for the metadata key `x-feedmux-route` of ReadRange, so that a proxy finds the replica that retains the
+   * events.
    * </pre>
    *
    * <code>string routing_key = 9 [json_name = "routingKey"];</code>
@@ -167,7 +169,8 @@ public interface PlanRangeResponseOrBuilder extends
   java.lang.String getRoutingKey();
   /**
    * <pre>
-   * Metadata `x-feedmux-route` for ReadRange, so that a proxy finds the replica that has kept what was read.
+   * Value for the metadata key `x-feedmux-route` of ReadRange, so that a proxy finds the replica that retains the
+   * events.
    * </pre>
    *
    * <code>string routing_key = 9 [json_name = "routingKey"];</code>
@@ -178,8 +181,8 @@ public interface PlanRangeResponseOrBuilder extends
 
   /**
    * <pre>
-   * The fingerprint of the feed that was planned: give it to ReadRange and to the next PlanRange, so that no range is
-   * planned by one feed and read by another.
+   * The fingerprint of the planned feed. Pass it to ReadRange and to the next PlanRange, so that no range is planned
+   * for one feed and read from another.
    * </pre>
    *
    * <code>bytes feed_fingerprint = 10 [json_name = "feedFingerprint"];</code>

@@ -6,7 +6,8 @@ package dev.feedmux.v1;
 
 /**
  * <pre>
- * Everything matching at or before this place has been delivered. When nothing moved it repeats the last place.
+ * Every matching event at or before this position has been delivered. When nothing has changed, the message repeats the
+ * last position.
  * </pre>
  *
  * Protobuf type {@code feedmux.v1.Progress}
@@ -50,7 +51,7 @@ private static final long serialVersionUID = 0L;
   private com.google.protobuf.ByteString position_ = com.google.protobuf.ByteString.EMPTY;
   /**
    * <pre>
-   * The place.
+   * The position.
    * </pre>
    *
    * <code>bytes position = 1 [json_name = "position"];</code>
@@ -65,7 +66,7 @@ private static final long serialVersionUID = 0L;
   private com.google.protobuf.ByteString resumeToken_ = com.google.protobuf.ByteString.EMPTY;
   /**
    * <pre>
-   * MongoDB's resume token (BSON document) of that place, where there is one.
+   * MongoDB's resume token (BSON document) of that position, if there is one.
    * </pre>
    *
    * <code>bytes resume_token = 2 [json_name = "resumeToken"];</code>
@@ -80,7 +81,7 @@ private static final long serialVersionUID = 0L;
   private dev.feedmux.v1.ClusterTime clusterTime_;
   /**
    * <pre>
-   * The cluster time of that place.
+   * The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 3 [json_name = "clusterTime"];</code>
@@ -92,7 +93,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * The cluster time of that place.
+   * The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 3 [json_name = "clusterTime"];</code>
@@ -104,7 +105,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * The cluster time of that place.
+   * The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 3 [json_name = "clusterTime"];</code>
@@ -300,7 +301,8 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Everything matching at or before this place has been delivered. When nothing moved it repeats the last place.
+   * Every matching event at or before this position has been delivered. When nothing has changed, the message repeats the
+   * last position.
    * </pre>
    *
    * Protobuf type {@code feedmux.v1.Progress}
@@ -514,7 +516,7 @@ private static final long serialVersionUID = 0L;
     private com.google.protobuf.ByteString position_ = com.google.protobuf.ByteString.EMPTY;
     /**
      * <pre>
-     * The place.
+     * The position.
      * </pre>
      *
      * <code>bytes position = 1 [json_name = "position"];</code>
@@ -526,7 +528,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The place.
+     * The position.
      * </pre>
      *
      * <code>bytes position = 1 [json_name = "position"];</code>
@@ -542,7 +544,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The place.
+     * The position.
      * </pre>
      *
      * <code>bytes position = 1 [json_name = "position"];</code>
@@ -558,7 +560,7 @@ private static final long serialVersionUID = 0L;
     private com.google.protobuf.ByteString resumeToken_ = com.google.protobuf.ByteString.EMPTY;
     /**
      * <pre>
-     * MongoDB's resume token (BSON document) of that place, where there is one.
+     * MongoDB's resume token (BSON document) of that position, if there is one.
      * </pre>
      *
      * <code>bytes resume_token = 2 [json_name = "resumeToken"];</code>
@@ -570,7 +572,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * MongoDB's resume token (BSON document) of that place, where there is one.
+     * MongoDB's resume token (BSON document) of that position, if there is one.
      * </pre>
      *
      * <code>bytes resume_token = 2 [json_name = "resumeToken"];</code>
@@ -586,7 +588,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * MongoDB's resume token (BSON document) of that place, where there is one.
+     * MongoDB's resume token (BSON document) of that position, if there is one.
      * </pre>
      *
      * <code>bytes resume_token = 2 [json_name = "resumeToken"];</code>
@@ -604,7 +606,7 @@ private static final long serialVersionUID = 0L;
         dev.feedmux.v1.ClusterTime, dev.feedmux.v1.ClusterTime.Builder, dev.feedmux.v1.ClusterTimeOrBuilder> clusterTimeBuilder_;
     /**
      * <pre>
-     * The cluster time of that place.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 3 [json_name = "clusterTime"];</code>
@@ -615,7 +617,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The cluster time of that place.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 3 [json_name = "clusterTime"];</code>
@@ -630,7 +632,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The cluster time of that place.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 3 [json_name = "clusterTime"];</code>
@@ -650,7 +652,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The cluster time of that place.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 3 [json_name = "clusterTime"];</code>
@@ -668,7 +670,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The cluster time of that place.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 3 [json_name = "clusterTime"];</code>
@@ -693,7 +695,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The cluster time of that place.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 3 [json_name = "clusterTime"];</code>
@@ -710,7 +712,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The cluster time of that place.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 3 [json_name = "clusterTime"];</code>
@@ -722,7 +724,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The cluster time of that place.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 3 [json_name = "clusterTime"];</code>
@@ -737,7 +739,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The cluster time of that place.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 3 [json_name = "clusterTime"];</code>

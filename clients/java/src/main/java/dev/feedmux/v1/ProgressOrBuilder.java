@@ -10,7 +10,7 @@ public interface ProgressOrBuilder extends
 
   /**
    * <pre>
-   * The place.
+   * The position.
    * </pre>
    *
    * <code>bytes position = 1 [json_name = "position"];</code>
@@ -20,7 +20,7 @@ public interface ProgressOrBuilder extends
 
   /**
    * <pre>
-   * MongoDB's resume token (BSON document) of that place, where there is one.
+   * MongoDB's resume token (BSON document) of that position, if there is one.
    * </pre>
    *
    * <code>bytes resume_token = 2 [json_name = "resumeToken"];</code>
@@ -30,7 +30,7 @@ public interface ProgressOrBuilder extends
 
   /**
    * <pre>
-   * The cluster time of that place.
+   * The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 3 [json_name = "clusterTime"];</code>
@@ -39,7 +39,7 @@ public interface ProgressOrBuilder extends
   boolean hasClusterTime();
   /**
    * <pre>
-   * The cluster time of that place.
+   * The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 3 [json_name = "clusterTime"];</code>
@@ -48,7 +48,7 @@ public interface ProgressOrBuilder extends
   dev.feedmux.v1.ClusterTime getClusterTime();
   /**
    * <pre>
-   * The cluster time of that place.
+   * The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 3 [json_name = "clusterTime"];</code>

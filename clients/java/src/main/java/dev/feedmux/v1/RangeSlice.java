@@ -49,7 +49,7 @@ private static final long serialVersionUID = 0L;
   private com.google.protobuf.ByteString after_ = com.google.protobuf.ByteString.EMPTY;
   /**
    * <pre>
-   * It begins behind this position.
+   * The slice begins after this position.
    * </pre>
    *
    * <code>bytes after = 1 [json_name = "after"];</code>
@@ -64,7 +64,7 @@ private static final long serialVersionUID = 0L;
   private com.google.protobuf.ByteString until_ = com.google.protobuf.ByteString.EMPTY;
   /**
    * <pre>
-   * It ends with this position.
+   * The slice ends at this position.
    * </pre>
    *
    * <code>bytes until = 2 [json_name = "until"];</code>
@@ -79,7 +79,7 @@ private static final long serialVersionUID = 0L;
   private long eventCount_ = 0L;
   /**
    * <pre>
-   * Events in it.
+   * Events in the slice.
    * </pre>
    *
    * <code>int64 event_count = 3 [json_name = "eventCount"];</code>
@@ -94,7 +94,7 @@ private static final long serialVersionUID = 0L;
   private long sizeBytes_ = 0L;
   /**
    * <pre>
-   * Their bytes as BSON.
+   * The size of these events as BSON.
    * </pre>
    *
    * <code>int64 size_bytes = 4 [json_name = "sizeBytes"];</code>
@@ -508,7 +508,7 @@ private static final long serialVersionUID = 0L;
     private com.google.protobuf.ByteString after_ = com.google.protobuf.ByteString.EMPTY;
     /**
      * <pre>
-     * It begins behind this position.
+     * The slice begins after this position.
      * </pre>
      *
      * <code>bytes after = 1 [json_name = "after"];</code>
@@ -520,7 +520,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * It begins behind this position.
+     * The slice begins after this position.
      * </pre>
      *
      * <code>bytes after = 1 [json_name = "after"];</code>
@@ -536,7 +536,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * It begins behind this position.
+     * The slice begins after this position.
      * </pre>
      *
      * <code>bytes after = 1 [json_name = "after"];</code>
@@ -552,7 +552,7 @@ private static final long serialVersionUID = 0L;
     private com.google.protobuf.ByteString until_ = com.google.protobuf.ByteString.EMPTY;
     /**
      * <pre>
-     * It ends with this position.
+     * The slice ends at this position.
      * </pre>
      *
      * <code>bytes until = 2 [json_name = "until"];</code>
@@ -564,7 +564,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * It ends with this position.
+     * The slice ends at this position.
      * </pre>
      *
      * <code>bytes until = 2 [json_name = "until"];</code>
@@ -580,7 +580,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * It ends with this position.
+     * The slice ends at this position.
      * </pre>
      *
      * <code>bytes until = 2 [json_name = "until"];</code>
@@ -596,7 +596,7 @@ private static final long serialVersionUID = 0L;
     private long eventCount_ ;
     /**
      * <pre>
-     * Events in it.
+     * Events in the slice.
      * </pre>
      *
      * <code>int64 event_count = 3 [json_name = "eventCount"];</code>
@@ -608,7 +608,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Events in it.
+     * Events in the slice.
      * </pre>
      *
      * <code>int64 event_count = 3 [json_name = "eventCount"];</code>
@@ -624,7 +624,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Events in it.
+     * Events in the slice.
      * </pre>
      *
      * <code>int64 event_count = 3 [json_name = "eventCount"];</code>
@@ -640,7 +640,7 @@ private static final long serialVersionUID = 0L;
     private long sizeBytes_ ;
     /**
      * <pre>
-     * Their bytes as BSON.
+     * The size of these events as BSON.
      * </pre>
      *
      * <code>int64 size_bytes = 4 [json_name = "sizeBytes"];</code>
@@ -652,7 +652,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Their bytes as BSON.
+     * The size of these events as BSON.
      * </pre>
      *
      * <code>int64 size_bytes = 4 [json_name = "sizeBytes"];</code>
@@ -668,7 +668,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Their bytes as BSON.
+     * The size of these events as BSON.
      * </pre>
      *
      * <code>int64 size_bytes = 4 [json_name = "sizeBytes"];</code>

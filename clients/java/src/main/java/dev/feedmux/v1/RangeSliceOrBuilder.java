@@ -10,7 +10,7 @@ public interface RangeSliceOrBuilder extends
 
   /**
    * <pre>
-   * It begins behind this position.
+   * The slice begins after this position.
    * </pre>
    *
    * <code>bytes after = 1 [json_name = "after"];</code>
@@ -20,7 +20,7 @@ public interface RangeSliceOrBuilder extends
 
   /**
    * <pre>
-   * It ends with this position.
+   * The slice ends at this position.
    * </pre>
    *
    * <code>bytes until = 2 [json_name = "until"];</code>
@@ -30,7 +30,7 @@ public interface RangeSliceOrBuilder extends
 
   /**
    * <pre>
-   * Events in it.
+   * Events in the slice.
    * </pre>
    *
    * <code>int64 event_count = 3 [json_name = "eventCount"];</code>
@@ -40,7 +40,7 @@ public interface RangeSliceOrBuilder extends
 
   /**
    * <pre>
-   * Their bytes as BSON.
+   * The size of these events as BSON.
    * </pre>
    *
    * <code>int64 size_bytes = 4 [json_name = "sizeBytes"];</code>

@@ -6,7 +6,7 @@ package dev.feedmux.v1;
 
 /**
  * <pre>
- * Asks for the events of a range or of a slice of it.
+ * Asks for the events of a range, or of one slice.
  * </pre>
  *
  * Protobuf type {@code feedmux.v1.ReadRangeRequest}
@@ -485,7 +485,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Asks for the events of a range or of a slice of it.
+   * Asks for the events of a range, or of one slice.
    * </pre>
    *
    * Protobuf type {@code feedmux.v1.ReadRangeRequest}

@@ -48,7 +48,8 @@ private static final long serialVersionUID = 0L;
   private dev.feedmux.v1.Feed feed_;
   /**
    * <pre>
-   * Required. The feed that the position is for. Pipeline and options may be left out: any position fits the scope.
+   * Required. The feed that the position is for. Pipeline and options may be omitted: a position is valid for every
+   * feed of the same scope.
    * </pre>
    *
    * <code>.feedmux.v1.Feed feed = 1 [json_name = "feed"];</code>
@@ -60,7 +61,8 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Required. The feed that the position is for. Pipeline and options may be left out: any position fits the scope.
+   * Required. The feed that the position is for. Pipeline and options may be omitted: a position is valid for every
+   * feed of the same scope.
    * </pre>
    *
    * <code>.feedmux.v1.Feed feed = 1 [json_name = "feed"];</code>
@@ -72,7 +74,8 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Required. The feed that the position is for. Pipeline and options may be left out: any position fits the scope.
+   * Required. The feed that the position is for. Pipeline and options may be omitted: a position is valid for every
+   * feed of the same scope.
    * </pre>
    *
    * <code>.feedmux.v1.Feed feed = 1 [json_name = "feed"];</code>
@@ -514,7 +517,8 @@ private static final long serialVersionUID = 0L;
         dev.feedmux.v1.Feed, dev.feedmux.v1.Feed.Builder, dev.feedmux.v1.FeedOrBuilder> feedBuilder_;
     /**
      * <pre>
-     * Required. The feed that the position is for. Pipeline and options may be left out: any position fits the scope.
+     * Required. The feed that the position is for. Pipeline and options may be omitted: a position is valid for every
+     * feed of the same scope.
      * </pre>
      *
      * <code>.feedmux.v1.Feed feed = 1 [json_name = "feed"];</code>
@@ -525,7 +529,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Required. The feed that the position is for. Pipeline and options may be left out: any position fits the scope.
+     * Required. The feed that the position is for. Pipeline and options may be omitted: a position is valid for every
+     * feed of the same scope.
      * </pre>
      *
      * <code>.feedmux.v1.Feed feed = 1 [json_name = "feed"];</code>
@@ -540,7 +545,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Required. The feed that the position is for. Pipeline and options may be left out: any position fits the scope.
+     * Required. The feed that the position is for. Pipeline and options may be omitted: a position is valid for every
+     * feed of the same scope.
      * </pre>
      *
      * <code>.feedmux.v1.Feed feed = 1 [json_name = "feed"];</code>
@@ -560,7 +566,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Required. The feed that the position is for. Pipeline and options may be left out: any position fits the scope.
+     * Required. The feed that the position is for. Pipeline and options may be omitted: a position is valid for every
+     * feed of the same scope.
      * </pre>
      *
      * <code>.feedmux.v1.Feed feed = 1 [json_name = "feed"];</code>
@@ -578,7 +585,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Required. The feed that the position is for. Pipeline and options may be left out: any position fits the scope.
+     * Required. The feed that the position is for. Pipeline and options may be omitted: a position is valid for every
+     * feed of the same scope.
      * </pre>
      *
      * <code>.feedmux.v1.Feed feed = 1 [json_name = "feed"];</code>
@@ -603,7 +611,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Required. The feed that the position is for. Pipeline and options may be left out: any position fits the scope.
+     * Required. The feed that the position is for. Pipeline and options may be omitted: a position is valid for every
+     * feed of the same scope.
      * </pre>
      *
      * <code>.feedmux.v1.Feed feed = 1 [json_name = "feed"];</code>
@@ -620,7 +629,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Required. The feed that the position is for. Pipeline and options may be left out: any position fits the scope.
+     * Required. The feed that the position is for. Pipeline and options may be omitted: a position is valid for every
+     * feed of the same scope.
      * </pre>
      *
      * <code>.feedmux.v1.Feed feed = 1 [json_name = "feed"];</code>
@@ -632,7 +642,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Required. The feed that the position is for. Pipeline and options may be left out: any position fits the scope.
+     * Required. The feed that the position is for. Pipeline and options may be omitted: a position is valid for every
+     * feed of the same scope.
      * </pre>
      *
      * <code>.feedmux.v1.Feed feed = 1 [json_name = "feed"];</code>
@@ -647,7 +658,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Required. The feed that the position is for. Pipeline and options may be left out: any position fits the scope.
+     * Required. The feed that the position is for. Pipeline and options may be omitted: a position is valid for every
+     * feed of the same scope.
      * </pre>
      *
      * <code>.feedmux.v1.Feed feed = 1 [json_name = "feed"];</code>

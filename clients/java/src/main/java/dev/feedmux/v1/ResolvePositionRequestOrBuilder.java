@@ -10,7 +10,8 @@ public interface ResolvePositionRequestOrBuilder extends
 
   /**
    * <pre>
-   * Required. The feed that the position is for. Pipeline and options may be left out: any position fits the scope.
+   * Required. The feed that the position is for. Pipeline and options may be omitted: a position is valid for every
+   * feed of the same scope.
    * </pre>
    *
    * <code>.feedmux.v1.Feed feed = 1 [json_name = "feed"];</code>
@@ -19,7 +20,8 @@ public interface ResolvePositionRequestOrBuilder extends
   boolean hasFeed();
   /**
    * <pre>
-   * Required. The feed that the position is for. Pipeline and options may be left out: any position fits the scope.
+   * Required. The feed that the position is for. Pipeline and options may be omitted: a position is valid for every
+   * feed of the same scope.
    * </pre>
    *
    * <code>.feedmux.v1.Feed feed = 1 [json_name = "feed"];</code>
@@ -28,7 +30,8 @@ public interface ResolvePositionRequestOrBuilder extends
   dev.feedmux.v1.Feed getFeed();
   /**
    * <pre>
-   * Required. The feed that the position is for. Pipeline and options may be left out: any position fits the scope.
+   * Required. The feed that the position is for. Pipeline and options may be omitted: a position is valid for every
+   * feed of the same scope.
    * </pre>
    *
    * <code>.feedmux.v1.Feed feed = 1 [json_name = "feed"];</code>

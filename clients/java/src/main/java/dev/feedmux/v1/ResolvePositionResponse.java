@@ -50,7 +50,7 @@ private static final long serialVersionUID = 0L;
   private com.google.protobuf.ByteString position_ = com.google.protobuf.ByteString.EMPTY;
   /**
    * <pre>
-   * To be stored and given to Start.position.
+   * The position, to store and to pass to Start.position.
    * </pre>
    *
    * <code>bytes position = 1 [json_name = "position"];</code>
@@ -65,7 +65,7 @@ private static final long serialVersionUID = 0L;
   private dev.feedmux.v1.ClusterTime clusterTime_;
   /**
    * <pre>
-   * Its cluster time.
+   * The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 2 [json_name = "clusterTime"];</code>
@@ -77,7 +77,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Its cluster time.
+   * The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 2 [json_name = "clusterTime"];</code>
@@ -89,7 +89,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Its cluster time.
+   * The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 2 [json_name = "clusterTime"];</code>
@@ -103,7 +103,7 @@ private static final long serialVersionUID = 0L;
   private com.google.protobuf.Timestamp time_;
   /**
    * <pre>
-   * The same as wall-clock time, by the second.
+   * The same as wall-clock time, to the second.
    * </pre>
    *
    * <code>.google.protobuf.Timestamp time = 3 [json_name = "time"];</code>
@@ -115,7 +115,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * The same as wall-clock time, by the second.
+   * The same as wall-clock time, to the second.
    * </pre>
    *
    * <code>.google.protobuf.Timestamp time = 3 [json_name = "time"];</code>
@@ -127,7 +127,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * The same as wall-clock time, by the second.
+   * The same as wall-clock time, to the second.
    * </pre>
    *
    * <code>.google.protobuf.Timestamp time = 3 [json_name = "time"];</code>
@@ -141,9 +141,9 @@ private static final long serialVersionUID = 0L;
   private com.google.protobuf.ByteString feedFingerprint_ = com.google.protobuf.ByteString.EMPTY;
   /**
    * <pre>
-   * The fingerprint of the request's feed: opaque, at most 64 bytes. It is equal for feeds that give the same events: the
-   * notation of the pipeline, `comment`, `batch_size`, `max_await_time_ms`, `read_preference` and the tenant's grants do not
-   * change it.
+   * The fingerprint of the request's feed: opaque, at most 64 bytes. Feeds that deliver the same events have the same
+   * fingerprint: the notation of the pipeline, `comment`, `batch_size`, `max_await_time_ms`, `read_preference` and the
+   * tenant's grants do not change it.
    * </pre>
    *
    * <code>bytes feed_fingerprint = 4 [json_name = "feedFingerprint"];</code>
@@ -592,7 +592,7 @@ private static final long serialVersionUID = 0L;
     private com.google.protobuf.ByteString position_ = com.google.protobuf.ByteString.EMPTY;
     /**
      * <pre>
-     * To be stored and given to Start.position.
+     * The position, to store and to pass to Start.position.
      * </pre>
      *
      * <code>bytes position = 1 [json_name = "position"];</code>
@@ -604,7 +604,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * To be stored and given to Start.position.
+     * The position, to store and to pass to Start.position.
      * </pre>
      *
      * <code>bytes position = 1 [json_name = "position"];</code>
@@ -620,7 +620,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * To be stored and given to Start.position.
+     * The position, to store and to pass to Start.position.
      * </pre>
      *
      * <code>bytes position = 1 [json_name = "position"];</code>
@@ -638,7 +638,7 @@ private static final long serialVersionUID = 0L;
         dev.feedmux.v1.ClusterTime, dev.feedmux.v1.ClusterTime.Builder, dev.feedmux.v1.ClusterTimeOrBuilder> clusterTimeBuilder_;
     /**
      * <pre>
-     * Its cluster time.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 2 [json_name = "clusterTime"];</code>
@@ -649,7 +649,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Its cluster time.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 2 [json_name = "clusterTime"];</code>
@@ -664,7 +664,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Its cluster time.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 2 [json_name = "clusterTime"];</code>
@@ -684,7 +684,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Its cluster time.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 2 [json_name = "clusterTime"];</code>
@@ -702,7 +702,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Its cluster time.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 2 [json_name = "clusterTime"];</code>
@@ -727,7 +727,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Its cluster time.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 2 [json_name = "clusterTime"];</code>
@@ -744,7 +744,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Its cluster time.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 2 [json_name = "clusterTime"];</code>
@@ -756,7 +756,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Its cluster time.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 2 [json_name = "clusterTime"];</code>
@@ -771,7 +771,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Its cluster time.
+     * The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 2 [json_name = "clusterTime"];</code>
@@ -795,7 +795,7 @@ private static final long serialVersionUID = 0L;
         com.google.protobuf.Timestamp, com.google.protobuf.Timestamp.Builder, com.google.protobuf.TimestampOrBuilder> timeBuilder_;
     /**
      * <pre>
-     * The same as wall-clock time, by the second.
+     * The same as wall-clock time, to the second.
      * </pre>
      *
      * <code>.google.protobuf.Timestamp time = 3 [json_name = "time"];</code>
@@ -806,7 +806,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The same as wall-clock time, by the second.
+     * The same as wall-clock time, to the second.
      * </pre>
      *
      * <code>.google.protobuf.Timestamp time = 3 [json_name = "time"];</code>
@@ -821,7 +821,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The same as wall-clock time, by the second.
+     * The same as wall-clock time, to the second.
      * </pre>
      *
      * <code>.google.protobuf.Timestamp time = 3 [json_name = "time"];</code>
@@ -841,7 +841,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The same as wall-clock time, by the second.
+     * The same as wall-clock time, to the second.
      * </pre>
      *
      * <code>.google.protobuf.Timestamp time = 3 [json_name = "time"];</code>
@@ -859,7 +859,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The same as wall-clock time, by the second.
+     * The same as wall-clock time, to the second.
      * </pre>
      *
      * <code>.google.protobuf.Timestamp time = 3 [json_name = "time"];</code>
@@ -884,7 +884,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The same as wall-clock time, by the second.
+     * The same as wall-clock time, to the second.
      * </pre>
      *
      * <code>.google.protobuf.Timestamp time = 3 [json_name = "time"];</code>
@@ -901,7 +901,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The same as wall-clock time, by the second.
+     * The same as wall-clock time, to the second.
      * </pre>
      *
      * <code>.google.protobuf.Timestamp time = 3 [json_name = "time"];</code>
@@ -913,7 +913,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The same as wall-clock time, by the second.
+     * The same as wall-clock time, to the second.
      * </pre>
      *
      * <code>.google.protobuf.Timestamp time = 3 [json_name = "time"];</code>
@@ -928,7 +928,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The same as wall-clock time, by the second.
+     * The same as wall-clock time, to the second.
      * </pre>
      *
      * <code>.google.protobuf.Timestamp time = 3 [json_name = "time"];</code>
@@ -950,9 +950,9 @@ private static final long serialVersionUID = 0L;
     private com.google.protobuf.ByteString feedFingerprint_ = com.google.protobuf.ByteString.EMPTY;
     /**
      * <pre>
-     * The fingerprint of the request's feed: opaque, at most 64 bytes. It is equal for feeds that give the same events: the
-     * notation of the pipeline, `comment`, `batch_size`, `max_await_time_ms`, `read_preference` and the tenant's grants do not
-     * change it.
+     * The fingerprint of the request's feed: opaque, at most 64 bytes. Feeds that deliver the same events have the same
+     * fingerprint: the notation of the pipeline, `comment`, `batch_size`, `max_await_time_ms`, `read_preference` and the
+     * tenant's grants do not change it.
      * </pre>
      *
      * <code>bytes feed_fingerprint = 4 [json_name = "feedFingerprint"];</code>
@@ -964,9 +964,9 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The fingerprint of the request's feed: opaque, at most 64 bytes. It is equal for feeds that give the same events: the
-     * notation of the pipeline, `comment`, `batch_size`, `max_await_time_ms`, `read_preference` and the tenant's grants do not
-     * change it.
+     * The fingerprint of the request's feed: opaque, at most 64 bytes. Feeds that deliver the same events have the same
+     * fingerprint: the notation of the pipeline, `comment`, `batch_size`, `max_await_time_ms`, `read_preference` and the
+     * tenant's grants do not change it.
      * </pre>
      *
      * <code>bytes feed_fingerprint = 4 [json_name = "feedFingerprint"];</code>
@@ -982,9 +982,9 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The fingerprint of the request's feed: opaque, at most 64 bytes. It is equal for feeds that give the same events: the
-     * notation of the pipeline, `comment`, `batch_size`, `max_await_time_ms`, `read_preference` and the tenant's grants do not
-     * change it.
+     * The fingerprint of the request's feed: opaque, at most 64 bytes. Feeds that deliver the same events have the same
+     * fingerprint: the notation of the pipeline, `comment`, `batch_size`, `max_await_time_ms`, `read_preference` and the
+     * tenant's grants do not change it.
      * </pre>
      *
      * <code>bytes feed_fingerprint = 4 [json_name = "feedFingerprint"];</code>

@@ -10,7 +10,7 @@ public interface ResolvePositionResponseOrBuilder extends
 
   /**
    * <pre>
-   * To be stored and given to Start.position.
+   * The position, to store and to pass to Start.position.
    * </pre>
    *
    * <code>bytes position = 1 [json_name = "position"];</code>
@@ -20,7 +20,7 @@ public interface ResolvePositionResponseOrBuilder extends
 
   /**
    * <pre>
-   * Its cluster time.
+   * The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 2 [json_name = "clusterTime"];</code>
@@ -29,7 +29,7 @@ public interface ResolvePositionResponseOrBuilder extends
   boolean hasClusterTime();
   /**
    * <pre>
-   * Its cluster time.
+   * The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 2 [json_name = "clusterTime"];</code>
@@ -38,7 +38,7 @@ public interface ResolvePositionResponseOrBuilder extends
   dev.feedmux.v1.ClusterTime getClusterTime();
   /**
    * <pre>
-   * Its cluster time.
+   * The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 2 [json_name = "clusterTime"];</code>
@@ -47,7 +47,7 @@ public interface ResolvePositionResponseOrBuilder extends
 
   /**
    * <pre>
-   * The same as wall-clock time, by the second.
+   * The same as wall-clock time, to the second.
    * </pre>
    *
    * <code>.google.protobuf.Timestamp time = 3 [json_name = "time"];</code>
@@ -56,7 +56,7 @@ public interface ResolvePositionResponseOrBuilder extends
   boolean hasTime();
   /**
    * <pre>
-   * The same as wall-clock time, by the second.
+   * The same as wall-clock time, to the second.
    * </pre>
    *
    * <code>.google.protobuf.Timestamp time = 3 [json_name = "time"];</code>
@@ -65,7 +65,7 @@ public interface ResolvePositionResponseOrBuilder extends
   com.google.protobuf.Timestamp getTime();
   /**
    * <pre>
-   * The same as wall-clock time, by the second.
+   * The same as wall-clock time, to the second.
    * </pre>
    *
    * <code>.google.protobuf.Timestamp time = 3 [json_name = "time"];</code>
@@ -74,9 +74,9 @@ public interface ResolvePositionResponseOrBuilder extends
 
   /**
    * <pre>
-   * The fingerprint of the request's feed: opaque, at most 64 bytes. It is equal for feeds that give the same events: the
-   * notation of the pipeline, `comment`, `batch_size`, `max_await_time_ms`, `read_preference` and the tenant's grants do not
-   * change it.
+   * The fingerprint of the request's feed: opaque, at most 64 bytes. Feeds that deliver the same events have the same
+   * fingerprint: the notation of the pipeline, `comment`, `batch_size`, `max_await_time_ms`, `read_preference` and the
+   * tenant's grants do not change it.
    * </pre>
    *
    * <code>bytes feed_fingerprint = 4 [json_name = "feedFingerprint"];</code>

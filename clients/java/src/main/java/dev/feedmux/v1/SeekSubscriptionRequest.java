@@ -6,7 +6,7 @@ package dev.feedmux.v1;
 
 /**
  * <pre>
- * Moves.
+ * Moves the stored position of a subscription.
  * </pre>
  *
  * Protobuf type {@code feedmux.v1.SeekSubscriptionRequest}
@@ -96,7 +96,7 @@ private static final long serialVersionUID = 0L;
   private dev.feedmux.v1.Start to_;
   /**
    * <pre>
-   * Required. A native resume token is taken as of start_after.
+   * Required. The server treats a native resume token as start_after.
    * </pre>
    *
    * <code>.feedmux.v1.Start to = 2 [json_name = "to"];</code>
@@ -108,7 +108,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Required. A native resume token is taken as of start_after.
+   * Required. The server treats a native resume token as start_after.
    * </pre>
    *
    * <code>.feedmux.v1.Start to = 2 [json_name = "to"];</code>
@@ -120,7 +120,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Required. A native resume token is taken as of start_after.
+   * Required. The server treats a native resume token as start_after.
    * </pre>
    *
    * <code>.feedmux.v1.Start to = 2 [json_name = "to"];</code>
@@ -304,7 +304,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Moves.
+   * Moves the stored position of a subscription.
    * </pre>
    *
    * Protobuf type {@code feedmux.v1.SeekSubscriptionRequest}
@@ -602,7 +602,7 @@ private static final long serialVersionUID = 0L;
         dev.feedmux.v1.Start, dev.feedmux.v1.Start.Builder, dev.feedmux.v1.StartOrBuilder> toBuilder_;
     /**
      * <pre>
-     * Required. A native resume token is taken as of start_after.
+     * Required. The server treats a native resume token as start_after.
      * </pre>
      *
      * <code>.feedmux.v1.Start to = 2 [json_name = "to"];</code>
@@ -613,7 +613,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Required. A native resume token is taken as of start_after.
+     * Required. The server treats a native resume token as start_after.
      * </pre>
      *
      * <code>.feedmux.v1.Start to = 2 [json_name = "to"];</code>
@@ -628,7 +628,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Required. A native resume token is taken as of start_after.
+     * Required. The server treats a native resume token as start_after.
      * </pre>
      *
      * <code>.feedmux.v1.Start to = 2 [json_name = "to"];</code>
@@ -648,7 +648,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Required. A native resume token is taken as of start_after.
+     * Required. The server treats a native resume token as start_after.
      * </pre>
      *
      * <code>.feedmux.v1.Start to = 2 [json_name = "to"];</code>
@@ -666,7 +666,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Required. A native resume token is taken as of start_after.
+     * Required. The server treats a native resume token as start_after.
      * </pre>
      *
      * <code>.feedmux.v1.Start to = 2 [json_name = "to"];</code>
@@ -691,7 +691,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Required. A native resume token is taken as of start_after.
+     * Required. The server treats a native resume token as start_after.
      * </pre>
      *
      * <code>.feedmux.v1.Start to = 2 [json_name = "to"];</code>
@@ -708,7 +708,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Required. A native resume token is taken as of start_after.
+     * Required. The server treats a native resume token as start_after.
      * </pre>
      *
      * <code>.feedmux.v1.Start to = 2 [json_name = "to"];</code>
@@ -720,7 +720,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Required. A native resume token is taken as of start_after.
+     * Required. The server treats a native resume token as start_after.
      * </pre>
      *
      * <code>.feedmux.v1.Start to = 2 [json_name = "to"];</code>
@@ -735,7 +735,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Required. A native resume token is taken as of start_after.
+     * Required. The server treats a native resume token as start_after.
      * </pre>
      *
      * <code>.feedmux.v1.Start to = 2 [json_name = "to"];</code>

@@ -30,7 +30,7 @@ public interface SeekSubscriptionRequestOrBuilder extends
 
   /**
    * <pre>
-   * Required. A native resume token is taken as of start_after.
+   * Required. The server treats a native resume token as start_after.
    * </pre>
    *
    * <code>.feedmux.v1.Start to = 2 [json_name = "to"];</code>
@@ -39,7 +39,7 @@ public interface SeekSubscriptionRequestOrBuilder extends
   boolean hasTo();
   /**
    * <pre>
-   * Required. A native resume token is taken as of start_after.
+   * Required. The server treats a native resume token as start_after.
    * </pre>
    *
    * <code>.feedmux.v1.Start to = 2 [json_name = "to"];</code>
@@ -48,7 +48,7 @@ public interface SeekSubscriptionRequestOrBuilder extends
   dev.feedmux.v1.Start getTo();
   /**
    * <pre>
-   * Required. A native resume token is taken as of start_after.
+   * Required. The server treats a native resume token as start_after.
    * </pre>
    *
    * <code>.feedmux.v1.Start to = 2 [json_name = "to"];</code>

@@ -6,7 +6,7 @@ package dev.feedmux.v1;
 
 /**
  * <pre>
- * Where to begin. At most one; none means `latest`. A start in the future is refused with OUT_OF_RANGE.
+ * Where to begin. When unset, `latest`. The server rejects a start in the future with OUT_OF_RANGE.
  * </pre>
  *
  * Protobuf type {@code feedmux.v1.Start}
@@ -98,8 +98,8 @@ private static final long serialVersionUID = 0L;
   public static final int POSITION_FIELD_NUMBER = 1;
   /**
    * <pre>
-   * An opaque place that feedmux gave out. At most 4 KiB. Any feed of the same tenant, source and scope takes it,
-   * also with another pipeline or other options.
+   * An opaque position that feedmux has returned. At most 4 KiB. Valid for every feed of the same tenant, source and
+   * scope, even with another pipeline or other options.
    * </pre>
    *
    * <code>bytes position = 1 [json_name = "position"];</code>
@@ -111,8 +111,8 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * An opaque place that feedmux gave out. At most 4 KiB. Any feed of the same tenant, source and scope takes it,
-   * also with another pipeline or other options.
+   * An opaque position that feedmux has returned. At most 4 KiB. Valid for every feed of the same tenant, source and
+   * scope, even with another pipeline or other options.
    * </pre>
    *
    * <code>bytes position = 1 [json_name = "position"];</code>
@@ -129,7 +129,7 @@ private static final long serialVersionUID = 0L;
   public static final int RESUME_AFTER_FIELD_NUMBER = 2;
   /**
    * <pre>
-   * A MongoDB resume token (BSON document), as of resumeAfter.
+   * A MongoDB resume token (BSON document), as for resumeAfter.
    * </pre>
    *
    * <code>bytes resume_after = 2 [json_name = "resumeAfter"];</code>
@@ -141,7 +141,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * A MongoDB resume token (BSON document), as of resumeAfter.
+   * A MongoDB resume token (BSON document), as for resumeAfter.
    * </pre>
    *
    * <code>bytes resume_after = 2 [json_name = "resumeAfter"];</code>
@@ -158,7 +158,7 @@ private static final long serialVersionUID = 0L;
   public static final int START_AFTER_FIELD_NUMBER = 3;
   /**
    * <pre>
-   * A MongoDB resume token (BSON document), as of startAfter: also one of an invalidate event.
+   * A MongoDB resume token (BSON document), as for startAfter: it may also be the token of an invalidate event.
    * </pre>
    *
    * <code>bytes start_after = 3 [json_name = "startAfter"];</code>
@@ -170,7 +170,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * A MongoDB resume token (BSON document), as of startAfter: also one of an invalidate event.
+   * A MongoDB resume token (BSON document), as for startAfter: it may also be the token of an invalidate event.
    * </pre>
    *
    * <code>bytes start_after = 3 [json_name = "startAfter"];</code>
@@ -230,7 +230,7 @@ private static final long serialVersionUID = 0L;
   public static final int TIME_FIELD_NUMBER = 5;
   /**
    * <pre>
-   * The first event at or after this wall-clock time, by the whole second.
+   * The first event at or after this wall-clock time, in whole seconds.
    * </pre>
    *
    * <code>.google.protobuf.Timestamp time = 5 [json_name = "time"];</code>
@@ -242,7 +242,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * The first event at or after this wall-clock time, by the whole second.
+   * The first event at or after this wall-clock time, in whole seconds.
    * </pre>
    *
    * <code>.google.protobuf.Timestamp time = 5 [json_name = "time"];</code>
@@ -257,7 +257,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * The first event at or after this wall-clock time, by the whole second.
+   * The first event at or after this wall-clock time, in whole seconds.
    * </pre>
    *
    * <code>.google.protobuf.Timestamp time = 5 [json_name = "time"];</code>
@@ -273,8 +273,8 @@ private static final long serialVersionUID = 0L;
   public static final int EARLIEST_FIELD_NUMBER = 6;
   /**
    * <pre>
-   * As far back as MongoDB's oplog reaches. Where the oplog is cut before the first event was sent, the stream begins
-   * at its oldest entry of then, after a gap notice.
+   * As far back as MongoDB's oplog reaches. If MongoDB truncates the oplog before the first event is sent, the stream
+   * begins at the entry that is the oldest at that time, after a gap notice.
    * </pre>
    *
    * <code>.feedmux.v1.Earliest earliest = 6 [json_name = "earliest"];</code>
@@ -286,8 +286,8 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * As far back as MongoDB's oplog reaches. Where the oplog is cut before the first event was sent, the stream begins
-   * at its oldest entry of then, after a gap notice.
+   * As far back as MongoDB's oplog reaches. If MongoDB truncates the oplog before the first event is sent, the stream
+   * begins at the entry that is the oldest at that time, after a gap notice.
    * </pre>
    *
    * <code>.feedmux.v1.Earliest earliest = 6 [json_name = "earliest"];</code>
@@ -302,8 +302,8 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * As far back as MongoDB's oplog reaches. Where the oplog is cut before the first event was sent, the stream begins
-   * at its oldest entry of then, after a gap notice.
+   * As far back as MongoDB's oplog reaches. If MongoDB truncates the oplog before the first event is sent, the stream
+   * begins at the entry that is the oldest at that time, after a gap notice.
    * </pre>
    *
    * <code>.feedmux.v1.Earliest earliest = 6 [json_name = "earliest"];</code>
@@ -627,7 +627,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Where to begin. At most one; none means `latest`. A start in the future is refused with OUT_OF_RANGE.
+   * Where to begin. When unset, `latest`. The server rejects a start in the future with OUT_OF_RANGE.
    * </pre>
    *
    * Protobuf type {@code feedmux.v1.Start}
@@ -914,8 +914,8 @@ private static final long serialVersionUID = 0L;
 
     /**
      * <pre>
-     * An opaque place that feedmux gave out. At most 4 KiB. Any feed of the same tenant, source and scope takes it,
-     * also with another pipeline or other options.
+     * An opaque position that feedmux has returned. At most 4 KiB. Valid for every feed of the same tenant, source and
+     * scope, even with another pipeline or other options.
      * </pre>
      *
      * <code>bytes position = 1 [json_name = "position"];</code>
@@ -926,8 +926,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * An opaque place that feedmux gave out. At most 4 KiB. Any feed of the same tenant, source and scope takes it,
-     * also with another pipeline or other options.
+     * An opaque position that feedmux has returned. At most 4 KiB. Valid for every feed of the same tenant, source and
+     * scope, even with another pipeline or other options.
      * </pre>
      *
      * <code>bytes position = 1 [json_name = "position"];</code>
@@ -941,8 +941,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * An opaque place that feedmux gave out. At most 4 KiB. Any feed of the same tenant, source and scope takes it,
-     * also with another pipeline or other options.
+     * An opaque position that feedmux has returned. At most 4 KiB. Valid for every feed of the same tenant, source and
+     * scope, even with another pipeline or other options.
      * </pre>
      *
      * <code>bytes position = 1 [json_name = "position"];</code>
@@ -958,8 +958,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * An opaque place that feedmux gave out. At most 4 KiB. Any feed of the same tenant, source and scope takes it,
-     * also with another pipeline or other options.
+     * An opaque position that feedmux has returned. At most 4 KiB. Valid for every feed of the same tenant, source and
+     * scope, even with another pipeline or other options.
      * </pre>
      *
      * <code>bytes position = 1 [json_name = "position"];</code>
@@ -976,7 +976,7 @@ private static final long serialVersionUID = 0L;
 
     /**
      * <pre>
-     * A MongoDB resume token (BSON document), as of resumeAfter.
+     * A MongoDB resume token (BSON document), as for resumeAfter.
      * </pre>
      *
      * <code>bytes resume_after = 2 [json_name = "resumeAfter"];</code>
@@ -987,7 +987,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * A MongoDB resume token (BSON document), as of resumeAfter.
+     * A MongoDB resume token (BSON document), as for resumeAfter.
      * </pre>
      *
      * <code>bytes resume_after = 2 [json_name = "resumeAfter"];</code>
@@ -1001,7 +1001,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * A MongoDB resume token (BSON document), as of resumeAfter.
+     * A MongoDB resume token (BSON document), as for resumeAfter.
      * </pre>
      *
      * <code>bytes resume_after = 2 [json_name = "resumeAfter"];</code>
@@ -1017,7 +1017,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * A MongoDB resume token (BSON document), as of resumeAfter.
+     * A MongoDB resume token (BSON document), as for resumeAfter.
      * </pre>
      *
      * <code>bytes resume_after = 2 [json_name = "resumeAfter"];</code>
@@ -1034,7 +1034,7 @@ private static final long serialVersionUID = 0L;
 
     /**
      * <pre>
-     * A MongoDB resume token (BSON document), as of startAfter: also one of an invalidate event.
+     * A MongoDB resume token (BSON document), as for startAfter: it may also be the token of an invalidate event.
      * </pre>
      *
      * <code>bytes start_after = 3 [json_name = "startAfter"];</code>
@@ -1045,7 +1045,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * A MongoDB resume token (BSON document), as of startAfter: also one of an invalidate event.
+     * A MongoDB resume token (BSON document), as for startAfter: it may also be the token of an invalidate event.
      * </pre>
      *
      * <code>bytes start_after = 3 [json_name = "startAfter"];</code>
@@ -1059,7 +1059,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * A MongoDB resume token (BSON document), as of startAfter: also one of an invalidate event.
+     * A MongoDB resume token (BSON document), as for startAfter: it may also be the token of an invalidate event.
      * </pre>
      *
      * <code>bytes start_after = 3 [json_name = "startAfter"];</code>
@@ -1075,7 +1075,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * A MongoDB resume token (BSON document), as of startAfter: also one of an invalidate event.
+     * A MongoDB resume token (BSON document), as for startAfter: it may also be the token of an invalidate event.
      * </pre>
      *
      * <code>bytes start_after = 3 [json_name = "startAfter"];</code>
@@ -1272,7 +1272,7 @@ private static final long serialVersionUID = 0L;
         com.google.protobuf.Timestamp, com.google.protobuf.Timestamp.Builder, com.google.protobuf.TimestampOrBuilder> timeBuilder_;
     /**
      * <pre>
-     * The first event at or after this wall-clock time, by the whole second.
+     * The first event at or after this wall-clock time, in whole seconds.
      * </pre>
      *
      * <code>.google.protobuf.Timestamp time = 5 [json_name = "time"];</code>
@@ -1284,7 +1284,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The first event at or after this wall-clock time, by the whole second.
+     * The first event at or after this wall-clock time, in whole seconds.
      * </pre>
      *
      * <code>.google.protobuf.Timestamp time = 5 [json_name = "time"];</code>
@@ -1306,7 +1306,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The first event at or after this wall-clock time, by the whole second.
+     * The first event at or after this wall-clock time, in whole seconds.
      * </pre>
      *
      * <code>.google.protobuf.Timestamp time = 5 [json_name = "time"];</code>
@@ -1326,7 +1326,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The first event at or after this wall-clock time, by the whole second.
+     * The first event at or after this wall-clock time, in whole seconds.
      * </pre>
      *
      * <code>.google.protobuf.Timestamp time = 5 [json_name = "time"];</code>
@@ -1344,7 +1344,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The first event at or after this wall-clock time, by the whole second.
+     * The first event at or after this wall-clock time, in whole seconds.
      * </pre>
      *
      * <code>.google.protobuf.Timestamp time = 5 [json_name = "time"];</code>
@@ -1371,7 +1371,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The first event at or after this wall-clock time, by the whole second.
+     * The first event at or after this wall-clock time, in whole seconds.
      * </pre>
      *
      * <code>.google.protobuf.Timestamp time = 5 [json_name = "time"];</code>
@@ -1394,7 +1394,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The first event at or after this wall-clock time, by the whole second.
+     * The first event at or after this wall-clock time, in whole seconds.
      * </pre>
      *
      * <code>.google.protobuf.Timestamp time = 5 [json_name = "time"];</code>
@@ -1404,7 +1404,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The first event at or after this wall-clock time, by the whole second.
+     * The first event at or after this wall-clock time, in whole seconds.
      * </pre>
      *
      * <code>.google.protobuf.Timestamp time = 5 [json_name = "time"];</code>
@@ -1422,7 +1422,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * The first event at or after this wall-clock time, by the whole second.
+     * The first event at or after this wall-clock time, in whole seconds.
      * </pre>
      *
      * <code>.google.protobuf.Timestamp time = 5 [json_name = "time"];</code>
@@ -1450,8 +1450,8 @@ private static final long serialVersionUID = 0L;
         dev.feedmux.v1.Earliest, dev.feedmux.v1.Earliest.Builder, dev.feedmux.v1.EarliestOrBuilder> earliestBuilder_;
     /**
      * <pre>
-     * As far back as MongoDB's oplog reaches. Where the oplog is cut before the first event was sent, the stream begins
-     * at its oldest entry of then, after a gap notice.
+     * As far back as MongoDB's oplog reaches. If MongoDB truncates the oplog before the first event is sent, the stream
+     * begins at the entry that is the oldest at that time, after a gap notice.
      * </pre>
      *
      * <code>.feedmux.v1.Earliest earliest = 6 [json_name = "earliest"];</code>
@@ -1463,8 +1463,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * As far back as MongoDB's oplog reaches. Where the oplog is cut before the first event was sent, the stream begins
-     * at its oldest entry of then, after a gap notice.
+     * As far back as MongoDB's oplog reaches. If MongoDB truncates the oplog before the first event is sent, the stream
+     * begins at the entry that is the oldest at that time, after a gap notice.
      * </pre>
      *
      * <code>.feedmux.v1.Earliest earliest = 6 [json_name = "earliest"];</code>
@@ -1486,8 +1486,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * As far back as MongoDB's oplog reaches. Where the oplog is cut before the first event was sent, the stream begins
-     * at its oldest entry of then, after a gap notice.
+     * As far back as MongoDB's oplog reaches. If MongoDB truncates the oplog before the first event is sent, the stream
+     * begins at the entry that is the oldest at that time, after a gap notice.
      * </pre>
      *
      * <code>.feedmux.v1.Earliest earliest = 6 [json_name = "earliest"];</code>
@@ -1507,8 +1507,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * As far back as MongoDB's oplog reaches. Where the oplog is cut before the first event was sent, the stream begins
-     * at its oldest entry of then, after a gap notice.
+     * As far back as MongoDB's oplog reaches. If MongoDB truncates the oplog before the first event is sent, the stream
+     * begins at the entry that is the oldest at that time, after a gap notice.
      * </pre>
      *
      * <code>.feedmux.v1.Earliest earliest = 6 [json_name = "earliest"];</code>
@@ -1526,8 +1526,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * As far back as MongoDB's oplog reaches. Where the oplog is cut before the first event was sent, the stream begins
-     * at its oldest entry of then, after a gap notice.
+     * As far back as MongoDB's oplog reaches. If MongoDB truncates the oplog before the first event is sent, the stream
+     * begins at the entry that is the oldest at that time, after a gap notice.
      * </pre>
      *
      * <code>.feedmux.v1.Earliest earliest = 6 [json_name = "earliest"];</code>
@@ -1554,8 +1554,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * As far back as MongoDB's oplog reaches. Where the oplog is cut before the first event was sent, the stream begins
-     * at its oldest entry of then, after a gap notice.
+     * As far back as MongoDB's oplog reaches. If MongoDB truncates the oplog before the first event is sent, the stream
+     * begins at the entry that is the oldest at that time, after a gap notice.
      * </pre>
      *
      * <code>.feedmux.v1.Earliest earliest = 6 [json_name = "earliest"];</code>
@@ -1578,8 +1578,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * As far back as MongoDB's oplog reaches. Where the oplog is cut before the first event was sent, the stream begins
-     * at its oldest entry of then, after a gap notice.
+     * As far back as MongoDB's oplog reaches. If MongoDB truncates the oplog before the first event is sent, the stream
+     * begins at the entry that is the oldest at that time, after a gap notice.
      * </pre>
      *
      * <code>.feedmux.v1.Earliest earliest = 6 [json_name = "earliest"];</code>
@@ -1589,8 +1589,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * As far back as MongoDB's oplog reaches. Where the oplog is cut before the first event was sent, the stream begins
-     * at its oldest entry of then, after a gap notice.
+     * As far back as MongoDB's oplog reaches. If MongoDB truncates the oplog before the first event is sent, the stream
+     * begins at the entry that is the oldest at that time, after a gap notice.
      * </pre>
      *
      * <code>.feedmux.v1.Earliest earliest = 6 [json_name = "earliest"];</code>
@@ -1608,8 +1608,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * As far back as MongoDB's oplog reaches. Where the oplog is cut before the first event was sent, the stream begins
-     * at its oldest entry of then, after a gap notice.
+     * As far back as MongoDB's oplog reaches. If MongoDB truncates the oplog before the first event is sent, the stream
+     * begins at the entry that is the oldest at that time, after a gap notice.
      * </pre>
      *
      * <code>.feedmux.v1.Earliest earliest = 6 [json_name = "earliest"];</code>

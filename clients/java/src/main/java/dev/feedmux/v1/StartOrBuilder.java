@@ -10,8 +10,8 @@ public interface StartOrBuilder extends
 
   /**
    * <pre>
-   * An opaque place that feedmux gave out. At most 4 KiB. Any feed of the same tenant, source and scope takes it,
-   * also with another pipeline or other options.
+   * An opaque position that feedmux has returned. At most 4 KiB. Valid for every feed of the same tenant, source and
+   * scope, even with another pipeline or other options.
    * </pre>
    *
    * <code>bytes position = 1 [json_name = "position"];</code>
@@ -20,8 +20,8 @@ public interface StartOrBuilder extends
   boolean hasPosition();
   /**
    * <pre>
-   * An opaque place that feedmux gave out. At most 4 KiB. Any feed of the same tenant, source and scope takes it,
-   * also with another pipeline or other options.
+   * An opaque position that feedmux has returned. At most 4 KiB. Valid for every feed of the same tenant, source and
+   * scope, even with another pipeline or other options.
    * </pre>
    *
    * <code>bytes position = 1 [json_name = "position"];</code>
@@ -31,7 +31,7 @@ public interface StartOrBuilder extends
 
   /**
    * <pre>
-   * A MongoDB resume token (BSON document), as of resumeAfter.
+   * A MongoDB resume token (BSON document), as for resumeAfter.
    * </pre>
    *
    * <code>bytes resume_after = 2 [json_name = "resumeAfter"];</code>
@@ -40,7 +40,7 @@ public interface StartOrBuilder extends
   boolean hasResumeAfter();
   /**
    * <pre>
-   * A MongoDB resume token (BSON document), as of resumeAfter.
+   * A MongoDB resume token (BSON document), as for resumeAfter.
    * </pre>
    *
    * <code>bytes resume_after = 2 [json_name = "resumeAfter"];</code>
@@ -50,7 +50,7 @@ public interface StartOrBuilder extends
 
   /**
    * <pre>
-   * A MongoDB resume token (BSON document), as of startAfter: also one of an invalidate event.
+   * A MongoDB resume token (BSON document), as for startAfter: it may also be the token of an invalidate event.
    * </pre>
    *
    * <code>bytes start_after = 3 [json_name = "startAfter"];</code>
@@ -59,7 +59,7 @@ public interface StartOrBuilder extends
   boolean hasStartAfter();
   /**
    * <pre>
-   * A MongoDB resume token (BSON document), as of startAfter: also one of an invalidate event.
+   * A MongoDB resume token (BSON document), as for startAfter: it may also be the token of an invalidate event.
    * </pre>
    *
    * <code>bytes start_after = 3 [json_name = "startAfter"];</code>
@@ -96,7 +96,7 @@ public interface StartOrBuilder extends
 
   /**
    * <pre>
-   * The first event at or after this wall-clock time, by the whole second.
+   * The first event at or after this wall-clock time, in whole seconds.
    * </pre>
    *
    * <code>.google.protobuf.Timestamp time = 5 [json_name = "time"];</code>
@@ -105,7 +105,7 @@ public interface StartOrBuilder extends
   boolean hasTime();
   /**
    * <pre>
-   * The first event at or after this wall-clock time, by the whole second.
+   * The first event at or after this wall-clock time, in whole seconds.
    * </pre>
    *
    * <code>.google.protobuf.Timestamp time = 5 [json_name = "time"];</code>
@@ -114,7 +114,7 @@ public interface StartOrBuilder extends
   com.google.protobuf.Timestamp getTime();
   /**
    * <pre>
-   * The first event at or after this wall-clock time, by the whole second.
+   * The first event at or after this wall-clock time, in whole seconds.
    * </pre>
    *
    * <code>.google.protobuf.Timestamp time = 5 [json_name = "time"];</code>
@@ -123,8 +123,8 @@ public interface StartOrBuilder extends
 
   /**
    * <pre>
-   * As far back as MongoDB's oplog reaches. Where the oplog is cut before the first event was sent, the stream begins
-   * at its oldest entry of then, after a gap notice.
+   * As far back as MongoDB's oplog reaches. If MongoDB truncates the oplog before the first event is sent, the stream
+   * begins at the entry that is the oldest at that time, after a gap notice.
    * </pre>
    *
    * <code>.feedmux.v1.Earliest earliest = 6 [json_name = "earliest"];</code>
@@ -133,8 +133,8 @@ public interface StartOrBuilder extends
   boolean hasEarliest();
   /**
    * <pre>
-   * As far back as MongoDB's oplog reaches. Where the oplog is cut before the first event was sent, the stream begins
-   * at its oldest entry of then, after a gap notice.
+   * As far back as MongoDB's oplog reaches. If MongoDB truncates the oplog before the first event is sent, the stream
+   * begins at the entry that is the oldest at that time, after a gap notice.
    * </pre>
    *
    * <code>.feedmux.v1.Earliest earliest = 6 [json_name = "earliest"];</code>
@@ -143,8 +143,8 @@ public interface StartOrBuilder extends
   dev.feedmux.v1.Earliest getEarliest();
   /**
    * <pre>
-   * As far back as MongoDB's oplog reaches. Where the oplog is cut before the first event was sent, the stream begins
-   * at its oldest entry of then, after a gap notice.
+   * As far back as MongoDB's oplog reaches. If MongoDB truncates the oplog before the first event is sent, the stream
+   * begins at the entry that is the oldest at that time, after a gap notice.
    * </pre>
    *
    * <code>.feedmux.v1.Earliest earliest = 6 [json_name = "earliest"];</code>

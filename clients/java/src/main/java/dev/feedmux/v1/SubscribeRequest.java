@@ -92,7 +92,7 @@ private static final long serialVersionUID = 0L;
   public static final int OPEN_FIELD_NUMBER = 1;
   /**
    * <pre>
-   * First and only once.
+   * The first message, sent exactly once.
    * </pre>
    *
    * <code>.feedmux.v1.Open open = 1 [json_name = "open"];</code>
@@ -104,7 +104,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * First and only once.
+   * The first message, sent exactly once.
    * </pre>
    *
    * <code>.feedmux.v1.Open open = 1 [json_name = "open"];</code>
@@ -119,7 +119,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * First and only once.
+   * The first message, sent exactly once.
    * </pre>
    *
    * <code>.feedmux.v1.Open open = 1 [json_name = "open"];</code>
@@ -135,7 +135,7 @@ private static final long serialVersionUID = 0L;
   public static final int CREDIT_FIELD_NUMBER = 2;
   /**
    * <pre>
-   * Permission to send more.
+   * Permits the server to send more.
    * </pre>
    *
    * <code>.feedmux.v1.Credit credit = 2 [json_name = "credit"];</code>
@@ -147,7 +147,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Permission to send more.
+   * Permits the server to send more.
    * </pre>
    *
    * <code>.feedmux.v1.Credit credit = 2 [json_name = "credit"];</code>
@@ -162,7 +162,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Permission to send more.
+   * Permits the server to send more.
    * </pre>
    *
    * <code>.feedmux.v1.Credit credit = 2 [json_name = "credit"];</code>
@@ -178,7 +178,7 @@ private static final long serialVersionUID = 0L;
   public static final int ACK_FIELD_NUMBER = 3;
   /**
    * <pre>
-   * What has been processed.
+   * Reports what the client has processed.
    * </pre>
    *
    * <code>.feedmux.v1.Ack ack = 3 [json_name = "ack"];</code>
@@ -190,7 +190,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * What has been processed.
+   * Reports what the client has processed.
    * </pre>
    *
    * <code>.feedmux.v1.Ack ack = 3 [json_name = "ack"];</code>
@@ -205,7 +205,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * What has been processed.
+   * Reports what the client has processed.
    * </pre>
    *
    * <code>.feedmux.v1.Ack ack = 3 [json_name = "ack"];</code>
@@ -740,7 +740,7 @@ private static final long serialVersionUID = 0L;
         dev.feedmux.v1.Open, dev.feedmux.v1.Open.Builder, dev.feedmux.v1.OpenOrBuilder> openBuilder_;
     /**
      * <pre>
-     * First and only once.
+     * The first message, sent exactly once.
      * </pre>
      *
      * <code>.feedmux.v1.Open open = 1 [json_name = "open"];</code>
@@ -752,7 +752,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * First and only once.
+     * The first message, sent exactly once.
      * </pre>
      *
      * <code>.feedmux.v1.Open open = 1 [json_name = "open"];</code>
@@ -774,7 +774,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * First and only once.
+     * The first message, sent exactly once.
      * </pre>
      *
      * <code>.feedmux.v1.Open open = 1 [json_name = "open"];</code>
@@ -794,7 +794,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * First and only once.
+     * The first message, sent exactly once.
      * </pre>
      *
      * <code>.feedmux.v1.Open open = 1 [json_name = "open"];</code>
@@ -812,7 +812,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * First and only once.
+     * The first message, sent exactly once.
      * </pre>
      *
      * <code>.feedmux.v1.Open open = 1 [json_name = "open"];</code>
@@ -839,7 +839,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * First and only once.
+     * The first message, sent exactly once.
      * </pre>
      *
      * <code>.feedmux.v1.Open open = 1 [json_name = "open"];</code>
@@ -862,7 +862,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * First and only once.
+     * The first message, sent exactly once.
      * </pre>
      *
      * <code>.feedmux.v1.Open open = 1 [json_name = "open"];</code>
@@ -872,7 +872,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * First and only once.
+     * The first message, sent exactly once.
      * </pre>
      *
      * <code>.feedmux.v1.Open open = 1 [json_name = "open"];</code>
@@ -890,7 +890,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * First and only once.
+     * The first message, sent exactly once.
      * </pre>
      *
      * <code>.feedmux.v1.Open open = 1 [json_name = "open"];</code>
@@ -918,7 +918,7 @@ private static final long serialVersionUID = 0L;
         dev.feedmux.v1.Credit, dev.feedmux.v1.Credit.Builder, dev.feedmux.v1.CreditOrBuilder> creditBuilder_;
     /**
      * <pre>
-     * Permission to send more.
+     * Permits the server to send more.
      * </pre>
      *
      * <code>.feedmux.v1.Credit credit = 2 [json_name = "credit"];</code>
@@ -930,7 +930,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Permission to send more.
+     * Permits the server to send more.
      * </pre>
      *
      * <code>.feedmux.v1.Credit credit = 2 [json_name = "credit"];</code>
@@ -952,7 +952,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Permission to send more.
+     * Permits the server to send more.
      * </pre>
      *
      * <code>.feedmux.v1.Credit credit = 2 [json_name = "credit"];</code>
@@ -972,7 +972,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Permission to send more.
+     * Permits the server to send more.
      * </pre>
      *
      * <code>.feedmux.v1.Credit credit = 2 [json_name = "credit"];</code>
@@ -990,7 +990,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Permission to send more.
+     * Permits the server to send more.
      * </pre>
      *
      * <code>.feedmux.v1.Credit credit = 2 [json_name = "credit"];</code>
@@ -1017,7 +1017,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Permission to send more.
+     * Permits the server to send more.
      * </pre>
      *
      * <code>.feedmux.v1.Credit credit = 2 [json_name = "credit"];</code>
@@ -1040,7 +1040,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Permission to send more.
+     * Permits the server to send more.
      * </pre>
      *
      * <code>.feedmux.v1.Credit credit = 2 [json_name = "credit"];</code>
@@ -1050,7 +1050,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Permission to send more.
+     * Permits the server to send more.
      * </pre>
      *
      * <code>.feedmux.v1.Credit credit = 2 [json_name = "credit"];</code>
@@ -1068,7 +1068,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Permission to send more.
+     * Permits the server to send more.
      * </pre>
      *
      * <code>.feedmux.v1.Credit credit = 2 [json_name = "credit"];</code>
@@ -1096,7 +1096,7 @@ private static final long serialVersionUID = 0L;
         dev.feedmux.v1.Ack, dev.feedmux.v1.Ack.Builder, dev.feedmux.v1.AckOrBuilder> ackBuilder_;
     /**
      * <pre>
-     * What has been processed.
+     * Reports what the client has processed.
      * </pre>
      *
      * <code>.feedmux.v1.Ack ack = 3 [json_name = "ack"];</code>
@@ -1108,7 +1108,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What has been processed.
+     * Reports what the client has processed.
      * </pre>
      *
      * <code>.feedmux.v1.Ack ack = 3 [json_name = "ack"];</code>
@@ -1130,7 +1130,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What has been processed.
+     * Reports what the client has processed.
      * </pre>
      *
      * <code>.feedmux.v1.Ack ack = 3 [json_name = "ack"];</code>
@@ -1150,7 +1150,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What has been processed.
+     * Reports what the client has processed.
      * </pre>
      *
      * <code>.feedmux.v1.Ack ack = 3 [json_name = "ack"];</code>
@@ -1168,7 +1168,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What has been processed.
+     * Reports what the client has processed.
      * </pre>
      *
      * <code>.feedmux.v1.Ack ack = 3 [json_name = "ack"];</code>
@@ -1195,7 +1195,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What has been processed.
+     * Reports what the client has processed.
      * </pre>
      *
      * <code>.feedmux.v1.Ack ack = 3 [json_name = "ack"];</code>
@@ -1218,7 +1218,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What has been processed.
+     * Reports what the client has processed.
      * </pre>
      *
      * <code>.feedmux.v1.Ack ack = 3 [json_name = "ack"];</code>
@@ -1228,7 +1228,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What has been processed.
+     * Reports what the client has processed.
      * </pre>
      *
      * <code>.feedmux.v1.Ack ack = 3 [json_name = "ack"];</code>
@@ -1246,7 +1246,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * What has been processed.
+     * Reports what the client has processed.
      * </pre>
      *
      * <code>.feedmux.v1.Ack ack = 3 [json_name = "ack"];</code>

@@ -10,7 +10,7 @@ public interface SubscribeRequestOrBuilder extends
 
   /**
    * <pre>
-   * First and only once.
+   * The first message, sent exactly once.
    * </pre>
    *
    * <code>.feedmux.v1.Open open = 1 [json_name = "open"];</code>
@@ -19,7 +19,7 @@ public interface SubscribeRequestOrBuilder extends
   boolean hasOpen();
   /**
    * <pre>
-   * First and only once.
+   * The first message, sent exactly once.
    * </pre>
    *
    * <code>.feedmux.v1.Open open = 1 [json_name = "open"];</code>
@@ -28,7 +28,7 @@ public interface SubscribeRequestOrBuilder extends
   dev.feedmux.v1.Open getOpen();
   /**
    * <pre>
-   * First and only once.
+   * The first message, sent exactly once.
    * </pre>
    *
    * <code>.feedmux.v1.Open open = 1 [json_name = "open"];</code>
@@ -37,7 +37,7 @@ public interface SubscribeRequestOrBuilder extends
 
   /**
    * <pre>
-   * Permission to send more.
+   * Permits the server to send more.
    * </pre>
    *
    * <code>.feedmux.v1.Credit credit = 2 [json_name = "credit"];</code>
@@ -46,7 +46,7 @@ public interface SubscribeRequestOrBuilder extends
   boolean hasCredit();
   /**
    * <pre>
-   * Permission to send more.
+   * Permits the server to send more.
    * </pre>
    *
    * <code>.feedmux.v1.Credit credit = 2 [json_name = "credit"];</code>
@@ -55,7 +55,7 @@ public interface SubscribeRequestOrBuilder extends
   dev.feedmux.v1.Credit getCredit();
   /**
    * <pre>
-   * Permission to send more.
+   * Permits the server to send more.
    * </pre>
    *
    * <code>.feedmux.v1.Credit credit = 2 [json_name = "credit"];</code>
@@ -64,7 +64,7 @@ public interface SubscribeRequestOrBuilder extends
 
   /**
    * <pre>
-   * What has been processed.
+   * Reports what the client has processed.
    * </pre>
    *
    * <code>.feedmux.v1.Ack ack = 3 [json_name = "ack"];</code>
@@ -73,7 +73,7 @@ public interface SubscribeRequestOrBuilder extends
   boolean hasAck();
   /**
    * <pre>
-   * What has been processed.
+   * Reports what the client has processed.
    * </pre>
    *
    * <code>.feedmux.v1.Ack ack = 3 [json_name = "ack"];</code>
@@ -82,7 +82,7 @@ public interface SubscribeRequestOrBuilder extends
   dev.feedmux.v1.Ack getAck();
   /**
    * <pre>
-   * What has been processed.
+   * Reports what the client has processed.
    * </pre>
    *
    * <code>.feedmux.v1.Ack ack = 3 [json_name = "ack"];</code>

@@ -182,7 +182,7 @@ private static final long serialVersionUID = 0L;
   public static final int EVENT_FRAGMENT_FIELD_NUMBER = 3;
   /**
    * <pre>
-   * A part of an event that does not fit into one message. Nothing comes between the parts.
+   * A part of an event that does not fit into one message. No other message comes between the parts.
    * </pre>
    *
    * <code>.feedmux.v1.EventFragment event_fragment = 3 [json_name = "eventFragment"];</code>
@@ -194,7 +194,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * A part of an event that does not fit into one message. Nothing comes between the parts.
+   * A part of an event that does not fit into one message. No other message comes between the parts.
    * </pre>
    *
    * <code>.feedmux.v1.EventFragment event_fragment = 3 [json_name = "eventFragment"];</code>
@@ -209,7 +209,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * A part of an event that does not fit into one message. Nothing comes between the parts.
+   * A part of an event that does not fit into one message. No other message comes between the parts.
    * </pre>
    *
    * <code>.feedmux.v1.EventFragment event_fragment = 3 [json_name = "eventFragment"];</code>
@@ -268,7 +268,7 @@ private static final long serialVersionUID = 0L;
   public static final int COMMITTED_FIELD_NUMBER = 5;
   /**
    * <pre>
-   * Acks that are now durable.
+   * Reports which acks are now durable.
    * </pre>
    *
    * <code>.feedmux.v1.Committed committed = 5 [json_name = "committed"];</code>
@@ -280,7 +280,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Acks that are now durable.
+   * Reports which acks are now durable.
    * </pre>
    *
    * <code>.feedmux.v1.Committed committed = 5 [json_name = "committed"];</code>
@@ -295,7 +295,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Acks that are now durable.
+   * Reports which acks are now durable.
    * </pre>
    *
    * <code>.feedmux.v1.Committed committed = 5 [json_name = "committed"];</code>
@@ -311,7 +311,7 @@ private static final long serialVersionUID = 0L;
   public static final int NOTICE_FIELD_NUMBER = 6;
   /**
    * <pre>
-   * Something to know.
+   * A condition that the client should know about.
    * </pre>
    *
    * <code>.feedmux.v1.Notice notice = 6 [json_name = "notice"];</code>
@@ -323,7 +323,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Something to know.
+   * A condition that the client should know about.
    * </pre>
    *
    * <code>.feedmux.v1.Notice notice = 6 [json_name = "notice"];</code>
@@ -338,7 +338,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Something to know.
+   * A condition that the client should know about.
    * </pre>
    *
    * <code>.feedmux.v1.Notice notice = 6 [json_name = "notice"];</code>
@@ -1252,7 +1252,7 @@ private static final long serialVersionUID = 0L;
         dev.feedmux.v1.EventFragment, dev.feedmux.v1.EventFragment.Builder, dev.feedmux.v1.EventFragmentOrBuilder> eventFragmentBuilder_;
     /**
      * <pre>
-     * A part of an event that does not fit into one message. Nothing comes between the parts.
+     * A part of an event that does not fit into one message. No other message comes between the parts.
      * </pre>
      *
      * <code>.feedmux.v1.EventFragment event_fragment = 3 [json_name = "eventFragment"];</code>
@@ -1264,7 +1264,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * A part of an event that does not fit into one message. Nothing comes between the parts.
+     * A part of an event that does not fit into one message. No other message comes between the parts.
      * </pre>
      *
      * <code>.feedmux.v1.EventFragment event_fragment = 3 [json_name = "eventFragment"];</code>
@@ -1286,7 +1286,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * A part of an event that does not fit into one message. Nothing comes between the parts.
+     * A part of an event that does not fit into one message. No other message comes between the parts.
      * </pre>
      *
      * <code>.feedmux.v1.EventFragment event_fragment = 3 [json_name = "eventFragment"];</code>
@@ -1306,7 +1306,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * A part of an event that does not fit into one message. Nothing comes between the parts.
+     * A part of an event that does not fit into one message. No other message comes between the parts.
      * </pre>
      *
      * <code>.feedmux.v1.EventFragment event_fragment = 3 [json_name = "eventFragment"];</code>
@@ -1324,7 +1324,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * A part of an event that does not fit into one message. Nothing comes between the parts.
+     * A part of an event that does not fit into one message. No other message comes between the parts.
      * </pre>
      *
      * <code>.feedmux.v1.EventFragment event_fragment = 3 [json_name = "eventFragment"];</code>
@@ -1351,7 +1351,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * A part of an event that does not fit into one message. Nothing comes between the parts.
+     * A part of an event that does not fit into one message. No other message comes between the parts.
      * </pre>
      *
      * <code>.feedmux.v1.EventFragment event_fragment = 3 [json_name = "eventFragment"];</code>
@@ -1374,7 +1374,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * A part of an event that does not fit into one message. Nothing comes between the parts.
+     * A part of an event that does not fit into one message. No other message comes between the parts.
      * </pre>
      *
      * <code>.feedmux.v1.EventFragment event_fragment = 3 [json_name = "eventFragment"];</code>
@@ -1384,7 +1384,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * A part of an event that does not fit into one message. Nothing comes between the parts.
+     * A part of an event that does not fit into one message. No other message comes between the parts.
      * </pre>
      *
      * <code>.feedmux.v1.EventFragment event_fragment = 3 [json_name = "eventFragment"];</code>
@@ -1402,7 +1402,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * A part of an event that does not fit into one message. Nothing comes between the parts.
+     * A part of an event that does not fit into one message. No other message comes between the parts.
      * </pre>
      *
      * <code>.feedmux.v1.EventFragment event_fragment = 3 [json_name = "eventFragment"];</code>
@@ -1608,7 +1608,7 @@ private static final long serialVersionUID = 0L;
         dev.feedmux.v1.Committed, dev.feedmux.v1.Committed.Builder, dev.feedmux.v1.CommittedOrBuilder> committedBuilder_;
     /**
      * <pre>
-     * Acks that are now durable.
+     * Reports which acks are now durable.
      * </pre>
      *
      * <code>.feedmux.v1.Committed committed = 5 [json_name = "committed"];</code>
@@ -1620,7 +1620,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Acks that are now durable.
+     * Reports which acks are now durable.
      * </pre>
      *
      * <code>.feedmux.v1.Committed committed = 5 [json_name = "committed"];</code>
@@ -1642,7 +1642,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Acks that are now durable.
+     * Reports which acks are now durable.
      * </pre>
      *
      * <code>.feedmux.v1.Committed committed = 5 [json_name = "committed"];</code>
@@ -1662,7 +1662,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Acks that are now durable.
+     * Reports which acks are now durable.
      * </pre>
      *
      * <code>.feedmux.v1.Committed committed = 5 [json_name = "committed"];</code>
@@ -1680,7 +1680,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Acks that are now durable.
+     * Reports which acks are now durable.
      * </pre>
      *
      * <code>.feedmux.v1.Committed committed = 5 [json_name = "committed"];</code>
@@ -1707,7 +1707,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Acks that are now durable.
+     * Reports which acks are now durable.
      * </pre>
      *
      * <code>.feedmux.v1.Committed committed = 5 [json_name = "committed"];</code>
@@ -1730,7 +1730,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Acks that are now durable.
+     * Reports which acks are now durable.
      * </pre>
      *
      * <code>.feedmux.v1.Committed committed = 5 [json_name = "committed"];</code>
@@ -1740,7 +1740,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Acks that are now durable.
+     * Reports which acks are now durable.
      * </pre>
      *
      * <code>.feedmux.v1.Committed committed = 5 [json_name = "committed"];</code>
@@ -1758,7 +1758,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Acks that are now durable.
+     * Reports which acks are now durable.
      * </pre>
      *
      * <code>.feedmux.v1.Committed committed = 5 [json_name = "committed"];</code>
@@ -1786,7 +1786,7 @@ private static final long serialVersionUID = 0L;
         dev.feedmux.v1.Notice, dev.feedmux.v1.Notice.Builder, dev.feedmux.v1.NoticeOrBuilder> noticeBuilder_;
     /**
      * <pre>
-     * Something to know.
+     * A condition that the client should know about.
      * </pre>
      *
      * <code>.feedmux.v1.Notice notice = 6 [json_name = "notice"];</code>
@@ -1798,7 +1798,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Something to know.
+     * A condition that the client should know about.
      * </pre>
      *
      * <code>.feedmux.v1.Notice notice = 6 [json_name = "notice"];</code>
@@ -1820,7 +1820,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Something to know.
+     * A condition that the client should know about.
      * </pre>
      *
      * <code>.feedmux.v1.Notice notice = 6 [json_name = "notice"];</code>
@@ -1840,7 +1840,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Something to know.
+     * A condition that the client should know about.
      * </pre>
      *
      * <code>.feedmux.v1.Notice notice = 6 [json_name = "notice"];</code>
@@ -1858,7 +1858,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Something to know.
+     * A condition that the client should know about.
      * </pre>
      *
      * <code>.feedmux.v1.Notice notice = 6 [json_name = "notice"];</code>
@@ -1885,7 +1885,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Something to know.
+     * A condition that the client should know about.
      * </pre>
      *
      * <code>.feedmux.v1.Notice notice = 6 [json_name = "notice"];</code>
@@ -1908,7 +1908,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Something to know.
+     * A condition that the client should know about.
      * </pre>
      *
      * <code>.feedmux.v1.Notice notice = 6 [json_name = "notice"];</code>
@@ -1918,7 +1918,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Something to know.
+     * A condition that the client should know about.
      * </pre>
      *
      * <code>.feedmux.v1.Notice notice = 6 [json_name = "notice"];</code>
@@ -1936,7 +1936,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Something to know.
+     * A condition that the client should know about.
      * </pre>
      *
      * <code>.feedmux.v1.Notice notice = 6 [json_name = "notice"];</code>

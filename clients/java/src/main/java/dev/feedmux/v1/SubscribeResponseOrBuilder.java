@@ -64,7 +64,7 @@ public interface SubscribeResponseOrBuilder extends
 
   /**
    * <pre>
-   * A part of an event that does not fit into one message. Nothing comes between the parts.
+   * A part of an event that does not fit into one message. No other message comes between the parts.
    * </pre>
    *
    * <code>.feedmux.v1.EventFragment event_fragment = 3 [json_name = "eventFragment"];</code>
@@ -73,7 +73,7 @@ public interface SubscribeResponseOrBuilder extends
   boolean hasEventFragment();
   /**
    * <pre>
-   * A part of an event that does not fit into one message. Nothing comes between the parts.
+   * A part of an event that does not fit into one message. No other message comes between the parts.
    * </pre>
    *
    * <code>.feedmux.v1.EventFragment event_fragment = 3 [json_name = "eventFragment"];</code>
@@ -82,7 +82,7 @@ public interface SubscribeResponseOrBuilder extends
   dev.feedmux.v1.EventFragment getEventFragment();
   /**
    * <pre>
-   * A part of an event that does not fit into one message. Nothing comes between the parts.
+   * A part of an event that does not fit into one message. No other message comes between the parts.
    * </pre>
    *
    * <code>.feedmux.v1.EventFragment event_fragment = 3 [json_name = "eventFragment"];</code>
@@ -118,7 +118,7 @@ public interface SubscribeResponseOrBuilder extends
 
   /**
    * <pre>
-   * Acks that are now durable.
+   * Reports which acks are now durable.
    * </pre>
    *
    * <code>.feedmux.v1.Committed committed = 5 [json_name = "committed"];</code>
@@ -127,7 +127,7 @@ public interface SubscribeResponseOrBuilder extends
   boolean hasCommitted();
   /**
    * <pre>
-   * Acks that are now durable.
+   * Reports which acks are now durable.
    * </pre>
    *
    * <code>.feedmux.v1.Committed committed = 5 [json_name = "committed"];</code>
@@ -136,7 +136,7 @@ public interface SubscribeResponseOrBuilder extends
   dev.feedmux.v1.Committed getCommitted();
   /**
    * <pre>
-   * Acks that are now durable.
+   * Reports which acks are now durable.
    * </pre>
    *
    * <code>.feedmux.v1.Committed committed = 5 [json_name = "committed"];</code>
@@ -145,7 +145,7 @@ public interface SubscribeResponseOrBuilder extends
 
   /**
    * <pre>
-   * Something to know.
+   * A condition that the client should know about.
    * </pre>
    *
    * <code>.feedmux.v1.Notice notice = 6 [json_name = "notice"];</code>
@@ -154,7 +154,7 @@ public interface SubscribeResponseOrBuilder extends
   boolean hasNotice();
   /**
    * <pre>
-   * Something to know.
+   * A condition that the client should know about.
    * </pre>
    *
    * <code>.feedmux.v1.Notice notice = 6 [json_name = "notice"];</code>
@@ -163,7 +163,7 @@ public interface SubscribeResponseOrBuilder extends
   dev.feedmux.v1.Notice getNotice();
   /**
    * <pre>
-   * Something to know.
+   * A condition that the client should know about.
    * </pre>
    *
    * <code>.feedmux.v1.Notice notice = 6 [json_name = "notice"];</code>

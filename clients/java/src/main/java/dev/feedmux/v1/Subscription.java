@@ -192,7 +192,7 @@ private static final long serialVersionUID = 0L;
   private com.google.protobuf.ByteString position_ = com.google.protobuf.ByteString.EMPTY;
   /**
    * <pre>
-   * Output only. The stored position: everything at or before it is processed.
+   * Output only. The stored position: everything at or before it has been processed.
    * </pre>
    *
    * <code>bytes position = 5 [json_name = "position"];</code>
@@ -207,7 +207,7 @@ private static final long serialVersionUID = 0L;
   private dev.feedmux.v1.ClusterTime clusterTime_;
   /**
    * <pre>
-   * Output only. Its cluster time.
+   * Output only. The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 6 [json_name = "clusterTime"];</code>
@@ -219,7 +219,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Output only. Its cluster time.
+   * Output only. The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 6 [json_name = "clusterTime"];</code>
@@ -231,7 +231,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Output only. Its cluster time.
+   * Output only. The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 6 [json_name = "clusterTime"];</code>
@@ -245,7 +245,7 @@ private static final long serialVersionUID = 0L;
   private com.google.protobuf.Timestamp createTime_;
   /**
    * <pre>
-   * Output only.
+   * Output only. When the subscription was created.
    * </pre>
    *
    * <code>.google.protobuf.Timestamp create_time = 7 [json_name = "createTime"];</code>
@@ -257,7 +257,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Output only.
+   * Output only. When the subscription was created.
    * </pre>
    *
    * <code>.google.protobuf.Timestamp create_time = 7 [json_name = "createTime"];</code>
@@ -269,7 +269,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Output only.
+   * Output only. When the subscription was created.
    * </pre>
    *
    * <code>.google.protobuf.Timestamp create_time = 7 [json_name = "createTime"];</code>
@@ -322,7 +322,7 @@ private static final long serialVersionUID = 0L;
   private volatile java.lang.Object etag_ = "";
   /**
    * <pre>
-   * Output only. Changes with the definition. Given back in Update and Delete, it guards against lost updates.
+   * Output only. Changes with the definition. Send it in Update and Delete to prevent lost updates.
    * </pre>
    *
    * <code>string etag = 9 [json_name = "etag"];</code>
@@ -343,7 +343,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Output only. Changes with the definition. Given back in Update and Delete, it guards against lost updates.
+   * Output only. Changes with the definition. Send it in Update and Delete to prevent lost updates.
    * </pre>
    *
    * <code>string etag = 9 [json_name = "etag"];</code>
@@ -445,8 +445,8 @@ private static final long serialVersionUID = 0L;
   private com.google.protobuf.Timestamp expireTime_;
   /**
    * <pre>
-   * Output only. When it will be deleted because nobody has used it, unless it is opened, sought or changed before.
-   * Unset while a session is open, and where the server deletes none.
+   * Output only. When the server will delete the subscription because it is unused, unless a client opens, seeks or
+   * changes it before then. Unset while a session is open, and if the server does not delete unused subscriptions.
    * </pre>
    *
    * <code>.google.protobuf.Timestamp expire_time = 13 [json_name = "expireTime"];</code>
@@ -458,8 +458,8 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Output only. When it will be deleted because nobody has used it, unless it is opened, sought or changed before.
-   * Unset while a session is open, and where the server deletes none.
+   * Output only. When the server will delete the subscription because it is unused, unless a client opens, seeks or
+   * changes it before then. Unset while a session is open, and if the server does not delete unused subscriptions.
    * </pre>
    *
    * <code>.google.protobuf.Timestamp expire_time = 13 [json_name = "expireTime"];</code>
@@ -471,8 +471,8 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Output only. When it will be deleted because nobody has used it, unless it is opened, sought or changed before.
-   * Unset while a session is open, and where the server deletes none.
+   * Output only. When the server will delete the subscription because it is unused, unless a client opens, seeks or
+   * changes it before then. Unset while a session is open, and if the server does not delete unused subscriptions.
    * </pre>
    *
    * <code>.google.protobuf.Timestamp expire_time = 13 [json_name = "expireTime"];</code>
@@ -487,7 +487,8 @@ private static final long serialVersionUID = 0L;
   private volatile java.lang.Object routingKey_ = "";
   /**
    * <pre>
-   * Output only. Serves as metadata `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
+   * Output only. Value for the metadata key `x-feedmux-route`, by which a proxy finds the replica that already reads
+   * this feed.
    * </pre>
    *
    * <code>string routing_key = 14 [json_name = "routingKey"];</code>
@@ -508,7 +509,8 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Output only. Serves as metadata `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
+   * Output only. Value for the metadata key `x-feedmux-route`, by which a proxy finds the replica that already reads
+   * this feed.
    * </pre>
    *
    * <code>string routing_key = 14 [json_name = "routingKey"];</code>
@@ -1641,7 +1643,7 @@ private static final long serialVersionUID = 0L;
     private com.google.protobuf.ByteString position_ = com.google.protobuf.ByteString.EMPTY;
     /**
      * <pre>
-     * Output only. The stored position: everything at or before it is processed.
+     * Output only. The stored position: everything at or before it has been processed.
      * </pre>
      *
      * <code>bytes position = 5 [json_name = "position"];</code>
@@ -1653,7 +1655,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Output only. The stored position: everything at or before it is processed.
+     * Output only. The stored position: everything at or before it has been processed.
      * </pre>
      *
      * <code>bytes position = 5 [json_name = "position"];</code>
@@ -1669,7 +1671,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Output only. The stored position: everything at or before it is processed.
+     * Output only. The stored position: everything at or before it has been processed.
      * </pre>
      *
      * <code>bytes position = 5 [json_name = "position"];</code>
@@ -1687,7 +1689,7 @@ private static final long serialVersionUID = 0L;
         dev.feedmux.v1.ClusterTime, dev.feedmux.v1.ClusterTime.Builder, dev.feedmux.v1.ClusterTimeOrBuilder> clusterTimeBuilder_;
     /**
      * <pre>
-     * Output only. Its cluster time.
+     * Output only. The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 6 [json_name = "clusterTime"];</code>
@@ -1698,7 +1700,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Output only. Its cluster time.
+     * Output only. The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 6 [json_name = "clusterTime"];</code>
@@ -1713,7 +1715,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Output only. Its cluster time.
+     * Output only. The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 6 [json_name = "clusterTime"];</code>
@@ -1733,7 +1735,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Output only. Its cluster time.
+     * Output only. The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 6 [json_name = "clusterTime"];</code>
@@ -1751,7 +1753,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Output only. Its cluster time.
+     * Output only. The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 6 [json_name = "clusterTime"];</code>
@@ -1776,7 +1778,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Output only. Its cluster time.
+     * Output only. The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 6 [json_name = "clusterTime"];</code>
@@ -1793,7 +1795,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Output only. Its cluster time.
+     * Output only. The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 6 [json_name = "clusterTime"];</code>
@@ -1805,7 +1807,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Output only. Its cluster time.
+     * Output only. The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 6 [json_name = "clusterTime"];</code>
@@ -1820,7 +1822,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Output only. Its cluster time.
+     * Output only. The cluster time of that position.
      * </pre>
      *
      * <code>.feedmux.v1.ClusterTime cluster_time = 6 [json_name = "clusterTime"];</code>
@@ -1844,7 +1846,7 @@ private static final long serialVersionUID = 0L;
         com.google.protobuf.Timestamp, com.google.protobuf.Timestamp.Builder, com.google.protobuf.TimestampOrBuilder> createTimeBuilder_;
     /**
      * <pre>
-     * Output only.
+     * Output only. When the subscription was created.
      * </pre>
      *
      * <code>.google.protobuf.Timestamp create_time = 7 [json_name = "createTime"];</code>
@@ -1855,7 +1857,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Output only.
+     * Output only. When the subscription was created.
      * </pre>
      *
      * <code>.google.protobuf.Timestamp create_time = 7 [json_name = "createTime"];</code>
@@ -1870,7 +1872,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Output only.
+     * Output only. When the subscription was created.
      * </pre>
      *
      * <code>.google.protobuf.Timestamp create_time = 7 [json_name = "createTime"];</code>
@@ -1890,7 +1892,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Output only.
+     * Output only. When the subscription was created.
      * </pre>
      *
      * <code>.google.protobuf.Timestamp create_time = 7 [json_name = "createTime"];</code>
@@ -1908,7 +1910,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Output only.
+     * Output only. When the subscription was created.
      * </pre>
      *
      * <code>.google.protobuf.Timestamp create_time = 7 [json_name = "createTime"];</code>
@@ -1933,7 +1935,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Output only.
+     * Output only. When the subscription was created.
      * </pre>
      *
      * <code>.google.protobuf.Timestamp create_time = 7 [json_name = "createTime"];</code>
@@ -1950,7 +1952,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Output only.
+     * Output only. When the subscription was created.
      * </pre>
      *
      * <code>.google.protobuf.Timestamp create_time = 7 [json_name = "createTime"];</code>
@@ -1962,7 +1964,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Output only.
+     * Output only. When the subscription was created.
      * </pre>
      *
      * <code>.google.protobuf.Timestamp create_time = 7 [json_name = "createTime"];</code>
@@ -1977,7 +1979,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Output only.
+     * Output only. When the subscription was created.
      * </pre>
      *
      * <code>.google.protobuf.Timestamp create_time = 7 [json_name = "createTime"];</code>
@@ -2156,7 +2158,7 @@ private static final long serialVersionUID = 0L;
     private java.lang.Object etag_ = "";
     /**
      * <pre>
-     * Output only. Changes with the definition. Given back in Update and Delete, it guards against lost updates.
+     * Output only. Changes with the definition. Send it in Update and Delete to prevent lost updates.
      * </pre>
      *
      * <code>string etag = 9 [json_name = "etag"];</code>
@@ -2176,7 +2178,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Output only. Changes with the definition. Given back in Update and Delete, it guards against lost updates.
+     * Output only. Changes with the definition. Send it in Update and Delete to prevent lost updates.
      * </pre>
      *
      * <code>string etag = 9 [json_name = "etag"];</code>
@@ -2197,7 +2199,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Output only. Changes with the definition. Given back in Update and Delete, it guards against lost updates.
+     * Output only. Changes with the definition. Send it in Update and Delete to prevent lost updates.
      * </pre>
      *
      * <code>string etag = 9 [json_name = "etag"];</code>
@@ -2214,7 +2216,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Output only. Changes with the definition. Given back in Update and Delete, it guards against lost updates.
+     * Output only. Changes with the definition. Send it in Update and Delete to prevent lost updates.
      * </pre>
      *
      * <code>string etag = 9 [json_name = "etag"];</code>
@@ -2228,7 +2230,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Output only. Changes with the definition. Given back in Update and Delete, it guards against lost updates.
+     * Output only. Changes with the definition. Send it in Update and Delete to prevent lost updates.
      * </pre>
      *
      * <code>string etag = 9 [json_name = "etag"];</code>
@@ -2430,8 +2432,8 @@ private static final long serialVersionUID = 0L;
         com.google.protobuf.Timestamp, com.google.protobuf.Timestamp.Builder, com.google.protobuf.TimestampOrBuilder> expireTimeBuilder_;
     /**
      * <pre>
-     * Output only. When it will be deleted because nobody has used it, unless it is opened, sought or changed before.
-     * Unset while a session is open, and where the server deletes none.
+     * Output only. When the server will delete the subscription because it is unused, unless a client opens, seeks or
+     * changes it before then. Unset while a session is open, and if the server does not delete unused subscriptions.
      * </pre>
      *
      * <code>.google.protobuf.Timestamp expire_time = 13 [json_name = "expireTime"];</code>
@@ -2442,8 +2444,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Output only. When it will be deleted because nobody has used it, unless it is opened, sought or changed before.
-     * Unset while a session is open, and where the server deletes none.
+     * Output only. When the server will delete the subscription because it is unused, unless a client opens, seeks or
+     * changes it before then. Unset while a session is open, and if the server does not delete unused subscriptions.
      * </pre>
      *
      * <code>.google.protobuf.Timestamp expire_time = 13 [json_name = "expireTime"];</code>
@@ -2458,8 +2460,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Output only. When it will be deleted because nobody has used it, unless it is opened, sought or changed before.
-     * Unset while a session is open, and where the server deletes none.
+     * Output only. When the server will delete the subscription because it is unused, unless a client opens, seeks or
+     * changes it before then. Unset while a session is open, and if the server does not delete unused subscriptions.
      * </pre>
      *
      * <code>.google.protobuf.Timestamp expire_time = 13 [json_name = "expireTime"];</code>
@@ -2479,8 +2481,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Output only. When it will be deleted because nobody has used it, unless it is opened, sought or changed before.
-     * Unset while a session is open, and where the server deletes none.
+     * Output only. When the server will delete the subscription because it is unused, unless a client opens, seeks or
+     * changes it before then. Unset while a session is open, and if the server does not delete unused subscriptions.
      * </pre>
      *
      * <code>.google.protobuf.Timestamp expire_time = 13 [json_name = "expireTime"];</code>
@@ -2498,8 +2500,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Output only. When it will be deleted because nobody has used it, unless it is opened, sought or changed before.
-     * Unset while a session is open, and where the server deletes none.
+     * Output only. When the server will delete the subscription because it is unused, unless a client opens, seeks or
+     * changes it before then. Unset while a session is open, and if the server does not delete unused subscriptions.
      * </pre>
      *
      * <code>.google.protobuf.Timestamp expire_time = 13 [json_name = "expireTime"];</code>
@@ -2524,8 +2526,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Output only. When it will be deleted because nobody has used it, unless it is opened, sought or changed before.
-     * Unset while a session is open, and where the server deletes none.
+     * Output only. When the server will delete the subscription because it is unused, unless a client opens, seeks or
+     * changes it before then. Unset while a session is open, and if the server does not delete unused subscriptions.
      * </pre>
      *
      * <code>.google.protobuf.Timestamp expire_time = 13 [json_name = "expireTime"];</code>
@@ -2542,8 +2544,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Output only. When it will be deleted because nobody has used it, unless it is opened, sought or changed before.
-     * Unset while a session is open, and where the server deletes none.
+     * Output only. When the server will delete the subscription because it is unused, unless a client opens, seeks or
+     * changes it before then. Unset while a session is open, and if the server does not delete unused subscriptions.
      * </pre>
      *
      * <code>.google.protobuf.Timestamp expire_time = 13 [json_name = "expireTime"];</code>
@@ -2555,8 +2557,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Output only. When it will be deleted because nobody has used it, unless it is opened, sought or changed before.
-     * Unset while a session is open, and where the server deletes none.
+     * Output only. When the server will delete the subscription because it is unused, unless a client opens, seeks or
+     * changes it before then. Unset while a session is open, and if the server does not delete unused subscriptions.
      * </pre>
      *
      * <code>.google.protobuf.Timestamp expire_time = 13 [json_name = "expireTime"];</code>
@@ -2571,8 +2573,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Output only. When it will be deleted because nobody has used it, unless it is opened, sought or changed before.
-     * Unset while a session is open, and where the server deletes none.
+     * Output only. When the server will delete the subscription because it is unused, unless a client opens, seeks or
+     * changes it before then. Unset while a session is open, and if the server does not delete unused subscriptions.
      * </pre>
      *
      * <code>.google.protobuf.Timestamp expire_time = 13 [json_name = "expireTime"];</code>
@@ -2594,7 +2596,8 @@ private static final long serialVersionUID = 0L;
     private java.lang.Object routingKey_ = "";
     /**
      * <pre>
-     * Output only. Serves as metadata `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
+     * Output only. Value for the metadata key `x-feedmux-route`, by which a proxy finds the replica that already reads
+     * this feed.
      * </pre>
      *
      * <code>string routing_key = 14 [json_name = "routingKey"];</code>
@@ -2614,7 +2617,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Output only. Serves as metadata `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
+     * Output only. Value for the metadata key `x-feedmux-route`, by which a proxy finds the replica that already reads
+     * this feed.
      * </pre>
      *
      * <code>string routing_key = 14 [json_name = "routingKey"];</code>
@@ -2635,7 +2639,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Output only. Serves as metadata `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
+     * Output only. Value for the metadata key `x-feedmux-route`, by which a proxy finds the replica that already reads
+     * this feed.
      * </pre>
      *
      * <code>string routing_key = 14 [json_name = "routingKey"];</code>
@@ -2652,7 +2657,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Output only. Serves as metadata `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
+     * Output only. Value for the metadata key `x-feedmux-route`, by which a proxy finds the replica that already reads
+     * this feed.
      * </pre>
      *
      * <code>string routing_key = 14 [json_name = "routingKey"];</code>
@@ -2666,7 +2672,8 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Output only. Serves as metadata `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
+     * Output only. Value for the metadata key `x-feedmux-route`, by which a proxy finds the replica that already reads
+     * this feed.
      * </pre>
      *
      * <code>string routing_key = 14 [json_name = "routingKey"];</code>

@@ -95,7 +95,7 @@ public interface SubscriptionOrBuilder extends
 
   /**
    * <pre>
-   * Output only. The stored position: everything at or before it is processed.
+   * Output only. The stored position: everything at or before it has been processed.
    * </pre>
    *
    * <code>bytes position = 5 [json_name = "position"];</code>
@@ -105,7 +105,7 @@ public interface SubscriptionOrBuilder extends
 
   /**
    * <pre>
-   * Output only. Its cluster time.
+   * Output only. The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 6 [json_name = "clusterTime"];</code>
@@ -114,7 +114,7 @@ public interface SubscriptionOrBuilder extends
   boolean hasClusterTime();
   /**
    * <pre>
-   * Output only. Its cluster time.
+   * Output only. The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 6 [json_name = "clusterTime"];</code>
@@ -123,7 +123,7 @@ public interface SubscriptionOrBuilder extends
   dev.feedmux.v1.ClusterTime getClusterTime();
   /**
    * <pre>
-   * Output only. Its cluster time.
+   * Output only. The cluster time of that position.
    * </pre>
    *
    * <code>.feedmux.v1.ClusterTime cluster_time = 6 [json_name = "clusterTime"];</code>
@@ -132,7 +132,7 @@ public interface SubscriptionOrBuilder extends
 
   /**
    * <pre>
-   * Output only.
+   * Output only. When the subscription was created.
    * </pre>
    *
    * <code>.google.protobuf.Timestamp create_time = 7 [json_name = "createTime"];</code>
@@ -141,7 +141,7 @@ public interface SubscriptionOrBuilder extends
   boolean hasCreateTime();
   /**
    * <pre>
-   * Output only.
+   * Output only. When the subscription was created.
    * </pre>
    *
    * <code>.google.protobuf.Timestamp create_time = 7 [json_name = "createTime"];</code>
@@ -150,7 +150,7 @@ public interface SubscriptionOrBuilder extends
   com.google.protobuf.Timestamp getCreateTime();
   /**
    * <pre>
-   * Output only.
+   * Output only. When the subscription was created.
    * </pre>
    *
    * <code>.google.protobuf.Timestamp create_time = 7 [json_name = "createTime"];</code>
@@ -186,7 +186,7 @@ public interface SubscriptionOrBuilder extends
 
   /**
    * <pre>
-   * Output only. Changes with the definition. Given back in Update and Delete, it guards against lost updates.
+   * Output only. Changes with the definition. Send it in Update and Delete to prevent lost updates.
    * </pre>
    *
    * <code>string etag = 9 [json_name = "etag"];</code>
@@ -195,7 +195,7 @@ public interface SubscriptionOrBuilder extends
   java.lang.String getEtag();
   /**
    * <pre>
-   * Output only. Changes with the definition. Given back in Update and Delete, it guards against lost updates.
+   * Output only. Changes with the definition. Send it in Update and Delete to prevent lost updates.
    * </pre>
    *
    * <code>string etag = 9 [json_name = "etag"];</code>
@@ -246,8 +246,8 @@ public interface SubscriptionOrBuilder extends
 
   /**
    * <pre>
-   * Output only. When it will be deleted because nobody has used it, unless it is opened, sought or changed before.
-   * Unset while a session is open, and where the server deletes none.
+   * Output only. When the server will delete the subscription because it is unused, unless a client opens, seeks or
+   * changes it before then. Unset while a session is open, and if the server does not delete unused subscriptions.
    * </pre>
    *
    * <code>.google.protobuf.Timestamp expire_time = 13 [json_name = "expireTime"];</code>
@@ -256,8 +256,8 @@ public interface SubscriptionOrBuilder extends
   boolean hasExpireTime();
   /**
    * <pre>
-   * Output only. When it will be deleted because nobody has used it, unless it is opened, sought or changed before.
-   * Unset while a session is open, and where the server deletes none.
+   * Output only. When the server will delete the subscription because it is unused, unless a client opens, seeks or
+   * changes it before then. Unset while a session is open, and if the server does not delete unused subscriptions.
    * </pre>
    *
    * <code>.google.protobuf.Timestamp expire_time = 13 [json_name = "expireTime"];</code>
@@ -266,8 +266,8 @@ public interface SubscriptionOrBuilder extends
   com.google.protobuf.Timestamp getExpireTime();
   /**
    * <pre>
-   * Output only. When it will be deleted because nobody has used it, unless it is opened, sought or changed before.
-   * Unset while a session is open, and where the server deletes none.
+   * Output only. When the server will delete the subscription because it is unused, unless a client opens, seeks or
+   * changes it before then. Unset while a session is open, and if the server does not delete unused subscriptions.
    * </pre>
    *
    * <code>.google.protobuf.Timestamp expire_time = 13 [json_name = "expireTime"];</code>
@@ -276,7 +276,8 @@ public interface SubscriptionOrBuilder extends
 
   /**
    * <pre>
-   * Output only. Serves as metadata `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
+   * Output only. Value for the metadata key `x-feedmux-route`, by which a proxy finds the replica that already reads
+   * this feed.
    * </pre>
    *
    * <code>string routing_key = 14 [json_name = "routingKey"];</code>
@@ -285,7 +286,8 @@ public interface SubscriptionOrBuilder extends
   java.lang.String getRoutingKey();
   /**
    * <pre>
-   * Output only. Serves as metadata `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
+   * Output only. Value for the metadata key `x-feedmux-route`, by which a proxy finds the replica that already reads
+   * this feed.
    * </pre>
    *
    * <code>string routing_key = 14 [json_name = "routingKey"];</code>

@@ -4,7 +4,7 @@ import static io.grpc.MethodDescriptor.generateFullMethodName;
 
 /**
  * <pre>
- * Durable subscriptions of the caller's tenant: a feed with a stored position.
+ * Manages durable subscriptions of the caller's tenant. A durable subscription is a feed with a stored position.
  * </pre>
  */
 @io.grpc.stub.annotations.GrpcGenerated
@@ -262,14 +262,15 @@ public final class SubscriptionsGrpc {
 
   /**
    * <pre>
-   * Durable subscriptions of the caller's tenant: a feed with a stored position.
+   * Manages durable subscriptions of the caller's tenant. A durable subscription is a feed with a stored position.
    * </pre>
    */
   public interface AsyncService {
 
     /**
      * <pre>
-     * Creates a subscription and stores its first position at once. The same content again succeeds and changes nothing.
+     * Creates a subscription and stores its first position at once. Repeating the call with the same content succeeds and
+     * changes nothing.
      * </pre>
      */
     default void createSubscription(dev.feedmux.v1.CreateSubscriptionRequest request,
@@ -279,7 +280,7 @@ public final class SubscriptionsGrpc {
 
     /**
      * <pre>
-     * Returns one.
+     * Returns one subscription.
      * </pre>
      */
     default void getSubscription(dev.feedmux.v1.GetSubscriptionRequest request,
@@ -289,7 +290,7 @@ public final class SubscriptionsGrpc {
 
     /**
      * <pre>
-     * Returns all, by name, in pages.
+     * Returns all subscriptions, sorted by name, in pages.
      * </pre>
      */
     default void listSubscriptions(dev.feedmux.v1.ListSubscriptionsRequest request,
@@ -299,7 +300,7 @@ public final class SubscriptionsGrpc {
 
     /**
      * <pre>
-     * Changes feed or policies; the position stays. An open session ends with FENCED and may reopen.
+     * Changes the feed or the policies; the position stays the same. An open session ends with FENCED and may reopen.
      * </pre>
      */
     default void updateSubscription(dev.feedmux.v1.UpdateSubscriptionRequest request,
@@ -309,7 +310,8 @@ public final class SubscriptionsGrpc {
 
     /**
      * <pre>
-     * Deletes one. An open session ends with FENCED. Deleting what does not exist is NOT_FOUND unless `allow_missing`.
+     * Deletes a subscription. An open session ends with FENCED. If the subscription does not exist, the call fails with
+     * NOT_FOUND unless `allow_missing` is set.
      * </pre>
      */
     default void deleteSubscription(dev.feedmux.v1.DeleteSubscriptionRequest request,
@@ -319,7 +321,7 @@ public final class SubscriptionsGrpc {
 
     /**
      * <pre>
-     * Moves the stored position, also backwards. An open session ends with FENCED and may reopen.
+     * Moves the stored position, forwards or backwards. An open session ends with FENCED and may reopen.
      * </pre>
      */
     default void seekSubscription(dev.feedmux.v1.SeekSubscriptionRequest request,
@@ -331,7 +333,7 @@ public final class SubscriptionsGrpc {
   /**
    * Base class for the server implementation of the service Subscriptions.
    * <pre>
-   * Durable subscriptions of the caller's tenant: a feed with a stored position.
+   * Manages durable subscriptions of the caller's tenant. A durable subscription is a feed with a stored position.
    * </pre>
    */
   public static abstract class SubscriptionsImplBase
@@ -345,7 +347,7 @@ public final class SubscriptionsGrpc {
   /**
    * A stub to allow clients to do asynchronous rpc calls to service Subscriptions.
    * <pre>
-   * Durable subscriptions of the caller's tenant: a feed with a stored position.
+   * Manages durable subscriptions of the caller's tenant. A durable subscription is a feed with a stored position.
    * </pre>
    */
   public static final class SubscriptionsStub
@@ -363,7 +365,8 @@ public final class SubscriptionsGrpc {
 
     /**
      * <pre>
-     * Creates a subscription and stores its first position at once. The same content again succeeds and changes nothing.
+     * Creates a subscription and stores its first position at once. Repeating the call with the same content succeeds and
+     * changes nothing.
      * </pre>
      */
     public void createSubscription(dev.feedmux.v1.CreateSubscriptionRequest request,
@@ -374,7 +377,7 @@ public final class SubscriptionsGrpc {
 
     /**
      * <pre>
-     * Returns one.
+     * Returns one subscription.
      * </pre>
      */
     public void getSubscription(dev.feedmux.v1.GetSubscriptionRequest request,
@@ -385,7 +388,7 @@ public final class SubscriptionsGrpc {
 
     /**
      * <pre>
-     * Returns all, by name, in pages.
+     * Returns all subscriptions, sorted by name, in pages.
      * </pre>
      */
     public void listSubscriptions(dev.feedmux.v1.ListSubscriptionsRequest request,
@@ -396,7 +399,7 @@ public final class SubscriptionsGrpc {
 
     /**
      * <pre>
-     * Changes feed or policies; the position stays. An open session ends with FENCED and may reopen.
+     * Changes the feed or the policies; the position stays the same. An open session ends with FENCED and may reopen.
      * </pre>
      */
     public void updateSubscription(dev.feedmux.v1.UpdateSubscriptionRequest request,
@@ -407,7 +410,8 @@ public final class SubscriptionsGrpc {
 
     /**
      * <pre>
-     * Deletes one. An open session ends with FENCED. Deleting what does not exist is NOT_FOUND unless `allow_missing`.
+     * Deletes a subscription. An open session ends with FENCED. If the subscription does not exist, the call fails with
+     * NOT_FOUND unless `allow_missing` is set.
      * </pre>
      */
     public void deleteSubscription(dev.feedmux.v1.DeleteSubscriptionRequest request,
@@ -418,7 +422,7 @@ public final class SubscriptionsGrpc {
 
     /**
      * <pre>
-     * Moves the stored position, also backwards. An open session ends with FENCED and may reopen.
+     * Moves the stored position, forwards or backwards. An open session ends with FENCED and may reopen.
      * </pre>
      */
     public void seekSubscription(dev.feedmux.v1.SeekSubscriptionRequest request,
@@ -431,7 +435,7 @@ public final class SubscriptionsGrpc {
   /**
    * A stub to allow clients to do synchronous rpc calls to service Subscriptions.
    * <pre>
-   * Durable subscriptions of the caller's tenant: a feed with a stored position.
+   * Manages durable subscriptions of the caller's tenant. A durable subscription is a feed with a stored position.
    * </pre>
    */
   public static final class SubscriptionsBlockingV2Stub
@@ -449,7 +453,8 @@ public final class SubscriptionsGrpc {
 
     /**
      * <pre>
-     * Creates a subscription and stores its first position at once. The same content again succeeds and changes nothing.
+     * Creates a subscription and stores its first position at once. Repeating the call with the same content succeeds and
+     * changes nothing.
      * </pre>
      */
     public dev.feedmux.v1.Subscription createSubscription(dev.feedmux.v1.CreateSubscriptionRequest request) throws io.grpc.StatusException {
@@ -459,7 +464,7 @@ public final class SubscriptionsGrpc {
 
     /**
      * <pre>
-     * Returns one.
+     * Returns one subscription.
      * </pre>
      */
     public dev.feedmux.v1.Subscription getSubscription(dev.feedmux.v1.GetSubscriptionRequest request) throws io.grpc.StatusException {
@@ -469,7 +474,7 @@ public final class SubscriptionsGrpc {
 
     /**
      * <pre>
-     * Returns all, by name, in pages.
+     * Returns all subscriptions, sorted by name, in pages.
      * </pre>
      */
     public dev.feedmux.v1.ListSubscriptionsResponse listSubscriptions(dev.feedmux.v1.ListSubscriptionsRequest request) throws io.grpc.StatusException {
@@ -479,7 +484,7 @@ public final class SubscriptionsGrpc {
 
     /**
      * <pre>
-     * Changes feed or policies; the position stays. An open session ends with FENCED and may reopen.
+     * Changes the feed or the policies; the position stays the same. An open session ends with FENCED and may reopen.
      * </pre>
      */
     public dev.feedmux.v1.Subscription updateSubscription(dev.feedmux.v1.UpdateSubscriptionRequest request) throws io.grpc.StatusException {
@@ -489,7 +494,8 @@ public final class SubscriptionsGrpc {
 
     /**
      * <pre>
-     * Deletes one. An open session ends with FENCED. Deleting what does not exist is NOT_FOUND unless `allow_missing`.
+     * Deletes a subscription. An open session ends with FENCED. If the subscription does not exist, the call fails with
+     * NOT_FOUND unless `allow_missing` is set.
      * </pre>
      */
     public com.google.protobuf.Empty deleteSubscription(dev.feedmux.v1.DeleteSubscriptionRequest request) throws io.grpc.StatusException {
@@ -499,7 +505,7 @@ public final class SubscriptionsGrpc {
 
     /**
      * <pre>
-     * Moves the stored position, also backwards. An open session ends with FENCED and may reopen.
+     * Moves the stored position, forwards or backwards. An open session ends with FENCED and may reopen.
      * </pre>
      */
     public dev.feedmux.v1.Subscription seekSubscription(dev.feedmux.v1.SeekSubscriptionRequest request) throws io.grpc.StatusException {
@@ -511,7 +517,7 @@ public final class SubscriptionsGrpc {
   /**
    * A stub to allow clients to do limited synchronous rpc calls to service Subscriptions.
    * <pre>
-   * Durable subscriptions of the caller's tenant: a feed with a stored position.
+   * Manages durable subscriptions of the caller's tenant. A durable subscription is a feed with a stored position.
    * </pre>
    */
   public static final class SubscriptionsBlockingStub
@@ -529,7 +535,8 @@ public final class SubscriptionsGrpc {
 
     /**
      * <pre>
-     * Creates a subscription and stores its first position at once. The same content again succeeds and changes nothing.
+     * Creates a subscription and stores its first position at once. Repeating the call with the same content succeeds and
+     * changes nothing.
      * </pre>
      */
     public dev.feedmux.v1.Subscription createSubscription(dev.feedmux.v1.CreateSubscriptionRequest request) {
@@ -539,7 +546,7 @@ public final class SubscriptionsGrpc {
 
     /**
      * <pre>
-     * Returns one.
+     * Returns one subscription.
      * </pre>
      */
     public dev.feedmux.v1.Subscription getSubscription(dev.feedmux.v1.GetSubscriptionRequest request) {
@@ -549,7 +556,7 @@ public final class SubscriptionsGrpc {
 
     /**
      * <pre>
-     * Returns all, by name, in pages.
+     * Returns all subscriptions, sorted by name, in pages.
      * </pre>
      */
     public dev.feedmux.v1.ListSubscriptionsResponse listSubscriptions(dev.feedmux.v1.ListSubscriptionsRequest request) {
@@ -559,7 +566,7 @@ public final class SubscriptionsGrpc {
 
     /**
      * <pre>
-     * Changes feed or policies; the position stays. An open session ends with FENCED and may reopen.
+     * Changes the feed or the policies; the position stays the same. An open session ends with FENCED and may reopen.
      * </pre>
      */
     public dev.feedmux.v1.Subscription updateSubscription(dev.feedmux.v1.UpdateSubscriptionRequest request) {
@@ -569,7 +576,8 @@ public final class SubscriptionsGrpc {
 
     /**
      * <pre>
-     * Deletes one. An open session ends with FENCED. Deleting what does not exist is NOT_FOUND unless `allow_missing`.
+     * Deletes a subscription. An open session ends with FENCED. If the subscription does not exist, the call fails with
+     * NOT_FOUND unless `allow_missing` is set.
      * </pre>
      */
     public com.google.protobuf.Empty deleteSubscription(dev.feedmux.v1.DeleteSubscriptionRequest request) {
@@ -579,7 +587,7 @@ public final class SubscriptionsGrpc {
 
     /**
      * <pre>
-     * Moves the stored position, also backwards. An open session ends with FENCED and may reopen.
+     * Moves the stored position, forwards or backwards. An open session ends with FENCED and may reopen.
      * </pre>
      */
     public dev.feedmux.v1.Subscription seekSubscription(dev.feedmux.v1.SeekSubscriptionRequest request) {
@@ -591,7 +599,7 @@ public final class SubscriptionsGrpc {
   /**
    * A stub to allow clients to do ListenableFuture-style rpc calls to service Subscriptions.
    * <pre>
-   * Durable subscriptions of the caller's tenant: a feed with a stored position.
+   * Manages durable subscriptions of the caller's tenant. A durable subscription is a feed with a stored position.
    * </pre>
    */
   public static final class SubscriptionsFutureStub
@@ -609,7 +617,8 @@ public final class SubscriptionsGrpc {
 
     /**
      * <pre>
-     * Creates a subscription and stores its first position at once. The same content again succeeds and changes nothing.
+     * Creates a subscription and stores its first position at once. Repeating the call with the same content succeeds and
+     * changes nothing.
      * </pre>
      */
     public com.google.common.util.concurrent.ListenableFuture<dev.feedmux.v1.Subscription> createSubscription(
@@ -620,7 +629,7 @@ public final class SubscriptionsGrpc {
 
     /**
      * <pre>
-     * Returns one.
+     * Returns one subscription.
      * </pre>
      */
     public com.google.common.util.concurrent.ListenableFuture<dev.feedmux.v1.Subscription> getSubscription(
@@ -631,7 +640,7 @@ public final class SubscriptionsGrpc {
 
     /**
      * <pre>
-     * Returns all, by name, in pages.
+     * Returns all subscriptions, sorted by name, in pages.
      * </pre>
      */
     public com.google.common.util.concurrent.ListenableFuture<dev.feedmux.v1.ListSubscriptionsResponse> listSubscriptions(
@@ -642,7 +651,7 @@ public final class SubscriptionsGrpc {
 
     /**
      * <pre>
-     * Changes feed or policies; the position stays. An open session ends with FENCED and may reopen.
+     * Changes the feed or the policies; the position stays the same. An open session ends with FENCED and may reopen.
      * </pre>
      */
     public com.google.common.util.concurrent.ListenableFuture<dev.feedmux.v1.Subscription> updateSubscription(
@@ -653,7 +662,8 @@ public final class SubscriptionsGrpc {
 
     /**
      * <pre>
-     * Deletes one. An open session ends with FENCED. Deleting what does not exist is NOT_FOUND unless `allow_missing`.
+     * Deletes a subscription. An open session ends with FENCED. If the subscription does not exist, the call fails with
+     * NOT_FOUND unless `allow_missing` is set.
      * </pre>
      */
     public com.google.common.util.concurrent.ListenableFuture<com.google.protobuf.Empty> deleteSubscription(
@@ -664,7 +674,7 @@ public final class SubscriptionsGrpc {
 
     /**
      * <pre>
-     * Moves the stored position, also backwards. An open session ends with FENCED and may reopen.
+     * Moves the stored position, forwards or backwards. An open session ends with FENCED and may reopen.
      * </pre>
      */
     public com.google.common.util.concurrent.ListenableFuture<dev.feedmux.v1.Subscription> seekSubscription(

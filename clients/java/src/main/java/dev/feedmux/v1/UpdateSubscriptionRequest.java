@@ -6,7 +6,7 @@ package dev.feedmux.v1;
 
 /**
  * <pre>
- * Changes.
+ * Changes a subscription.
  * </pre>
  *
  * Protobuf type {@code feedmux.v1.UpdateSubscriptionRequest}
@@ -48,7 +48,7 @@ private static final long serialVersionUID = 0L;
   private dev.feedmux.v1.Subscription subscription_;
   /**
    * <pre>
-   * Required. `name` says which; a set `etag` must be the stored one.
+   * Required. `name` identifies the subscription; `etag`, if set, must equal the stored etag.
    * </pre>
    *
    * <code>.feedmux.v1.Subscription subscription = 1 [json_name = "subscription"];</code>
@@ -60,7 +60,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Required. `name` says which; a set `etag` must be the stored one.
+   * Required. `name` identifies the subscription; `etag`, if set, must equal the stored etag.
    * </pre>
    *
    * <code>.feedmux.v1.Subscription subscription = 1 [json_name = "subscription"];</code>
@@ -72,7 +72,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Required. `name` says which; a set `etag` must be the stored one.
+   * Required. `name` identifies the subscription; `etag`, if set, must equal the stored etag.
    * </pre>
    *
    * <code>.feedmux.v1.Subscription subscription = 1 [json_name = "subscription"];</code>
@@ -86,7 +86,7 @@ private static final long serialVersionUID = 0L;
   private com.google.protobuf.FieldMask updateMask_;
   /**
    * <pre>
-   * Optional. `feed`, `on_invalidate`, `on_history_lost`, or `*`. None: all that are set.
+   * Optional. `feed`, `on_invalidate`, `on_history_lost`, or `*`. When unset, all fields that are set.
    * </pre>
    *
    * <code>.google.protobuf.FieldMask update_mask = 2 [json_name = "updateMask"];</code>
@@ -98,7 +98,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Optional. `feed`, `on_invalidate`, `on_history_lost`, or `*`. None: all that are set.
+   * Optional. `feed`, `on_invalidate`, `on_history_lost`, or `*`. When unset, all fields that are set.
    * </pre>
    *
    * <code>.google.protobuf.FieldMask update_mask = 2 [json_name = "updateMask"];</code>
@@ -110,7 +110,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Optional. `feed`, `on_invalidate`, `on_history_lost`, or `*`. None: all that are set.
+   * Optional. `feed`, `on_invalidate`, `on_history_lost`, or `*`. When unset, all fields that are set.
    * </pre>
    *
    * <code>.google.protobuf.FieldMask update_mask = 2 [json_name = "updateMask"];</code>
@@ -300,7 +300,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Changes.
+   * Changes a subscription.
    * </pre>
    *
    * Protobuf type {@code feedmux.v1.UpdateSubscriptionRequest}
@@ -514,7 +514,7 @@ private static final long serialVersionUID = 0L;
         dev.feedmux.v1.Subscription, dev.feedmux.v1.Subscription.Builder, dev.feedmux.v1.SubscriptionOrBuilder> subscriptionBuilder_;
     /**
      * <pre>
-     * Required. `name` says which; a set `etag` must be the stored one.
+     * Required. `name` identifies the subscription; `etag`, if set, must equal the stored etag.
      * </pre>
      *
      * <code>.feedmux.v1.Subscription subscription = 1 [json_name = "subscription"];</code>
@@ -525,7 +525,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Required. `name` says which; a set `etag` must be the stored one.
+     * Required. `name` identifies the subscription; `etag`, if set, must equal the stored etag.
      * </pre>
      *
      * <code>.feedmux.v1.Subscription subscription = 1 [json_name = "subscription"];</code>
@@ -540,7 +540,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Required. `name` says which; a set `etag` must be the stored one.
+     * Required. `name` identifies the subscription; `etag`, if set, must equal the stored etag.
      * </pre>
      *
      * <code>.feedmux.v1.Subscription subscription = 1 [json_name = "subscription"];</code>
@@ -560,7 +560,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Required. `name` says which; a set `etag` must be the stored one.
+     * Required. `name` identifies the subscription; `etag`, if set, must equal the stored etag.
      * </pre>
      *
      * <code>.feedmux.v1.Subscription subscription = 1 [json_name = "subscription"];</code>
@@ -578,7 +578,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Required. `name` says which; a set `etag` must be the stored one.
+     * Required. `name` identifies the subscription; `etag`, if set, must equal the stored etag.
      * </pre>
      *
      * <code>.feedmux.v1.Subscription subscription = 1 [json_name = "subscription"];</code>
@@ -603,7 +603,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Required. `name` says which; a set `etag` must be the stored one.
+     * Required. `name` identifies the subscription; `etag`, if set, must equal the stored etag.
      * </pre>
      *
      * <code>.feedmux.v1.Subscription subscription = 1 [json_name = "subscription"];</code>
@@ -620,7 +620,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Required. `name` says which; a set `etag` must be the stored one.
+     * Required. `name` identifies the subscription; `etag`, if set, must equal the stored etag.
      * </pre>
      *
      * <code>.feedmux.v1.Subscription subscription = 1 [json_name = "subscription"];</code>
@@ -632,7 +632,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Required. `name` says which; a set `etag` must be the stored one.
+     * Required. `name` identifies the subscription; `etag`, if set, must equal the stored etag.
      * </pre>
      *
      * <code>.feedmux.v1.Subscription subscription = 1 [json_name = "subscription"];</code>
@@ -647,7 +647,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Required. `name` says which; a set `etag` must be the stored one.
+     * Required. `name` identifies the subscription; `etag`, if set, must equal the stored etag.
      * </pre>
      *
      * <code>.feedmux.v1.Subscription subscription = 1 [json_name = "subscription"];</code>
@@ -671,7 +671,7 @@ private static final long serialVersionUID = 0L;
         com.google.protobuf.FieldMask, com.google.protobuf.FieldMask.Builder, com.google.protobuf.FieldMaskOrBuilder> updateMaskBuilder_;
     /**
      * <pre>
-     * Optional. `feed`, `on_invalidate`, `on_history_lost`, or `*`. None: all that are set.
+     * Optional. `feed`, `on_invalidate`, `on_history_lost`, or `*`. When unset, all fields that are set.
      * </pre>
      *
      * <code>.google.protobuf.FieldMask update_mask = 2 [json_name = "updateMask"];</code>
@@ -682,7 +682,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. `feed`, `on_invalidate`, `on_history_lost`, or `*`. None: all that are set.
+     * Optional. `feed`, `on_invalidate`, `on_history_lost`, or `*`. When unset, all fields that are set.
      * </pre>
      *
      * <code>.google.protobuf.FieldMask update_mask = 2 [json_name = "updateMask"];</code>
@@ -697,7 +697,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. `feed`, `on_invalidate`, `on_history_lost`, or `*`. None: all that are set.
+     * Optional. `feed`, `on_invalidate`, `on_history_lost`, or `*`. When unset, all fields that are set.
      * </pre>
      *
      * <code>.google.protobuf.FieldMask update_mask = 2 [json_name = "updateMask"];</code>
@@ -717,7 +717,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. `feed`, `on_invalidate`, `on_history_lost`, or `*`. None: all that are set.
+     * Optional. `feed`, `on_invalidate`, `on_history_lost`, or `*`. When unset, all fields that are set.
      * </pre>
      *
      * <code>.google.protobuf.FieldMask update_mask = 2 [json_name = "updateMask"];</code>
@@ -735,7 +735,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. `feed`, `on_invalidate`, `on_history_lost`, or `*`. None: all that are set.
+     * Optional. `feed`, `on_invalidate`, `on_history_lost`, or `*`. When unset, all fields that are set.
      * </pre>
      *
      * <code>.google.protobuf.FieldMask update_mask = 2 [json_name = "updateMask"];</code>
@@ -760,7 +760,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. `feed`, `on_invalidate`, `on_history_lost`, or `*`. None: all that are set.
+     * Optional. `feed`, `on_invalidate`, `on_history_lost`, or `*`. When unset, all fields that are set.
      * </pre>
      *
      * <code>.google.protobuf.FieldMask update_mask = 2 [json_name = "updateMask"];</code>
@@ -777,7 +777,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. `feed`, `on_invalidate`, `on_history_lost`, or `*`. None: all that are set.
+     * Optional. `feed`, `on_invalidate`, `on_history_lost`, or `*`. When unset, all fields that are set.
      * </pre>
      *
      * <code>.google.protobuf.FieldMask update_mask = 2 [json_name = "updateMask"];</code>
@@ -789,7 +789,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. `feed`, `on_invalidate`, `on_history_lost`, or `*`. None: all that are set.
+     * Optional. `feed`, `on_invalidate`, `on_history_lost`, or `*`. When unset, all fields that are set.
      * </pre>
      *
      * <code>.google.protobuf.FieldMask update_mask = 2 [json_name = "updateMask"];</code>
@@ -804,7 +804,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. `feed`, `on_invalidate`, `on_history_lost`, or `*`. None: all that are set.
+     * Optional. `feed`, `on_invalidate`, `on_history_lost`, or `*`. When unset, all fields that are set.
      * </pre>
      *
      * <code>.google.protobuf.FieldMask update_mask = 2 [json_name = "updateMask"];</code>

@@ -10,7 +10,7 @@ public interface UpdateSubscriptionRequestOrBuilder extends
 
   /**
    * <pre>
-   * Required. `name` says which; a set `etag` must be the stored one.
+   * Required. `name` identifies the subscription; `etag`, if set, must equal the stored etag.
    * </pre>
    *
    * <code>.feedmux.v1.Subscription subscription = 1 [json_name = "subscription"];</code>
@@ -19,7 +19,7 @@ public interface UpdateSubscriptionRequestOrBuilder extends
   boolean hasSubscription();
   /**
    * <pre>
-   * Required. `name` says which; a set `etag` must be the stored one.
+   * Required. `name` identifies the subscription; `etag`, if set, must equal the stored etag.
    * </pre>
    *
    * <code>.feedmux.v1.Subscription subscription = 1 [json_name = "subscription"];</code>
@@ -28,7 +28,7 @@ public interface UpdateSubscriptionRequestOrBuilder extends
   dev.feedmux.v1.Subscription getSubscription();
   /**
    * <pre>
-   * Required. `name` says which; a set `etag` must be the stored one.
+   * Required. `name` identifies the subscription; `etag`, if set, must equal the stored etag.
    * </pre>
    *
    * <code>.feedmux.v1.Subscription subscription = 1 [json_name = "subscription"];</code>
@@ -37,7 +37,7 @@ public interface UpdateSubscriptionRequestOrBuilder extends
 
   /**
    * <pre>
-   * Optional. `feed`, `on_invalidate`, `on_history_lost`, or `*`. None: all that are set.
+   * Optional. `feed`, `on_invalidate`, `on_history_lost`, or `*`. When unset, all fields that are set.
    * </pre>
    *
    * <code>.google.protobuf.FieldMask update_mask = 2 [json_name = "updateMask"];</code>
@@ -46,7 +46,7 @@ public interface UpdateSubscriptionRequestOrBuilder extends
   boolean hasUpdateMask();
   /**
    * <pre>
-   * Optional. `feed`, `on_invalidate`, `on_history_lost`, or `*`. None: all that are set.
+   * Optional. `feed`, `on_invalidate`, `on_history_lost`, or `*`. When unset, all fields that are set.
    * </pre>
    *
    * <code>.google.protobuf.FieldMask update_mask = 2 [json_name = "updateMask"];</code>
@@ -55,7 +55,7 @@ public interface UpdateSubscriptionRequestOrBuilder extends
   com.google.protobuf.FieldMask getUpdateMask();
   /**
    * <pre>
-   * Optional. `feed`, `on_invalidate`, `on_history_lost`, or `*`. None: all that are set.
+   * Optional. `feed`, `on_invalidate`, `on_history_lost`, or `*`. When unset, all fields that are set.
    * </pre>
    *
    * <code>.google.protobuf.FieldMask update_mask = 2 [json_name = "updateMask"];</code>

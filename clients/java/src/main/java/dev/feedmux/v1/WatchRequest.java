@@ -87,7 +87,7 @@ private static final long serialVersionUID = 0L;
   private dev.feedmux.v1.Start start_;
   /**
    * <pre>
-   * Optional. None is `latest`.
+   * Optional. Where to begin; `latest` when unset.
    * </pre>
    *
    * <code>.feedmux.v1.Start start = 2 [json_name = "start"];</code>
@@ -99,7 +99,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Optional. None is `latest`.
+   * Optional. Where to begin; `latest` when unset.
    * </pre>
    *
    * <code>.feedmux.v1.Start start = 2 [json_name = "start"];</code>
@@ -111,7 +111,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Optional. None is `latest`.
+   * Optional. Where to begin; `latest` when unset.
    * </pre>
    *
    * <code>.feedmux.v1.Start start = 2 [json_name = "start"];</code>
@@ -834,7 +834,7 @@ private static final long serialVersionUID = 0L;
         dev.feedmux.v1.Start, dev.feedmux.v1.Start.Builder, dev.feedmux.v1.StartOrBuilder> startBuilder_;
     /**
      * <pre>
-     * Optional. None is `latest`.
+     * Optional. Where to begin; `latest` when unset.
      * </pre>
      *
      * <code>.feedmux.v1.Start start = 2 [json_name = "start"];</code>
@@ -845,7 +845,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. None is `latest`.
+     * Optional. Where to begin; `latest` when unset.
      * </pre>
      *
      * <code>.feedmux.v1.Start start = 2 [json_name = "start"];</code>
@@ -860,7 +860,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. None is `latest`.
+     * Optional. Where to begin; `latest` when unset.
      * </pre>
      *
      * <code>.feedmux.v1.Start start = 2 [json_name = "start"];</code>
@@ -880,7 +880,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. None is `latest`.
+     * Optional. Where to begin; `latest` when unset.
      * </pre>
      *
      * <code>.feedmux.v1.Start start = 2 [json_name = "start"];</code>
@@ -898,7 +898,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. None is `latest`.
+     * Optional. Where to begin; `latest` when unset.
      * </pre>
      *
      * <code>.feedmux.v1.Start start = 2 [json_name = "start"];</code>
@@ -923,7 +923,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. None is `latest`.
+     * Optional. Where to begin; `latest` when unset.
      * </pre>
      *
      * <code>.feedmux.v1.Start start = 2 [json_name = "start"];</code>
@@ -940,7 +940,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. None is `latest`.
+     * Optional. Where to begin; `latest` when unset.
      * </pre>
      *
      * <code>.feedmux.v1.Start start = 2 [json_name = "start"];</code>
@@ -952,7 +952,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. None is `latest`.
+     * Optional. Where to begin; `latest` when unset.
      * </pre>
      *
      * <code>.feedmux.v1.Start start = 2 [json_name = "start"];</code>
@@ -967,7 +967,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Optional. None is `latest`.
+     * Optional. Where to begin; `latest` when unset.
      * </pre>
      *
      * <code>.feedmux.v1.Start start = 2 [json_name = "start"];</code>

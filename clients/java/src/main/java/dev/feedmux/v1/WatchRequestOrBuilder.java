@@ -37,7 +37,7 @@ public interface WatchRequestOrBuilder extends
 
   /**
    * <pre>
-   * Optional. None is `latest`.
+   * Optional. Where to begin; `latest` when unset.
    * </pre>
    *
    * <code>.feedmux.v1.Start start = 2 [json_name = "start"];</code>
@@ -46,7 +46,7 @@ public interface WatchRequestOrBuilder extends
   boolean hasStart();
   /**
    * <pre>
-   * Optional. None is `latest`.
+   * Optional. Where to begin; `latest` when unset.
    * </pre>
    *
    * <code>.feedmux.v1.Start start = 2 [json_name = "start"];</code>
@@ -55,7 +55,7 @@ public interface WatchRequestOrBuilder extends
   dev.feedmux.v1.Start getStart();
   /**
    * <pre>
-   * Optional. None is `latest`.
+   * Optional. Where to begin; `latest` when unset.
    * </pre>
    *
    * <code>.feedmux.v1.Start start = 2 [json_name = "start"];</code>

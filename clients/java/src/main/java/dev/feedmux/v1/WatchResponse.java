@@ -6,7 +6,7 @@ package dev.feedmux.v1;
 
 /**
  * <pre>
- * What comes down. The messages are those of Subscribe, without acks and commits.
+ * A message from the server. The messages are those of Subscribe, except Committed.
  * </pre>
  *
  * Protobuf type {@code feedmux.v1.WatchResponse}
@@ -266,7 +266,7 @@ private static final long serialVersionUID = 0L;
   public static final int NOTICE_FIELD_NUMBER = 6;
   /**
    * <pre>
-   * Something to know.
+   * A condition that the client should know about.
    * </pre>
    *
    * <code>.feedmux.v1.Notice notice = 6 [json_name = "notice"];</code>
@@ -278,7 +278,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Something to know.
+   * A condition that the client should know about.
    * </pre>
    *
    * <code>.feedmux.v1.Notice notice = 6 [json_name = "notice"];</code>
@@ -293,7 +293,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * Something to know.
+   * A condition that the client should know about.
    * </pre>
    *
    * <code>.feedmux.v1.Notice notice = 6 [json_name = "notice"];</code>
@@ -538,7 +538,7 @@ private static final long serialVersionUID = 0L;
   }
   /**
    * <pre>
-   * What comes down. The messages are those of Subscribe, without acks and commits.
+   * A message from the server. The messages are those of Subscribe, except Committed.
    * </pre>
    *
    * Protobuf type {@code feedmux.v1.WatchResponse}
@@ -1530,7 +1530,7 @@ private static final long serialVersionUID = 0L;
         dev.feedmux.v1.Notice, dev.feedmux.v1.Notice.Builder, dev.feedmux.v1.NoticeOrBuilder> noticeBuilder_;
     /**
      * <pre>
-     * Something to know.
+     * A condition that the client should know about.
      * </pre>
      *
      * <code>.feedmux.v1.Notice notice = 6 [json_name = "notice"];</code>
@@ -1542,7 +1542,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Something to know.
+     * A condition that the client should know about.
      * </pre>
      *
      * <code>.feedmux.v1.Notice notice = 6 [json_name = "notice"];</code>
@@ -1564,7 +1564,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Something to know.
+     * A condition that the client should know about.
      * </pre>
      *
      * <code>.feedmux.v1.Notice notice = 6 [json_name = "notice"];</code>
@@ -1584,7 +1584,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Something to know.
+     * A condition that the client should know about.
      * </pre>
      *
      * <code>.feedmux.v1.Notice notice = 6 [json_name = "notice"];</code>
@@ -1602,7 +1602,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Something to know.
+     * A condition that the client should know about.
      * </pre>
      *
      * <code>.feedmux.v1.Notice notice = 6 [json_name = "notice"];</code>
@@ -1629,7 +1629,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Something to know.
+     * A condition that the client should know about.
      * </pre>
      *
      * <code>.feedmux.v1.Notice notice = 6 [json_name = "notice"];</code>
@@ -1652,7 +1652,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Something to know.
+     * A condition that the client should know about.
      * </pre>
      *
      * <code>.feedmux.v1.Notice notice = 6 [json_name = "notice"];</code>
@@ -1662,7 +1662,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Something to know.
+     * A condition that the client should know about.
      * </pre>
      *
      * <code>.feedmux.v1.Notice notice = 6 [json_name = "notice"];</code>
@@ -1680,7 +1680,7 @@ private static final long serialVersionUID = 0L;
     }
     /**
      * <pre>
-     * Something to know.
+     * A condition that the client should know about.
      * </pre>
      *
      * <code>.feedmux.v1.Notice notice = 6 [json_name = "notice"];</code>

@@ -118,7 +118,7 @@ public interface WatchResponseOrBuilder extends
 
   /**
    * <pre>
-   * Something to know.
+   * A condition that the client should know about.
    * </pre>
    *
    * <code>.feedmux.v1.Notice notice = 6 [json_name = "notice"];</code>
@@ -127,7 +127,7 @@ public interface WatchResponseOrBuilder extends
   boolean hasNotice();
   /**
    * <pre>
-   * Something to know.
+   * A condition that the client should know about.
    * </pre>
    *
    * <code>.feedmux.v1.Notice notice = 6 [json_name = "notice"];</code>
@@ -136,7 +136,7 @@ public interface WatchResponseOrBuilder extends
   dev.feedmux.v1.Notice getNotice();
   /**
    * <pre>
-   * Something to know.
+   * A condition that the client should know about.
    * </pre>
    *
    * <code>.feedmux.v1.Notice notice = 6 [json_name = "notice"];</code>
