@@ -17,9 +17,9 @@ from tests.integration.certificates import Authority
 MAIN = {"main": {"uri": "mongodb://127.0.0.1:1/"}}
 
 WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
-    "unknown option": ({"limits": {"ring_byte": 1}}, "limits.ring_byte", "ring_bytes meant"),
+    "unknown option": ({"limits": {"ring_byte": 1}}, "limits.ring_byte", "did you mean ring_bytes?"),
     "unknown option, nothing like it": ({"limits": {"zzz": 1}}, "limits.zzz", "--help"),
-    "unknown section": ({"limit": {}}, "limit", "limits meant"),
+    "unknown section": ({"limit": {}}, "limit", "did you mean limits?"),
     "missing": ({"tls": {"key_file": "k"}}, "tls.certificate_file", "required"),
     "no source": ({"sources": {}}, "sources", "at least 1"),
     "not a number": ({"limits": {"drain_s": "soon"}}, "limits.drain_s", "number"),
@@ -83,7 +83,7 @@ def test_the_process_says_it_in_one_message(tmp_path: Path, redis_server: RedisS
     config = write_config(tmp_path, sources=MAIN, redis=tls)
     done = run("serve", "--config", config, "--insecure-no-auth")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("feedmux: redis: TLS files are named")
+    assert done.stderr.startswith("feedmux: redis: TLS files are set")
     assert len(done.stderr.splitlines()) == 1
 
 

@@ -557,7 +557,7 @@ async def test_a_key_from_a_file_is_sent_without_its_newline() -> None:
 
 @pytest.mark.parametrize("only", [{"certificate": "client.pem"}, {"key": "client.key"}])
 def test_a_certificate_needs_its_key(only: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match="certificate and key"):
+    with pytest.raises(ValueError, match="a certificate and its key"):
         feedmux.Tls(root="ca.pem", **only)
 
 
