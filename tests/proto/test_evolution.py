@@ -21,7 +21,7 @@ BREAKING = {
     "one became many": ("change_feed", r"bytes bson = 15;", "repeated bytes bson = 15;", "bson"),
     "a field left its oneof": (
         "change_feed",
-        r"(message WatchResponse {.*?oneof message {)(.*?)(    // A condition that the client should know about\.\n    Notice notice = 6;\n)(  })",
+        r"(message WatchResponse {.*?oneof message {)(.*?)(    // [^\n]+\n    Notice notice = 6;\n)(  })",
         r"\1\2\4\n\3",
         "notice",
     ),

@@ -72,7 +72,7 @@ def test_a_name_of_another_feed(spark: SparkSession, options: Options, tmp_path:
 def test_an_unreachable_server(spark: SparkSession, options: Options, tmp_path: Path) -> None:
     [port] = free_ports(1)
     told = failure(spark, options(endpoint=f"127.0.0.1:{port}", retryTimeoutMs=500), tmp_path)
-    assert f"feedmux at '127.0.0.1:{port}' cannot be reached" in told
+    assert f"feedmux at '127.0.0.1:{port}', or a service that it depends on, is unavailable" in told
 
 
 @pytest_asyncio.fixture

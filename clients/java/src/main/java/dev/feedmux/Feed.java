@@ -26,7 +26,7 @@ import org.jspecify.annotations.Nullable;
  *     second
  * @param readPreference the read preference; null means the source's default
  * @param readConcern the read concern; null means {@code majority}
- * @param matchCollectionUuidForUpdateLookup MongoDB's option {@code matchCollectionUUIDForUpdateLookup}
+ * @param matchCollectionUuidForUpdateLookup MongoDB's option of that name
  */
 public record Feed(
         @Nullable String source,
