@@ -94,6 +94,21 @@ MATRIX: dict[str, Values] = {
         "serviceAccount": {"annotations": {"role": "feeds"}},
         "commonLabels": {"team": "data"},
     },
+    "more volumes": {
+        "extraVolumes": [
+            {"name": "jwks", "configMap": {"name": "jwks"}},
+            {"name": "redis-client", "secret": {"secretName": "redis-client"}},
+        ],
+        "extraVolumeMounts": [
+            {"name": "jwks", "mountPath": "/etc/jwks", "readOnly": True},
+            {"name": "redis-client", "mountPath": "/etc/redis-client", "readOnly": True},
+        ],
+        "config": {"jwt": {"issuer": "https://id", "audience": "feedmux", "jwks_file": "/etc/jwks/jwks.json"}},
+        "env": [
+            {"name": "FEEDMUX_REDIS__CERTIFICATE_FILE", "value": "/etc/redis-client/tls.crt"},
+            {"name": "FEEDMUX_REDIS__KEY_FILE", "value": "/etc/redis-client/tls.key"},
+        ],
+    },
     "bare": {
         "networkPolicy": {"enabled": False},
         "tls": {"acceptPlaintext": True},
@@ -137,6 +152,8 @@ WRONG: dict[str, tuple[Values, str]] = {
     "too little memory": ({"resources": {"limits": {"memory": "2Gi"}}}, "is less than the servers may use"),
     "more memory in use": ({"config": {"limits": {"memory_bytes": 2 << 30}}}, "resources.limits.memory: 3Gi is less"),
     "an amount of memory": ({"resources": {"limits": {"memory": "3000m"}}}, "3000m is no amount of memory"),
+    "a volume that the chart has": ({"extraVolumes": [{"name": "tls", "emptyDir": {}}]}, "choose another name"),
+    "a mount without a path": ({"extraVolumeMounts": [{"name": "x"}]}, "missing property 'mountPath'"),
     "what the chart sets": ({"config": {"listen": {"data": ":1"}}}, "config.listen: the chart sets this itself"),
 }
 
@@ -245,8 +262,13 @@ def test_the_server_reads_its_configuration(case: str, tmp_path: Path, monkeypat
     config = load_config(path)
     assert set(config.sources) == set(values["sources"])
     assert all(each.uri == secrets["URI"] for each in config.sources.values())
+    volumes = {each["name"] for each in deployment["spec"]["template"]["spec"]["volumes"]}
+    assert {each["name"] for each in container["volumeMounts"]} == volumes
     mounted = {each["mountPath"] for each in container["volumeMounts"]}
     files = [config.tenants_file, config.redis.ca_file, config.positions.key_file]
+    files += [config.redis.certificate_file, config.redis.key_file]
+    if config.jwt is not None:
+        files.append(config.jwt.jwks_file)
     if config.tls is not None:
         files += [config.tls.certificate_file, config.tls.key_file, config.tls.client_ca_file]
     assert all(str(path.parent) in mounted for path in files if path is not None)

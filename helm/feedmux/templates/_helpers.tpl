@@ -137,6 +137,11 @@ seccompProfile:
 {{- if hasKey (default (dict) .Values.config.limits) "drain_s" -}}
 {{- fail "config.limits.drain_s: the chart sets this itself; use drain.seconds, from which the chart also derives the pod's termination grace period" -}}
 {{- end -}}
+{{- range .Values.extraVolumes -}}
+{{- if has .name (list "config" "tenants" "tmp" "tls" "client-ca" "positions" "redis-ca" "sources") -}}
+{{- fail (printf "extraVolumes: the chart itself has a volume with the name %s; choose another name" .name) -}}
+{{- end -}}
+{{- end -}}
 {{- with (default (dict) .Values.resources.limits).memory -}}
 {{- $needed := int64 (include "feedmux.memory" $) -}}
 {{- if lt (int64 (include "feedmux.bytes" .)) $needed -}}
