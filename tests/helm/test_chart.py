@@ -13,6 +13,7 @@ import kubernetes_validate
 import pytest
 import yaml
 from helm_python import Chart, HelmError
+from pymongo.uri_parser import parse_uri
 
 from feedmux_server.config import load_config, make_config
 from feedmux_server.tenants.registry import hash_key
@@ -94,6 +95,21 @@ MATRIX: dict[str, Values] = {
         "serviceAccount": {"annotations": {"role": "feeds"}},
         "commonLabels": {"team": "data"},
     },
+    "sources with TLS": {
+        "sources": {
+            "main": {
+                "uriSecret": {"name": "mongodb", "key": "uri"},
+                "caSecret": "mongodb-ca",
+                "certificateSecret": {"name": "mongodb-client", "key": "tls-combined.pem"},
+            },
+            "orders-eu": {"uriSecret": {"name": "orders", "key": "uri"}, "caSecret": "orders-ca"},
+            "plain": {
+                "uriSecret": {"name": "plain", "key": "uri"},
+                "caSecret": "",
+                "certificateSecret": {"name": "", "key": ""},
+            },
+        }
+    },
     "more volumes": {
         "extraVolumes": [
             {"name": "jwks", "configMap": {"name": "jwks"}},
@@ -133,6 +149,10 @@ WRONG: dict[str, tuple[Values, str]] = {
     "a source without a secret": ({"sources": {"more": {"id": "x"}}}, "missing property 'uriSecret'"),
     "a source's name": ({"sources": {"Main!": LEAST["sources"]["main"]}}, "Main!"),
     "a password in place of a hash": ({"operator": {"keyHashes": ["secret"]}}, "'/operator/keyHashes/0'"),
+    "a certificate without a key": (
+        {"sources": {"main": {"certificateSecret": {"name": "mongodb-client"}}}},
+        "'/sources/main/certificateSecret'",
+    ),
     "another database": ({"redis": {"url": "mysql://x"}}, "'/redis/url'"),
     "a secret without a key": ({"redis": {"passwordSecret": {"name": "redis"}}}, "'/redis/passwordSecret"),
     "a tenant without a name": ({"tenants": {"inline": [{}]}}, "missing property 'name'"),
@@ -300,6 +320,35 @@ def test_no_secret_is_rendered() -> None:
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     from_secrets = {each["name"] for each in container["env"] if "valueFrom" in each}
     assert from_secrets == {"FEEDMUX_SOURCES__MAIN__URI", "FEEDMUX_REDIS__URL", "FEEDMUX_REDIS__PASSWORD"}
+
+
+def test_the_files_of_sources_are_where_the_values_say(tmp_path: Path) -> None:
+    """And MongoDB's driver accepts the options by which a URI names them."""
+    (deployment,) = of_kind(merged(LEAST, MATRIX["sources with TLS"]), "Deployment")
+    pod = deployment["spec"]["template"]["spec"]
+    (mount,) = [each["mountPath"] for each in pod["containers"][0]["volumeMounts"] if each["name"] == "sources"]
+    (volume,) = [each["projected"]["sources"] for each in pod["volumes"] if each["name"] == "sources"]
+    files = {
+        f"{mount}/{item['path']}": (each["secret"]["name"], item["key"])
+        for each in volume
+        for item in each["secret"]["items"]
+    }
+    assert files == {
+        "/etc/feedmux/sources/main/ca.crt": ("mongodb-ca", "ca.crt"),
+        "/etc/feedmux/sources/main/client.pem": ("mongodb-client", "tls-combined.pem"),
+        "/etc/feedmux/sources/orders-eu/ca.crt": ("orders-ca", "ca.crt"),
+    }
+    options = re.findall(r"#    # \?(tls=true&\S+)", (CHART / "values.yaml").read_text())
+    found: dict[str, Any] = {}
+    for option in options:
+        (path,) = re.findall(r"=(/[^&]+)", option)
+        assert path in files
+        there = tmp_path / Path(path).name
+        there.touch()
+        found |= parse_uri(f"mongodb://db/?{option.replace(path, str(there))}")["options"]
+    assert found["tlsCAFile"] == str(tmp_path / "ca.crt")
+    assert found["tlsCertificateKeyFile"] == str(tmp_path / "client.pem")
+    assert found["authMechanism"] == "MONGODB-X509"
 
 
 def test_pods_start_anew_for_a_configuration_and_not_for_tenants() -> None:

@@ -45,6 +45,26 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end -}}
 
+{{/* TLS files of the sources, as the sources of a projected volume; empty without any. */}}
+{{- define "feedmux.sourceFiles" -}}
+{{- $files := list -}}
+{{- range $name, $source := .Values.sources -}}
+{{- with $source.caSecret -}}
+{{- $item := dict "key" "ca.crt" "path" (printf "%s/ca.crt" $name) -}}
+{{- $files = append $files (dict "secret" (dict "name" . "items" (list $item))) -}}
+{{- end -}}
+{{- with $source.certificateSecret -}}
+{{- if .name -}}
+{{- $item := dict "key" .key "path" (printf "%s/client.pem" $name) -}}
+{{- $files = append $files (dict "secret" (dict "name" .name "items" (list $item))) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if $files -}}
+{{- toYaml $files -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Secret and key of Redis's password, as a secretKeyRef; empty without a password. The bundled Redis always has one. */}}
 {{- define "feedmux.redisPassword" -}}
 {{- with .Values.redis.passwordSecret -}}
