@@ -132,6 +132,7 @@ MATRIX: dict[str, Values] = {
         "replicas": 1,
         "nameOverride": "changes",
         "drain": {"delaySeconds": 0},
+        "serviceAccount": {"create": False, "name": "existing"},
     },
     "small": {
         "config": {"limits": {"memory_bytes": 64 << 20, "kept_bytes": 16 << 20, "sessions": 100, "connections": 100}},
@@ -172,6 +173,10 @@ WRONG: dict[str, tuple[Values, str]] = {
     "too little memory": ({"resources": {"limits": {"memory": "2Gi"}}}, "is less than the servers may use"),
     "more memory in use": ({"config": {"limits": {"memory_bytes": 2 << 30}}}, "resources.limits.memory: 3Gi is less"),
     "an amount of memory": ({"resources": {"limits": {"memory": "3000m"}}}, "3000m is no amount of memory"),
+    "annotations of another's account": (
+        {"serviceAccount": {"create": False, "annotations": {"role": "feeds"}}},
+        "the chart annotates only the account that it creates",
+    ),
     "a volume that the chart has": ({"extraVolumes": [{"name": "tls", "emptyDir": {}}]}, "choose another name"),
     "a mount without a path": ({"extraVolumeMounts": [{"name": "x"}]}, "missing property 'mountPath'"),
     "what the chart sets": ({"config": {"listen": {"data": ":1"}}}, "config.listen: the chart sets this itself"),
@@ -241,7 +246,7 @@ def not_restricted(pod: Object) -> list[str]:
 @pytest.mark.parametrize("version", KUBERNETES)
 def test_kubernetes_takes_every_object(case: str, version: str) -> None:
     found = list(objects(merged(LEAST, MATRIX[case])))
-    assert {"Deployment", "Service", "ConfigMap", "ServiceAccount", "Pod"} <= {each["kind"] for each in found}
+    assert {"Deployment", "Service", "ConfigMap", "Pod"} <= {each["kind"] for each in found}
     for each in found:
         if each["kind"] not in NOT_OF_KUBERNETES:
             kubernetes_validate.validate(each, version, strict=True)
@@ -349,6 +354,32 @@ def test_the_files_of_sources_are_where_the_values_say(tmp_path: Path) -> None:
     assert found["tlsCAFile"] == str(tmp_path / "ca.crt")
     assert found["tlsCertificateKeyFile"] == str(tmp_path / "client.pem")
     assert found["authMechanism"] == "MONGODB-X509"
+
+
+@pytest.mark.parametrize(
+    ("account", "name"),
+    [
+        ({}, "release-feedmux"),
+        ({"name": "feeds"}, "feeds"),
+        ({"create": False, "name": "existing"}, "existing"),
+        ({"create": False}, "default"),
+    ],
+)
+def test_pods_run_as_the_service_account_that_is_named(account: Values, name: str) -> None:
+    values = merged(LEAST, {"serviceAccount": account})
+    (deployment,) = of_kind(values, "Deployment")
+    assert deployment["spec"]["template"]["spec"]["serviceAccountName"] == name
+    created = [each["metadata"]["name"] for each in of_kind(values, "ServiceAccount")]
+    assert created == ([name] if account.get("create", True) else [])
+
+
+def test_the_token_of_the_service_account_is_mounted_only_where_it_is_wanted() -> None:
+    for wanted in (False, True):
+        values = merged(LEAST, {"serviceAccount": {"automountServiceAccountToken": wanted}})
+        (deployment,), (account,) = of_kind(values, "Deployment"), of_kind(values, "ServiceAccount")
+        assert deployment["spec"]["template"]["spec"]["automountServiceAccountToken"] is wanted
+        assert account["automountServiceAccountToken"] is wanted
+        assert [pod["spec"]["automountServiceAccountToken"] for pod in of_kind(values, "Pod")] == [False]
 
 
 def test_pods_start_anew_for_a_configuration_and_not_for_tenants() -> None:

@@ -28,6 +28,14 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end -}}
 
+{{- define "feedmux.serviceAccount" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "feedmux.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "feedmux.image" -}}
 {{- if .Values.image.digest -}}
 {{ .Values.image.repository }}@{{ .Values.image.digest }}
@@ -156,6 +164,11 @@ seccompProfile:
 {{- end -}}
 {{- if hasKey (default (dict) .Values.config.limits) "drain_s" -}}
 {{- fail "config.limits.drain_s: the chart sets this itself; use drain.seconds, from which the chart also derives the pod's termination grace period" -}}
+{{- end -}}
+{{- with .Values.serviceAccount -}}
+{{- if and .annotations (not .create) -}}
+{{- fail "serviceAccount.annotations: the chart annotates only the account that it creates; set serviceAccount.create, or annotate the account yourself" -}}
+{{- end -}}
 {{- end -}}
 {{- range .Values.extraVolumes -}}
 {{- if has .name (list "config" "tenants" "tmp" "tls" "client-ca" "positions" "redis-ca" "sources") -}}
