@@ -67,7 +67,17 @@ MATRIX: dict[str, Values] = {
         "autoscaling": {"enabled": True, "maxReplicas": 20, "streams": {"enabled": True}},
         "podDisruptionBudget": {"maxUnavailable": "25%"},
         "operator": {"keyHashes": [HASH], "service": True},
-        "service": {"type": "LoadBalancer", "port": 443, "annotations": {"cloud": "internal"}},
+        "service": {
+            "type": "LoadBalancer",
+            "port": 443,
+            "nodePort": 30443,
+            "annotations": {"cloud": "internal"},
+            "labels": {"exposed": "yes"},
+            "loadBalancerClass": "example.com/internal",
+            "loadBalancerSourceRanges": ["10.0.0.0/8", "fd00::/8"],
+            "externalTrafficPolicy": "Local",
+            "internalTrafficPolicy": "Cluster",
+        },
         "metrics": {
             "enabled": True,
             "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
@@ -173,6 +183,23 @@ WRONG: dict[str, tuple[Values, str]] = {
     "too little memory": ({"resources": {"limits": {"memory": "2Gi"}}}, "is less than the servers may use"),
     "more memory in use": ({"config": {"limits": {"memory_bytes": 2 << 30}}}, "resources.limits.memory: 3Gi is less"),
     "an amount of memory": ({"resources": {"limits": {"memory": "3000m"}}}, "3000m is no amount of memory"),
+    "a class of a load balancer without one": (
+        {"service": {"loadBalancerClass": "x", "type": "NodePort"}},
+        "only with service.type LoadBalancer, and it is NodePort",
+    ),
+    "ranges of a load balancer without one": (
+        {"service": {"loadBalancerSourceRanges": ["10.0.0.0/8"]}},
+        "service.loadBalancerSourceRanges: Kubernetes accepts this only with",
+    ),
+    "a range that is none": (
+        {"service": {"type": "LoadBalancer", "loadBalancerSourceRanges": ["10.0.0.0"]}},
+        "'/service/loadBalancerSourceRanges/0'",
+    ),
+    "a node's port of a Service inside": ({"service": {"nodePort": 30443}}, "service.type NodePort or LoadBalancer"),
+    "outside traffic of a Service inside": (
+        {"service": {"externalTrafficPolicy": "Local"}},
+        "service.externalTrafficPolicy: Kubernetes accepts this only with",
+    ),
     "annotations of another's account": (
         {"serviceAccount": {"create": False, "annotations": {"role": "feeds"}}},
         "the chart annotates only the account that it creates",
@@ -354,6 +381,26 @@ def test_the_files_of_sources_are_where_the_values_say(tmp_path: Path) -> None:
     assert found["tlsCAFile"] == str(tmp_path / "ca.crt")
     assert found["tlsCertificateKeyFile"] == str(tmp_path / "client.pem")
     assert found["authMechanism"] == "MONGODB-X509"
+
+
+def test_the_service_has_the_fields_of_its_type() -> None:
+    def spec(more: Values) -> Object:
+        (service,) = [each for each in of_kind(merged(LEAST, more), "Service") if each["spec"].get("type")]
+        return {name: value for name, value in service["spec"].items() if name not in ("selector", "ports")}
+
+    assert spec({}) == {"type": "ClusterIP"}
+    assert spec({"service": {"internalTrafficPolicy": "Local"}})["internalTrafficPolicy"] == "Local"
+    assert spec({"service": {"type": "NodePort", "externalTrafficPolicy": "Local"}}) == {
+        "type": "NodePort",
+        "externalTrafficPolicy": "Local",
+    }
+    values = MATRIX["a large service"]["service"]
+    assert spec({"service": values}) == {
+        name: value for name, value in values.items() if name not in ("port", "nodePort", "annotations", "labels")
+    }
+    (service,) = [each for each in of_kind(merged(LEAST, {"service": values}), "Service") if each["spec"].get("type")]
+    assert service["metadata"]["labels"]["exposed"] == "yes"
+    assert (service["spec"]["ports"][0]["port"], service["spec"]["ports"][0]["nodePort"]) == (443, 30443)
 
 
 @pytest.mark.parametrize(

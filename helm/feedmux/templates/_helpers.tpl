@@ -165,6 +165,16 @@ seccompProfile:
 {{- if hasKey (default (dict) .Values.config.limits) "drain_s" -}}
 {{- fail "config.limits.drain_s: the chart sets this itself; use drain.seconds, from which the chart also derives the pod's termination grace period" -}}
 {{- end -}}
+{{- range $name := list "loadBalancerClass" "loadBalancerSourceRanges" -}}
+{{- if and (get $.Values.service $name) (ne $.Values.service.type "LoadBalancer") -}}
+{{- fail (printf "service.%s: Kubernetes accepts this only with service.type LoadBalancer, and it is %s" $name $.Values.service.type) -}}
+{{- end -}}
+{{- end -}}
+{{- range $name := list "nodePort" "externalTrafficPolicy" -}}
+{{- if and (get $.Values.service $name) (eq $.Values.service.type "ClusterIP") -}}
+{{- fail (printf "service.%s: Kubernetes accepts this only with service.type NodePort or LoadBalancer, and it is ClusterIP" $name) -}}
+{{- end -}}
+{{- end -}}
 {{- with .Values.serviceAccount -}}
 {{- if and .annotations (not .create) -}}
 {{- fail "serviceAccount.annotations: the chart annotates only the account that it creates; set serviceAccount.create, or annotate the account yourself" -}}
