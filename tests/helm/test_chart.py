@@ -20,7 +20,7 @@ from feedmux_server.tenants.registry import hash_key
 
 CHART = Path(__file__).parents[2] / "helm" / "feedmux"
 KUBERNETES = ("1.35", "1.36", "1.37")
-NOT_OF_KUBERNETES = {"ServiceMonitor", "PrometheusRule", "Certificate"}
+NOT_OF_KUBERNETES = {"ServiceMonitor", "PrometheusRule", "Certificate", "GRPCRoute"}
 HASH = hash_key("key")
 
 Values = dict[str, Any]
@@ -104,6 +104,22 @@ MATRIX: dict[str, Values] = {
         "priorityClassName": "high",
         "serviceAccount": {"annotations": {"role": "feeds"}},
         "commonLabels": {"team": "data"},
+    },
+    "routes": {
+        "service": {"port": 443},
+        "grpcRoute": {
+            "enabled": True,
+            "parentRefs": [{"name": "public", "namespace": "gateways", "sectionName": "grpc"}],
+            "hostnames": ["feeds.example.com", "*.feeds.example.com"],
+            "annotations": {"note": "1"},
+        },
+        "ingress": {
+            "enabled": True,
+            "className": "nginx",
+            "annotations": {"nginx.ingress.kubernetes.io/backend-protocol": "GRPC"},
+            "hosts": ["feeds.example.com", "*.feeds.example.com"],
+            "tls": [{"secretName": "feeds-tls", "hosts": ["feeds.example.com"]}],
+        },
     },
     "sources with TLS": {
         "sources": {
@@ -200,6 +216,10 @@ WRONG: dict[str, tuple[Values, str]] = {
         {"service": {"externalTrafficPolicy": "Local"}},
         "service.externalTrafficPolicy: Kubernetes accepts this only with",
     ),
+    "a route of no gateway": ({"grpcRoute": {"enabled": True}}, "grpcRoute.parentRefs: name at least one Gateway"),
+    "a gateway without a name": ({"grpcRoute": {"parentRefs": [{"namespace": "x"}]}}, "missing property 'name'"),
+    "an Ingress of no host": ({"ingress": {"enabled": True}}, "ingress.hosts: name at least one host"),
+    "a host that is none": ({"ingress": {"hosts": ["https://feeds"]}}, "'/ingress/hosts/0'"),
     "annotations of another's account": (
         {"serviceAccount": {"create": False, "annotations": {"role": "feeds"}}},
         "the chart annotates only the account that it creates",
@@ -401,6 +421,30 @@ def test_the_service_has_the_fields_of_its_type() -> None:
     (service,) = [each for each in of_kind(merged(LEAST, {"service": values}), "Service") if each["spec"].get("type")]
     assert service["metadata"]["labels"]["exposed"] == "yes"
     assert (service["spec"]["ports"][0]["port"], service["spec"]["ports"][0]["nodePort"]) == (443, 30443)
+
+
+def test_routes_lead_to_the_data_port() -> None:
+    assert not of_kind(LEAST, "GRPCRoute")
+    assert not of_kind(LEAST, "Ingress")
+    values = merged(LEAST, MATRIX["routes"])
+    (service,) = [each for each in of_kind(values, "Service") if each["spec"].get("type")]
+    (port,) = service["spec"]["ports"]
+    (route,), (ingress,) = of_kind(values, "GRPCRoute"), of_kind(values, "Ingress")
+    assert route["apiVersion"] == "gateway.networking.k8s.io/v1"
+    assert route["metadata"]["annotations"] == {"note": "1"}
+    assert route["spec"] == {
+        "parentRefs": values["grpcRoute"]["parentRefs"],
+        "hostnames": values["grpcRoute"]["hostnames"],
+        "rules": [{"backendRefs": [{"name": service["metadata"]["name"], "port": port["port"]}]}],
+    }
+    assert ingress["metadata"]["annotations"] == values["ingress"]["annotations"]
+    assert ingress["spec"]["ingressClassName"] == "nginx"
+    assert ingress["spec"]["tls"] == values["ingress"]["tls"]
+    assert [rule["host"] for rule in ingress["spec"]["rules"]] == values["ingress"]["hosts"]
+    backend = {"service": {"name": service["metadata"]["name"], "port": {"name": port["name"]}}}
+    assert [rule["http"]["paths"] for rule in ingress["spec"]["rules"]] == 2 * [
+        [{"path": "/", "pathType": "Prefix", "backend": backend}]
+    ]
 
 
 @pytest.mark.parametrize(

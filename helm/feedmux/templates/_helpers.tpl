@@ -175,6 +175,12 @@ seccompProfile:
 {{- fail (printf "service.%s: Kubernetes accepts this only with service.type NodePort or LoadBalancer, and it is ClusterIP" $name) -}}
 {{- end -}}
 {{- end -}}
+{{- if and .Values.grpcRoute.enabled (not .Values.grpcRoute.parentRefs) -}}
+{{- fail "grpcRoute.parentRefs: name at least one Gateway" -}}
+{{- end -}}
+{{- if and .Values.ingress.enabled (not .Values.ingress.hosts) -}}
+{{- fail "ingress.hosts: name at least one host" -}}
+{{- end -}}
 {{- with .Values.serviceAccount -}}
 {{- if and .annotations (not .create) -}}
 {{- fail "serviceAccount.annotations: the chart annotates only the account that it creates; set serviceAccount.create, or annotate the account yourself" -}}
