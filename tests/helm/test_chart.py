@@ -80,7 +80,15 @@ MATRIX: dict[str, Values] = {
         },
         "metrics": {
             "enabled": True,
-            "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+            "serviceMonitor": {
+                "enabled": True,
+                "labels": {"release": "prometheus"},
+                "namespace": "monitoring",
+                "interval": "1m30s",
+                "scrapeTimeout": "90s",
+                "relabelings": [{"action": "replace", "targetLabel": "cluster", "replacement": "eu"}],
+                "metricRelabelings": [{"action": "drop", "sourceLabels": ["__name__"], "regex": "python_.*"}],
+            },
             "prometheusRule": {"enabled": True},
             "dashboard": {"enabled": True},
         },
@@ -104,6 +112,14 @@ MATRIX: dict[str, Values] = {
         "priorityClassName": "high",
         "serviceAccount": {"annotations": {"role": "feeds"}},
         "commonLabels": {"team": "data"},
+    },
+    "a budget by what stays": {
+        "replicas": 4,
+        "podDisruptionBudget": {
+            "maxUnavailable": "",
+            "minAvailable": 3,
+            "unhealthyPodEvictionPolicy": "IfHealthyBudget",
+        },
     },
     "routes": {
         "service": {"port": 443},
@@ -220,6 +236,21 @@ WRONG: dict[str, tuple[Values, str]] = {
     "a gateway without a name": ({"grpcRoute": {"parentRefs": [{"namespace": "x"}]}}, "missing property 'name'"),
     "an Ingress of no host": ({"ingress": {"enabled": True}}, "ingress.hosts: name at least one host"),
     "a host that is none": ({"ingress": {"hosts": ["https://feeds"]}}, "'/ingress/hosts/0'"),
+    "a read that outlasts the interval": (
+        {"metrics": {"serviceMonitor": {"scrapeTimeout": "1m1s", "interval": "1m"}}},
+        "scrapeTimeout: 1m1s is longer than the interval, 1m",
+    ),
+    "two budgets": ({"podDisruptionBudget": {"minAvailable": 1}}, "both are set now"),
+    "no budget": ({"podDisruptionBudget": {"maxUnavailable": ""}}, "none is set now"),
+    "a budget that lets nothing be evicted": (
+        {"podDisruptionBudget": {"maxUnavailable": "", "minAvailable": 2}},
+        "2 of 2 servers leaves none that may be evicted",
+    ),
+    "a budget of no servers": ({"podDisruptionBudget": {"maxUnavailable": 0}}, "'/podDisruptionBudget/maxUnavailable'"),
+    "another policy for what is not ready": (
+        {"podDisruptionBudget": {"unhealthyPodEvictionPolicy": "Never"}},
+        "'/podDisruptionBudget/unhealthyPodEvictionPolicy'",
+    ),
     "annotations of another's account": (
         {"serviceAccount": {"create": False, "annotations": {"role": "feeds"}}},
         "the chart annotates only the account that it creates",
@@ -421,6 +452,36 @@ def test_the_service_has_the_fields_of_its_type() -> None:
     (service,) = [each for each in of_kind(merged(LEAST, {"service": values}), "Service") if each["spec"].get("type")]
     assert service["metadata"]["labels"]["exposed"] == "yes"
     assert (service["spec"]["ports"][0]["port"], service["spec"]["ports"][0]["nodePort"]) == (443, 30443)
+
+
+@pytest.mark.parametrize(
+    ("budget", "spec"),
+    [
+        ({}, {"maxUnavailable": 1}),
+        ({"maxUnavailable": "25%"}, {"maxUnavailable": "25%"}),
+        ({"maxUnavailable": "", "minAvailable": 1}, {"minAvailable": 1}),
+        ({"maxUnavailable": None, "minAvailable": "50%"}, {"minAvailable": "50%"}),
+    ],
+)
+def test_a_disruption_budget_has_one_bound(budget: Values, spec: Object) -> None:
+    (found,) = of_kind(merged(LEAST, {"podDisruptionBudget": budget}), "PodDisruptionBudget")
+    bounds = {name: value for name, value in found["spec"].items() if name.endswith("vailable")}
+    assert bounds == spec
+    assert found["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+
+
+def test_a_monitor_in_another_namespace_finds_the_servers() -> None:
+    values = merged(LEAST, MATRIX["a large service"])
+    (monitor,) = of_kind(values, "ServiceMonitor")
+    assert monitor["metadata"]["namespace"] == "monitoring"
+    assert monitor["spec"]["namespaceSelector"] == {"matchNames": ["feeds"]}
+    given = values["metrics"]["serviceMonitor"]
+    names = ("interval", "scrapeTimeout", "relabelings", "metricRelabelings")
+    assert monitor["spec"]["endpoints"] == [{"port": "metrics"} | {name: given[name] for name in names}]
+    values = merged(LEAST, {"metrics": {"enabled": True, "serviceMonitor": {"enabled": True}}})
+    (monitor,) = of_kind(values, "ServiceMonitor")
+    assert "namespace" not in monitor["metadata"]
+    assert monitor["spec"]["endpoints"] == [{"port": "metrics", "interval": "30s"}]
 
 
 def test_routes_lead_to_the_data_port() -> None:

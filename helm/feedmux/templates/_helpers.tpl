@@ -116,6 +116,16 @@ seccompProfile:
 {{- end -}}
 {{- end -}}
 
+{{/* Seconds of a duration of Prometheus, such as 1m30s. */}}
+{{- define "feedmux.seconds" -}}
+{{- $seconds := 0 -}}
+{{- range regexFindAll "[0-9]+[hms]" . -1 -}}
+{{- $unit := get (dict "h" 3600 "m" 60 "s" 1) (regexFind "[hms]" .) -}}
+{{- $seconds = add $seconds (mul $unit (regexFind "[0-9]+" . | int64)) -}}
+{{- end -}}
+{{- $seconds -}}
+{{- end -}}
+
 {{/* Bytes that a server may use with its configuration: docs/operations.md, Sizing. */}}
 {{- define "feedmux.memory" -}}
 {{- $limits := default (dict) .Values.config.limits -}}
@@ -180,6 +190,20 @@ seccompProfile:
 {{- end -}}
 {{- if and .Values.ingress.enabled (not .Values.ingress.hosts) -}}
 {{- fail "ingress.hosts: name at least one host" -}}
+{{- end -}}
+{{- with .Values.metrics.serviceMonitor -}}
+{{- if and .scrapeTimeout (gt (int64 (include "feedmux.seconds" .scrapeTimeout)) (int64 (include "feedmux.seconds" .interval))) -}}
+{{- fail (printf "metrics.serviceMonitor.scrapeTimeout: %s is longer than the interval, %s; Prometheus rejects that" .scrapeTimeout .interval) -}}
+{{- end -}}
+{{- end -}}
+{{- with .Values.podDisruptionBudget -}}
+{{- if eq (empty .maxUnavailable) (empty .minAvailable) -}}
+{{- fail (printf "podDisruptionBudget: set exactly one of maxUnavailable and minAvailable, and the other to \"\"; %s set now" (ternary "none is" "both are" (empty .maxUnavailable))) -}}
+{{- end -}}
+{{- $least := ternary $.Values.autoscaling.minReplicas $.Values.replicas $.Values.autoscaling.enabled -}}
+{{- if and .enabled .minAvailable (not (kindIs "string" .minAvailable)) (ge (int .minAvailable) (int $least)) -}}
+{{- fail (printf "podDisruptionBudget.minAvailable: %v of %v servers leaves none that may be evicted, so that nodes could not be drained; lower it, or run more servers" .minAvailable $least) -}}
+{{- end -}}
 {{- end -}}
 {{- with .Values.serviceAccount -}}
 {{- if and .annotations (not .create) -}}
