@@ -17,10 +17,13 @@ from pymongo.uri_parser import parse_uri
 
 from feedmux_server.config import load_config, make_config
 from feedmux_server.tenants.registry import hash_key
+from tests.telemetry.promql import asked
 
 CHART = Path(__file__).parents[2] / "helm" / "feedmux"
+README = CHART / "README.md"
+METRICS = Path(__file__).parents[2] / "docs" / "metrics.md"
 KUBERNETES = ("1.35", "1.36", "1.37")
-NOT_OF_KUBERNETES = {"ServiceMonitor", "PrometheusRule", "Certificate", "GRPCRoute"}
+NOT_OF_KUBERNETES = {"ServiceMonitor", "PrometheusRule", "Certificate", "GRPCRoute", "ScaledObject"}
 HASH = hash_key("key")
 
 Values = dict[str, Any]
@@ -112,6 +115,20 @@ MATRIX: dict[str, Values] = {
         "priorityClassName": "high",
         "serviceAccount": {"annotations": {"role": "feeds"}},
         "commonLabels": {"team": "data"},
+    },
+    "KEDA": {
+        "metrics": {"enabled": True},
+        "autoscaling": {
+            "minReplicas": 3,
+            "maxReplicas": 9,
+            "keda": {
+                "enabled": True,
+                "serverAddress": "https://prometheus.monitoring:9090",
+                "threshold": 1500,
+                "authentication": {"name": "prometheus", "modes": "bearer"},
+            },
+        },
+        "podDisruptionBudget": {"maxUnavailable": "", "minAvailable": 2},
     },
     "a budget by what stays": {
         "replicas": 4,
@@ -236,6 +253,24 @@ WRONG: dict[str, tuple[Values, str]] = {
     "a gateway without a name": ({"grpcRoute": {"parentRefs": [{"namespace": "x"}]}}, "missing property 'name'"),
     "an Ingress of no host": ({"ingress": {"enabled": True}}, "ingress.hosts: name at least one host"),
     "a host that is none": ({"ingress": {"hosts": ["https://feeds"]}}, "'/ingress/hosts/0'"),
+    "two autoscalers": (
+        {"autoscaling": {"enabled": True, "keda": {"enabled": True}}},
+        "set autoscaling.enabled or autoscaling.keda.enabled, not both",
+    ),
+    "a percentage of no CPU": (
+        {"autoscaling": {"enabled": True}, "resources": {"requests": {"cpu": None}}},
+        "autoscaling: set resources.requests.cpu",
+    ),
+    "KEDA without Prometheus": ({"autoscaling": {"keda": {"enabled": True}}}, "autoscaling.keda.serverAddress"),
+    "KEDA without metrics": (
+        {"autoscaling": {"keda": {"enabled": True, "serverAddress": "http://prometheus:9090"}}},
+        "autoscaling.keda: set metrics.enabled",
+    ),
+    "Prometheus without a URL": ({"autoscaling": {"keda": {"serverAddress": "prometheus:9090"}}}, "'/autoscaling/keda/"),
+    "credentials without a name": (
+        {"autoscaling": {"keda": {"authentication": {"modes": "bearer"}}}},
+        "autoscaling.keda.authentication.name",
+    ),
     "a read that outlasts the interval": (
         {"metrics": {"serviceMonitor": {"scrapeTimeout": "1m1s", "interval": "1m"}}},
         "scrapeTimeout: 1m1s is longer than the interval, 1m",
@@ -291,6 +326,12 @@ def pods(values: Values) -> Iterator[tuple[str, Object]]:
             yield each["metadata"]["name"], each["spec"]["template"]["spec"]
         elif each["kind"] == "Pod":
             yield each["metadata"]["name"], each["spec"]
+
+
+def fenced(word: str) -> str:
+    """The block of code in the chart's README that contains a word."""
+    (block,) = [each for each in re.findall(r"^```\w*\n(.*?)^```", README.read_text(), re.M | re.S) if word in each]
+    return str(block)
 
 
 def not_restricted(pod: Object) -> list[str]:
@@ -452,6 +493,74 @@ def test_the_service_has_the_fields_of_its_type() -> None:
     (service,) = [each for each in of_kind(merged(LEAST, {"service": values}), "Service") if each["spec"].get("type")]
     assert service["metadata"]["labels"]["exposed"] == "yes"
     assert (service["spec"]["ports"][0]["port"], service["spec"]["ports"][0]["nodePort"]) == (443, 30443)
+
+
+def documented_metrics() -> set[str]:
+    """The names that Prometheus has, by docs/metrics.md."""
+    return set(re.findall(r"^\| `[^`]+` \| `(\w+)` \|", METRICS.read_text(), re.MULTILINE))
+
+
+def test_servers_scale_by_the_cpu_of_their_container() -> None:
+    values = merged(LEAST, {"autoscaling": {"enabled": True}})
+    (scaler,), (deployment,) = of_kind(values, "HorizontalPodAutoscaler"), of_kind(values, "Deployment")
+    assert "replicas" not in deployment["spec"]
+    assert scaler["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
+    (metric,) = scaler["spec"]["metrics"]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert metric["containerResource"]["container"] == container["name"]
+    assert metric["containerResource"]["name"] in container["resources"]["requests"]
+
+
+def test_servers_scale_by_a_metric_that_they_have() -> None:
+    values = merged(LEAST, MATRIX["a large service"])
+    (scaler,) = of_kind(values, "HorizontalPodAutoscaler")
+    (metric,) = [each["pods"]["metric"]["name"] for each in scaler["spec"]["metrics"] if each["type"] == "Pods"]
+    assert metric in documented_metrics()
+    # The rule for the adapter that the README prints serves this metric, of pods.
+    (rule,) = yaml.safe_load(fenced("seriesQuery"))["rules"]["custom"]
+    assert set(asked(rule["seriesQuery"]).series) == {metric}
+    assert rule.get("name", {"as": metric})["as"] == metric
+    assert rule["resources"]["overrides"] == {"namespace": {"resource": "namespace"}, "pod": {"resource": "pod"}}
+    query = rule["metricsQuery"].replace("<<.LabelMatchers>>", 'pod="x"').replace("<<.GroupBy>>", "pod")
+    series = asked(query.replace("<<.Series>>", metric)).series
+    assert set(series) <= documented_metrics()
+    assert metric in series
+
+
+def test_keda_asks_for_the_open_streams_of_the_release() -> None:
+    values = merged(LEAST, MATRIX["KEDA"])
+    (scaled,), (deployment,) = of_kind(values, "ScaledObject"), of_kind(values, "Deployment")
+    assert not of_kind(values, "HorizontalPodAutoscaler")
+    assert "replicas" not in deployment["spec"]
+    assert scaled["apiVersion"] == "keda.sh/v1alpha1"
+    spec = scaled["spec"]
+    assert spec["scaleTargetRef"] == {"name": deployment["metadata"]["name"]}
+    assert (spec["minReplicaCount"], spec["maxReplicaCount"]) == (3, 9)
+    cpu, prometheus = spec["triggers"]
+    assert cpu["metadata"] == {"containerName": "feedmux", "value": "70"}
+    assert prometheus["authenticationRef"] == {"name": "prometheus"}
+    # KEDA reads only strings.
+    assert all(isinstance(value, str) for each in spec["triggers"] for value in each["metadata"].values())
+    assert prometheus["metadata"]["threshold"] == "1500"
+    (headless,) = [
+        each["metadata"]["name"] for each in of_kind(values, "Service") if each["spec"].get("clusterIP") == "None"
+    ]
+    series = asked(prometheus["metadata"]["query"]).series
+    assert set(series) == {"feedmux_subscriber_active", "feedmux_ready"}
+    assert set(series) <= documented_metrics()
+    assert all(labels == {"namespace": ["feeds"], "service": [headless]} for labels in series.values())
+    values = merged(values, {"autoscaling": {"keda": {"query": "sum(up)", "threshold": 0.5}}})
+    (scaled,) = of_kind(values, "ScaledObject")
+    metadata = scaled["spec"]["triggers"][1]["metadata"]
+    assert (metadata["query"], metadata["threshold"]) == ("sum(up)", "0.5")
+
+
+def test_both_autoscalers_scale_down_slowly() -> None:
+    (one,) = of_kind(merged(LEAST, MATRIX["a large service"]), "HorizontalPodAutoscaler")
+    (other,) = of_kind(merged(LEAST, MATRIX["KEDA"]), "ScaledObject")
+    behavior = one["spec"]["behavior"]
+    assert behavior["scaleDown"]["policies"] == [{"type": "Pods", "value": 1, "periodSeconds": 300}]
+    assert other["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"] == behavior
 
 
 @pytest.mark.parametrize(

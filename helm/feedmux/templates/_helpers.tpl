@@ -116,6 +116,21 @@ seccompProfile:
 {{- end -}}
 {{- end -}}
 
+{{- define "feedmux.scaling" -}}
+scaleDown:
+  # Scale down slowly: each server that ends moves its clients to other servers.
+  stabilizationWindowSeconds: 600
+  policies:
+    - {type: Pods, value: 1, periodSeconds: 300}
+{{- end -}}
+
+{{/* Open streams of the release. A server without streams has no series of them, so the second part gives 0 then; if
+Prometheus has no data of the release at all, the query returns nothing. */}}
+{{- define "feedmux.streamsQuery" -}}
+{{- $of := printf "{namespace=%q,service=%q}" .Release.Namespace (printf "%s-headless" (include "feedmux.fullname" .)) -}}
+sum(feedmux_subscriber_active{{ $of }}) or 0 * sum(feedmux_ready{{ $of }})
+{{- end -}}
+
 {{/* Seconds of a duration of Prometheus, such as 1m30s. */}}
 {{- define "feedmux.seconds" -}}
 {{- $seconds := 0 -}}
@@ -166,6 +181,23 @@ seccompProfile:
 {{- if and .Values.metrics.serviceMonitor.enabled (not .Values.metrics.enabled) -}}
 {{- fail "metrics.serviceMonitor: set metrics.enabled, which opens the port" -}}
 {{- end -}}
+{{- with .Values.autoscaling -}}
+{{- if and .enabled .keda.enabled -}}
+{{- fail "autoscaling: set autoscaling.enabled or autoscaling.keda.enabled, not both; KEDA creates a HorizontalPodAutoscaler itself" -}}
+{{- end -}}
+{{- if and (or .enabled .keda.enabled) (not (default (dict) $.Values.resources.requests).cpu) -}}
+{{- fail "autoscaling: set resources.requests.cpu, of which autoscaling.cpuPercent is a percentage" -}}
+{{- end -}}
+{{- if and .keda.enabled (not .keda.serverAddress) -}}
+{{- fail "autoscaling.keda.serverAddress: set the URL of Prometheus, for example http://prometheus.monitoring:9090" -}}
+{{- end -}}
+{{- if and .keda.enabled (not .keda.query) (not $.Values.metrics.enabled) -}}
+{{- fail "autoscaling.keda: set metrics.enabled, which opens the port, or autoscaling.keda.query" -}}
+{{- end -}}
+{{- if and .keda.authentication.modes (not .keda.authentication.name) -}}
+{{- fail "autoscaling.keda.authentication.name: set the name of the TriggerAuthentication" -}}
+{{- end -}}
+{{- end -}}
 {{- if and .Values.autoscaling.streams.enabled (not .Values.metrics.enabled) -}}
 {{- fail "autoscaling.streams: set metrics.enabled, which opens the port" -}}
 {{- end -}}
@@ -200,7 +232,8 @@ seccompProfile:
 {{- if eq (empty .maxUnavailable) (empty .minAvailable) -}}
 {{- fail (printf "podDisruptionBudget: set exactly one of maxUnavailable and minAvailable, and the other to \"\"; %s set now" (ternary "none is" "both are" (empty .maxUnavailable))) -}}
 {{- end -}}
-{{- $least := ternary $.Values.autoscaling.minReplicas $.Values.replicas $.Values.autoscaling.enabled -}}
+{{- $scaled := or $.Values.autoscaling.enabled $.Values.autoscaling.keda.enabled -}}
+{{- $least := ternary $.Values.autoscaling.minReplicas $.Values.replicas $scaled -}}
 {{- if and .enabled .minAvailable (not (kindIs "string" .minAvailable)) (ge (int .minAvailable) (int $least)) -}}
 {{- fail (printf "podDisruptionBudget.minAvailable: %v of %v servers leaves none that may be evicted, so that nodes could not be drained; lower it, or run more servers" .minAvailable $least) -}}
 {{- end -}}
