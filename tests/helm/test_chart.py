@@ -17,6 +17,7 @@ from pymongo.uri_parser import parse_uri
 
 from feedmux_server.config import load_config, make_config
 from feedmux_server.tenants.registry import hash_key
+from tests.helm import config_schema
 from tests.telemetry.promql import asked
 
 CHART = Path(__file__).parents[2] / "helm" / "feedmux"
@@ -292,6 +293,16 @@ WRONG: dict[str, tuple[Values, str]] = {
     ),
     "a volume that the chart has": ({"extraVolumes": [{"name": "tls", "emptyDir": {}}]}, "choose another name"),
     "a mount without a path": ({"extraVolumeMounts": [{"name": "x"}]}, "missing property 'mountPath'"),
+    "an unknown part of the configuration": (
+        {"config": {"limit": {"sessions": 5}}},
+        "'/config': additional properties 'limit' not allowed",
+    ),
+    "an unknown option of the configuration": (
+        {"config": {"limits": {"session": 5}}},
+        "'/config/limits': additional properties 'session' not allowed",
+    ),
+    "an option of another type": ({"config": {"limits": {"sessions": "5"}}}, "'/config/limits/sessions'"),
+    "an option out of its bounds": ({"config": {"reload_s": 60}}, "'/config/reload_s': maximum"),
     "what the chart sets": ({"config": {"listen": {"data": ":1"}}}, "config.listen: the chart sets this itself"),
 }
 
@@ -713,6 +724,26 @@ def test_the_charts_own_redis_wants_a_password_and_lets_in_its_servers_alone() -
     assert not of_kind(values, "Secret")
     (redis,) = of_kind(values, "StatefulSet")
     assert redis["spec"]["template"]["spec"]["containers"][0]["env"][0]["valueFrom"]["secretKeyRef"] == own
+
+
+def test_the_schema_of_the_configuration_is_that_of_the_server() -> None:
+    assert not config_schema.check(), config_schema.check()
+
+
+def test_the_schema_accepts_the_servers_own_defaults() -> None:
+    config = make_config({"sources": {"main": {"uri": "mongodb://db"}}})
+    given = config.model_dump(mode="json", exclude=set(config_schema.OF_THE_CHART), exclude_none=True)
+    assert {"limits", "wide", "log"} <= set(given)
+    del given["limits"]["drain_s"]
+    values = merged(LEAST, {"config": given})
+    (text,) = [each["data"]["feedmux.yaml"] for each in of_kind(values, "ConfigMap") if "feedmux.yaml" in each["data"]]
+    assert merged(yaml.safe_load(text), given) == yaml.safe_load(text)
+
+
+@pytest.mark.parametrize("name", sorted(config_schema.OF_THE_CHART))
+def test_what_the_chart_sets_is_refused_in_words(name: str) -> None:
+    with pytest.raises(HelmError, match=rf"config\.{name}: the chart sets this itself"):
+        render(merged(LEAST, {"config": {name: {"any": 1}}}))
 
 
 def test_the_memory_limit_is_what_a_server_may_use_and_a_quarter() -> None:

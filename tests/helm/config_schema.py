@@ -1,0 +1,88 @@
+"""Write the part `config` of the chart's values.schema.json from the server's configuration model:
+`python -m tests.helm.config_schema`. With `--check`, compare instead, and exit with 1 on a difference.
+"""
+
+import difflib
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from feedmux_server.config import Config
+
+COMMAND: Final = "python -m tests.helm.config_schema"
+SCHEMA: Final = Path(__file__).parents[2] / "helm" / "feedmux" / "values.schema.json"
+OF_THE_CHART: Final = frozenset(
+    {"sources", "redis", "positions", "listen", "tls", "tenants_file", "operator_key_hashes"},
+)
+"""What the chart sets itself. The schema accepts it with any content, so that the template names the value to use."""
+_LEFT_OUT: Final = ("title", "description", "default", "format", "required")
+"""An option that is required may come from the environment. The server describes its options itself."""
+
+Schema = dict[str, Any]
+
+
+def config_schema() -> Schema:
+    """The JSON schema of the value `config`."""
+    whole = Config.model_json_schema()
+    properties = {
+        name: {} if name in OF_THE_CHART else _plain(schema, whole["$defs"])
+        for name, schema in whole["properties"].items()
+    }
+    return {"type": "object", "additionalProperties": False, "properties": properties}
+
+
+def _plain(schema: Schema, definitions: dict[str, Schema]) -> Schema:
+    """What Helm checks of a schema: types and bounds, without references. Null is how a value is unset."""
+    if "$ref" in schema:
+        own = {name: value for name, value in schema.items() if name != "$ref"}
+        return _plain(definitions[schema["$ref"].rpartition("/")[2]] | own, definitions)
+    choices = [each for each in schema.get("anyOf", ()) if each != {"type": "null"}]
+    if len(choices) == 1:
+        return _plain({name: value for name, value in schema.items() if name != "anyOf"} | choices[0], definitions)
+    plain: Schema = {}
+    for name, value in schema.items():
+        if name == "properties":
+            plain[name] = {each: _plain(inner, definitions) for each, inner in value.items()}
+        elif name == "items":
+            plain[name] = _plain(value, definitions)
+        elif name == "anyOf":
+            plain[name] = [_plain(each, definitions) for each in choices]
+        elif name not in _LEFT_OUT:
+            plain[name] = value
+    return plain
+
+
+def text() -> str:
+    """The whole file, with the present part `config`."""
+    schema: Schema = json.loads(SCHEMA.read_text("utf-8"))
+    schema["properties"]["config"] = config_schema()
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def check() -> str:
+    """Describe what is wrong with the file; empty if nothing is."""
+    written, wanted = SCHEMA.read_text("utf-8"), text()
+    if written == wanted:
+        return ""
+    difference = difflib.unified_diff(written.splitlines(), wanted.splitlines(), "written", "code", n=0, lineterm="")
+    return "\n".join((f"{SCHEMA.name} does not match the server's configuration; write it: {COMMAND}", *difference))
+
+
+def main(arguments: Sequence[str]) -> int:
+    if arguments == ["--check"]:
+        wrong = check()
+        if wrong:
+            print(wrong, file=sys.stderr)
+        return bool(wrong)
+    if arguments:
+        print(f"usage: {COMMAND} [--check]", file=sys.stderr)
+        return 2
+    SCHEMA.write_text(text(), "utf-8")
+    print(f"{SCHEMA.name} written", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
