@@ -12,7 +12,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from helm_python import Chart, HelmError
+from helm_python import Chart, HelmError, lint
 from pymongo.uri_parser import parse_uri
 
 from feedmux_server.config import load_config, make_config
@@ -23,7 +23,8 @@ from tests.telemetry.promql import asked
 CHART = Path(__file__).parents[2] / "helm" / "feedmux"
 README = CHART / "README.md"
 METRICS = Path(__file__).parents[2] / "docs" / "metrics.md"
-KUBERNETES = ("1.35", "1.36", "1.37")
+KUBERNETES = ("1.30", "1.35", "1.36", "1.37")
+"""The oldest release that Chart.yaml allows, and the newest ones."""
 NOT_OF_KUBERNETES = {"ServiceMonitor", "PrometheusRule", "Certificate", "GRPCRoute", "ScaledObject"}
 HASH = hash_key("key")
 
@@ -385,6 +386,29 @@ def test_kubernetes_takes_every_object(case: str, version: str) -> None:
     assert len(names) == len(set(names))
 
 
+def test_the_oldest_kubernetes_that_the_chart_allows_is_checked() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["kubeVersion"] == f">={KUBERNETES[0]}.0-0"
+    assert f"Kubernetes {KUBERNETES[0]} or later" in README.read_text()
+    # An older one does not know everything that the chart renders.
+    (deployment,) = of_kind(LEAST, "Deployment")
+    with pytest.raises(kubernetes_validate.ValidationError, match="sleep"):
+        kubernetes_validate.validate(deployment, "1.28", strict=True)
+
+
+@pytest.mark.parametrize("case", MATRIX)
+def test_helm_finds_nothing_to_warn_of(case: str) -> None:
+    found = lint(CHART, merged(LEAST, MATRIX[case]), strict=True, kube_version=f"v{KUBERNETES[0]}.0")
+    assert found["total_charts_linted"] == 1
+    assert found["errors"] == []
+    assert [each for each in found["messages"] if each["severity"] > 1] == []
+
+
+def test_helm_finds_what_is_wrong() -> None:
+    values, words = WRONG["a misspelt value"]
+    assert words in str(lint(CHART, merged(LEAST, values), strict=True)["errors"])
+
+
 @pytest.mark.parametrize("case", MATRIX)
 def test_every_pod_is_restricted(case: str) -> None:
     found = dict(pods(merged(LEAST, MATRIX[case])))
@@ -438,6 +462,18 @@ def test_the_server_reads_its_configuration(case: str, tmp_path: Path, monkeypat
     assert deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] >= (
         delay_s + config.limits.drain_s + config.limits.drain_delay_s + 5
     )
+
+
+@pytest.mark.parametrize("delay_s", [0, 5])
+@pytest.mark.parametrize("drain_delay_s", [None, 0, 2.5, 20])
+def test_a_pod_gets_the_time_that_its_drain_takes(delay_s: int, drain_delay_s: float | None) -> None:
+    """The hook, the delay, the drain, and ten seconds (docs/replicas.md)."""
+    limits = {} if drain_delay_s is None else {"drain_delay_s": drain_delay_s}
+    values = merged(LEAST, {"drain": {"delaySeconds": delay_s, "seconds": 30}, "config": {"limits": limits}})
+    (deployment,) = of_kind(values, "Deployment")
+    grace_s = deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    needed_s = delay_s + (drain_delay_s or 0) + 30 + 10
+    assert needed_s <= grace_s <= needed_s + 6
 
 
 @pytest.mark.parametrize("case", WRONG)
