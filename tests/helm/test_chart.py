@@ -17,7 +17,7 @@ from pymongo.uri_parser import parse_uri
 
 from feedmux_server.config import load_config, make_config
 from feedmux_server.tenants.registry import hash_key
-from tests.helm import config_schema
+from tests.helm import config_schema, values_table
 from tests.telemetry.promql import asked
 
 CHART = Path(__file__).parents[2] / "helm" / "feedmux"
@@ -509,7 +509,7 @@ def test_the_files_of_sources_are_where_the_values_say(tmp_path: Path) -> None:
         "/etc/feedmux/sources/main/client.pem": ("mongodb-client", "tls-combined.pem"),
         "/etc/feedmux/sources/orders-eu/ca.crt": ("orders-ca", "ca.crt"),
     }
-    options = re.findall(r"#    # \?(tls=true&\S+)", (CHART / "values.yaml").read_text())
+    options = re.findall(r"`(tls=true&[^`]+)`", (CHART / "values.yaml").read_text())
     found: dict[str, Any] = {}
     for option in options:
         (path,) = re.findall(r"=(/[^&]+)", option)
@@ -838,6 +838,29 @@ def test_the_notes_say_how_to_connect(case: str) -> None:
     assert "port-forward" in notes
     has_tls = bool(values.get("tls", {}).get("existingSecret")) or "certManager" in values.get("tls", {})
     assert ("--tls" in notes) == has_tls == ("in the clear" not in notes)
+
+
+def test_the_readme_lists_the_values() -> None:
+    assert not values_table.check(), values_table.check()
+
+
+def test_every_value_has_a_row() -> None:
+    text = (CHART / "values.yaml").read_text()
+    rows = {row.path: row for row in values_table.rows(text)}
+
+    def leaves(values: Values, path: str = "") -> Iterator[str]:
+        for name, value in values.items():
+            here = f"{path}.{name}".lstrip(".")
+            if isinstance(value, dict) and value and here not in rows:
+                yield from leaves(value, here)
+            else:
+                yield here
+
+    assert set(leaves(yaml.safe_load(text))) <= set(rows)
+    assert rows["drain.seconds"].default == "10"
+    assert rows["sources.NAME.uriSecret"].default == ""
+    assert rows["sources.NAME.id"].default == '""'
+    assert all(row.description.endswith(".") for row in rows.values())
 
 
 def test_every_value_is_described_and_in_the_schema() -> None:

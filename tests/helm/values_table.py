@@ -1,0 +1,107 @@
+"""Write the table of values in the chart's README from the comments in values.yaml: `python -m tests.helm.values_table`.
+With `--check`, compare instead, and exit with 1 on a difference.
+"""
+
+import difflib
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import yaml
+
+COMMAND: Final = "python -m tests.helm.values_table"
+CHART: Final = Path(__file__).parents[2] / "helm" / "feedmux"
+README: Final = CHART / "README.md"
+VALUES: Final = CHART / "values.yaml"
+PLACE: Final = re.compile(r"(?<=<!-- values -->\n).*?(?=<!-- end -->)", re.DOTALL)
+_EXAMPLE: Final = re.compile(r"#(?= {2,}\S)")
+_COMMENT: Final = re.compile(r" *# (.*)")
+_KEY: Final = re.compile(r"( *)(\w+):(?: (.+))?")
+
+
+class Row(NamedTuple):
+    """One value of the chart."""
+
+    path: str
+    default: str
+    description: str
+
+
+def rows(text: str) -> Iterator[Row]:
+    """The values that have a comment. An example that is commented out (`#  main:`) describes entries of its section."""
+    defaults = yaml.safe_load(text)
+    path: list[str] = []
+    comment: list[str] = []
+    for line in text.splitlines():
+        is_example = _EXAMPLE.match(line) is not None
+        line = _EXAMPLE.sub("", line, count=1) if is_example else line
+        if found := _COMMENT.fullmatch(line):
+            comment.append(found[1])
+            continue
+        if found := _KEY.fullmatch(line):
+            path[len(found[1]) // 2 :] = [found[2]]
+            if comment and is_example:
+                yield Row(".".join((path[0], "NAME", *path[2:])), _of_example(found[3]), " ".join(comment))
+            elif comment:
+                yield Row(".".join(path), json.dumps(_at(defaults, path)), " ".join(comment))
+        comment = []
+
+
+def _at(values: Any, path: Sequence[str]) -> Any:
+    for name in path:
+        values = values[name]
+    return values
+
+
+def _of_example(text: str) -> str:
+    """An example shows a default only where it is empty."""
+    value = yaml.safe_load(text)
+    is_empty = not any(value.values()) if isinstance(value, dict) else not value
+    return json.dumps(value) if is_empty else ""
+
+
+def table() -> str:
+    """The Markdown of the table."""
+    lines = ["| value | default | description |", "|---|---|---|"]
+    for row in rows(VALUES.read_text("utf-8")):
+        description = row.description.replace("|", "\\|").replace("<", "&lt;")
+        lines.append(f"| `{row.path}` | {f'`{row.default}`' if row.default else ''} | {description} |")
+    return "\n".join(lines) + "\n"
+
+
+def page() -> str:
+    """The README with the present table."""
+    text, count = PLACE.subn(lambda _: table(), README.read_text("utf-8"))
+    if count != 1:
+        raise ValueError(f"{README.name} must have one place for the table, from <!-- values --> to <!-- end -->")
+    return text
+
+
+def check() -> str:
+    """Describe what is wrong with the table; empty if nothing is."""
+    written, wanted = README.read_text("utf-8"), page()
+    if written == wanted:
+        return ""
+    difference = difflib.unified_diff(written.splitlines(), wanted.splitlines(), "written", "values", n=0, lineterm="")
+    return "\n".join((f"{README.name} does not match values.yaml; write its table: {COMMAND}", *difference))
+
+
+def main(arguments: Sequence[str]) -> int:
+    if arguments == ["--check"]:
+        wrong = check()
+        if wrong:
+            print(wrong, file=sys.stderr)
+        return bool(wrong)
+    if arguments:
+        print(f"usage: {COMMAND} [--check]", file=sys.stderr)
+        return 2
+    README.write_text(page(), "utf-8")
+    print(f"{README.name} written", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
