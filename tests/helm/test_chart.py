@@ -268,7 +268,10 @@ WRONG: dict[str, tuple[Values, str]] = {
         {"autoscaling": {"keda": {"enabled": True, "serverAddress": "http://prometheus:9090"}}},
         "autoscaling.keda: set metrics.enabled",
     ),
-    "Prometheus without a URL": ({"autoscaling": {"keda": {"serverAddress": "prometheus:9090"}}}, "'/autoscaling/keda/"),
+    "Prometheus without a URL": (
+        {"autoscaling": {"keda": {"serverAddress": "prometheus:9090"}}},
+        "'/autoscaling/keda/",
+    ),
     "credentials without a name": (
         {"autoscaling": {"keda": {"authentication": {"modes": "bearer"}}}},
         "autoscaling.keda.authentication.name",
@@ -342,8 +345,9 @@ def pods(values: Values) -> Iterator[tuple[str, Object]]:
 
 def fenced(word: str) -> str:
     """The block of code in the chart's README that contains a word."""
-    (block,) = [each for each in re.findall(r"^```\w*\n(.*?)^```", README.read_text(), re.M | re.S) if word in each]
-    return str(block)
+    blocks: list[str] = re.findall(r"^```\w*\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
+    (block,) = [each for each in blocks if word in each]
+    return block
 
 
 def not_restricted(pod: Object) -> list[str]:
@@ -838,6 +842,7 @@ def test_the_notes_say_how_to_connect(case: str) -> None:
     assert "port-forward" in notes
     has_tls = bool(values.get("tls", {}).get("existingSecret")) or "certManager" in values.get("tls", {})
     assert ("--tls" in notes) == has_tls == ("in the clear" not in notes)
+    assert ("outside the cluster" in notes) == ("ingress" in values)
 
 
 def test_the_readme_lists_the_values() -> None:

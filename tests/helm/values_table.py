@@ -1,5 +1,5 @@
-"""Write the table of values in the chart's README from the comments in values.yaml: `python -m tests.helm.values_table`.
-With `--check`, compare instead, and exit with 1 on a difference.
+"""Write the table in the chart's README from the comments in values.yaml: `python -m tests.helm.values_table`. With
+`--check`, compare instead, and exit with 1 on a difference.
 """
 
 import difflib
@@ -31,7 +31,7 @@ class Row(NamedTuple):
 
 
 def rows(text: str) -> Iterator[Row]:
-    """The values that have a comment. An example that is commented out (`#  main:`) describes entries of its section."""
+    """The values that have a comment. A commented example (`#  main:`) describes the entries of its section."""
     defaults = yaml.safe_load(text)
     path: list[str] = []
     comment: list[str] = []
