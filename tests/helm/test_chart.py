@@ -402,7 +402,8 @@ def test_the_oldest_kubernetes_that_the_chart_allows_is_checked() -> None:
 
 @pytest.mark.parametrize("case", MATRIX)
 def test_helm_finds_nothing_to_warn_of(case: str) -> None:
-    found = lint(CHART, merged(LEAST, MATRIX[case]), strict=True, kube_version=f"v{KUBERNETES[0]}.0")
+    values = merged(LEAST, MATRIX[case])
+    found = lint(CHART, values, strict=True, namespace="feeds", kube_version=f"v{KUBERNETES[0]}.0")
     assert found["total_charts_linted"] == 1
     assert found["errors"] == []
     assert [each for each in found["messages"] if each["severity"] > 1] == []
@@ -495,6 +496,19 @@ def test_no_secret_is_rendered() -> None:
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     from_secrets = {each["name"] for each in container["env"] if "valueFrom" in each}
     assert from_secrets == {"FEEDMUX_SOURCES__MAIN__URI", "FEEDMUX_REDIS__URL", "FEEDMUX_REDIS__PASSWORD"}
+
+
+def test_no_volume_takes_the_name_of_one_of_the_charts() -> None:
+    names = {
+        volume["name"]
+        for case in MATRIX.values()
+        for each in of_kind(merged(LEAST, case), "Deployment")
+        for volume in each["spec"]["template"]["spec"]["volumes"]
+    } - {each["name"] for each in MATRIX["more volumes"]["extraVolumes"]}
+    assert {"config", "tls", "sources"} <= names
+    for name in names:
+        with pytest.raises(HelmError, match=f"a volume with the name {name}; choose another name"):
+            render(merged(LEAST, {"extraVolumes": [{"name": name, "emptyDir": {}}]}))
 
 
 def test_the_files_of_sources_are_where_the_values_say(tmp_path: Path) -> None:
@@ -633,7 +647,7 @@ def test_a_disruption_budget_has_one_bound(budget: Values, spec: Object) -> None
 def test_a_monitor_in_another_namespace_finds_the_servers() -> None:
     values = merged(LEAST, MATRIX["a large service"])
     (monitor,) = of_kind(values, "ServiceMonitor")
-    assert monitor["metadata"]["namespace"] == "monitoring"
+    assert (monitor["metadata"]["namespace"], monitor["metadata"]["name"]) == ("monitoring", "feeds-feeds")
     assert monitor["spec"]["namespaceSelector"] == {"matchNames": ["feeds"]}
     given = values["metrics"]["serviceMonitor"]
     names = ("interval", "scrapeTimeout", "relabelings", "metricRelabelings")
@@ -641,6 +655,7 @@ def test_a_monitor_in_another_namespace_finds_the_servers() -> None:
     values = merged(LEAST, {"metrics": {"enabled": True, "serviceMonitor": {"enabled": True}}})
     (monitor,) = of_kind(values, "ServiceMonitor")
     assert "namespace" not in monitor["metadata"]
+    assert monitor["metadata"]["name"] == "release-feedmux"
     assert monitor["spec"]["endpoints"] == [{"port": "metrics", "interval": "30s"}]
 
 
@@ -842,7 +857,8 @@ def test_the_notes_say_how_to_connect(case: str) -> None:
     assert "port-forward" in notes
     has_tls = bool(values.get("tls", {}).get("existingSecret")) or "certManager" in values.get("tls", {})
     assert ("--tls" in notes) == has_tls == ("in the clear" not in notes)
-    assert ("outside the cluster" in notes) == ("ingress" in values)
+    assert ("through the gateway to feeds.example.com" in notes) == ("grpcRoute" in values)
+    assert ("through the Ingress controller to feeds.example.com" in notes) == ("ingress" in values)
 
 
 def test_the_readme_lists_the_values() -> None:
