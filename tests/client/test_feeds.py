@@ -1,5 +1,7 @@
 """Feeds, starts and options as users give them."""
 
+import time
+from collections.abc import Iterator
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -11,6 +13,16 @@ from feedmux.options import SessionArguments, SessionOptions
 NOON = datetime(2026, 11, 21, 12, 0, 0, 999_999)  # noqa: DTZ001 - without a zone, as pymongo gives times
 
 
+@pytest.fixture
+def zone_of_tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This machine's time zone is nine hours ahead of UTC."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        yield
+    time.tzset()
+
+
 @pytest.mark.parametrize(
     "moment",
     [
@@ -19,7 +31,7 @@ NOON = datetime(2026, 11, 21, 12, 0, 0, 999_999)  # noqa: DTZ001 - without a zon
         datetime(2026, 11, 21, 14, 0, 0, tzinfo=timezone(timedelta(hours=2))),
     ],
 )
-def test_a_time_without_a_zone_is_utc_as_pymongo_s_are(moment: datetime) -> None:
+def test_a_time_without_a_zone_is_utc_as_pymongo_s_are(moment: datetime, zone_of_tokyo: None) -> None:
     noon_s = 1_795_262_400
     assert Start.at_time(moment).time == (noon_s, 0)
     assert as_start(moment) == Start.at_time(moment)
