@@ -375,6 +375,8 @@ class Call:
         self._inbox: deque[bytes] = deque()
         self._status: Status | None = None
         self._cancelled = False
+        self._is_served = False
+        """Whether the server's end is finished."""
         self._is_distorted = False
         """A message to the client was cut short: the client must not accept what comes after it."""
         self._changed: asyncio.Future[None] | None = None
@@ -499,6 +501,7 @@ class Call:
         self._begun.set()
         self._node.calls.pop(self, None)
         self._done()
+        self._leave_connection()
         self._wake()
 
     def lost(self, side: Node) -> None:
@@ -510,7 +513,12 @@ class Call:
 
     def served(self) -> None:
         """The server's end is finished."""
-        if self._connection is not None:
+        self._is_served = True
+        self._leave_connection()
+
+    def _leave_connection(self) -> None:
+        # The status may still be on its way when the server's end is finished, and be lost with the connection.
+        if self._connection is not None and self._is_served and self._status is not None:
             self._connection.calls.pop(self, None)
 
     def _wake(self) -> None:
@@ -540,6 +548,7 @@ class _ServerCall:
         loop = asyncio.get_running_loop()
         if self._node.draining:
             self._end((grpc.StatusCode.UNAVAILABLE, "the server takes no new calls", ()))
+            self._call.served()
             return
         self._task = loop.create_task(self._serve(), name=f"rpc-{self._method}", context=copy_context())
 
