@@ -177,6 +177,16 @@ class SimLoop(asyncio.BaseEventLoop):
         finally:
             logging.disable(disabled)
 
+    def close(self) -> None:
+        """Close the loop, and drop what it refers to: a session that was never closed keeps the loop alive."""
+        super().close()
+        self.before_jump = lambda: None
+        self._timers.clear()
+        self._plain.clear()
+        self._steps.clear()
+        self._numbers.clear()
+        self._frozen.clear()
+
     def _is_dead(self, handle: Any) -> bool:
         return handle._context.get(process, "") in self._dead
 

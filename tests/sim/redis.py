@@ -14,6 +14,7 @@ from functools import cache
 from random import Random
 from types import TracebackType
 from typing import Any, Self
+from weakref import WeakMethod
 
 import lupa.lua54 as lua
 from redis import exceptions
@@ -82,8 +83,14 @@ class SimRedis:
         """The time until a replica has what was written, if a command waits for replicas."""
         self._replica: tuple[float, State] | None = None
         """The time and content of the newest state that replicas are known to have."""
+        # Lua would keep this object alive: Python's collector does not see what Lua refers to.
+        call = WeakMethod(self._call)
         self._lua_redis = _runtime().table_from(
-            {b"call": self._call, b"replicate_commands": lambda: True, b"sha1hex": _sha1}
+            {
+                b"call": lambda name, *arguments: call()(name, *arguments),  # type: ignore[misc]
+                b"replicate_commands": lambda: True,
+                b"sha1hex": _sha1,
+            }
         )
 
     # Faults.

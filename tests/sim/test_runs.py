@@ -1,6 +1,7 @@
 """A run repeats itself exactly, and the runs reach the situations for which they exist."""
 
 import dataclasses
+import gc
 import itertools
 from collections import deque
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ import pytest
 import feedmux_server
 from feedmux_server.state import batcher
 from tests.sim.__main__ import digests_elsewhere, run_block
+from tests.sim.loop import SimLoop
+from tests.sim.redis import SimRedis
 from tests.sim.world import SMALL, World, simulate
 
 
@@ -54,6 +57,15 @@ def test_no_state_outlives_a_server() -> None:
     names = [each.name for each in walk_packages(feedmux_server.__path__, "feedmux_server.")]
     modules = [import_module(name) for name in names if not name.endswith(".__main__") and name not in OUTSIDE]
     assert [found for module in modules for found in state_in(module)] == []
+
+
+def test_a_run_leaves_nothing_in_memory() -> None:
+    """A long series of runs must not fill the machine."""
+    for seed in range(8):
+        simulate(seed, SMALL)
+    gc.collect()
+    gc.collect()  # for what finalizers kept alive the first time
+    assert [found for found in gc.get_objects() if type(found) in (SimLoop, SimRedis)] == []
 
 
 def test_a_trace_does_not_change_the_run() -> None:
