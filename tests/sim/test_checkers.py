@@ -13,6 +13,7 @@ from tests.sim.records import (
     Ended,
     Granted,
     Held,
+    Lost,
     Opened,
     Progress,
     Record,
@@ -86,6 +87,7 @@ BAD: list[tuple[str, list[Record]]] = [
     ("Bounded", [OPEN, deliver("e1", "e2", "e3", "e5")]),
     ("Bounded", [Held("ring", 11, 10)]),
     ("Monotone commit", [OPEN, Committed("s", 1, place(2)), Committed("s", 1, place(1))]),
+    ("Monotone commit", [OPEN, Committed("s", 1, place(2)), Lost("s", place(1)), Committed("s", 1, place(0))]),
     ("Fenced", [OPEN, Opened("s", "s/2", place(0), epoch=2), Committed("s", 1, place(2))]),
     ("Fenced", [OPEN, Opened("s", "s/2", place(0), epoch=1)]),
     ("Convergent", [OPEN, deliver("e1"), Settled()]),
@@ -95,6 +97,17 @@ BAD: list[tuple[str, list[Record]]] = [
 @pytest.mark.parametrize(("guarantee", "records"), BAD)
 def test_a_bad_history_is_noticed(guarantee: str, records: list[Record]) -> None:
     assert {violation.guarantee for violation in check([*WRITTEN, *records], [guarantee])} == {guarantee}
+
+
+def test_a_seek_that_was_lost_is_stored_again() -> None:
+    records: list[Record] = [
+        OPEN,
+        Sought("s", place(1)),
+        Lost("s", place(2)),
+        Committed("s", 2, place(1)),
+        Committed("s", 2, place(2)),
+    ]
+    assert not check(records, ["Monotone commit"])
 
 
 def test_an_invalidate_ends_a_session_that_stops_there() -> None:
