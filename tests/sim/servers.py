@@ -19,8 +19,8 @@ from feedmux_server.fanout.side_process import SideProcess, SideProcessFailed
 from feedmux_server.rpc.handlers import data_handlers, operator_handlers
 from feedmux_server.rpc.health import CHANGE_FEED, OPERATOR, REDIS, SUBSCRIPTIONS, Health
 from feedmux_server.rpc.readiness import Check, Readiness
-from feedmux_server.rpc.unused import DAY_S
 from feedmux_server.state.examine import check_writable
+from feedmux_server.state.model import DAY_S
 from feedmux_server.supervision import Tasks
 from feedmux_server.telemetry.audit import AuditEvent, AuditLog
 from feedmux_server.telemetry.observer import NOBODY

@@ -20,7 +20,6 @@ from feedmux_server.fanout.session import order_bytes
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import Context
-from feedmux_server.rpc.unused import expires_ms
 from feedmux_server.state.model import StoredSubscription
 from feedmux_server.telemetry.audit import AuditEvent
 
@@ -296,7 +295,7 @@ def _message(stored: StoredSubscription, unused_days: float) -> subscriptions_pb
     message.owner = stored.owner
     message.epoch = stored.epoch
     message.routing_key = route_of(Scope(message.feed.source, message.feed.database, message.feed.collection))
-    expires = expires_ms(stored, unused_days)
+    expires = stored.expires_ms(unused_days)
     if expires is not None:
         message.expire_time.FromMilliseconds(expires)
     return message

@@ -11,21 +11,13 @@ import logging
 from feedmux_server.clock import wall_s
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.rpc.service import Service
-from feedmux_server.state.model import StoredSubscription
+from feedmux_server.state.model import DAY_S
 from feedmux_server.telemetry.audit import AuditEvent
 
 log = logging.getLogger(__name__)
 
-DAY_S = 86_400.0
 _EVERY_MOST_S = 3_600.0
 _NOTICE_MOST_S = 7 * DAY_S
-
-
-def expires_ms(stored: StoredSubscription, unused_days: float) -> int | None:
-    """When a subscription will be deleted if nobody uses it; None if never, or while the subscription is open."""
-    if not unused_days or stored.active:
-        return None
-    return stored.used_ms + round(unused_days * DAY_S * 1000)
 
 
 async def sweep(service: Service) -> None:
@@ -47,7 +39,7 @@ async def sweep(service: Service) -> None:
 
 async def _sweep_tenant(service: Service, tenant: str, unused_s: float, announced: dict[tuple[str, str], int]) -> None:
     async for stored in service.store.every(tenant):
-        at_ms, key = expires_ms(stored, service.unused_days), (tenant, stored.name)
+        at_ms, key = stored.expires_ms(service.unused_days), (tenant, stored.name)
         if at_ms is None:
             continue
         left_s = at_ms / 1000 - wall_s()

@@ -6,6 +6,9 @@ Neighbours: `store` makes the values from Redis, `fanout` and `rpc` read them.
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
+
+DAY_S: Final = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,12 @@ class StoredSubscription:
     @property
     def place(self) -> Place:
         return Place(self.position, self.cluster_time, self.order)
+
+    def expires_ms(self, unused_days: float) -> int | None:
+        """When the server will delete the subscription if nobody uses it; None if never, or while it is open."""
+        if not unused_days or self.active:
+            return None
+        return self.used_ms + round(unused_days * DAY_S * 1000)
 
 
 @dataclass(frozen=True, slots=True)
