@@ -12,18 +12,18 @@ import bson
 
 from bench.report import Figures, Result, Target, median_ratio, medians, progress
 from bench.settings import Settings
-from feedmux_server.core.chunk import Chunk, cut_batch
-from feedmux_server.core.feed import FeedSpec, Scope
-from feedmux_server.core.pinned_range import PinnedRange
-from feedmux_server.core.quota import Accounts, Quotas
-from feedmux_server.core.resume_token import ResumeToken
-from feedmux_server.core.stream_key import StreamKey, stream_key
-from feedmux_server.core.subscriber import BSON, Delivery, JoinPoint, Subscriber
-from feedmux_server.fanout.hub import Hub, HubLimits, KeyStreams
-from feedmux_server.fanout.pump import PumpLimits, Reader
+from feedmux_server.core.delivery.cached_range import CachedRange
+from feedmux_server.core.delivery.subscriber import BSON, Delivery, JoinPoint, Subscriber
+from feedmux_server.core.events.chunk import Chunk, cut_batch
+from feedmux_server.core.feeds.feed import FeedSpec, Scope
+from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
+from feedmux_server.core.limits.quota import Accounts, Quotas
+from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.rpc.plan_range import SLICES_AT_ONCE
-from feedmux_server.source.mongo import Source
+from feedmux_server.source.deployment import Source
 from feedmux_server.source.reader import Batch
+from feedmux_server.streams.manager import KeyStreams, ManagerLimits, StreamManager
+from feedmux_server.streams.pump import PumpLimits, Reader
 from feedmux_server.supervision import Tasks
 
 FEEDS, FEW_FEEDS = 5_000, 100
@@ -66,45 +66,45 @@ async def _figures(count: int) -> Figures:
     KeyStreams._reader_at = lambda *_: cast(Reader, IdleReader())  # type: ignore[method-assign]
     try:
         async with Tasks() as tasks:
-            limits = HubLimits(trailing_max=WAITING, pump=PumpLimits(gather_s=0.0))
+            limits = ManagerLimits(trailing_max=WAITING, pump=PumpLimits(gather_s=0.0))
             accounts = Accounts(lambda _: Quotas(shared_streams=50), time.monotonic)
             source = cast(Source, SimpleNamespace(name="main", known_time=1 << 63))
-            hub = Hub({"main": source}, limits, tasks, accounts)
-            figures = await _measure(hub, count)
-            hub.stop()
-        await hub.renderer.close()
+            manager = StreamManager({"main": source}, limits, tasks, accounts)
+            figures = await _measure(manager, count)
+            manager.stop()
+        await manager.renderer.close()
     finally:
         KeyStreams._reader_at = plain  # type: ignore[method-assign]
     return figures
 
 
-async def _measure(hub: Hub, count: int) -> Figures:
+async def _measure(manager: StreamManager, count: int) -> Figures:
     for number in range(count):
-        _join(hub, number, 9)
+        _join(manager, number, 9)
         for first in range(10, 10 + CHUNKS):
-            _ring(hub, number).append(_chunk(first))
+            _ring(manager, number).append(_chunk(first))
     await asyncio.sleep(0.1)
     took: dict[str, float] = {}
-    hub.slots._most = 0
-    waiting = [_join(hub, number, 0, f"tenant-{number % 10}") for number in range(WAITING)]
+    manager.slots._most = 0
+    waiting = [_join(manager, number, 0, f"tenant-{number % 10}") for number in range(WAITING)]
     with _timed(took, "waiting_session_looks_again_ms"):
         waiting[0].take()
-    hub.slots._most = 1
+    manager.slots._most = 1
     with _timed(took, "end_of_a_stream_ms"):
-        hub.slot_free()
+        manager.slot_free()
         for each in waiting:
             each.take()
-    account = hub.accounts.of("t")
+    account = manager.accounts.of("t")
     for number in range(40):
-        hub.release(_key(number + WAITING // 2), _others(hub, number + WAITING // 2))
+        manager.release(_key(number + WAITING // 2), _others(manager, number + WAITING // 2))
     with _timed(took, "room_for_a_feed_ms"):
-        hub._to_close(account, _key(-1))
+        manager._to_close(account, _key(-1))
     with _timed(took, "subscriber_of_a_new_feed_ms"):
-        _join(hub, count, 9)
-    excess = min(1 << 20, hub.memory.rings.bytes // 4)
-    hub.memory.bytes_max = hub.memory.bytes - excess
+        _join(manager, count, 9)
+    excess = min(1 << 20, manager.memory.rings.bytes // 4)
+    manager.memory.bytes_max = manager.memory.bytes - excess
     with _timed(took, "eviction_of_a_mebibyte_ms"):
-        hub.filled(1 << 20)
+        manager.filled(1 << 20)
     kept = _range()
     with _timed(took, "a_turn_of_slices_ms"):
         assert len(list(islice(kept.slices(SLICES), SLICES_AT_ONCE))) == SLICES_AT_ONCE
@@ -140,22 +140,22 @@ class IdleReader:
         self.is_open = self.has_cursor = False
 
 
-def _join(hub: Hub, number: int, place: int, tenant: str = "t") -> Subscriber:
+def _join(manager: StreamManager, number: int, place: int, tenant: str = "t") -> Subscriber:
     at = JoinPoint(_mark(place), exact=True)
-    subscriber = hub.subscriber(
+    subscriber = manager.subscriber(
         _key(number), tenant, at, _nothing, durable=False, payload_max=1 << 20, wire_format=BSON
     )
     subscriber.grant(1_000, 1 << 20)
     return subscriber
 
 
-def _others(hub: Hub, number: int) -> Subscriber:
-    (subscriber,) = hub.streams_of(_key(number)).streams.streams[0].subscribers.values()
+def _others(manager: StreamManager, number: int) -> Subscriber:
+    (subscriber,) = manager.streams_of(_key(number)).streams.streams[0].subscribers.values()
     return subscriber
 
 
-def _ring(hub: Hub, number: int) -> Any:
-    return hub.streams_of(_key(number)).streams.streams[0].ring
+def _ring(manager: StreamManager, number: int) -> Any:
+    return manager.streams_of(_key(number)).streams.streams[0].ring
 
 
 def _key(number: int) -> StreamKey:
@@ -186,9 +186,9 @@ def _chunk(number: int) -> Chunk:
     return chunk
 
 
-def _range() -> PinnedRange:
+def _range() -> CachedRange:
     """Return a delivery of the given size, as a plan of a backlog holds it."""
     count = 2 * SLICES
     data = b"".join(_event(number, RANGE_BYTES // count) for number in range(1, count + 1))
     end = _mark(count + 1)
-    return PinnedRange(_mark(0), end, (Delivery(1, count, (data,), len(data), len(data), end, 0.0),))
+    return CachedRange(_mark(0), end, (Delivery(1, count, (data,), len(data), len(data), end, 0.0),))

@@ -15,8 +15,8 @@ from pymongo import MongoClient
 from demo.subscriber import DIGEST_BYTES, digest
 from demo.workload import END
 from feedmux.cli.sample_workload import COLLECTION, DATABASE
-from feedmux_server.core.position import inspect_position
-from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.core.positions.position import inspect_position
+from feedmux_server.core.positions.resume_token import ResumeToken
 
 _PATIENCE_MS = 2_000
 

@@ -18,7 +18,7 @@ from demo.world import Child, World, started
 from feedmux.cli.sample_workload import COLLECTION, DATABASE
 from feedmux.cli.terminal import Terminal
 from feedmux.feeds import Feed, Start
-from feedmux_server.cancelling import cancellable
+from feedmux_server.cancellation import cancellable
 from feedmux_server.embedded import EmbeddedError
 
 _FRAME_S = 0.2

@@ -16,7 +16,7 @@ from pymongo.errors import PyMongoError
 from demo.cast import Actor
 from demo.world import Child, World
 from feedmux.v1 import operator_pb2
-from feedmux_server.cancelling import cancellable
+from feedmux_server.cancellation import cancellable
 
 _SERVER_S = 0.4
 _MONGODB_S = 0.8

@@ -14,19 +14,19 @@ from feedmux_server.assembly import assemble
 from feedmux_server.config import Config, ConfigError, LimitsSection
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.credentials import Credentials
-from feedmux_server.cycles import looking_for_cycles
 from feedmux_server.dependencies import Dependencies
-from feedmux_server.fanout.survey import Look
+from feedmux_server.gc_tuning import looking_for_cycles
+from feedmux_server.jobs.metrics_collector import MetricsCollector
+from feedmux_server.jobs.readiness import Readiness
 from feedmux_server.rpc.health import Health
-from feedmux_server.rpc.readiness import Readiness
 from feedmux_server.rpc.server import HealthServer, Listeners, PortInUse, Ports, Servers
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.transport import Transport
-from feedmux_server.state.connection import StartupError
+from feedmux_server.store.connection import StartupError
 from feedmux_server.supervision import Tasks
 from feedmux_server.telemetry.audit import AuditLog
 from feedmux_server.telemetry.exporters import TelemetryMisconfigured
-from feedmux_server.telemetry.exporting import MetricsPortInUse, Telemetry, TelemetryOptions, start_telemetry
+from feedmux_server.telemetry.otel_setup import MetricsPortInUse, Telemetry, TelemetryOptions, start_telemetry
 
 log = logging.getLogger(__name__)
 
@@ -134,8 +134,8 @@ async def running(
                 if not insecure_no_auth:
                     _warn_of_plaintext(config)
                 unfit = _Unfit(stop)
-                look = Look(
-                    assembly.hub, assembly.ranges, assembly.batcher, config.limits.sessions, lambda: health.ready
+                look = MetricsCollector(
+                    assembly.manager, assembly.ranges, assembly.batcher, config.limits.sessions, lambda: health.ready
                 )
                 keeping += [
                     *credentials.start(service, tasks),

@@ -9,31 +9,31 @@ from functools import partial
 
 from feedmux_server.clock import monotonic_s
 from feedmux_server.config import Config, LimitsSection, WideSection
-from feedmux_server.core.credit import CreditLimits
-from feedmux_server.core.feed_streams import StreamLimits
-from feedmux_server.core.quota import Accounts
-from feedmux_server.core.replay_buffer import RingLimits
-from feedmux_server.core.wide_plan import WideLimits
+from feedmux_server.core.delivery.credit import CreditLimits
+from feedmux_server.core.delivery.feed_streams import StreamLimits
+from feedmux_server.core.delivery.replay_buffer import RingLimits
+from feedmux_server.core.delivery.wide_plan import WideLimits
+from feedmux_server.core.limits.quota import Accounts
 from feedmux_server.credentials import Credentials
-from feedmux_server.fanout.history import HistoryWatch
-from feedmux_server.fanout.hub import Hub, HubLimits
-from feedmux_server.fanout.pump import PumpLimits
-from feedmux_server.fanout.ranges import RangeLimits, Ranges
-from feedmux_server.fanout.request_checks import RequestChecks
-from feedmux_server.fanout.side_process import SideProcess, SideProcesses
-from feedmux_server.fanout.wide_stream import WideStreamLimits
+from feedmux_server.jobs.oplog_monitor import OplogMonitor
+from feedmux_server.jobs.position_monitor import PositionMonitor
+from feedmux_server.jobs.subscription_expiry import sweep
+from feedmux_server.ranges.cache import RangeCache, RangeLimits
 from feedmux_server.rpc.receiving import RequestLimits
 from feedmux_server.rpc.service import Service
-from feedmux_server.rpc.stored_history import StoredHistory
-from feedmux_server.rpc.unused import sweep
-from feedmux_server.source.mongo import Source
+from feedmux_server.source.deployment import Source
 from feedmux_server.source.reader import ReadLimits
-from feedmux_server.state.batcher import CommitBatcher
-from feedmux_server.state.connection import Client
-from feedmux_server.state.store import SubscriptionStore
+from feedmux_server.store.committer import Committer
+from feedmux_server.store.connection import Client
+from feedmux_server.store.store import SubscriptionStore
+from feedmux_server.streams.manager import ManagerLimits, StreamManager
+from feedmux_server.streams.pump import PumpLimits
+from feedmux_server.streams.wide.stream import WideStreamLimits
 from feedmux_server.supervision import Tasks
 from feedmux_server.telemetry.audit import AuditLog
 from feedmux_server.telemetry.observer import Observer
+from feedmux_server.workers.request_checks import RequestChecks
+from feedmux_server.workers.side_process import SideProcess, SideProcesses
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,10 @@ class Assembly:
     """The parts of a server, and their background tasks."""
 
     config: Config
-    hub: Hub
-    ranges: Ranges
+    manager: StreamManager
+    ranges: RangeCache
     checks: RequestChecks
-    batcher: CommitBatcher
+    batcher: Committer
     service: Service
 
     def start(self, tasks: Tasks) -> list[asyncio.Task[None]]:
@@ -52,21 +52,21 @@ class Assembly:
         limits = self.config.limits
         return [
             tasks.keep_running("commit-batcher", self.batcher.run),
-            *HistoryWatch(self.hub, limits.history_look_s).start(tasks),
+            *OplogMonitor(self.manager, limits.history_look_s).start(tasks),
             *(
                 tasks.keep_running("read-watch", each.read_watch.run, of=name)
-                for name, each in self.hub.sources.items()
+                for name, each in self.manager.sources.items()
             ),
-            tasks.keep_running("stored-history", StoredHistory(self.service, limits.stored_look_s).run),
+            tasks.keep_running("stored-history", PositionMonitor(self.service, limits.stored_look_s).run),
             tasks.keep_running("unused-subscriptions", partial(sweep, self.service)),
         ]
 
     async def close(self) -> None:
         """End all reads and side processes. Call it only once no session is open any more."""
         self.ranges.close()
-        self.hub.stop()
-        await self.hub.renderer.close()
-        await self.hub.large_renderer.close()
+        self.manager.stop()
+        await self.manager.renderer.close()
+        await self.manager.large_renderer.close()
         await self.checks.close()
 
 
@@ -80,7 +80,7 @@ def assemble(
     audit: AuditLog,
     stop: asyncio.Event,
     *,
-    limits: HubLimits | None = None,
+    limits: ManagerLimits | None = None,
     side_processes: SideProcesses = SideProcess,
 ) -> Assembly:
     """Build the parts, without connecting or starting anything. `stop` is set when an operator asks for a drain.
@@ -91,15 +91,15 @@ def assemble(
         observer=observer,
         control_replicas=None if config.redis.control_replicas == "auto" else config.redis.control_replicas,
     )
-    batcher = CommitBatcher(store, interval_s=config.redis.commit_interval_s)
+    batcher = Committer(store, interval_s=config.redis.commit_interval_s)
     accounts = Accounts(credentials.quotas_of, monotonic_s)
-    limits = limits or hub_limits(config.limits, config.wide)
-    hub = Hub(sources, limits, tasks, accounts, observer, side_processes)
-    ranges = Ranges(hub, RangeLimits(config.limits.kept_bytes))
+    limits = limits or manager_limits(config.limits, config.wide)
+    manager = StreamManager(sources, limits, tasks, accounts, observer, side_processes)
+    ranges = RangeCache(manager, RangeLimits(config.limits.kept_bytes))
     checks = RequestChecks(side_processes)
-    hub.memory.include("checks", lambda: checks.held_bytes)
+    manager.memory.include("checks", lambda: checks.held_bytes)
     service = Service(
-        hub,
+        manager,
         store,
         batcher,
         credentials.auth,
@@ -117,12 +117,12 @@ def assemble(
         config.limits.unused_subscription_days,
         RequestLimits(config.limits.request_bytes, config.limits.first_message_s),
     )
-    hub.memory.include("policies", lambda: service.policies.bytes)
-    return Assembly(config, hub, ranges, checks, batcher, service)
+    manager.memory.include("policies", lambda: service.policies.bytes)
+    return Assembly(config, manager, ranges, checks, batcher, service)
 
 
-def hub_limits(limits: LimitsSection, wide: WideSection) -> HubLimits:
-    return HubLimits(
+def manager_limits(limits: LimitsSection, wide: WideSection) -> ManagerLimits:
+    return ManagerLimits(
         streams=StreamLimits(
             RingLimits(limits.ring_events, limits.ring_bytes),
             min(limits.read_ahead_bytes, limits.ring_bytes // 2),

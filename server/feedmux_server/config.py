@@ -33,11 +33,11 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from feedmux_server.core.errors import FeedmuxError
-from feedmux_server.core.grant import GRANTS_MAX, Grant, make_grant
-from feedmux_server.core.names import check_name
-from feedmux_server.core.quota import Quotas
-from feedmux_server.marked_yaml import MarkedError, parse_yaml
+from feedmux_server.core.feeds.names import check_name
+from feedmux_server.core.grants.grant import GRANTS_MAX, Grant, make_grant
+from feedmux_server.core.limits.quota import Quotas
 from feedmux_server.tenants.model import ApiKey, CertificateName, NameKind, TenantRecord
+from feedmux_server.yaml_with_lines import MarkedError, parse_yaml
 
 S = TypeVar("S", bound=BaseModel)
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from feedmux_server.config import Config, ConfigError, FileUnreadable, JwtSection, load_tenants
-from feedmux_server.core.grant import Grants
-from feedmux_server.core.position_keys import PositionKeys, parse_keys
-from feedmux_server.core.quota import UNLIMITED_QUOTAS, Quotas
+from feedmux_server.core.grants.grant import Grants
+from feedmux_server.core.limits.quota import UNLIMITED_QUOTAS, Quotas
+from feedmux_server.core.positions.position_keys import PositionKeys, parse_keys
 from feedmux_server.rpc.auth import ANONYMOUS, Authenticator
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.tls import Tls
@@ -158,7 +158,7 @@ class Credentials:
             for name in names:
                 service.audit.record(AuditEvent.TENANTS_CHANGED, tenant=name, reason=what)
         await service.change_grants(self.grants(), self.trusted())
-        service.hub.accounts.refresh()
+        service.manager.accounts.refresh()
 
 
 def read_position_keys(path: Path) -> tuple[bytes, ...]:

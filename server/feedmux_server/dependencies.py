@@ -11,17 +11,17 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 
-from feedmux_server.cancelling import cancellable
+from feedmux_server.cancellation import cancellable
 from feedmux_server.config import Config, ConfigError, RedisSection
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.position_keys import PositionKeys
+from feedmux_server.core.positions.position_keys import PositionKeys
 from feedmux_server.core.readiness import ReadinessRules
+from feedmux_server.jobs.readiness import Check, Readiness
 from feedmux_server.rpc.health import REDIS, Health
-from feedmux_server.rpc.readiness import Check, Readiness
-from feedmux_server.source.mongo import Source, SourceConfig
-from feedmux_server.state.connection import Client, RedisAccess, connect
-from feedmux_server.state.examine import RedisAway, check_redis, check_writable
-from feedmux_server.state.signing_keys import SigningKeys
+from feedmux_server.source.deployment import Source, SourceConfig
+from feedmux_server.store.checks import RedisAway, check_redis, check_writable
+from feedmux_server.store.connection import Client, RedisAccess, connect
+from feedmux_server.store.signing_keys import SigningKeys
 from feedmux_server.telemetry.observer import Observer
 
 log = logging.getLogger(__name__)

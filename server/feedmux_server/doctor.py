@@ -14,28 +14,28 @@ from typing import Final
 
 from cryptography import x509
 
-from feedmux_server.cancelling import cancellable
+from feedmux_server.cancellation import cancellable
 from feedmux_server.config import Config, ConfigError, TlsSection, load_tenants
+from feedmux_server.core.check_result import CheckResult, Level
 from feedmux_server.core.errors import FeedmuxError
-from feedmux_server.core.finding import Finding, Level
-from feedmux_server.core.position import decode_position, inspect_position
-from feedmux_server.core.position_keys import PositionKeys
+from feedmux_server.core.positions.position import decode_position, inspect_position
+from feedmux_server.core.positions.position_keys import PositionKeys
 from feedmux_server.credentials import read_position_keys
 from feedmux_server.dependencies import redis_access
 from feedmux_server.rpc.auth import ANONYMOUS
-from feedmux_server.source.examine import SourceExamination
-from feedmux_server.state.connection import Client, StartupError, connect
-from feedmux_server.state.examine import (
+from feedmux_server.source.checks import SourceExamination
+from feedmux_server.store.checks import (
     RedisAway,
     examine_clock,
     examine_redis,
     examine_sentinels,
     probe,
 )
-from feedmux_server.state.redis_url import parse_redis_url
-from feedmux_server.state.schema import check_layout
-from feedmux_server.state.signing_keys import stored_position_keys
-from feedmux_server.state.store import SubscriptionStore
+from feedmux_server.store.connection import Client, StartupError, connect
+from feedmux_server.store.redis_url import parse_redis_url
+from feedmux_server.store.schema import check_layout
+from feedmux_server.store.signing_keys import stored_position_keys
+from feedmux_server.store.store import SubscriptionStore
 from feedmux_server.tls_files import load_tls
 
 _EXPIRES_SOON_DAYS: Final = 21
@@ -48,14 +48,14 @@ class Step:
     """One check. If a `vital` step fails, the other steps of its `part` are skipped."""
 
     name: str
-    run: Callable[[], Awaitable[list[Finding]]]
+    run: Callable[[], Awaitable[list[CheckResult]]]
     part: str
     vital: bool = False
 
 
 async def examine(
     config: Config, collections: Sequence[str], timeout_s: float, begins: Callable[[str], None] = lambda _: None
-) -> AsyncIterator[Finding]:
+) -> AsyncIterator[CheckResult]:
     """Yield findings as they come. `begins` is called with the name of each step before the step. `collections` are
     [source:]database.collection, and their stored images are checked."""
     async with AsyncExitStack() as stack:
@@ -71,13 +71,13 @@ async def examine(
                 yield each
 
 
-async def _within(step: Step, timeout_s: float) -> list[Finding]:
+async def _within(step: Step, timeout_s: float) -> list[CheckResult]:
     try:
         async with asyncio.timeout(timeout_s):
             return await cancellable(step.run())
     except TimeoutError:
         return [
-            Finding(
+            CheckResult(
                 step.name,
                 Level.FAILED,
                 f"no answer within {timeout_s:g} s",
@@ -85,10 +85,12 @@ async def _within(step: Step, timeout_s: float) -> list[Finding]:
             )
         ]
     except (FeedmuxError, StartupError, ConfigError) as error:
-        return [Finding(step.name, Level.FAILED, str(error).rstrip("."), "Fix this, and run the command again")]
+        return [CheckResult(step.name, Level.FAILED, str(error).rstrip("."), "Fix this, and run the command again")]
     except Exception as error:  # noqa: BLE001 one check must not keep the others from being made
         return [
-            Finding(step.name, Level.UNKNOWN, f"it could not be checked ({type(error).__name__})", "Check its own log")
+            CheckResult(
+                step.name, Level.UNKNOWN, f"it could not be checked ({type(error).__name__})", "Check its own log"
+            )
         ]
 
 
@@ -106,7 +108,7 @@ def _steps(config: Config, collections: Sequence[str], timeout_s: float, stack: 
     try:
         redis = connect(config.redis.url, redis_access(config.redis))
     except StartupError as error:
-        told = Finding("redis.url", Level.FAILED, str(error), "Fix it in the configuration (docs/redis.md)")
+        told = CheckResult("redis.url", Level.FAILED, str(error), "Fix it in the configuration (docs/redis.md)")
         return [*steps, Step("redis.url", lambda: _told(told), "redis")]
     stack.push_async_callback(redis.aclose)
     return [*steps, *_redis_steps(redis, config, timeout_s)]
@@ -115,16 +117,16 @@ def _steps(config: Config, collections: Sequence[str], timeout_s: float, stack: 
 def _redis_steps(redis: Client, config: Config, timeout_s: float) -> list[Step]:
     url = config.redis.url
 
-    async def reachable() -> list[Finding]:
+    async def reachable() -> list[CheckResult]:
         try:
             return await examine_redis(redis, url, timeout_s=timeout_s)
         except RedisAway as error:
             advice = f"Check redis.url ({parse_redis_url(url)}), user, password and TLS in [redis], and that it runs"
-            return [Finding("redis.reachable", Level.FAILED, str(error).rstrip("."), advice)]
+            return [CheckResult("redis.reachable", Level.FAILED, str(error).rstrip("."), advice)]
 
-    async def layout() -> list[Finding]:
+    async def layout() -> list[CheckResult]:
         await check_layout(redis, timeout_s=timeout_s)
-        return [Finding("redis.layout", Level.OK, "the keys in Redis have the layout of this version")]
+        return [CheckResult("redis.layout", Level.OK, "the keys in Redis have the layout of this version")]
 
     return [
         Step("redis.reachable", reachable, "redis", vital=True),
@@ -136,9 +138,9 @@ def _redis_steps(redis: Client, config: Config, timeout_s: float) -> list[Step]:
     ]
 
 
-async def _subscriptions(redis: Client, config: Config, timeout_s: float) -> list[Finding]:
+async def _subscriptions(redis: Client, config: Config, timeout_s: float) -> list[CheckResult]:
     """Check whether each subscription can be opened, as far as Redis is concerned."""
-    check, found, count = "redis.subscriptions", list[Finding](), 0
+    check, found, count = "redis.subscriptions", list[CheckResult](), 0
     store = SubscriptionStore(redis, lease_s=config.redis.lease_s, timeout_s=timeout_s)
     file = config.positions.key_file
     keys = PositionKeys(read_position_keys(file) if file else await stored_position_keys(redis, timeout_s=timeout_s))
@@ -155,15 +157,15 @@ async def _subscriptions(redis: Client, config: Config, timeout_s: float) -> lis
             except FeedmuxError as error:
                 says = f"subscription {stored.name} of tenant {tenant} cannot be opened: {error.message}"
                 advice = "Seek it to a time, or delete it and create it at a time (docs/operations.md)"
-                found.append(Finding(check, Level.FAILED, says, advice))
+                found.append(CheckResult(check, Level.FAILED, says, advice))
         for name in damaged:
             says = f"Redis has lost a part of subscription {name} of tenant {tenant}"
-            found.append(Finding(check, Level.FAILED, says, "Restore its key, or create it again (docs/redis.md)"))
-    return found or [Finding(check, Level.OK, f"{count} subscriptions can be opened")]
+            found.append(CheckResult(check, Level.FAILED, says, "Restore its key, or create it again (docs/redis.md)"))
+    return found or [CheckResult(check, Level.OK, f"{count} subscriptions can be opened")]
 
 
 def _unreadable(name: str, kind: str) -> Step:
-    told = Finding(
+    told = CheckResult(
         f"{name}.uri",
         Level.FAILED,
         f"sources.{name}.uri is not a valid MongoDB URI ({kind})",
@@ -172,41 +174,41 @@ def _unreadable(name: str, kind: str) -> Step:
     return Step(told.check, lambda: _told(told), name)
 
 
-async def _told(finding: Finding) -> list[Finding]:
+async def _told(finding: CheckResult) -> list[CheckResult]:
     return [finding]
 
 
-async def _one(finding: Awaitable[Finding]) -> list[Finding]:
+async def _one(finding: Awaitable[CheckResult]) -> list[CheckResult]:
     return [await finding]
 
 
-async def _files(config: Config) -> list[Finding]:
+async def _files(config: Config) -> list[CheckResult]:
     """Check the tenants file, the keys of positions and the certificates."""
-    found: list[Finding] = []
+    found: list[CheckResult] = []
     if config.positions.key_file is not None:
         count = len(read_position_keys(config.positions.key_file))
-        found.append(Finding("positions", Level.OK, f"{config.positions.key_file} has {count} keys of positions"))
+        found.append(CheckResult("positions", Level.OK, f"{config.positions.key_file} has {count} keys of positions"))
     if config.tenants_file is None:
         advice = "Name a tenants_file (docs/tenants.md); without one the server starts only with --insecure-no-auth"
-        found.append(Finding("tenants", Level.WARNING, "no tenants_file is configured", advice))
+        found.append(CheckResult("tenants", Level.WARNING, "no tenants_file is configured", advice))
     else:
         count = len(load_tenants(config.tenants_file).tenants)
-        found.append(Finding("tenants", Level.OK, f"{config.tenants_file} has {count} tenants"))
+        found.append(CheckResult("tenants", Level.OK, f"{config.tenants_file} has {count} tenants"))
     if addresses := config.plaintext_addresses:
         advice = "Set tls.certificate_file and tls.key_file, or listen.accept_plaintext if a proxy or a mesh encrypts"
         says = f"keys cross the network in plaintext: {' and '.join(addresses)} does not use TLS"
-        found.append(Finding("tls", Level.WARNING, says, advice))
+        found.append(CheckResult("tls", Level.WARNING, says, advice))
     elif config.tls is None and config.listen.accept_plaintext:
-        found.append(Finding("tls", Level.OK, "plaintext is accepted (listen.accept_plaintext)"))
+        found.append(CheckResult("tls", Level.OK, "plaintext is accepted (listen.accept_plaintext)"))
     elif config.tls is None:
         advice = "Keep this only if a proxy terminates TLS or nobody else can listen on the network"
-        found.append(Finding("tls", Level.WARNING, "the data and operator ports do not use TLS", advice))
+        found.append(CheckResult("tls", Level.WARNING, "the data and operator ports do not use TLS", advice))
     else:
         found += _certificates(config.tls)
     return found
 
 
-def _certificates(section: TlsSection) -> list[Finding]:
+def _certificates(section: TlsSection) -> list[CheckResult]:
     load_tls(section)
     found = [_expiry("tls.certificate_file", section.certificate_file)]
     if section.client_ca_file is not None:
@@ -214,18 +216,20 @@ def _certificates(section: TlsSection) -> list[Finding]:
     return found
 
 
-def _expiry(name: str, path: Path) -> Finding:
+def _expiry(name: str, path: Path) -> CheckResult:
     certificate = x509.load_pem_x509_certificate(path.read_bytes())
     left_days = (certificate.not_valid_after_utc.timestamp() - time.time()) / DAY_S
     names = ", ".join(_names(certificate)) or "no host name"
     if left_days < 0:
-        return Finding(name, Level.FAILED, f"the certificate in {path} has expired", _RENEW)
+        return CheckResult(name, Level.FAILED, f"the certificate in {path} has expired", _RENEW)
     if time.time() < certificate.not_valid_before_utc.timestamp():
-        return Finding(name, Level.FAILED, f"the certificate in {path} is not valid yet", "Check this machine's clock")
+        return CheckResult(
+            name, Level.FAILED, f"the certificate in {path} is not valid yet", "Check this machine's clock"
+        )
     says = f"the certificate in {path} is for {names} and valid for {left_days:.0f} days"
     if left_days < _EXPIRES_SOON_DAYS:
-        return Finding(name, Level.WARNING, says, _RENEW)
-    return Finding(name, Level.OK, says)
+        return CheckResult(name, Level.WARNING, says, _RENEW)
+    return CheckResult(name, Level.OK, says)
 
 
 def _names(certificate: x509.Certificate) -> list[str]:

@@ -13,7 +13,7 @@ from contextvars import Context
 from types import TracebackType
 from typing import Any, Final, Self
 
-from feedmux_server.core.backoff import Backoff
+from feedmux_server.core.limits.backoff import Backoff
 from feedmux_server.telemetry.observer import NOBODY, Observer
 
 log = logging.getLogger(__name__)

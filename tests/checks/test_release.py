@@ -28,7 +28,7 @@ WHEEL = {
     "feedmux/py.typed": "",
     "feedmux/cli/__init__.py": "",
     "feedmux_server/py.typed": "",
-    "feedmux_server/state/lua/commit.lua": "",
+    "feedmux_server/store/lua/commit.lua": "",
     "feedmux_spark/py.typed": "",
     "pyspark_feedmux.py": "",
     "feedmux-1.2.3.dist-info/METADATA": "Name: feedmux\n\nA description.\n",

@@ -12,14 +12,14 @@ from typing import Any
 from cryptography import x509
 
 from feedmux_server.config import make_config
-from feedmux_server.core.finding import Finding, Level
-from feedmux_server.core.position import Position, encode_position
-from feedmux_server.core.position_keys import PositionKeys, format_keys, new_key
-from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.core.check_result import CheckResult, Level
+from feedmux_server.core.positions.position import Position, encode_position
+from feedmux_server.core.positions.position_keys import PositionKeys, format_keys, new_key
+from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.doctor import examine
 from feedmux_server.embedded import Mongod, RedisServer, ReplicaSet
 from feedmux_server.embedded.ports import free_ports
-from feedmux_server.state.store import SubscriptionStore
+from feedmux_server.store.store import SubscriptionStore
 from tests.cli.conftest import Site, run, write_config
 from tests.conftest import RedisFactory
 from tests.integration.certificates import Authority
@@ -31,10 +31,10 @@ from tests.integration.wire import PATIENCE_S
 DAY_S = timedelta(days=1).total_seconds()
 
 
-async def examined(timeout_s: float = 5.0, *collections: str, **values: Any) -> Mapping[str, Finding]:
+async def examined(timeout_s: float = 5.0, *collections: str, **values: Any) -> Mapping[str, CheckResult]:
     """The worst finding of each check."""
     ranks = {Level.OK: 0, Level.UNKNOWN: 1, Level.WARNING: 2, Level.FAILED: 3}
-    worst: dict[str, Finding] = {}
+    worst: dict[str, CheckResult] = {}
     async for finding in examine(make_config(values), collections, timeout_s):
         known = worst.get(finding.check)
         if known is None or ranks[finding.level] > ranks[known.level]:

@@ -14,11 +14,11 @@ from pymongo import AsyncMongoClient, MongoClient
 from pymongo.errors import OperationFailure
 
 from feedmux_server.config import make_config
-from feedmux_server.core.feed import Scope, route_of
+from feedmux_server.core.feeds.feed import Scope, route_of
 from feedmux_server.embedded import RedisServer, ReplicaSet
 from feedmux_server.embedded.ports import free_ports
-from feedmux_server.state.connection import connect
-from feedmux_server.state.schema import LAYOUT
+from feedmux_server.store.connection import connect
+from feedmux_server.store.schema import LAYOUT
 from tests.cli.conftest import run, write_config
 from tests.cli.guides import DOCS, blocks, mongosh, run_commands
 

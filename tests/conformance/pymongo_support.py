@@ -18,7 +18,7 @@ from pymongo import AsyncMongoClient, MongoClient
 from pymongo.errors import OperationFailure, PyMongoError
 
 import feedmux
-from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.embedded import RedisServer, ReplicaSet
 from tests.integration.servers import serving, settings
 

@@ -6,7 +6,7 @@ import bson
 import pytest
 
 from feedmux.v1 import change_feed_pb2 as wire
-from feedmux_server.core.position import inspect_position
+from feedmux_server.core.positions.position import inspect_position
 from tests.conformance.conftest import Site
 from tests.conformance.faults import Document, Documents, insert
 from tests.conformance.statements import DRIVERS, FEEDMUX, SERVER, shows

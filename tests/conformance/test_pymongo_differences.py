@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from bson import Timestamp
 
-from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.embedded import RedisServer, ReplicaSet
 from tests.conformance.pymongo_support import (
     ASYNC_FEEDMUX,

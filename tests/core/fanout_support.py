@@ -4,15 +4,15 @@ from dataclasses import dataclass, field, replace
 
 import bson
 
-from feedmux_server.core.ack_tracker import AckTracker
-from feedmux_server.core.chunk import cut_batch
-from feedmux_server.core.credit import CreditLimits, CreditWindow
+from feedmux_server.core.delivery.ack_tracker import AckTracker
+from feedmux_server.core.delivery.credit import CreditLimits, CreditWindow
+from feedmux_server.core.delivery.feed_streams import FeedStreams, StreamLimits
+from feedmux_server.core.delivery.replay_buffer import RingLimits
+from feedmux_server.core.delivery.shared_stream import SharedStream, StreamState
+from feedmux_server.core.delivery.subscriber import BSON, Delivery, JoinPoint, Subscriber
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.feed_streams import FeedStreams, StreamLimits
-from feedmux_server.core.replay_buffer import RingLimits
-from feedmux_server.core.resume_token import ResumeToken
-from feedmux_server.core.shared_stream import SharedStream, StreamState
-from feedmux_server.core.subscriber import BSON, Delivery, JoinPoint, Subscriber
+from feedmux_server.core.events.chunk import cut_batch
+from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.sim.events import BEGIN, event, event_token
 
 EVENT_BYTES = len(event(1, event_token(BEGIN + 1, key=1)).data)

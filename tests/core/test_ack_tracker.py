@@ -5,10 +5,10 @@ import random
 
 import pytest
 
-from feedmux_server.core.ack_tracker import AckTracker
-from feedmux_server.core.chunk import Chunk, cut_batch
+from feedmux_server.core.delivery.ack_tracker import AckTracker
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.core.events.chunk import Chunk, cut_batch
+from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.sim.events import BEGIN, event, event_token
 
 START = ResumeToken.high_water_mark(BEGIN)

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedmux_server.core.backoff import Backoff
+from feedmux_server.core.limits.backoff import Backoff
 
 
 def test_delays_grow_to_the_maximum_and_start_again() -> None:

@@ -9,8 +9,8 @@ from bson import Binary, Code, Decimal128, Int64, MaxKey, MinKey, ObjectId, Time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedmux_server.core.bson_check import check_bson, walk
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.events.bson_check import check_bson, walk
 
 EVERYTHING: dict[str, Any] = {
     "double": 1.5,

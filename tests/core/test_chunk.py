@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feedmux_server.core.chunk import (
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.events.chunk import (
     CHUNK_OVERHEAD_BYTES,
     Chunk,
     View,
@@ -16,8 +17,7 @@ from feedmux_server.core.chunk import (
     event_id,
     read_token,
 )
-from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.sim.events import BEGIN, Event, event, event_token, hex_of
 
 START = ResumeToken.high_water_mark(BEGIN)

@@ -7,13 +7,13 @@ from typing import Any
 import bson
 import pytest
 
-from feedmux_server.core.ack_tracker import AckTracker
-from feedmux_server.core.chunk import Chunk, cut_batch
-from feedmux_server.core.namespaces import NamespaceIndex
-from feedmux_server.core.pinned_range import held_bytes
-from feedmux_server.core.quota import UNLIMITED_QUOTAS, Account
-from feedmux_server.core.subscriber import Delivery
-from feedmux_server.fanout.allowance import Allowance
+from feedmux_server.core.delivery.ack_tracker import AckTracker
+from feedmux_server.core.delivery.cached_range import held_bytes
+from feedmux_server.core.delivery.namespaces import NamespaceIndex
+from feedmux_server.core.delivery.subscriber import Delivery
+from feedmux_server.core.events.chunk import Chunk, cut_batch
+from feedmux_server.core.limits.quota import UNLIMITED_QUOTAS, Account
+from feedmux_server.sessions.quota_gate import QuotaGate
 from tests.core.fanout_support import mark, token
 from tests.sim.events import event
 
@@ -54,7 +54,7 @@ def trackers() -> tuple[Callable[[], Any], Callable[[Any], int]]:
 
     def track() -> Any:
         acks = AckTracker(mark(0), COUNT, paid.append)
-        allowance = Allowance(Account("t", UNLIMITED_QUOTAS, 0.0), lambda: None, holds=True)
+        allowance = QuotaGate(Account("t", UNLIMITED_QUOTAS, 0.0), lambda: None, holds=True)
         for number, chunk in enumerate(chunks, 1):
             acks.record(chunk, 0, 1)
             allowance.sent(Delivery(number, 1, (), 1, 1, mark(0), 0.0), 0.0)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feedmux_server.core.credit import BYTES_GRANT_MAX, EVENTS_GRANT_MAX, CreditLimits, CreditWindow
+from feedmux_server.core.delivery.credit import BYTES_GRANT_MAX, EVENTS_GRANT_MAX, CreditLimits, CreditWindow
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 
 

@@ -6,8 +6,8 @@ import weakref
 
 import pytest
 
-from feedmux_server import cycles
-from feedmux_server.cycles import YOUNG, looking_for_cycles
+from feedmux_server import gc_tuning
+from feedmux_server.gc_tuning import YOUNG, looking_for_cycles
 
 
 class Node:
@@ -45,8 +45,8 @@ async def test_cycles_of_young_objects_are_found_at_once() -> None:
 
 
 async def test_cycles_of_old_objects_are_found_by_a_full_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cycles, "_LOOKS_MIN", 5)
-    monkeypatch.setattr(cycles, "_FULL_EVERY_S", 0.01)
+    monkeypatch.setattr(gc_tuning, "_LOOKS_MIN", 5)
+    monkeypatch.setattr(gc_tuning, "_FULL_EVERY_S", 0.01)
     async with looking_for_cycles():
         await asyncio.sleep(0)
         held = cycle()

@@ -7,7 +7,7 @@ import bson
 import pytest
 from bson.timestamp import Timestamp
 
-from feedmux_server.core.event_time import event_time_s
+from feedmux_server.core.events.event_time import event_time_s
 
 AT = datetime(2026, 3, 4, 5, 6, 7, 89_000, UTC)
 TIMES: dict[str, Any] = {"clusterTime": Timestamp(5, 1), "wallTime": AT}

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.extended_json import render_events
+from feedmux_server.core.events.extended_json import render_events
 
 SCALARS = st.one_of(
     st.none(),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedmux_server.core.fair_queue import FairQueue
+from feedmux_server.core.limits.fair_queue import FairQueue
 
 
 def drained(queue: FairQueue[str]) -> list[str]:

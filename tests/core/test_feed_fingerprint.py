@@ -4,9 +4,9 @@ import bson
 import pytest
 
 from feedmux_server.core.errors import FeedmuxError
-from feedmux_server.core.feed import FeedSpec, Scope
-from feedmux_server.core.feed_fingerprint import check_fingerprint, feed_fingerprint
-from feedmux_server.core.pipeline_policy import pipeline_from_extended_json
+from feedmux_server.core.feeds.feed import FeedSpec, Scope
+from feedmux_server.core.feeds.feed_fingerprint import check_fingerprint, feed_fingerprint
+from feedmux_server.core.feeds.pipeline_policy import pipeline_from_extended_json
 
 STAGES = [{"$match": {"operationType": "insert", "fullDocument.n": {"$gt": 3}}}, {"$unset": "a"}]
 SPEC = FeedSpec(Scope("main", "shop", "orders"), pipeline=bson.encode({"pipeline": STAGES}))

@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from feedmux_server.core.chunk import cut_batch
+from feedmux_server.core.delivery.shared_stream import StreamState
+from feedmux_server.core.delivery.subscriber import Ended, JoinPoint, SubscriberState
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.resume_token import ResumeToken
-from feedmux_server.core.shared_stream import StreamState
-from feedmux_server.core.subscriber import Ended, JoinPoint, SubscriberState
+from feedmux_server.core.events.chunk import cut_batch
+from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.core.fanout_support import Feed, behind, error, fill, mark, native, numbers, opened, stream_of, token
 from tests.sim.events import BEGIN, event, event_token
 

@@ -13,12 +13,12 @@ from bson import ObjectId, Regex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedmux_server.core import grant_stages
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.feed import FeedSpec, Scope
-from feedmux_server.core.grant import Grants, fits, granted, make_grant
-from feedmux_server.core.grant_stages import Asked, PolicyCache, apply_grants
-from feedmux_server.core.stream_key import stream_key
+from feedmux_server.core.feeds.feed import FeedSpec, Scope
+from feedmux_server.core.feeds.stream_key import stream_key
+from feedmux_server.core.grants import stages as grant_stages
+from feedmux_server.core.grants.grant import Grants, fits, granted, make_grant
+from feedmux_server.core.grants.stages import Asked, PolicyCache, apply_grants
 
 SPEC = FeedSpec(Scope("main", "shop", "orders"))
 DATABASE = FeedSpec(Scope("main", "shop"))

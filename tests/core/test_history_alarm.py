@@ -2,7 +2,7 @@
 
 import pytest
 
-from feedmux_server.core.history_alarm import HistoryAlarm
+from feedmux_server.core.limits.headroom_alert import HeadroomAlert
 
 
 @pytest.mark.parametrize(
@@ -20,9 +20,9 @@ from feedmux_server.core.history_alarm import HistoryAlarm
     ],
 )
 def test_what_is_news(headrooms: list[float], told: list[float]) -> None:
-    alarm = HistoryAlarm((600.0, 3600.0))
+    alarm = HeadroomAlert((600.0, 3600.0))
     assert [each for each in headrooms if alarm.falls_to(each)] == told
 
 
 def test_without_thresholds_there_is_none() -> None:
-    assert not HistoryAlarm(()).falls_to(0)
+    assert not HeadroomAlert(()).falls_to(0)

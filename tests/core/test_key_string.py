@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedmux_server.core.key_string import KeyStringReader
+from feedmux_server.core.positions.key_string import KeyStringReader
 
 
 @given(st.binary(max_size=100))

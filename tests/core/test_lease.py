@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedmux_server.core.lease import LeaseRules
+from feedmux_server.core.limits.lease import LeaseRules
 
 RULES = LeaseRules(lease_s=30.0, tombstone_s=3600.0)
 

@@ -5,8 +5,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feedmux_server.core.memory import Held, Memory, Pool, _Kind
-from feedmux_server.core.rings import NOT_HELD, Rings
+from feedmux_server.core.limits.memory import Held, Memory, Pool, _Kind
+from feedmux_server.core.limits.rings import NOT_HELD, Rings
 
 MIB = 1 << 20
 

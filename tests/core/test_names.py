@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.feed import Scope
-from feedmux_server.core.names import check_name, check_scope
+from feedmux_server.core.feeds.feed import Scope
+from feedmux_server.core.feeds.names import check_name, check_scope
 
 
 def refused(scope: Scope) -> ErrorReason:

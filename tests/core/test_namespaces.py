@@ -10,11 +10,11 @@ from bson import Binary, Code, Decimal128, Int64, MaxKey, MinKey, ObjectId, Rege
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedmux_server.core.chunk import Chunk, document_offsets
-from feedmux_server.core.feed import Scope
-from feedmux_server.core.namespaces import NamespaceIndex, runs
-from feedmux_server.core.narrowing import EVERYTHING, Narrowing
-from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.core.delivery.namespaces import NamespaceIndex, runs
+from feedmux_server.core.events.chunk import Chunk, document_offsets
+from feedmux_server.core.feeds.feed import Scope
+from feedmux_server.core.feeds.simple_filter import EVERYTHING, SimpleFilter
+from feedmux_server.core.positions.resume_token import ResumeToken
 
 EVERY_TYPE = {
     "double": 1.5,
@@ -51,7 +51,7 @@ def change(database: str, collection: str, operation: str = "insert", **fields: 
 def test_what_a_narrowing_admits() -> None:
     index = index_of(change("d", "a"), change("d", "b"), change("d", "a", "delete"), change("d", "a", "drop"))
     events = index.events_of(Scope("main", "d"))
-    deletes, of_a = Narrowing(operations=frozenset({b"delete"})), Narrowing(collections=frozenset({b"a"}))
+    deletes, of_a = SimpleFilter(operations=frozenset({b"delete"})), SimpleFilter(collections=frozenset({b"a"}))
     assert index.admitted(events, EVERYTHING, 0) == [0, 1, 2]
     assert index.admitted(events, EVERYTHING, 1) == [1, 2]
     assert index.admitted(events, deletes, 0) == [2]

@@ -6,12 +6,12 @@ import bson
 import pytest
 from bson import Regex
 
-from feedmux_server.core.feed import FeedSpec, Scope
-from feedmux_server.core.narrowing import EVERYTHING, Narrowing, narrowing_of
+from feedmux_server.core.feeds.feed import FeedSpec, Scope
+from feedmux_server.core.feeds.simple_filter import EVERYTHING, SimpleFilter, simple_filter_of
 
 
-def of(*stages: dict[str, Any], **options: Any) -> Narrowing | None:
-    return narrowing_of(FeedSpec(Scope("main", "d"), bson.encode({"pipeline": list(stages)}), **options))
+def of(*stages: dict[str, Any], **options: Any) -> SimpleFilter | None:
+    return simple_filter_of(FeedSpec(Scope("main", "d"), bson.encode({"pipeline": list(stages)}), **options))
 
 
 def match(**conditions: Any) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def test_what_a_pipeline_admits(
     def frozen(values: set[bytes] | None) -> frozenset[bytes] | None:
         return None if values is None else frozenset(values)
 
-    assert of(*stages) == Narrowing(frozen(operations), frozen(collections))
+    assert of(*stages) == SimpleFilter(frozen(operations), frozen(collections))
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_everything_else_is_mongodbs(stage: dict[str, Any]) -> None:
 def test_a_field_that_comes_twice_is_mongodbs() -> None:
     twice = bson.encode({"pipeline": [match(operationType="insert", operationtypf="delete")]})
     spec = FeedSpec(Scope("main", "d"), twice.replace(b"operationtypf", b"operationType"))
-    assert narrowing_of(spec) is None
+    assert simple_filter_of(spec) is None
 
 
 def test_a_collation_compares_otherwise() -> None:
@@ -77,12 +77,12 @@ def test_a_collation_compares_otherwise() -> None:
 
 
 def test_no_stages_admit_everything() -> None:
-    assert of() == narrowing_of(FeedSpec(Scope("main", "d"))) == EVERYTHING
+    assert of() == simple_filter_of(FeedSpec(Scope("main", "d"))) == EVERYTHING
     assert EVERYTHING.admits(b"insert", b"a")
 
 
 def test_admitted_means_all_conditions() -> None:
-    narrowing = Narrowing(frozenset({b"insert"}), frozenset({b"a"}))
+    narrowing = SimpleFilter(frozenset({b"insert"}), frozenset({b"a"}))
     assert narrowing.admits(b"insert", b"a")
     assert not narrowing.admits(b"insert", b"b")
     assert not narrowing.admits(b"delete", b"a")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from feedmux_server.core.oplog_forecast import HEADROOM_MAX_S, OplogForecast, OplogState
+from feedmux_server.core.limits.oplog_forecast import HEADROOM_MAX_S, OplogForecast, OplogState
 
 GB = 1 << 30
 

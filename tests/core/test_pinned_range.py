@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedmux_server.core.chunk import cut_batch
-from feedmux_server.core.pinned_range import PinnedRange, trimmed
-from feedmux_server.core.subscriber import Delivery
+from feedmux_server.core.delivery.cached_range import CachedRange, trimmed
+from feedmux_server.core.delivery.subscriber import Delivery
+from feedmux_server.core.events.chunk import cut_batch
 from tests.core.fanout_support import mark, token
 from tests.sim.events import event
 
@@ -35,16 +35,16 @@ def truth(first: int, last: int) -> list[bytes]:
 
 
 @st.composite
-def ranges(draw: st.DrawFn) -> tuple[PinnedRange, int]:
+def ranges(draw: st.DrawFn) -> tuple[CachedRange, int]:
     first, deliveries = 1, []
     for count in draw(st.lists(st.integers(1, 9), max_size=6)):
         deliveries.append(delivery(first, count, past=draw(st.booleans())))
         first += count
-    return PinnedRange(mark(0), mark(first + 1), tuple(deliveries)), first - 1
+    return CachedRange(mark(0), mark(first + 1), tuple(deliveries)), first - 1
 
 
 @given(ranges(), st.integers(1, 12), st.integers(1, 3000))
-def test_slices_are_the_range_in_parts(made: tuple[PinnedRange, int], wanted: int, payload_max: int) -> None:
+def test_slices_are_the_range_in_parts(made: tuple[CachedRange, int], wanted: int, payload_max: int) -> None:
     kept, last = made
     slices = list(kept.slices(wanted))
     assert len(slices) <= wanted
@@ -71,7 +71,7 @@ def test_slices_are_the_range_in_parts(made: tuple[PinnedRange, int], wanted: in
 
 
 @given(ranges(), st.data())
-def test_any_part_of_it_can_be_read(made: tuple[PinnedRange, int], data: st.DataObject) -> None:
+def test_any_part_of_it_can_be_read(made: tuple[CachedRange, int], data: st.DataObject) -> None:
     kept, last = made
     low = data.draw(st.integers(0, last))
     high = data.draw(st.integers(low, last))
@@ -83,7 +83,7 @@ def test_any_part_of_it_can_be_read(made: tuple[PinnedRange, int], data: st.Data
 
 
 def test_equal_slices_of_equal_events() -> None:
-    kept = PinnedRange(mark(0), mark(101), (delivery(1, 60), delivery(61, 40)))
+    kept = CachedRange(mark(0), mark(101), (delivery(1, 60), delivery(61, 40)))
     assert [each.count for each in list(kept.slices(4))] == [25, 25, 25, 25]
     assert [each.count for each in list(kept.slices(1))] == [100]
 

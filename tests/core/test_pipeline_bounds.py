@@ -9,8 +9,8 @@ import bson
 import pytest
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.pipeline_policy import PIPELINE_BYTES_MAX, check_pipeline
-from feedmux_server.core.regex_bounds import check_regex
+from feedmux_server.core.feeds.pipeline_policy import PIPELINE_BYTES_MAX, check_pipeline
+from feedmux_server.core.feeds.regex_bounds import check_regex
 from tests.core.pipelines import ALLOWED, DOCUMENT, REFUSED, lets, set_
 
 

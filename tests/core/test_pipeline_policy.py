@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.pipeline_policy import (
+from feedmux_server.core.feeds.pipeline_policy import (
     PIPELINE_BYTES_MAX,
     STAGES_ALLOWED,
     STAGES_MAX,

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from feedmux_server.core import pipeline_bounds as bounds
-from feedmux_server.core.pipeline_policy import STAGES_MAX
-from feedmux_server.core.regex_bounds import PATTERN_BYTES_MAX, REPETITIONS_MAX
+from feedmux_server.core.feeds import pipeline_bounds as bounds
+from feedmux_server.core.feeds.pipeline_policy import STAGES_MAX
+from feedmux_server.core.feeds.regex_bounds import PATTERN_BYTES_MAX, REPETITIONS_MAX
 
 PAGE = Path(__file__).parents[2] / "docs" / "pipelines.md"
 LISTS = {

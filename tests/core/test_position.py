@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.position import (
+from feedmux_server.core.positions.position import (
     POSITION_BYTES_MAX,
     Position,
     PositionEncoder,
@@ -15,8 +15,8 @@ from feedmux_server.core.position import (
     inspect_position,
     scope_fingerprint,
 )
-from feedmux_server.core.position_keys import PositionKeys, format_keys, parse_keys
-from feedmux_server.core.resume_token import Given, ResumeToken
+from feedmux_server.core.positions.position_keys import PositionKeys, format_keys, parse_keys
+from feedmux_server.core.positions.resume_token import Given, ResumeToken
 
 SCOPE = scope_fingerprint("acme", "rs0:65f0", "shop.orders")
 KEY = b"streamky"

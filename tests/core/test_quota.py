@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.quota import Account, Accounts, Quotas, TokenBucket
+from feedmux_server.core.limits.quota import Account, Accounts, Quotas, TokenBucket
 
 
 def refused(call: object) -> FeedmuxError:

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feedmux_server.core.chunk import View, cut_batch
-from feedmux_server.core.replay_buffer import ReplayBuffer, RingLimits
-from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.core.delivery.replay_buffer import ReplayBuffer, RingLimits
+from feedmux_server.core.events.chunk import View, cut_batch
+from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.sim.events import BEGIN, Event, event, event_token
 
 START = ResumeToken.high_water_mark(BEGIN)

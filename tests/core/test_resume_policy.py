@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
+from feedmux_server.core.delivery.resume_policy import RESUMABLE_LABEL, Action, MongoFailure, classify, without_words
 from feedmux_server.core.errors import ErrorReason
-from feedmux_server.core.resume_policy import RESUMABLE_LABEL, Action, MongoFailure, classify, without_words
 
 GET_MORE = MongoFailure(1, "InternalError", "something", frozenset(), False, "getMore", 17)
 AGGREGATE = replace(GET_MORE, during="aggregate")

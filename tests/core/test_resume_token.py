@@ -10,7 +10,7 @@ from bson import Binary, Code, DatetimeMS, MaxKey, MinKey, ObjectId, Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedmux_server.core.resume_token import ResumeToken, UnknownTokenLayout, describe, key_string
+from feedmux_server.core.positions.resume_token import ResumeToken, UnknownTokenLayout, describe, key_string
 
 UUID_1 = "5A1004942584E96D514A63B59E7230E38388D7"
 UUID_2 = "5A10049AEA45DEEBB048A78715E2D985F0F3C6"

@@ -2,9 +2,9 @@
 
 import pytest
 
+from feedmux_server.core.delivery.replay_buffer import RingLimits
+from feedmux_server.core.delivery.shared_stream import TRANSITIONS, SharedStream, StreamState
 from feedmux_server.core.errors import ErrorReason
-from feedmux_server.core.replay_buffer import RingLimits
-from feedmux_server.core.shared_stream import TRANSITIONS, SharedStream, StreamState
 from tests.core.fanout_support import Feed, behind, error, fill, mark, native, numbers, stream_of
 
 

@@ -2,18 +2,18 @@
 
 from dataclasses import dataclass
 
-from feedmux_server.core.feed_streams import FeedStreams, StreamLimits
-from feedmux_server.core.quota import Accounts, Quotas
-from feedmux_server.core.replay_buffer import RingLimits
-from feedmux_server.core.shared_stream import SharedStream
-from feedmux_server.core.slots import Slots
-from feedmux_server.core.subscriber import Subscriber
+from feedmux_server.core.delivery.feed_streams import FeedStreams, StreamLimits
+from feedmux_server.core.delivery.replay_buffer import RingLimits
+from feedmux_server.core.delivery.shared_stream import SharedStream
+from feedmux_server.core.delivery.slots import Slots
+from feedmux_server.core.delivery.subscriber import Subscriber
+from feedmux_server.core.limits.quota import Accounts, Quotas
 from tests.core.fanout_support import Feed, Port, behind, opened, stream_of
 
 
 @dataclass(slots=True)
 class SlotsPort(Port):
-    """A port like the hub's."""
+    """A port like the manager's."""
 
     slots: Slots | None = None
     streams: FeedStreams | None = None

@@ -3,8 +3,8 @@ from dataclasses import fields, replace
 import bson
 import pytest
 
-from feedmux_server.core.feed import FeedSpec, Scope
-from feedmux_server.core.stream_key import effective_stages, stream_key
+from feedmux_server.core.feeds.feed import FeedSpec, Scope
+from feedmux_server.core.feeds.stream_key import effective_stages, stream_key
 
 PIPELINE = bson.encode({"pipeline": [{"$match": {"operationType": "insert"}}, {"$unset": "a"}]})
 POLICY = bson.encode({"pipeline": [{"$match": {"fullDocument.tenant": "acme"}}]})

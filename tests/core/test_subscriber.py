@@ -4,9 +4,9 @@ from itertools import accumulate
 
 import pytest
 
-from feedmux_server.core.chunk import View
+from feedmux_server.core.delivery.subscriber import Delivery, Ended, JoinPoint, NeedsRender
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.subscriber import Delivery, Ended, JoinPoint, NeedsRender
+from feedmux_server.core.events.chunk import View
 from tests.core.fanout_support import EVENT_BYTES, Feed, behind, error, fill, mark, native, numbers, stream_of, token
 
 

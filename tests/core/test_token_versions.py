@@ -10,11 +10,11 @@ import bson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feedmux_server.core.chunk import Chunk, cut_batch
-from feedmux_server.core.pinned_range import PinnedRange, trimmed
-from feedmux_server.core.resume_token import ResumeToken
-from feedmux_server.core.subscriber import Delivery, JoinPoint, Subscriber
-from feedmux_server.fanout.session import order_bytes
+from feedmux_server.core.delivery.cached_range import CachedRange, trimmed
+from feedmux_server.core.delivery.subscriber import Delivery, JoinPoint, Subscriber
+from feedmux_server.core.events.chunk import Chunk, cut_batch
+from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.sessions.session import order_bytes
 from tests.core.fanout_support import Feed, opened, stream_of
 from tests.sim.events import BEGIN, number
 
@@ -177,7 +177,7 @@ def test_ranges_that_meet_at_a_place_of_another_version(
         for chunk in chunks_of(in_order(history, now), now, start, cuts)
         if chunk.bson is not None
     )
-    kept = PinnedRange(start, end, deliveries)
+    kept = CachedRange(start, end, deliveries)
     first = [change for each in kept.read(start, place, 10**6) for change in changes_of(each.parts)]
     second = [change for each in kept.read(place, end, 10**6) for change in changes_of(each.parts)]
     assert set(first) | set(second) == history

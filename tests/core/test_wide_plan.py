@@ -3,11 +3,11 @@
 import bson
 import pytest
 
-from feedmux_server.core.feed import FeedSpec, Scope
-from feedmux_server.core.grant import Grant, make_grant
-from feedmux_server.core.grant_stages import apply_grants
-from feedmux_server.core.stream_key import StreamKey, stream_key
-from feedmux_server.core.wide_plan import WideLimits, WidePlan, WideState, group_of, view_of
+from feedmux_server.core.delivery.wide_plan import WideLimits, WidePlan, WideState, group_of, view_of
+from feedmux_server.core.feeds.feed import FeedSpec, Scope
+from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
+from feedmux_server.core.grants.grant import Grant, make_grant
+from feedmux_server.core.grants.stages import apply_grants
 
 LIMITS = WideLimits(feeds_min=4, events_per_s_max=1_000.0, share_min=0.5, retry_s=60.0)
 

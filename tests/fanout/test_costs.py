@@ -10,17 +10,17 @@ from typing import Any, cast
 import pytest
 
 from bench.scale import IdleReader
-from feedmux_server.core.chunk import cut_batch
-from feedmux_server.core.feed import FeedSpec, Scope
-from feedmux_server.core.quota import Quotas
-from feedmux_server.core.shared_stream import SharedStream, StreamState
-from feedmux_server.core.stream_key import StreamKey, stream_key
-from feedmux_server.core.subscriber import JoinPoint, Subscriber
-from feedmux_server.fanout.hub import Hub, KeyStreams
-from feedmux_server.fanout.pump import Reader
+from feedmux_server.core.delivery.shared_stream import SharedStream, StreamState
+from feedmux_server.core.delivery.subscriber import JoinPoint, Subscriber
+from feedmux_server.core.events.chunk import cut_batch
+from feedmux_server.core.feeds.feed import FeedSpec, Scope
+from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
+from feedmux_server.core.limits.quota import Quotas
 from feedmux_server.rpc.service import LiveSession, Service
+from feedmux_server.streams.manager import KeyStreams, StreamManager
+from feedmux_server.streams.pump import Reader
 from tests.core.fanout_support import behind, mark, token
-from tests.fanout.hub_support import World, rings_of, world
+from tests.fanout.manager_support import World, rings_of, world
 from tests.integration.wire import PATIENCE_S
 from tests.sim.events import event
 
@@ -51,10 +51,10 @@ def counted() -> Iterator[Count]:
 
 
 class Feeds:
-    """A hub with many feeds. Each feed has one subscriber at its head and three chunks in its ring."""
+    """A manager with many feeds. Each feed has one subscriber at its head and three chunks in its ring."""
 
-    def __init__(self, hub: Hub) -> None:
-        self.hub = hub
+    def __init__(self, manager: StreamManager) -> None:
+        self.manager = manager
         self.subscribers: list[Subscriber] = []
 
     async def fill(self, count: int) -> None:
@@ -69,14 +69,14 @@ class Feeds:
             await asyncio.sleep(0)
 
     def join(self, at_key: StreamKey, at: JoinPoint, tenant: str = "t", credit: int = 100) -> Subscriber:
-        subscriber = self.hub.subscriber(
+        subscriber = self.manager.subscriber(
             at_key, tenant, at, lambda: None, durable=False, payload_max=1 << 20, wire_format="bson"
         )
         subscriber.grant(credit, 1 << 20)
         return subscriber
 
     def stream(self, number: int) -> SharedStream:
-        return self.hub.streams_of(key(number)).streams.streams[0]
+        return self.manager.streams_of(key(number)).streams.streams[0]
 
 
 def key(number: int) -> StreamKey:
@@ -85,31 +85,31 @@ def key(number: int) -> StreamKey:
 
 async def a_place_in_history(feeds: Feeds) -> Callable[[], object]:
     """A subscriber that waits for a slot, and checks again as each heartbeat does."""
-    feeds.hub.slots._most = 0
+    feeds.manager.slots._most = 0
     waiting = feeds.join(key(0), behind(0))
     assert waiting.stream is None
     return waiting.take
 
 
 async def the_end_of_a_stream(feeds: Feeds) -> Callable[[], object]:
-    feeds.hub.slots._most = 0
+    feeds.manager.slots._most = 0
     for number in range(5):
         assert feeds.join(key(number), behind(0), f"tenant-{number}").stream is None
-    feeds.hub.slots._most = 2
-    return feeds.hub.slot_free
+    feeds.manager.slots._most = 2
+    return feeds.manager.slot_free
 
 
 async def bytes_beyond_the_bound(feeds: Feeds) -> Callable[[], object]:
-    feeds.hub.memory.bytes_max = feeds.hub.memory.bytes - 5 * CHUNK_BYTES
-    return lambda: feeds.hub.filled(1 << 20)
+    feeds.manager.memory.bytes_max = feeds.manager.memory.bytes - 5 * CHUNK_BYTES
+    return lambda: feeds.manager.filled(1 << 20)
 
 
 async def room_for_one_more(feeds: Feeds) -> Callable[[], object]:
-    account = feeds.hub.accounts.of("t")
+    account = feeds.manager.accounts.of("t")
     for number in range(3):
-        feeds.hub.release(key(number), feeds.subscribers[number])
+        feeds.manager.release(key(number), feeds.subscribers[number])
     account.open_feed(key(3))
-    return lambda: feeds.hub._to_close(account, key(4))
+    return lambda: feeds.manager._to_close(account, key(4))
 
 
 async def one_who_comes(feeds: Feeds) -> Callable[[], object]:
@@ -117,7 +117,7 @@ async def one_who_comes(feeds: Feeds) -> Callable[[], object]:
 
 
 async def one_who_goes(feeds: Feeds) -> Callable[[], object]:
-    return lambda: feeds.hub.release(key(6), feeds.subscribers[6])
+    return lambda: feeds.manager.release(key(6), feeds.subscribers[6])
 
 
 async def a_new_feed(feeds: Feeds) -> Callable[[], object]:
@@ -136,7 +136,7 @@ async def test_no_cost_grows_with_the_feeds_of_others(operation: Any, monkeypatc
     for count in (FEW, FEW, MANY):
         async with world(monkeypatch, quotas=Quotas(shared_streams=4)) as here:
             monkeypatch.setattr(KeyStreams, "_reader_at", lambda *_: cast(Reader, IdleReader()))
-            feeds = Feeds(here.hub)
+            feeds = Feeds(here.manager)
             await feeds.fill(count)
             work = await operation(feeds)
             with counted() as cost:
@@ -150,14 +150,14 @@ async def test_no_cost_grows_with_the_feeds_of_others(operation: Any, monkeypatc
 async def test_a_slot_that_is_not_taken_goes_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(monkeypatch) as here:
         monkeypatch.setattr(KeyStreams, "_reader_at", lambda *_: cast(Reader, IdleReader()))
-        feeds, woken = Feeds(here.hub), list[int]()
+        feeds, woken = Feeds(here.manager), list[int]()
         await feeds.fill(3)
-        here.hub.slots._most = 0
+        here.manager.slots._most = 0
         for number in range(3):
             late = feeds.join(key(number), behind(0))
             late.wake = lambda number=number: woken.append(number)  # type: ignore[misc]
-        here.hub.slots._most = 1
-        here.hub.slot_free()
+        here.manager.slots._most = 1
+        here.manager.slot_free()
         assert woken == [0]
         async with asyncio.timeout(PATIENCE_S):
             while woken != [0, 1, 2]:
@@ -167,26 +167,26 @@ async def test_a_slot_that_is_not_taken_goes_to_the_next(monkeypatch: pytest.Mon
 async def test_memory_is_the_sum_of_all_rings(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(monkeypatch) as here:
         monkeypatch.setattr(KeyStreams, "_reader_at", lambda *_: cast(Reader, IdleReader()))
-        feeds = Feeds(here.hub)
+        feeds = Feeds(here.manager)
         await feeds.fill(FEW)
         _adds_up(here)
         feeds.stream(3).ring.grew(777)
         _adds_up(here)
-        here.hub.memory.rings.evict(10 * feeds.stream(0).ring[0].size_bytes)
+        here.manager.memory.rings.evict(10 * feeds.stream(0).ring[0].size_bytes)
         _adds_up(here)
-        left = [len(ring) for ring in rings_of(here.hub)]
+        left = [len(ring) for ring in rings_of(here.manager)]
         assert sum(left) == 3 * FEW - 10
         assert min(left) == 2, "each ring gave up one chunk before any gave up two"
-        here.hub.memory.rings.evict(1 << 40)
-        assert not any(rings_of(here.hub)), "no subscriber waits for any chunk"
+        here.manager.memory.rings.evict(1 << 40)
+        assert not any(rings_of(here.manager)), "no subscriber waits for any chunk"
         _adds_up(here)
-        feeds.hub.streams_of(key(5)).streams.close(feeds.stream(5))
+        feeds.manager.streams_of(key(5)).streams.close(feeds.stream(5))
         _adds_up(here)
 
 
 def _adds_up(here: World) -> None:
-    rings = rings_of(here.hub)
-    assert here.hub.memory.rings.bytes == sum(ring.bytes for ring in rings)
+    rings = rings_of(here.manager)
+    assert here.manager.memory.rings.bytes == sum(ring.bytes for ring in rings)
     assert all((ring.bytes > 0) == (len(ring) > 0) for ring in rings)
 
 

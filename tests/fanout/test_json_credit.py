@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feedmux.v1 import change_feed_pb2 as wire
-from feedmux_server.core.chunk import cut_batch
-from feedmux_server.core.position import PositionEncoder
-from feedmux_server.core.resume_token import ResumeToken
-from feedmux_server.core.subscriber import Delivery, NeedsRender
-from feedmux_server.fanout import render_worker
-from feedmux_server.fanout.render_worker import json_view, request_of, view_of
-from feedmux_server.fanout.rendering import CANONICAL, RELAXED
-from feedmux_server.rpc.frames import FRAME_BYTES, Framer
+from feedmux_server.core.delivery.subscriber import Delivery, NeedsRender
+from feedmux_server.core.events.chunk import cut_batch
+from feedmux_server.core.positions.position import PositionEncoder
+from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.rpc.response_encoder import FRAME_BYTES, ResponseEncoder
+from feedmux_server.workers import render_worker
+from feedmux_server.workers.render_worker import json_view, request_of, view_of
+from feedmux_server.workers.rendering import CANONICAL, RELAXED
 from tests.core.fanout_support import Feed, behind, mark, opened, stream_of, token
 
 _VALUES: st.SearchStrategy[Any] = st.one_of(st.integers(0, 9), st.text(max_size=150), st.binary(max_size=300))
@@ -57,7 +57,7 @@ def test_a_client_that_returns_the_texts_bytes_gets_everything(
             number += 1
             data += bson.encode({"_id": bson.decode(token(number).raw), **payload, "n": number})
         stream.append(cut_batch(data, stream.ring.newest, mark(number), 0.0, bytes_max=10**6), mark(number))
-    framer = Framer(cast(PositionEncoder, NoPositions()), wire_format, payload_max + FRAME_BYTES)
+    framer = ResponseEncoder(cast(PositionEncoder, NoPositions()), wire_format, payload_max + FRAME_BYTES)
     texts: list[str] = []
     while len(texts) < number:
         taken = subscriber.take()

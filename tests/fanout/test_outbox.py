@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from feedmux_server.core.memory import SMALL_MESSAGE_BYTES
-from feedmux_server.core.subscriber import Delivery
-from feedmux_server.fanout.outbox import MESSAGE_COPIES
-from feedmux_server.fanout.session import CommittedMark, Output
-from tests.fanout.hub_support import Client, World, world
+from feedmux_server.core.delivery.subscriber import Delivery
+from feedmux_server.core.limits.memory import SMALL_MESSAGE_BYTES
+from feedmux_server.sessions.outbox import MESSAGE_COPIES
+from feedmux_server.sessions.session import CommittedMark, Output
+from tests.fanout.manager_support import Client, World, world
 
 KIB, MIB = 1 << 10, 1 << 20
 PATIENCE_S = 60
@@ -55,7 +55,7 @@ def sessions(here: World, tenant: str, count: int, credit: int = 64 * MIB) -> St
 
 
 def held(here: World) -> int:
-    return here.hub.memory.unsent.bytes
+    return here.manager.memory.unsent.bytes
 
 
 async def test_messages_hold_no_more_than_their_part_of_the_memory(
@@ -80,7 +80,7 @@ async def test_messages_hold_no_more_than_their_part_of_the_memory(
         await one.close()
         await two.close()
         assert held(here) == 0
-        assert not here.hub.memory.unsent._waiting
+        assert not here.manager.memory.unsent._waiting
 
 
 async def test_an_event_without_room_is_sent_alone_and_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.fanout.session import DrainingMark
-from tests.fanout.hub_support import Client, world
+from feedmux_server.sessions.session import DrainingMark
+from tests.fanout.manager_support import Client, world
 from tests.virtual_time import in_virtual_time
 
 DEADLINE_S = 2.0

@@ -5,15 +5,15 @@ import asyncio
 import pytest
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.fanout.signal import Signal
+from feedmux_server.streams.wakeup import Wakeup
 from tests.core.fanout_support import error
-from tests.fanout.hub_support import world
+from tests.fanout.manager_support import world
 from tests.virtual_time import in_virtual_time
 
 
 @in_virtual_time
 async def test_only_what_is_set_while_somebody_waits_wakes() -> None:
-    loop, signal = asyncio.get_running_loop(), Signal()
+    loop, signal = asyncio.get_running_loop(), Wakeup()
     signal.set()
     assert not await signal.wait(0)
     assert not await signal.wait(1.0)
@@ -33,7 +33,7 @@ async def test_what_ends_a_session_while_it_waits_for_its_turn_is_met_at_once(mo
         client = there.session(key, "a", 0, heartbeat_s=10.0)
         log.write(10)
         await asyncio.sleep(0.1)
-        turns = there.hub.turns
+        turns = there.manager.turns
         turns._round_bytes = 0  # no session gets a turn
         waits, began_s = asyncio.create_task(client.next()), loop.time()
         while not turns._queue:

@@ -3,13 +3,13 @@
 import asyncio
 from collections import Counter
 
-from feedmux_server.fanout.turns import Turns
+from feedmux_server.streams.scheduler import Scheduler
 
 BUDGET = 1000_000
 
 
 async def test_while_there_is_no_crowd_nobody_waits() -> None:
-    turns = Turns(BUDGET)
+    turns = Scheduler(BUDGET)
     crowded = []
     for _ in range(2):
         turns.spend(BUDGET // 2)
@@ -20,7 +20,7 @@ async def test_while_there_is_no_crowd_nobody_waits() -> None:
 
 
 async def test_a_tenant_with_many_does_not_crowd_out_one_with_few() -> None:
-    turns = Turns(BUDGET)
+    turns = Scheduler(BUDGET)
     order: list[str] = []
 
     async def send(tenant: str, count: int) -> None:
@@ -45,7 +45,7 @@ async def test_a_tenant_with_many_does_not_crowd_out_one_with_few() -> None:
 
 
 async def test_one_who_left_while_waiting_holds_up_nobody() -> None:
-    turns = Turns(BUDGET)
+    turns = Scheduler(BUDGET)
     turns.spend(BUDGET)
     gone = [asyncio.create_task(turns.wait("a")) for _ in range(10)]
     here = asyncio.create_task(turns.wait("b"))

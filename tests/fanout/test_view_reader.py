@@ -8,16 +8,16 @@ import bson
 import pytest
 from pymongo.errors import AutoReconnect
 
-from feedmux_server.core.chunk import Chunk
-from feedmux_server.core.feed import FeedSpec, Scope
-from feedmux_server.core.memory import Memory
-from feedmux_server.core.narrowing import EVERYTHING
-from feedmux_server.core.resume_token import ResumeToken
-from feedmux_server.core.stream_key import StreamKey, stream_key
-from feedmux_server.core.subscriber import JoinPoint
-from feedmux_server.fanout.view_reader import ViewReader
-from feedmux_server.fanout.wide_stream import WideStream, WideStreamLimits
+from feedmux_server.core.delivery.subscriber import JoinPoint
+from feedmux_server.core.events.chunk import Chunk
+from feedmux_server.core.feeds.feed import FeedSpec, Scope
+from feedmux_server.core.feeds.simple_filter import EVERYTHING
+from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
+from feedmux_server.core.limits.memory import Memory
+from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.source.reader import IDLE_S, Batch, ChangeStreamReader, Failed, ReadLimits
+from feedmux_server.streams.wide.stream import WideStream, WideStreamLimits
+from feedmux_server.streams.wide.view_reader import ViewReader
 from tests.fanout.test_wide_stream import Open, chunk, event, mark, token
 from tests.virtual_time import in_virtual_time
 

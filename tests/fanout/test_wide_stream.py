@@ -5,13 +5,13 @@ from typing import Any, cast
 import bson
 import pytest
 
-from feedmux_server.core.chunk import Chunk, document_offsets
-from feedmux_server.core.feed import FeedSpec, Scope
-from feedmux_server.core.narrowing import EVERYTHING
-from feedmux_server.core.resume_token import ResumeToken
-from feedmux_server.core.stream_key import stream_key
-from feedmux_server.fanout.wide_stream import WideStream, WideStreamLimits
+from feedmux_server.core.events.chunk import Chunk, document_offsets
+from feedmux_server.core.feeds.feed import FeedSpec, Scope
+from feedmux_server.core.feeds.simple_filter import EVERYTHING
+from feedmux_server.core.feeds.stream_key import stream_key
+from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.source.reader import ChangeStreamReader
+from feedmux_server.streams.wide.stream import WideStream, WideStreamLimits
 
 T0 = 1_700_000_000 << 32
 

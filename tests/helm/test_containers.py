@@ -55,8 +55,13 @@ def test_what_is_copied_builds_the_package_with_the_server(steps: list[list[str]
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as opened:
         names = set(opened.namelist())
-    assert {"feedmux/__init__.py", "feedmux_server/app.py", "feedmux_server/probe.py", "pyspark_feedmux.py"} <= names
-    assert {"feedmux_server/state/lua/commit.lua", "feedmux/py.typed"} <= names
+    assert {
+        "feedmux/__init__.py",
+        "feedmux_server/app.py",
+        "feedmux_server/health_probe.py",
+        "pyspark_feedmux.py",
+    } <= names
+    assert {"feedmux_server/store/lua/commit.lua", "feedmux/py.typed"} <= names
 
 
 @pytest.fixture(scope="module")

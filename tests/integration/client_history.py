@@ -8,7 +8,7 @@ from pymongo.collection import Collection
 
 from feedmux import responses
 from feedmux.runner import Runner
-from feedmux_server.core.position import inspect_position
+from feedmux_server.core.positions.position import inspect_position
 from tests.sim import records
 from tests.sim.checkers import check
 

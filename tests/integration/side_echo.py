@@ -5,7 +5,7 @@ import signal
 import time
 from pathlib import Path
 
-from feedmux_server.fanout.side_worker import serve_requests
+from feedmux_server.workers.side_worker import serve_requests
 
 
 def answer(request: bytes) -> bytes:

@@ -3,8 +3,8 @@
 import os
 import signal
 
-from feedmux_server.fanout import render_worker
-from feedmux_server.fanout.side_worker import serve_requests
+from feedmux_server.workers import render_worker
+from feedmux_server.workers.side_worker import serve_requests
 
 FREEZE = b"x" * 1000
 """What such a request contains."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from redis.asyncio import Redis
 
-from feedmux_server.state.batcher import CommitBatcher
-from feedmux_server.state.connection import connect
-from feedmux_server.state.handle import CommitHandle
-from feedmux_server.state.model import CommitOutcome, CommitRequest, Lease, Place, StoredSubscription
-from feedmux_server.state.store import SubscriptionStore
+from feedmux_server.store.committer import Committer
+from feedmux_server.store.connection import connect
+from feedmux_server.store.handle import CommitHandle
+from feedmux_server.store.model import CommitOutcome, CommitRequest, Lease, Place, StoredSubscription
+from feedmux_server.store.store import SubscriptionStore
 
 
 def place(number: int) -> Place:
@@ -94,7 +94,7 @@ async def client(url: str) -> AsyncIterator[Redis]:
 
 
 @asynccontextmanager
-async def running(batcher: CommitBatcher) -> AsyncIterator[CommitBatcher]:
+async def running(batcher: Committer) -> AsyncIterator[Committer]:
     task = asyncio.create_task(batcher.run())
     try:
         yield batcher

@@ -161,7 +161,7 @@ async def end_of(call: Any) -> Refused:
 
 async def test_streams_without_an_open_count(limited: Limited, database: Documents) -> None:
     async with limited({"streams": 4}, first_message_s=MOST_S) as here, here.api.with_key(KEY_B) as other:
-        account = here.server.service.hub.accounts.of("a")
+        account = here.server.service.manager.accounts.of("a")
         calls = [await silent(here) for _ in range(4)]
         await until(lambda: account.streams == 4)
         more = [await end_of(await silent(here)) for _ in range(3)]
@@ -178,7 +178,7 @@ async def test_streams_without_an_open_count(limited: Limited, database: Documen
 
 async def test_calls_without_a_request_end(limited: Limited) -> None:
     async with limited(first_message_s=0.3) as here:
-        account = here.server.service.hub.accounts.of("a")
+        account = here.server.service.manager.accounts.of("a")
         ends = [await end_of(await silent(here)), await refused(get_subscription(here))]
         assert {(each.reason, each.metadata["quota"]) for each in ends} == {("QUOTA_EXCEEDED", "first_message_s")}
         assert all(each.retry_s for each in ends)
@@ -208,7 +208,7 @@ def get_subscription(here: Here) -> Any:
 
 async def test_calls_without_a_request_count(limited: Limited) -> None:
     async with limited({"calls": 2}, first_message_s=MOST_S) as here:
-        account = here.server.service.hub.accounts.of("a")
+        account = here.server.service.manager.accounts.of("a")
         calls = [get_subscription(here) for _ in range(2)]
         await until(lambda: account.calls == 2)
         assert (await refused(here.api.page())).metadata["quota"] == "calls"

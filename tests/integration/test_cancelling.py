@@ -10,10 +10,10 @@ from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 from pymongo import AsyncMongoClient
 
-from feedmux_server.cancelling import cancellable
+from feedmux_server.cancellation import cancellable
 from feedmux_server.embedded import ReplicaSet
-from feedmux_server.source.mongo import Source, SourceConfig
-from feedmux_server.source.raw_cursor import RawChangeStreamCursor
+from feedmux_server.source.cursor import RawChangeStreamCursor
+from feedmux_server.source.deployment import Source, SourceConfig
 
 # What pymongo was opening when it was cancelled it leaves to the garbage collector, which `not_ended` calls.
 pytestmark = [

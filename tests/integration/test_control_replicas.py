@@ -13,10 +13,10 @@ from redis.asyncio import Redis, RedisCluster
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.embedded import RedisServer, ReplicaSet
-from feedmux_server.state.commands import Command, Commands
-from feedmux_server.state.connection import REPLICATED_MAX, Client, connect
-from feedmux_server.state.model import StoredSubscription
-from feedmux_server.state.store import SubscriptionStore
+from feedmux_server.store.commands import Command, Commands
+from feedmux_server.store.connection import REPLICATED_MAX, Client, connect
+from feedmux_server.store.model import StoredSubscription
+from feedmux_server.store.store import SubscriptionStore
 from tests.conftest import RedisFactory
 from tests.integration.redis_topologies import ask, cluster, is_in_step, sentinels
 from tests.integration.servers import serving, settings, until

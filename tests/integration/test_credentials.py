@@ -12,10 +12,10 @@ import pytest_asyncio
 from pymongo.database import Database
 
 from feedmux_server.embedded import RedisServer, ReplicaSet
-from feedmux_server.fanout.outbox import Outbox
-from feedmux_server.fanout.turns import Turns
 from feedmux_server.rpc import read_range
 from feedmux_server.rpc import service as service_module
+from feedmux_server.sessions.outbox import Outbox
+from feedmux_server.streams.scheduler import Scheduler
 from tests.integration.servers import until
 from tests.integration.tenancy import Tenancy, configuration, entry, tenancy
 from tests.integration.wire import LATEST, Refused, at, feed, refused
@@ -164,7 +164,7 @@ async def test_a_range_ends_with_its_credential_also_while_it_waits_for_room(
     monkeypatch.setattr(Outbox, "fits", lambda *_: False)
     reading = site.here.api.read_range(feed=wanted, after=plan.after, until=plan.end)
     ending = asyncio.create_task(reading.end())
-    await until(lambda: site.here.server.service.hub.memory.unsent._waiting)
+    await until(lambda: site.here.server.service.manager.memory.unsent._waiting)
     site.write(B)
     assert code(await ending) == UNAUTHENTICATED
     assert reading.received == 0
@@ -180,9 +180,9 @@ async def test_a_range_that_its_client_does_not_read_ends_with_its_credential(
         database.c.insert_one({"text": text})
     plan = await site.here.api.plan(feed=wanted, after=after)
     given, before = 0, -1
-    spend = Turns.spend
+    spend = Scheduler.spend
 
-    def spending(turns: Turns, size: int) -> None:
+    def spending(turns: Scheduler, size: int) -> None:
         nonlocal given
         given += 1
         spend(turns, size)
@@ -192,12 +192,12 @@ async def test_a_range_that_its_client_does_not_read_ends_with_its_credential(
         sent, before = before, given
         return 0 < sent == before < 40
 
-    monkeypatch.setattr(Turns, "spend", spending)
+    monkeypatch.setattr(Scheduler, "spend", spending)
     monkeypatch.setattr(read_range, "CHECK_EVERY_S", 0.01)
     reading = site.here.api.read_range(feed=wanted, after=plan.after, until=plan.end)
     await until(stuck, every_s=1.0, timeout_s=60)
     site.write(B)
-    await until(lambda: not site.here.server.service.hub.memory.unsent.bytes)
+    await until(lambda: not site.here.server.service.manager.memory.unsent.bytes)
     assert code(await reading.end()) == UNAUTHENTICATED
     assert reading.received < 40
 

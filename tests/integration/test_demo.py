@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from demo.check import Truth, check
-from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.started import Started
 
 DEMO = Path(__file__).parents[2] / "demo" / "demo.py"

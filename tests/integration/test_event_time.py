@@ -17,10 +17,10 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from feedmux.v1 import feed_pb2
-from feedmux_server.core import pipeline_policy
-from feedmux_server.core.shared_stream import SharedStream
+from feedmux_server.core.delivery.shared_stream import SharedStream
+from feedmux_server.core.feeds import pipeline_policy
 from feedmux_server.embedded import RedisServer, ReplicaSet
-from feedmux_server.source.mongo import Source
+from feedmux_server.source.deployment import Source
 from feedmux_server.source.read_watch import Operation
 from tests.integration.servers import Here, serving, settings, until
 from tests.integration.wire import PATIENCE_S, at, feed, seconds
@@ -54,7 +54,7 @@ def javascript(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def streams_of(here: Here, database: Documents) -> list[SharedStream]:
-    keyed = [each for each in here.server.service.hub.keyed() if each.key.spec.scope.database == database.name]
+    keyed = [each for each in here.server.service.manager.keyed() if each.key.spec.scope.database == database.name]
     return [stream for each in keyed for stream in each.streams.streams]
 
 
@@ -241,7 +241,7 @@ async def test_with_the_least_privileges(redis_server: RedisServer, tmp_path: Pa
                 ]
                 await until(lambda: not list(admin.admin.aggregate(under_way)))
                 # Whether feedmux killed the operation or closed its cursor before: this one has no other end.
-                await see_and_kill(here.server.service.hub.sources["main"], uri)
+                await see_and_kill(here.server.service.manager.sources["main"], uri)
 
 
 async def see_and_kill(source: Source, uri: str) -> None:

@@ -7,10 +7,10 @@ from pymongo.database import Database
 from redis.asyncio import Redis
 
 from feedmux.v1 import change_feed_pb2 as wire
-from feedmux_server.core.position import inspect_position
+from feedmux_server.core.positions.position import inspect_position
 from feedmux_server.embedded import RedisServer
-from feedmux_server.fanout.session import DegradedMark, Session
 from feedmux_server.rpc.service import LiveSession
+from feedmux_server.sessions.session import DegradedMark, Session
 from tests.integration.servers import Here, until
 from tests.integration.wire import EARLIEST, MANY, Api, Event, Receiver, at, feed, refused, seconds
 

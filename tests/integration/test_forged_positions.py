@@ -12,11 +12,11 @@ from pymongo.database import Database
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2
-from feedmux_server.core.feed import FeedSpec
-from feedmux_server.core.position import inspect_position
-from feedmux_server.core.resume_token import ResumeToken
-from feedmux_server.source.mongo import Source
-from feedmux_server.source.raw_cursor import RawChangeStreamCursor
+from feedmux_server.core.feeds.feed import FeedSpec
+from feedmux_server.core.positions.position import inspect_position
+from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.source.cursor import RawChangeStreamCursor
+from feedmux_server.source.deployment import Source
 from tests.integration.servers import KEY_B, Here, until
 from tests.integration.wire import LATEST, PATIENCE_S, Api, at, feed, refusal, refused
 
@@ -308,7 +308,7 @@ async def test_a_rejected_pipeline_is_asked_for_once_for_all(
 ) -> None:
     """Sixty subscribers with different starts wait for MongoDB's answer to the first, which is the answer to all."""
     wanted = feed(database.name, "c", pipeline='[{"$match": {"fullDocument.a": {"$regex": "("}}}]')
-    api, hub = tenants.api, tenants.server.service.hub
+    api, manager = tenants.api, tenants.server.service.manager
     now = (await api.resolve(wanted, LATEST)).cluster_time
     first, *others = [
         at(start_at_operation_time=feed_pb2.ClusterTime(seconds=now.seconds - 1, increment=n)) for n in range(1, 61)
@@ -324,7 +324,7 @@ async def test_a_rejected_pipeline_is_asked_for_once_for_all(
         return await open_cursor(source, spec, *rest)
 
     def waiting() -> int:
-        keyed = [each for each in hub.keyed() if each.key.spec.scope.database == database.name]
+        keyed = [each for each in manager.keyed() if each.key.spec.scope.database == database.name]
         return sum(each.streams.subscriber_count for each in keyed)
 
     monkeypatch.setattr(Source, "open_cursor", held)

@@ -13,8 +13,8 @@ from pymongo import MongoClient
 
 from feedmux.v1 import feed_pb2
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.grant import make_grant
-from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.core.grants.grant import make_grant
+from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.embedded import RedisServer, ReplicaSet
 from tests.integration.grants_support import Documents, granted, key_of, now, see, with_images
 from tests.integration.servers import Here, until
@@ -661,7 +661,7 @@ VALUES: list[Any] = [
 
 
 def test_a_match_means_what_mongodbs_query_means(database: Documents) -> None:
-    from feedmux_server.core.grant_match import match_expression
+    from feedmux_server.core.grants.match import match_expression
 
     documents = [{"_id": n, "a": value} for n, value in enumerate(VALUES)]
     documents += [{"_id": 100 + n, "a": value, "b": "y"} for n, value in enumerate(VALUES)]
@@ -744,7 +744,7 @@ async def test_grants_that_change_while_a_session_opens_count(
     tenant: Any, here: Here, database: Documents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service, before = here.server.service, here.server.service.grants
-    source = service.hub.source("main")
+    source = service.manager.source("main")
     asking, going_on = asyncio.Event(), asyncio.Event()
     real = source.operation_time
 
@@ -788,8 +788,8 @@ async def test_a_subscriptions_feed_is_checked_at_every_turn(
 
 
 def test_the_biggest_policy_is_one_that_mongodb_takes(database: Documents) -> None:
-    from feedmux_server.core.feed import FeedSpec, Scope
-    from feedmux_server.core.grant_stages import apply_grants
+    from feedmux_server.core.feeds.feed import FeedSpec, Scope
+    from feedmux_server.core.grants.stages import apply_grants
 
     deep: dict[str, Any] = {".".join(["part"] * 20): 1}
     for operator in ("$and", "$or", "$nor", "$and"):

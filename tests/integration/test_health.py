@@ -66,7 +66,7 @@ async def test_nobody_learns_the_names_of_sources(here: Here) -> None:
 async def test_the_probe_program_asks_and_tells_by_its_exit_code(here: Here) -> None:
     async def probe(*arguments: str) -> tuple[int | None, str]:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "feedmux_server.probe", *arguments, stdout=asyncio.subprocess.PIPE
+            sys.executable, "-m", "feedmux_server.health_probe", *arguments, stdout=asyncio.subprocess.PIPE
         )
         out, _ = await process.communicate()
         return process.returncode, out.decode().strip()

@@ -6,7 +6,7 @@ import pytest
 from pymongo.database import Database
 
 from feedmux_server.embedded import RedisServer, ReplicaSet
-from feedmux_server.source import history_reads, reader
+from feedmux_server.source import catchup_limiter, reader
 from tests.integration.servers import serving, settings, until
 from tests.integration.wire import LATEST, at, feed
 
@@ -24,9 +24,9 @@ def now_s(database: Documents) -> int:
 async def test_history_waits_for_a_turn_and_the_head_does_not(
     mongo: ReplicaSet, redis_server: RedisServer, database: Documents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history_reads, "TURN_MAX_S", 3600.0)
+    monkeypatch.setattr(catchup_limiter, "TURN_MAX_S", 3600.0)
     async with serving(settings(mongo.uri, redis_server.url)) as here:
-        api, reads = here.api, here.server.service.hub.source("main").history_reads
+        api, reads = here.api, here.server.service.manager.source("main").history_reads
         old = (await api.resolve(feed(database.name, "c"), LATEST)).position
         database.c.insert_many([{"n": n} for n in range(3)])
         begin_s = now_s(database)
@@ -57,10 +57,10 @@ async def test_idle_feeds_take_a_turn_for_a_moment_each(
     mongo: ReplicaSet, redis_server: RedisServer, database: Documents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After an outage all their positions are old. Each has nothing to read, and would wait for events in its turn."""
-    monkeypatch.setattr(history_reads, "TURN_MAX_S", 3600.0)
+    monkeypatch.setattr(catchup_limiter, "TURN_MAX_S", 3600.0)
     monkeypatch.setattr(reader, "HISTORY_S", 1)
     async with serving(settings(mongo.uri, redis_server.url, max_await_ms=60_000)) as here:
-        api, hub = here.api, here.server.service.hub
+        api, manager = here.api, here.server.service.manager
         old = (await api.resolve(feed(database.name, "c"), LATEST)).position
         begin_s = now_s(database)
         await until(lambda: now_s(database) > begin_s + 2)
@@ -70,7 +70,7 @@ async def test_idle_feeds_take_a_turn_for_a_moment_each(
         idle = [api.watch(feed(database.name, "c", pipeline), at(position=old)) for pipeline in pipelines]
 
         def have_all_read() -> bool:
-            streams = [each for keyed in hub.keyed() for each in keyed.streams.streams]
+            streams = [each for keyed in manager.keyed() for each in keyed.streams.streams]
             return len(streams) == len(idle) and all(each.batches_read for each in streams)
 
         await until(have_all_read)

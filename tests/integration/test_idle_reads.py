@@ -10,9 +10,9 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 from feedmux_server.embedded import RedisServer, ReplicaSet
-from feedmux_server.fanout.view_reader import ViewReader
 from feedmux_server.source import reader
 from feedmux_server.source.reader import ChangeStreamReader
+from feedmux_server.streams.wide.view_reader import ViewReader
 from tests.integration.servers import Here, cursors, settings, until
 from tests.integration.tenancy import configuration, entry, tenancy
 from tests.integration.wire import LATEST, feed
@@ -35,12 +35,12 @@ async def here(
     made = {**configuration(mongo, redis_server, tmp_path, tenant), "wide": {"enabled": request.param}}
     made["limits"] = {**settings("", "")["limits"], "linger_s": 3600.0}
     async with tenancy(made, "key-a-canary") as site:
-        site.here.server.service.hub.source("main").cursors = MANY
+        site.here.server.service.manager.source("main").cursors = MANY
         yield site.here
 
 
 def readers(here: Here) -> list[ChangeStreamReader]:
-    found = [pump.reader for keyed in here.server.service.hub.keyed() for pump in keyed.pumps.values()]
+    found = [pump.reader for keyed in here.server.service.manager.keyed() for pump in keyed.pumps.values()]
     own = (each._narrow if isinstance(each, ViewReader) else each for each in found)
     return [each for each in own if isinstance(each, ChangeStreamReader)]
 
@@ -78,11 +78,11 @@ async def test_who_asks_how_far_it_has_come_hears_it(
         # The range's reader waits for the next plan and so keeps the reads short; without it they get long again.
         ranges = here.server.service.ranges
         for key, tenant in [(key, tenant) for tenant, key in ranges._waiting]:
-            ranges._leave(here.server.service.hub.accounts.of(tenant), key)
+            ranges._leave(here.server.service.manager.accounts.of(tenant), key)
         database.c.insert_one({"n": n})
         assert await receiver.numbers(1) == [n], "nothing is lost with the cursor"
         assert cursors(mongo_client, f"{database.name}.c").isdisjoint(before), "another cursor, and the old one is gone"
-    (stream,) = [stream for keyed in here.server.service.hub.keyed() for stream in keyed.streams.streams]
+    (stream,) = [stream for keyed in here.server.service.manager.keyed() for stream in keyed.streams.streams]
     assert stream.resumes == 0
     receiver.cancel()
 
@@ -93,12 +93,12 @@ async def test_a_stream_that_its_tenant_has_left_makes_room_at_once(here: Here, 
         await receiver.opened()  # refused while older streams count
         await until(lambda: all(each._hurry is not None for each in readers(here)))
         receiver.cancel()
-        await until(lambda: not here.server.service.hub.accounts.of("a").feeds)
+        await until(lambda: not here.server.service.manager.accounts.of("a").feeds)
     assert len(readers(here)) == 2
 
 
 async def test_the_count_of_cursors(here: Here, database: Documents) -> None:
-    source = here.server.service.hub.source("main")
+    source = here.server.service.manager.source("main")
     receivers = [here.api.watch(feed(database.name, name), LATEST) for name in ("a", "b")]
     for receiver in receivers:
         await receiver.opened()

@@ -9,16 +9,16 @@ import signal
 import bson
 import pytest
 
-from feedmux_server.core.ack_tracker import TRACKED_BYTES
-from feedmux_server.core.chunk import Chunk
+from feedmux_server.core.delivery.ack_tracker import TRACKED_BYTES
+from feedmux_server.core.delivery.subscriber import BSON
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.quota import Quotas
-from feedmux_server.core.subscriber import BSON
-from feedmux_server.fanout import session as sessions
-from feedmux_server.fanout.rendering import CANONICAL, RELAXED
-from feedmux_server.fanout.session import DegradedMark, DrainingMark, Output, ProgressMark
-from feedmux_server.fanout.side_process import SideProcess
-from tests.fanout.hub_support import Client, World, rings_of, world
+from feedmux_server.core.events.chunk import Chunk
+from feedmux_server.core.limits.quota import Quotas
+from feedmux_server.sessions import session as sessions
+from feedmux_server.sessions.session import DegradedMark, DrainingMark, Output, ProgressMark
+from feedmux_server.workers.rendering import CANONICAL, RELAXED
+from feedmux_server.workers.side_process import SideProcess
+from tests.fanout.manager_support import Client, World, rings_of, world
 from tests.integration import side_render
 from tests.integration.side_render import FREEZE, LONG_S
 
@@ -32,14 +32,14 @@ def numbers(client: Client) -> list[int]:
 
 
 def renderer_pid(world: World) -> int:
-    pid = world.hub.renderer._process.pid
+    pid = world.manager.renderer._process.pid
     assert pid is not None
     return pid
 
 
 def freeze_renderer(world: World) -> int:
     """Stop the process. It stays frozen: the server does not replace it."""
-    world.hub.renderer._process._timeout_s = LONG_S
+    world.manager.renderer._process._timeout_s = LONG_S
     pid = renderer_pid(world)
     os.kill(pid, signal.SIGSTOP)
     return pid
@@ -55,25 +55,25 @@ async def after_progress(client: Client, task: "asyncio.Task[Output | None] | No
 
 async def waits_for_a_rendering(world: World, client: Client) -> None:
     async with asyncio.timeout(60):
-        while client.session._rendering is None or not world.hub.renderer._process.held_bytes:
+        while client.session._rendering is None or not world.manager.renderer._process.held_bytes:
             await asyncio.sleep(0.001)
 
 
 def adds_up(world: World) -> None:
-    hub = world.hub
+    manager = world.manager
     chunks: set[Chunk] = set()
     tracked = 0
-    for session in hub.sessions:
+    for session in manager.sessions:
         acks = session.subscriber.acks
         sent = acks._sent if acks is not None else ()
         tracked += TRACKED_BYTES * len(sent)
         chunks.update({chunk for _, chunk, _, _ in sent})
-    rings = rings_of(hub)
+    rings = rings_of(manager)
     held = tracked + sum(chunk.size_bytes for chunk in chunks if chunk.evicted)
     in_rings = sum(ring[seq].size_bytes for ring in rings for seq in range(ring.first_seq, ring.next_seq))
-    beside = hub.renderer.memory_bytes + hub.memory.unsent.bytes
-    assert hub.memory.bytes == in_rings + held + beside
-    assert hub.accounts.backlog.bytes == held == sum(account.backlog_bytes for account in hub.accounts)
+    beside = manager.renderer.memory_bytes + manager.memory.unsent.bytes
+    assert manager.memory.bytes == in_rings + held + beside
+    assert manager.accounts.backlog.bytes == held == sum(account.backlog_bytes for account in manager.accounts)
 
 
 @pytest.mark.parametrize("end", ["fenced", "drained", "closed", "cancelled"])
@@ -120,7 +120,7 @@ async def test_a_session_goes_on_while_the_renderer_is_frozen(monkeypatch: pytes
                 await task
         client.close()
         first.close()
-        assert here.hub.renderer.waiting == 0
+        assert here.manager.renderer.waiting == 0
         in_bson.close()
 
 
@@ -129,7 +129,7 @@ async def test_small_chunks_do_not_wait_for_large_events(monkeypatch: pytest.Mon
         large, written = here.feed("large")
         small, log = here.feed("small")
         written.write(1, padding=3 << 20)
-        renderer = here.hub.large_renderer
+        renderer = here.manager.large_renderer
         renderer._process = SideProcess(side_render.__name__, lambda _: LONG_S)  # and it freezes over so much padding
         waiting = here.session(large, "t", 0, RELAXED, credit=16 << 20)
         taking = asyncio.create_task(waiting.take(1))
@@ -149,7 +149,7 @@ async def test_small_chunks_do_not_wait_for_large_events(monkeypatch: pytest.Mon
 
 async def test_a_chunk_that_cannot_be_rendered_ends_only_who_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(monkeypatch, chunk_bytes=200_000) as here:
-        here.hub.renderer._process = SideProcess(side_render.__name__, side_render.limit_s)
+        here.manager.renderer._process = SideProcess(side_render.__name__, side_render.limit_s)
         poison, poisoned = here.feed("poison")
         good, log = here.feed("good")
         log.write(3)
@@ -179,7 +179,7 @@ async def test_everybody_gets_the_events_of_their_own_feed_whatever_happens(
     monkeypatch.setattr(sessions, "CONTINUE_PAUSE_S", 0.0)
     chance = random.Random(seed)
     async with world(monkeypatch, ring_bytes=20_000) as here:
-        monkeypatch.setattr(here.hub.renderer._process, "_timeout_s", 0.4)
+        monkeypatch.setattr(here.manager.renderer._process, "_timeout_s", 0.4)
         feeds = {name: here.feed(name) for name in "abc"}
         for _, log in feeds.values():
             log.write(100, padding=100)
@@ -218,7 +218,7 @@ async def test_everybody_gets_the_events_of_their_own_feed_whatever_happens(
                     reading[chance.randrange(len(reading))].cancel()
             if chance.random() < 0.3:
                 here.evict()
-            if seen >= 150 * (harmed + 1) and here.hub.renderer._process.pid is not None:
+            if seen >= 150 * (harmed + 1) and here.manager.renderer._process.pid is not None:
                 os.kill(renderer_pid(here), chance.choice((signal.SIGKILL, signal.SIGSTOP)))
                 harmed += 1
             for _ in range(chance.randrange(4)):
@@ -234,8 +234,8 @@ async def test_everybody_gets_the_events_of_their_own_feed_whatever_happens(
         for outcome in await asyncio.gather(*reading, return_exceptions=True):
             assert outcome is None or isinstance(outcome, asyncio.CancelledError), outcome
         # Sessions continue with a process that is not frozen.
-        monkeypatch.setattr(here.hub.renderer._process, "_timeout_s", LONG_S)
-        if (pid := here.hub.renderer._process.pid) is not None:
+        monkeypatch.setattr(here.manager.renderer._process, "_timeout_s", LONG_S)
+        if (pid := here.manager.renderer._process.pid) is not None:
             os.kill(pid, signal.SIGKILL)
         for name, (key, log) in feeds.items():
             log.write(5)
@@ -244,8 +244,8 @@ async def test_everybody_gets_the_events_of_their_own_feed_whatever_happens(
                 await last.take(5)
             assert numbers(last)[-1] == log.base + len(log.events)
             last.close()
-        assert (here.hub.renderer.waiting, here.hub.renderer._pending) == (0, {})
-        assert here.hub.accounts.backlog.bytes == 0
+        assert (here.manager.renderer.waiting, here.manager.renderer._pending) == (0, {})
+        assert here.manager.accounts.backlog.bytes == 0
 
 
 async def test_chunks_at_addresses_used_again_bring_nobody_anothers_events(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,10 +270,10 @@ async def _addresses_are_used_again(monkeypatch: pytest.MonkeyPatch) -> bool:
         waiting = [here.session(theirs, "theirs", after, RELAXED) for after in range(20, 120)]
         tasks = [asyncio.create_task(each.take(1)) for each in waiting]
         async with asyncio.timeout(60):
-            while here.hub.renderer.waiting < 99:
+            while here.manager.renderer.waiting < 99:
                 await asyncio.sleep(0.01)
         used = {
-            id(ring[seq]) for ring in rings_of(here.hub) for seq in range(ring.first_seq, ring.next_seq)
+            id(ring[seq]) for ring in rings_of(here.manager) for seq in range(ring.first_seq, ring.next_seq)
         }  # fmt: skip
         for task in tasks:
             task.cancel()
@@ -281,16 +281,16 @@ async def _addresses_are_used_again(monkeypatch: pytest.MonkeyPatch) -> bool:
         for each in waiting:
             each.close()
         async with asyncio.timeout(60):
-            while rings_of(here.hub):
+            while rings_of(here.manager):
                 await asyncio.sleep(0.01)
         del task, tasks, each, waiting, warm
         my_log.write(100, padding=1500)
         clients = [here.session(mine, "mine", after, RELAXED) for after in range(100)]
         reading = [asyncio.create_task(each.take(3 if after < 97 else 1)) for after, each in enumerate(clients)]
         async with asyncio.timeout(60):
-            while sum(map(len, rings_of(here.hub))) < 100:
+            while sum(map(len, rings_of(here.manager))) < 100:
                 await asyncio.sleep(0.01)
-        (ring,) = rings_of(here.hub)
+        (ring,) = rings_of(here.manager)
         again = any(id(ring[seq]) in used for seq in range(100))
         os.kill(pid, signal.SIGCONT)
         async with asyncio.timeout(60):
@@ -312,20 +312,20 @@ async def test_cancelled_sessions_leave_nothing_in_the_queue(monkeypatch: pytest
         clients = [here.session(key, "t", after, RELAXED) for after in range(2, 200)]
         tasks = [asyncio.create_task(client.take(1)) for client in clients]
         async with asyncio.timeout(60):
-            while here.hub.renderer.waiting < 50:
+            while here.manager.renderer.waiting < 50:
                 await asyncio.sleep(0.01)
-        assert here.hub.renderer.waiting <= len(clients), "one for each session"
+        assert here.manager.renderer.waiting <= len(clients), "one for each session"
         adds_up(here)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for client in (*clients, warm):
             client.close()
-        assert here.hub.renderer.waiting == 0
+        assert here.manager.renderer.waiting == 0
         async with asyncio.timeout(60):
-            while rings_of(here.hub):
+            while rings_of(here.manager):
                 await asyncio.sleep(0.01)
-        assert here.hub.memory.bytes == here.hub.renderer.memory_bytes < 10_000, "the request being asked"
+        assert here.manager.memory.bytes == here.manager.renderer.memory_bytes < 10_000, "the request being asked"
 
 
 async def test_what_is_not_acknowledged_is_counted_and_bounded(
@@ -343,12 +343,12 @@ async def test_what_is_not_acknowledged_is_counted_and_bounded(
             await other.next()
             other.session.ack(len(other.events))
             adds_up(here)
-        account = here.hub.accounts.of("hoarder")
+        account = here.manager.accounts.of("hoarder")
         assert not reading.done()
         assert not account.backlog_fits
         assert quotas.outstanding_bytes <= account.backlog_bytes <= quotas.outstanding_bytes * 1.5
         assert account.outstanding_bytes < quotas.outstanding_bytes, "the rule for what is outstanding did not stop it"
-        assert here.hub.accounts.of("other").backlog_bytes == 0
+        assert here.manager.accounts.of("other").backlog_bytes == 0
         assert any("acknowledge" in record.message for record in caplog.records)
         async with asyncio.timeout(60):
             while not reading.done():
@@ -357,7 +357,7 @@ async def test_what_is_not_acknowledged_is_counted_and_bounded(
                 await asyncio.sleep(0.001)
         assert [number % 1_000_000 for number in numbers(hoarder)] == list(range(1, 3001))
         hoarder.session.ack(3000)
-        assert here.hub.accounts.backlog.bytes == 0
+        assert here.manager.accounts.backlog.bytes == 0
         hoarder.close()
         other.close()
 
@@ -369,18 +369,18 @@ async def test_a_ring_that_ends_is_counted_for_those_who_hold_its_chunks(monkeyp
         log.write(200)
         client = here.session(key, "t", 0, durable=True)
         await client.take(200)
-        (streams,) = here.hub.keyed()
+        (streams,) = here.manager.keyed()
         (stream,) = streams.streams.streams
         in_ring, tracked = stream.ring.bytes, TRACKED_BYTES * len(stream.ring)
         stream.end(FeedmuxError(ErrorReason.FEED_INVALIDATED, "dropped"))
         for task in streams.tasks.values():
             task.cancel()
         async with asyncio.timeout(60):
-            while rings_of(here.hub):
+            while rings_of(here.manager):
                 await asyncio.sleep(0.001)
-        assert here.hub.memory.bytes == here.hub.accounts.of("t").backlog_bytes == in_ring + tracked
+        assert here.manager.memory.bytes == here.manager.accounts.of("t").backlog_bytes == in_ring + tracked
         client.session.ack(100)
-        assert 0 < here.hub.memory.bytes < in_ring + tracked
+        assert 0 < here.manager.memory.bytes < in_ring + tracked
         adds_up(here)
         client.close()
-        assert here.hub.memory.bytes == 0
+        assert here.manager.memory.bytes == 0

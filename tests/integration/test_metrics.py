@@ -18,7 +18,7 @@ from feedmux_server.app import CannotStart, running
 from feedmux_server.config import make_config
 from feedmux_server.embedded import RedisServer, ReplicaSet
 from feedmux_server.embedded.ports import free_ports
-from feedmux_server.telemetry import exporting
+from feedmux_server.telemetry import otel_setup
 from feedmux_server.telemetry.metrics import METRICS, Kind
 from feedmux_server.tenants.registry import hash_key
 from tests.conftest import RedisFactory
@@ -230,7 +230,7 @@ async def test_every_metric_of_the_table_comes_from_somewhere(metered: Here, dat
     await session.ack_and_wait(300)
     await session.close()
     second = await api.open(name)
-    await until(lambda: metered.server.service.hub.forecasts["main"].state is not None)
+    await until(lambda: metered.server.service.manager.forecasts["main"].state is not None)
     faults_only = {
         "feedmux.stream.resumes", "feedmux.redis.errors", "feedmux.history.notices", "feedmux.quota.refusals",
         "feedmux.ring.window", "feedmux.quota.utilization", "feedmux.quota.limit",
@@ -266,7 +266,7 @@ async def test_the_page_answers_while_the_event_loop_does_not(metered: Here, cap
         reading = threads.submit(lambda: urllib.request.urlopen(url, timeout=PATIENCE_S).read())
         page = reading.result(PATIENCE_S)  # The event loop hangs until the page has come.
         [age_s] = [float(line.split()[1]) for line in page.splitlines() if line.startswith(b"feedmux_telemetry_age")]
-        assert age_s >= exporting._SURVEY_TIMEOUT_S
+        assert age_s >= otel_setup._SURVEY_TIMEOUT_S
     assert [each.message for each in caplog.records if "metrics repeat older values" in each.message]
     assert page.count(b"feedmux_") >= before.text.count("feedmux_") // 2
 
@@ -300,7 +300,7 @@ async def test_without_a_page_nothing_listens(
     configuration["listen"]["metrics"] = ""
     async with serving(configuration) as here:
         assert here.server.metrics_port is None
-        assert here.server.service.hub.observer.__class__.__name__ == "Observer"
+        assert here.server.service.manager.observer.__class__.__name__ == "Observer"
     configuration["listen"]["metrics"] = "127.0.0.1:0"
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     async with serving(configuration) as here:

@@ -15,14 +15,14 @@ from pymongo.errors import OperationFailure
 
 from feedmux_server import clock
 from feedmux_server.core.errors import FeedmuxError
-from feedmux_server.core.feed import FeedSpec, Scope
-from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.core.feeds.feed import FeedSpec, Scope
+from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.embedded.mongod import ReplicaSet
 from feedmux_server.embedded.redis_server import RedisServer
-from feedmux_server.source.mongo import Source, SourceConfig
-from feedmux_server.state.connection import connect
-from feedmux_server.state.model import CommitRequest, Lease, RestoreRequest, StoredSubscription
-from feedmux_server.state.store import SubscriptionStore
+from feedmux_server.source.deployment import Source, SourceConfig
+from feedmux_server.store.connection import connect
+from feedmux_server.store.model import CommitRequest, Lease, RestoreRequest, StoredSubscription
+from feedmux_server.store.store import SubscriptionStore
 from tests.integration.state_support import place
 from tests.sim.loop import SimLoop
 from tests.sim.mongo import SimMongo, SimSource

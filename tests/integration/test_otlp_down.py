@@ -14,7 +14,7 @@ from pymongo.database import Database
 
 from feedmux_server.embedded import RedisServer, ReplicaSet
 from feedmux_server.embedded.ports import free_ports
-from feedmux_server.telemetry.exporting import TelemetryOptions, start_telemetry
+from feedmux_server.telemetry.otel_setup import TelemetryOptions, start_telemetry
 from tests.integration.servers import server_process, settings, until
 from tests.integration.wire import LATEST, Api, feed, refused
 from tests.telemetry.scrape import scrape

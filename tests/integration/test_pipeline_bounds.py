@@ -1,5 +1,5 @@
-"""Holds the bounds of `core.pipeline_bounds` against MongoDB: random pipelines that pass, run on random documents of an
-event's shape, never make more of a document than the analysis says."""
+"""Holds the bounds of `core.feeds.pipeline_bounds` against MongoDB: random pipelines that pass, run on random documents
+of an event's shape, never make more of a document than the analysis says."""
 
 import os
 from collections.abc import Callable
@@ -15,8 +15,8 @@ from pymongo import MongoClient
 from pymongo.collection import Collection
 from pymongo.errors import OperationFailure
 
-from feedmux_server.core import pipeline_bounds
-from feedmux_server.core.pipeline_bounds import PipelineUnbounded, check_bounds
+from feedmux_server.core.feeds import pipeline_bounds
+from feedmux_server.core.feeds.pipeline_bounds import PipelineUnbounded, check_bounds
 
 EXAMPLES = int(os.environ.get("FEEDMUX_BOUNDS_EXAMPLES", "300"))
 _RAW = CodecOptions(document_class=RawBSONDocument)

@@ -9,11 +9,11 @@ import pytest
 from pymongo.database import Database
 from redis.asyncio import Redis
 
-from feedmux_server.core.position import inspect_position
-from feedmux_server.core.position_keys import PositionKeys, format_keys, parse_keys
+from feedmux_server.core.positions.position import inspect_position
+from feedmux_server.core.positions.position_keys import PositionKeys, format_keys, parse_keys
 from feedmux_server.embedded import RedisServer, ReplicaSet
-from feedmux_server.state.connection import StartupError
-from feedmux_server.state.signing_keys import KEYS_KEY, SigningKeys
+from feedmux_server.store.connection import StartupError
+from feedmux_server.store.signing_keys import KEYS_KEY, SigningKeys
 from tests.conftest import RedisFactory
 from tests.integration.servers import serving, settings, until
 from tests.integration.state_support import client

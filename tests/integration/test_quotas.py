@@ -49,7 +49,7 @@ class Frozen:
     """Stops the clock of a server's accounts, until a test moves it."""
 
     def __init__(self, here: Here) -> None:
-        accounts = here.server.service.hub.accounts
+        accounts = here.server.service.manager.accounts
         self.now_s = accounts.clock()
         accounts.clock = lambda: self.now_s
 
@@ -199,10 +199,10 @@ async def test_a_tenant_without_grants_makes_nobody_check_its_pipeline(
 async def test_reads_per_second_let_events_of_a_busy_tenant_share_them(limited: Limited, database: Documents) -> None:
     feeds, events, rate = 10, 150, 10
     async with limited(reads_per_s=rate) as here, here.api.with_key(KEY_B) as other:
-        accounts = here.server.service.hub.accounts
+        accounts = here.server.service.manager.accounts
 
         def reads_of_a() -> int:
-            streams = [each for key in here.server.service.hub.keyed() for each in key.streams.streams]
+            streams = [each for key in here.server.service.manager.keyed() for each in key.streams.streams]
             return sum(each.batches_read for each in streams if "a" in each.account.tenants)
 
         began_s = time.monotonic()
@@ -252,7 +252,7 @@ async def test_events_per_second_slow_down_and_lose_nothing(limited: Limited, da
         # 1,800 events at 600 a second: the first second's worth comes at once, and each session's last delivery of a
         # hundred may overdraw the rate.
         assert time.monotonic() - began_s >= (1800 - 600 - 200) / 600
-        accounts = here.server.service.hub.accounts
+        accounts = here.server.service.manager.accounts
         account = accounts.of("a")
         assert account.events_sent >= 1800
         assert account.held_back_s > 0
@@ -293,7 +293,7 @@ async def test_outstanding_bytes_pause_until_acks(limited: Limited, database: Do
         database.c.insert_many([{"n": n, "pad": "x" * 10_000} for n in range(40)])
         # Nothing is outstanding of a feed whose acks are stored nowhere.
         assert await inline.numbers(40) == list(range(40))
-        account = here.server.service.hub.accounts.of("a")
+        account = here.server.service.manager.accounts.of("a")
         await until(lambda: not account.has_room)
         assert 100_000 <= account.outstanding_bytes < 100_000 + 2 * limit
         got: dict[Session, list[Event]] = {session: [], second: []}
@@ -341,8 +341,8 @@ async def test_trailing_streams(limited: Limited, database: Documents) -> None:
             heartbeat_interval=seconds(1),
         )
         await late.opened()
-        [keyed] = here.server.service.hub.keyed()
-        await until(lambda: keyed.streams.detached and here.server.service.hub.slots.wanted)
+        [keyed] = here.server.service.manager.keyed()
+        await until(lambda: keyed.streams.detached and here.server.service.manager.slots.wanted)
         await late.until(lambda: late.progress)  # a heartbeat, and nothing before it
         assert late.received == 0
         others = await other.open(feed=wanted, start=EARLIEST)
@@ -372,7 +372,7 @@ async def test_quotas_of_all_tenants(tmp_path: Path, mongo: ReplicaSet, redis_se
     configuration = settings(mongo.uri, redis_server.url)
     configuration["tenants_file"] = str(path)
     async with serving(configuration, key=KEY_A) as here:
-        accounts = here.server.service.hub.accounts
+        accounts = here.server.service.manager.accounts
         quotas = {tenant: accounts.of(tenant).quotas for tenant in "ab"}
         assert [(each.streams, each.events_per_s) for each in quotas.values()] == [(3, 5), (7, 5)]
 
@@ -407,7 +407,7 @@ async def test_what_plans_keep(limited: Limited, database: Documents) -> None:
         wanted = feed(database.name, "c")
         after = (await here.api.resolve(wanted, EARLIEST)).position
         database.c.insert_many([{"n": n, "pad": "x" * 4_000} for n in range(1000)])
-        account = here.server.service.hub.accounts.of("a")
+        account = here.server.service.manager.accounts.of("a")
         plans: list[wire.PlanRangeResponse] = []
         while not plans or not plans[-1].caught_up:
             plans.append(await here.api.plan(feed=wanted, after=after))
@@ -576,13 +576,13 @@ async def test_no_call_opens_more_cursors_than_the_quota(
         both = [await opened_with_room(here.api, distinct(database, number)) for number in (100, 101)]
         for session in both:
             await session.close()
-        account = here.server.service.hub.accounts.of("a")
+        account = here.server.service.manager.accounts.of("a")
         await until(lambda: not account.streams and not account.feeds)
 
 
 async def test_a_reader_that_waits_for_a_plan_counts_and_gives_way(limited: Limited, database: Documents) -> None:
     async with limited(shared_streams=2) as here:
-        account = here.server.service.hub.accounts.of("a")
+        account = here.server.service.manager.accounts.of("a")
         at = (await here.api.resolve(feed(database.name, "c"), LATEST)).position
         for number in range(5):
             await here.api.plan(feed=distinct(database, number), after=at)

@@ -8,7 +8,7 @@ from pymongo.database import Database
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2
-from feedmux_server.core.grant import make_grant
+from feedmux_server.core.grants.grant import make_grant
 from tests.integration.servers import Here
 from tests.integration.wire import EARLIEST, Api, feed, refused
 

@@ -8,13 +8,13 @@ import pytest
 from pymongo.database import Database
 
 from feedmux.v1 import change_feed_pb2 as wire
-from feedmux_server.core.subscriber import Delivery
+from feedmux_server.core.delivery.subscriber import Delivery
 from feedmux_server.embedded import RedisServer, ReplicaSet
-from feedmux_server.fanout.outbox import Outbox
-from feedmux_server.fanout.range_reader import RangeReader
-from feedmux_server.fanout.ranges import Ranges
-from feedmux_server.fanout.turns import Turns
+from feedmux_server.ranges.cache import RangeCache
+from feedmux_server.ranges.reader import RangeReader
 from feedmux_server.rpc import read_range
+from feedmux_server.sessions.outbox import Outbox
+from feedmux_server.streams.scheduler import Scheduler
 from feedmux_spark.options import parse_options
 from feedmux_spark.ranges import Slice, read_slice
 from tests.conformance.faults import profiled
@@ -157,7 +157,7 @@ async def test_what_a_reader_does_not_take_is_not_sent(here: Here, api: Api, dat
     insert(database, range(4000), pad=10_000)
     plan = await api.plan(feed=wanted, after=after)
     assert plan.size_bytes > 32 << 20
-    account = here.server.service.hub.accounts.of("default")
+    account = here.server.service.manager.accounts.of("default")
     async with Api(api.data_port, api.operator_port, api.health_port, options=FIXED_WINDOW) as reader:
         for _ in range(2):  # kept, then from MongoDB
             before, reading = account.bytes_sent, reader.read_range(feed=wanted, after=plan.after, until=plan.end)
@@ -295,7 +295,7 @@ async def test_a_reader_that_waits_for_room_before_each_message(
     plan = await api.plan(feed=wanted, after=after)
     asked = sent = 0
 
-    def spend(_: Turns, __: int) -> None:
+    def spend(_: Scheduler, __: int) -> None:
         nonlocal sent
         sent += 1
 
@@ -305,7 +305,7 @@ async def test_a_reader_that_waits_for_room_before_each_message(
         return asked % 2 == 1
 
     monkeypatch.setattr(Outbox, "fits", fits)
-    monkeypatch.setattr(Turns, "spend", spend)
+    monkeypatch.setattr(Scheduler, "spend", spend)
     reading = api.read_range(feed=wanted, after=plan.after, until=plan.end, message_bytes_max=64 * 1024)
     assert of([await reading.rest()]) == list(range(100))
     # Before and after each message, but not after the last.
@@ -331,7 +331,7 @@ async def test_a_read_that_waits_says_that_it_is_there(
         return None if waits and waits.pop(0) else await find(reader, *args, **fields)
 
     monkeypatch.setattr(RangeReader, "next", finding)
-    monkeypatch.setattr(Ranges, "read", lambda *_: None)
+    monkeypatch.setattr(RangeCache, "read", lambda *_: None)
     request = wire.ReadRangeRequest(feed=wanted, after=plan.after, until=plan.end)
     kinds = [message.WhichOneof("message") async for message in api.feeds.ReadRange(request, metadata=api.metadata)]
     assert kinds == [None, None, "batch"]

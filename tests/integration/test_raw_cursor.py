@@ -1,4 +1,4 @@
-"""What `source.raw_cursor` relies on in pymongo's private names. If this fails after an upgrade, look there first."""
+"""What `source.cursor` relies on in pymongo's private names. If this fails after an upgrade, look there first."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,7 +15,7 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from feedmux_server.embedded import ReplicaSet
-from feedmux_server.source.raw_cursor import Interrupted, RawBatch, RawChangeStreamCursor, aggregate_on
+from feedmux_server.source.cursor import Interrupted, RawBatch, RawChangeStreamCursor, aggregate_on
 from tests.integration.servers import until
 from tests.integration.wire import split
 

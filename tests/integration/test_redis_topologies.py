@@ -16,16 +16,16 @@ from pymongo.database import Database
 from redis.asyncio import RedisCluster
 
 import feedmux
+from feedmux_server.core.check_result import Level
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.finding import Level
 from feedmux_server.embedded import RedisServer, ReplicaSet
-from feedmux_server.state import connection
-from feedmux_server.state.batcher import CommitBatcher
-from feedmux_server.state.connection import Client, RedisAccess, StartupError, connect
-from feedmux_server.state.examine import RedisAway, check_redis, check_writable, examine_sentinels, probe
-from feedmux_server.state.model import CommitStatus, RestoreRequest
-from feedmux_server.state.schema import SCHEMA_KEY, check_layout
-from feedmux_server.state.store import SubscriptionStore
+from feedmux_server.store import connection
+from feedmux_server.store.checks import RedisAway, check_redis, check_writable, examine_sentinels, probe
+from feedmux_server.store.committer import Committer
+from feedmux_server.store.connection import Client, RedisAccess, StartupError, connect
+from feedmux_server.store.model import CommitStatus, RestoreRequest
+from feedmux_server.store.schema import SCHEMA_KEY, check_layout
+from feedmux_server.store.store import SubscriptionStore
 from tests.conftest import RedisFactory
 from tests.integration.balancer import Front, fronted
 from tests.integration.certificates import Authority
@@ -41,9 +41,7 @@ Documents = Database[dict[str, Any]]
 COUNT = 60
 
 
-async def attached(
-    store: SubscriptionStore, batcher: CommitBatcher, names: list[str]
-) -> dict[str, tuple[Any, Recorder]]:
+async def attached(store: SubscriptionStore, batcher: Committer, names: list[str]) -> dict[str, tuple[Any, Recorder]]:
     found: dict[str, tuple[Any, Recorder]] = {}
     for name in names:
         await until(partial(is_created, store, name))
@@ -75,7 +73,7 @@ async def test_a_cluster_commits_on_every_node_in_one_pass() -> None:
             assert (await check_redis(limited, nodes.url), (await probe(limited)).level) == ((), Level.OK)
             await limited.aclose()
             store = SubscriptionStore(client, lease_s=30.0)
-            batcher = CommitBatcher(store, interval_s=0.02)
+            batcher = Committer(store, interval_s=0.02)
             names = [f"s{number}" for number in range(COUNT)]
             sessions = await attached(store, batcher, names)
             used = {client.keyslot(f"feedmux:1:{{t/{name}}}") * 3 // 16384 for name in names}
@@ -115,7 +113,7 @@ async def test_a_whole_cluster_goes_away_and_comes_back() -> None:
         client = connect(nodes.url)
         try:
             store = SubscriptionStore(client, lease_s=30.0, timeout_s=1.5)
-            batcher = CommitBatcher(store, interval_s=0.02)
+            batcher = Committer(store, interval_s=0.02)
             sessions = await attached(store, batcher, ["a", "b", "c"])
             async with running(batcher):
                 for server in nodes.servers:
@@ -193,7 +191,7 @@ async def test_a_cluster_node_fails_over_while_commits_flow(fault: str) -> None:
 async def commits_through_failover(client: Client, nodes: Cluster | Sentinels, fault: str) -> None:
     """A primary is killed or freezes while 60 sessions commit: their commits wait, and then all are taken."""
     store = SubscriptionStore(client, lease_s=30.0, timeout_s=1.5)
-    batcher = CommitBatcher(store, interval_s=0.02)
+    batcher = Committer(store, interval_s=0.02)
     names = [f"s{number}" for number in range(COUNT)]
     sessions = await attached(store, batcher, names)
     number = 0
@@ -420,7 +418,7 @@ async def takes_commits(url: str, access: RedisAccess) -> None:
     client = connect(url, access)
     try:
         store = SubscriptionStore(client, lease_s=30.0)
-        batcher = CommitBatcher(store, interval_s=0.02)
+        batcher = Committer(store, interval_s=0.02)
         sessions = await attached(store, batcher, [f"s{number}" for number in range(COUNT)])
         async with running(batcher):
             for handle, _ in sessions.values():

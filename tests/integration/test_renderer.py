@@ -11,13 +11,13 @@ import bson
 import pytest
 import pytest_asyncio
 
-from feedmux_server.core.chunk import CHUNK_OVERHEAD_BYTES, Chunk, cut_batch
+from feedmux_server.core.delivery.replay_buffer import ReplayBuffer, RingLimits
+from feedmux_server.core.delivery.subscriber import NeedsRender
 from feedmux_server.core.errors import ErrorReason
-from feedmux_server.core.replay_buffer import ReplayBuffer, RingLimits
-from feedmux_server.core.resume_token import ResumeToken
-from feedmux_server.core.subscriber import NeedsRender
-from feedmux_server.fanout.rendering import CANONICAL, FAILED_S, RELAXED, Renderer, Ticket
-from feedmux_server.fanout.side_process import SideProcess, SideProcessFailed
+from feedmux_server.core.events.chunk import CHUNK_OVERHEAD_BYTES, Chunk, cut_batch
+from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.workers.rendering import CANONICAL, FAILED_S, RELAXED, Renderer, Ticket
+from feedmux_server.workers.side_process import SideProcess, SideProcessFailed
 from tests.integration import side_render
 from tests.integration.side_render import FREEZE, LONG_S, SHORT_S
 from tests.virtual_time import in_virtual_time

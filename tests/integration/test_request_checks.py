@@ -13,9 +13,9 @@ import pytest
 import pytest_asyncio
 
 from feedmux_server.core.errors import FeedmuxError
-from feedmux_server.core.feed_check import FeedParts, check_parts
-from feedmux_server.fanout import check_worker, request_checks
-from feedmux_server.fanout.request_checks import INLINE_BYTES, KnownVerdicts, RequestChecks, Verdict
+from feedmux_server.core.feeds.feed_check import FeedParts, check_parts
+from feedmux_server.workers import check_worker, request_checks
+from feedmux_server.workers.request_checks import INLINE_BYTES, KnownVerdicts, RequestChecks, Verdict
 
 
 def large(stage: dict[str, Any], number: int = 0) -> FeedParts:

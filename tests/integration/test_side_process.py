@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from feedmux_server.fanout import side_process
-from feedmux_server.fanout.side_process import SideProcess, SideProcessFailed
+from feedmux_server.workers import side_process
+from feedmux_server.workers.side_process import SideProcess, SideProcessFailed
 from tests.integration import side_echo
 
 ECHO = side_echo.__name__

@@ -11,7 +11,7 @@ import pytest
 from pymongo.database import Database
 
 from feedmux.v1 import feed_pb2
-from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.embedded import RedisServer, ReplicaSet
 from tests.integration.servers import KEY_A, KEY_B, Here, serving, settings, tenants_file, until
 from tests.integration.wire import EARLIEST, LATEST, Api, Receiver, feed
@@ -46,7 +46,7 @@ async def newest_of(here: Here, wanted: feed_pb2.Feed, database: Documents) -> b
     database[wanted.collection].insert_one({"n": 0})
     [event] = await receiver.take(1)
     receiver.cancel()
-    await until(lambda: not here.server.service.hub.cursors)
+    await until(lambda: not here.server.service.manager.cursors)
     return bson.encode(event.document["_id"])
 
 
@@ -79,7 +79,7 @@ async def test_an_idle_feed_has_no_more_cursors_than_the_quotas(
     async with limited({"shared_streams": 2, "trailing_streams": 3}) as here:
         wanted = feed(database.name, "c")
         newest = await newest_of(here, wanted, database)
-        hub = here.server.service.hub
+        manager = here.server.service.manager
         receivers = [here.api.watch(wanted, start) for start in starts_of(kind, newest)]
         await until(lambda: len(here.server.service.live) == MANY)
         # Later than all of them: one more stream of another feed has been opened and read.
@@ -87,8 +87,8 @@ async def test_an_idle_feed_has_no_more_cursors_than_the_quotas(
         await other.opened()
         database["d"].insert_one({"n": 0})
         assert await other.numbers(1) == [0]
-        assert hub.cursors <= 1 + 1 + 3 + 1  # both leading streams, slots, and the room of `shared_streams`
-        assert hub.slots.may_trail("b")
+        assert manager.cursors <= 1 + 1 + 3 + 1  # both leading streams, slots, and the room of `shared_streams`
+        assert manager.slots.may_trail("b")
         for receiver in (*receivers, other):
             receiver.cancel()
 

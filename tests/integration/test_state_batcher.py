@@ -12,10 +12,10 @@ from redis.asyncio import Redis
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.embedded import RedisServer
-from feedmux_server.state.batcher import CommitBatcher
-from feedmux_server.state.handle import CommitHandle
-from feedmux_server.state.model import CommitOutcome, CommitRequest
-from feedmux_server.state.store import SubscriptionStore
+from feedmux_server.store.committer import Committer
+from feedmux_server.store.handle import CommitHandle
+from feedmux_server.store.model import CommitOutcome, CommitRequest
+from feedmux_server.store.store import SubscriptionStore
 from feedmux_server.supervision import Tasks
 from tests.integration import servers
 from tests.integration.state_support import Clock, Recorder, client, create, place, running, submit, until
@@ -38,7 +38,7 @@ def tenant() -> str:
 
 
 async def opened(
-    store: SubscriptionStore, batcher: CommitBatcher, tenant: str, name: str = "s", instance: str = "one"
+    store: SubscriptionStore, batcher: Committer, tenant: str, name: str = "s", instance: str = "one"
 ) -> tuple[CommitHandle, Recorder]:
     stored, lease = await store.open(tenant, name, instance_id=instance, takeover=True)
     recorder = Recorder()
@@ -51,7 +51,7 @@ async def forget(redis: Redis, tenant: str, name: str = "s") -> None:
 
 async def test_acks_are_committed_and_confirmed(store: SubscriptionStore, tenant: str) -> None:
     await create(store, tenant, "s")
-    async with running(CommitBatcher(store, interval_s=0.01)) as batcher:
+    async with running(Committer(store, interval_s=0.01)) as batcher:
         handle, recorder = await opened(store, batcher, tenant)
         for number in range(1, 200):
             submit(handle, number)
@@ -67,7 +67,7 @@ async def test_acks_are_committed_and_confirmed(store: SubscriptionStore, tenant
 
 async def test_an_older_or_equal_place_is_no_news(store: SubscriptionStore, tenant: str) -> None:
     await create(store, tenant, "s", at=9)
-    async with running(CommitBatcher(store, interval_s=0.01)) as batcher:
+    async with running(Committer(store, interval_s=0.01)) as batcher:
         handle, recorder = await opened(store, batcher, tenant)
         handle.submit(place(9).position, place(9).cluster_time, place(9).order, 0)
         assert handle.waiting is None
@@ -82,7 +82,7 @@ async def test_commands_do_not_grow_with_the_number_of_acks(redis_factory: Any, 
     commands: list[int] = []
     async with client(server.url) as redis:
         store = SubscriptionStore(redis, lease_s=600.0)
-        batcher = CommitBatcher(store, interval_s=0.1)
+        batcher = Committer(store, interval_s=0.1)
         handles = []
         for i in range(64):
             await create(store, tenant, f"s{i}")
@@ -102,7 +102,7 @@ async def test_commands_do_not_grow_with_the_number_of_acks(redis_factory: Any, 
 
 
 async def test_one_pass_is_one_round_trip_for_many(store: SubscriptionStore, redis: Redis, tenant: str) -> None:
-    batcher = CommitBatcher(store, interval_s=0.01)
+    batcher = Committer(store, interval_s=0.01)
     pairs = []
     for i in range(50):
         await create(store, tenant, f"s{i}")
@@ -119,7 +119,7 @@ async def test_one_pass_is_one_round_trip_for_many(store: SubscriptionStore, red
 
 
 async def test_flush_all_without_the_task(store: SubscriptionStore, tenant: str) -> None:
-    batcher = CommitBatcher(store, interval_s=0.01)
+    batcher = Committer(store, interval_s=0.01)
     await create(store, tenant, "s")
     handle, recorder = await opened(store, batcher, tenant)
     submit(handle, 8)
@@ -137,7 +137,7 @@ async def test_leases_are_renewed_without_commits(redis: Redis, tenant: str) -> 
         assert until_ms is not None
         return int(until_ms)
 
-    async with running(CommitBatcher(store, interval_s=0.01, clock=clock)) as batcher:
+    async with running(Committer(store, interval_s=0.01, clock=clock)) as batcher:
         handle, recorder = await opened(store, batcher, tenant)
         for _ in range(3):
             leased_until = await leased()
@@ -156,7 +156,7 @@ async def test_leases_are_renewed_without_commits(redis: Redis, tenant: str) -> 
 @pytest.mark.parametrize("cause", ["TAKEOVER", "SEEK", "UPDATE", "DELETE"])
 async def test_a_session_learns_why_it_lost(store: SubscriptionStore, tenant: str, cause: str) -> None:
     await create(store, tenant, "s")
-    async with running(CommitBatcher(store, interval_s=0.01)) as batcher:
+    async with running(Committer(store, interval_s=0.01)) as batcher:
         handle, recorder = await opened(store, batcher, tenant)
         submit(handle, 1)
         await until(lambda: bool(recorder.commits))
@@ -188,7 +188,7 @@ async def test_a_session_learns_why_it_lost(store: SubscriptionStore, tenant: st
 
 async def test_an_older_session_of_this_process_is_fenced_at_once(store: SubscriptionStore, tenant: str) -> None:
     await create(store, tenant, "s")
-    batcher = CommitBatcher(store, interval_s=0.01)
+    batcher = Committer(store, interval_s=0.01)
     _, first = await opened(store, batcher, tenant)
     second, _ = await opened(store, batcher, tenant)
     assert first.causes == ["LEASE"], "it is the same instance"
@@ -200,7 +200,7 @@ async def test_an_older_session_of_this_process_is_fenced_at_once(store: Subscri
 async def test_everything_lost_is_restored_by_live_owners(store: SubscriptionStore, redis: Redis, tenant: str) -> None:
     await create(store, tenant, "idle", at=3)
     await create(store, tenant, "busy", at=3)
-    async with running(CommitBatcher(store, interval_s=0.01)) as batcher:
+    async with running(Committer(store, interval_s=0.01)) as batcher:
         idle, idle_recorder = await opened(store, batcher, tenant, "idle")
         busy, recorder = await opened(store, batcher, tenant, "busy")
         submit(busy, 10)
@@ -229,7 +229,7 @@ async def test_everything_lost_is_restored_by_live_owners(store: SubscriptionSto
 async def test_an_owner_that_was_away_too_long_does_not_bring_back(redis: Redis, tenant: str) -> None:
     store, clock = SubscriptionStore(redis, lease_s=1.0, tombstone_s=60.0), Clock()
     await create(store, tenant, "s")
-    batcher = CommitBatcher(store, interval_s=0.01, clock=clock)
+    batcher = Committer(store, interval_s=0.01, clock=clock)
     handle, recorder = await opened(store, batcher, tenant)
     await forget(redis, tenant)
     clock.ahead_s = 31.0
@@ -244,7 +244,7 @@ async def test_an_owner_that_was_away_too_long_does_not_bring_back(redis: Redis,
 async def test_a_lapsed_owner_goes_on_when_nobody_came(store: SubscriptionStore, tenant: str) -> None:
     clock = Clock()
     await create(store, tenant, "s")
-    batcher = CommitBatcher(store, interval_s=0.01, clock=clock)
+    batcher = Committer(store, interval_s=0.01, clock=clock)
     handle, _ = await opened(store, batcher, tenant)
     clock.ahead_s = 31.0
     submit(handle, 1)
@@ -262,7 +262,7 @@ async def test_a_listener_that_fails_and_a_key_that_redis_refuses_stop_nobody_el
 
     for name in ("bad", "odd", "good"):
         await create(store, tenant, name)
-    async with running(CommitBatcher(store, interval_s=0.01)) as batcher:
+    async with running(Committer(store, interval_s=0.01)) as batcher:
         stored, lease = await store.open(tenant, "bad", instance_id="i")
         bad = batcher.attach(lease, stored, Failing())
         odd, odd_recorder = await opened(store, batcher, tenant, "odd")
@@ -288,7 +288,7 @@ async def test_sessions_are_told_of_a_pass_that_fails_unexpectedly(
     store: SubscriptionStore, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await create(store, tenant, "s")
-    batcher, plain = CommitBatcher(store, interval_s=0.01), store.commit_many
+    batcher, plain = Committer(store, interval_s=0.01), store.commit_many
 
     async def defect(requests: Sequence[CommitRequest]) -> Sequence[CommitOutcome]:
         monkeypatch.setattr(store, "commit_many", plain)
@@ -306,7 +306,7 @@ async def test_sessions_are_told_of_a_pass_that_fails_unexpectedly(
 
 
 async def test_memory_of_an_attached_session_is_gone_after_detach(store: SubscriptionStore, tenant: str) -> None:
-    batcher = CommitBatcher(store, interval_s=0.01)
+    batcher = Committer(store, interval_s=0.01)
     await create(store, tenant, "s")
     for number in range(1, 6):
         handle, _ = await opened(store, batcher, tenant)
@@ -320,7 +320,7 @@ async def test_memory_of_an_attached_session_is_gone_after_detach(store: Subscri
 async def test_the_task_ends_when_cancelled_at_any_moment(store: SubscriptionStore, tenant: str) -> None:
     """redis-py under a socket timeout swallowed one cancellation in four."""
     await create(store, tenant, "s")
-    batcher = CommitBatcher(store, interval_s=0.0)
+    batcher = Committer(store, interval_s=0.0)
     handle, _ = await opened(store, batcher, tenant)
     rng, number = random.Random(7), 0
 

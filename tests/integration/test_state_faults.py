@@ -9,12 +9,12 @@ from redis.exceptions import ResponseError
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.embedded import RedisServer
 from feedmux_server.embedded.ports import free_ports
-from feedmux_server.state.batcher import CommitBatcher
-from feedmux_server.state.connection import COMMANDS_MAX, StartupError, connect
-from feedmux_server.state.examine import check_redis, check_writable
-from feedmux_server.state.failure import code_of, is_of_one_key
-from feedmux_server.state.model import CommitOutcome, CommitRequest, StoredSubscription
-from feedmux_server.state.store import SubscriptionStore
+from feedmux_server.store.checks import check_redis, check_writable
+from feedmux_server.store.committer import Committer
+from feedmux_server.store.connection import COMMANDS_MAX, StartupError, connect
+from feedmux_server.store.errors import code_of, is_of_one_key
+from feedmux_server.store.model import CommitOutcome, CommitRequest, StoredSubscription
+from feedmux_server.store.store import SubscriptionStore
 from tests.integration import servers
 from tests.integration.balancer import balanced
 from tests.integration.redis_topologies import SYNC_AT_ONCE, ask, has_all_of, is_in_step
@@ -62,7 +62,7 @@ async def test_killed_and_restarted_commits_resume(redis_factory: RedisFactory) 
     async with client(server.url) as redis:
         store = SubscriptionStore(redis, lease_s=30.0)
         await create(store, "t", "s")
-        async with running(CommitBatcher(store, interval_s=0.01)) as batcher:
+        async with running(Committer(store, interval_s=0.01)) as batcher:
             stored, lease = await store.open("t", "s", instance_id="one")
             recorder = Recorder()
             handle = batcher.attach(lease, stored, recorder)
@@ -91,7 +91,7 @@ async def test_emptied_by_a_restart_without_persistence(redis_factory: RedisFact
         store = SubscriptionStore(redis, lease_s=600.0)
         names = [f"s{i}" for i in range(20)]
         clock = Clock()
-        async with running(CommitBatcher(store, interval_s=0.01, clock=clock)) as batcher:
+        async with running(Committer(store, interval_s=0.01, clock=clock)) as batcher:
 
             def renew() -> None:
                 """The renewals of all become due; they are looked for when something wakes the batcher."""
@@ -126,7 +126,7 @@ async def test_frozen_nothing_piles_up(redis_factory: RedisFactory) -> None:
     async with client(server.url) as redis, client(server.url) as other:
         store = CountingStore(redis, lease_s=600.0, timeout_s=0.4)
         await create(store, "t", "s")
-        async with running(CommitBatcher(store, interval_s=0.01)) as batcher:
+        async with running(Committer(store, interval_s=0.01)) as batcher:
             stored, lease = await store.open("t", "s", instance_id="one")
             recorder = Recorder()
             handle = batcher.attach(lease, stored, recorder)
@@ -169,7 +169,7 @@ async def test_paused_clients_then_on(redis_factory: RedisFactory) -> None:
     async with client(server.url) as redis, client(server.url) as other:
         store = SubscriptionStore(redis, lease_s=600.0, timeout_s=0.2)
         await create(store, "t", "s")
-        async with running(CommitBatcher(store, interval_s=0.01)) as batcher:
+        async with running(Committer(store, interval_s=0.01)) as batcher:
             stored, lease = await store.open("t", "s", instance_id="one")
             recorder = Recorder()
             handle = batcher.attach(lease, stored, recorder)
@@ -188,7 +188,7 @@ async def test_out_of_memory_is_loud_and_passes(redis_factory: RedisFactory, cap
         store = SubscriptionStore(redis, lease_s=30.0)
         await create(store, "t", "s")
         await create(store, "t", "gone")
-        async with running(CommitBatcher(store, interval_s=0.01)) as batcher:
+        async with running(Committer(store, interval_s=0.01)) as batcher:
             stored, lease = await store.open("t", "s", instance_id="one")
             recorder = Recorder()
             handle = batcher.attach(lease, stored, recorder)
@@ -211,7 +211,7 @@ async def test_flush_and_detach_end_while_redis_is_frozen(redis_factory: RedisFa
     server = await redis_factory(persistence=False)
     async with client(server.url) as redis:
         store = SubscriptionStore(redis, lease_s=30.0)
-        batcher = CommitBatcher(store, interval_s=0.01)
+        batcher = Committer(store, interval_s=0.01)
         handles = []
         for i in range(100):
             await create(store, "t", f"s{i}")
@@ -272,7 +272,7 @@ async def test_a_demoted_primary_is_left(redis_factory: RedisFactory) -> None:
         await create(store, "t", "s")
         stored, lease = await store.open("t", "s", instance_id="me")
         recorder = Recorder()
-        async with running(CommitBatcher(store, interval_s=0.01)) as batcher:
+        async with running(Committer(store, interval_s=0.01)) as batcher:
             handle = batcher.attach(lease, stored, recorder)
             submit(handle, 1)
             await until(lambda: handle.position == place(1).position)

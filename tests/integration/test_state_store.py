@@ -14,8 +14,8 @@ from redis.asyncio import Redis
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.embedded import RedisServer
-from feedmux_server.state.commands import Argument
-from feedmux_server.state.model import (
+from feedmux_server.store.commands import Argument
+from feedmux_server.store.model import (
     CommitRequest,
     CommitStatus,
     FenceCause,
@@ -24,8 +24,8 @@ from feedmux_server.state.model import (
     RestoreRequest,
     StoredSubscription,
 )
-from feedmux_server.state.scripts import ScriptRunner
-from feedmux_server.state.store import SubscriptionStore
+from feedmux_server.store.scripts import ScriptRunner
+from feedmux_server.store.store import SubscriptionStore
 from tests.integration.servers import until
 from tests.integration.state_support import client, commit, create, place
 

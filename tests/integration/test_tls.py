@@ -17,7 +17,7 @@ from pymongo.database import Database
 
 from feedmux.target import Tls
 from feedmux_server.config import ConfigError, make_config
-from feedmux_server.core.finding import Level
+from feedmux_server.core.check_result import Level
 from feedmux_server.doctor import _files
 from feedmux_server.embedded import RedisServer, ReplicaSet
 from feedmux_server.rpc.server import Ports

@@ -222,7 +222,7 @@ async def test_metrics_logs_and_the_resource(
         await watch.opened()
         database["c"].insert_many([{"n": n} for n in range(5)])
         await watch.take(5)
-        with here.server.service.hub.observer.span("in a span") as span:
+        with here.server.service.manager.observer.span("in a span") as span:
             logging.getLogger("opentelemetry.exporter").error("about itself")
             logger.info("with a trace", extra={"tenant": "a", "secret": "canary"})
         await until(lambda: any(record.body.string_value == "with a trace" for record in collector.logs))

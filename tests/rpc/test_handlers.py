@@ -12,7 +12,7 @@ from feedmux_server.config import Config
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.credentials import Credentials
 from feedmux_server.rpc.handlers import data_handlers, operator_handlers
-from feedmux_server.state.connection import connect
+from feedmux_server.store.connection import connect
 from feedmux_server.supervision import Tasks
 from feedmux_server.telemetry.audit import AuditLog
 from feedmux_server.telemetry.observer import NOBODY

@@ -7,9 +7,9 @@ from typing import Any, cast
 import bson
 from bson.raw_bson import RawBSONDocument
 
-from feedmux_server.core.feed import FeedSpec, Scope
-from feedmux_server.core.grant import Grant, Grants
-from feedmux_server.core.grant_stages import PolicyCache
+from feedmux_server.core.feeds.feed import FeedSpec, Scope
+from feedmux_server.core.grants.grant import Grant, Grants
+from feedmux_server.core.grants.stages import PolicyCache
 from feedmux_server.rpc.service import Service
 
 
@@ -40,13 +40,13 @@ def test_the_grants_of_a_tenant_are_compiled_once_for_all_its_opens() -> None:
 
             return super().get(key, compile_)
 
-    hub = SimpleNamespace(
+    manager = SimpleNamespace(
         source=lambda name: name,
         accounts=SimpleNamespace(of=lambda tenant: SimpleNamespace(check_pipeline=lambda size: None)),
         one_of=lambda key: key,
     )
     grants = tuple(Grant("main", "shop", f"orders{i}") for i in range(3))
-    service = SimpleNamespace(grants_of=lambda tenant: grants, policies=Counting(), hub=hub)
+    service = SimpleNamespace(grants_of=lambda tenant: grants, policies=Counting(), manager=manager)
     feeds = [
         FeedSpec(Scope("main", "shop"), pipeline=bson.encode({"pipeline": [{"$match": {"a": i}}]})) for i in (1, 2)
     ]

@@ -9,7 +9,7 @@ from typing import Final
 
 import bson
 
-from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.core.positions.resume_token import ResumeToken
 
 BEGIN: Final = 1_800_000_000 << 32
 """A cluster time."""

@@ -39,15 +39,17 @@ _SERVER: Final = _folder(feedmux_server)
 _CLIENT: Final = _folder(feedmux)
 
 GROUPS: Final = (
-    Group("streams", _SERVER, ("fanout/pump.py", "fanout/hub.py", "core/shared_stream.py", "core/feed_streams.py",
-                               "core/replay_buffer.py", "core/chunk.py", "source/reader.py"), 0.95),
-    Group("sessions", _SERVER, ("fanout/session.py", "core/subscriber.py", "core/ack_tracker.py", "core/credit.py",
-                                "rpc/subscribe.py", "rpc/serving.py", "rpc/frames.py"), 0.95),
-    Group("store", _SERVER, ("state/store.py", "state/batcher.py", "state/handle.py", "state/scripts.py",
-                             "state/deadlines.py", "state/model.py"), 0.95),
+    Group("streams", _SERVER, ("streams/pump.py", "streams/manager.py", "core/delivery/shared_stream.py",
+                               "core/delivery/feed_streams.py", "core/delivery/replay_buffer.py",
+                               "core/events/chunk.py", "source/reader.py"), 0.95),
+    Group("sessions", _SERVER, ("sessions/session.py", "core/delivery/subscriber.py", "core/delivery/ack_tracker.py",
+                                "core/delivery/credit.py", "rpc/subscribe.py", "rpc/session_lifecycle.py",
+                                "rpc/response_encoder.py"), 0.95),
+    Group("store", _SERVER, ("store/store.py", "store/committer.py", "store/handle.py", "store/scripts.py",
+                             "store/deadlines.py", "store/model.py"), 0.95),
     Group("the client's connection", _CLIENT, ("runner.py", "ledger.py", "window.py", "recovery.py", "link.py",
                                                "desk.py", "silence.py", "seat.py", "async_session.py"), 0.95),
-    Group("core", _SERVER, ("core/*.py",), 0.80),
+    Group("core", _SERVER, ("core/**/*.py",), 0.80),
     Group("rpc", _SERVER, ("rpc/*.py",), 0.80),
 )  # fmt: skip
 

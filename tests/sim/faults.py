@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from feedmux import AsyncClient, Feed, InvalidArgument, Start
 from feedmux.v1 import operator_pb2 as pb
-from feedmux_server.core.position_keys import KEY_BYTES_MIN, format_keys
+from feedmux_server.core.positions.position_keys import KEY_BYTES_MIN, format_keys
 from feedmux_server.source.read_watch import OPENS_ARE_SLOWER
 from tests.core.pipelines import ALLOWED, REFUSED
 from tests.sim.mongo import FAILINGS

@@ -3,34 +3,34 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from feedmux_server.core.ack_tracker import TRACKED_BYTES
-from feedmux_server.core.chunk import Chunk
-from feedmux_server.core.feed_streams import FeedStreams
-from feedmux_server.core.shared_stream import SharedStream
-from feedmux_server.core.subscriber import Subscriber
-from feedmux_server.fanout.hub import Hub
+from feedmux_server.core.delivery.ack_tracker import TRACKED_BYTES
+from feedmux_server.core.delivery.feed_streams import FeedStreams
+from feedmux_server.core.delivery.shared_stream import SharedStream
+from feedmux_server.core.delivery.subscriber import Subscriber
+from feedmux_server.core.events.chunk import Chunk
+from feedmux_server.streams.manager import StreamManager
 
 
-def discrepancies(hub: Hub) -> Iterator[str]:
+def discrepancies(manager: StreamManager) -> Iterator[str]:
     """Describe each disagreement."""
-    subscribers = [subscriber for each in hub.keyed() for subscriber in _subscribers(each.streams)]
+    subscribers = [subscriber for each in manager.keyed() for subscriber in _subscribers(each.streams)]
     holders = _holders(subscribers)
     tracked = sum(len(each.acks._sent) for each in subscribers if each.acks is not None)
     held = sum(chunk.held_bytes for chunk in holders)
-    if hub.accounts.backlog.bytes != held + TRACKED_BYTES * tracked:
+    if manager.accounts.backlog.bytes != held + TRACKED_BYTES * tracked:
         yield "what is retained for acknowledgements is not what is paid for"
     for chunk, count in holders.items():
         if chunk.holders != count:
             yield f"a chunk has {chunk.holders} holders and should have {count}"
         if chunk.held_bytes != (chunk.size_bytes if chunk.evicted else 0):
             yield "an evicted chunk is counted wrongly"
-    for each in hub.keyed():
+    for each in manager.keyed():
         for stream in each.streams.streams:
             yield from _of_ring(stream, holders)
         yield from _of_streams(each.streams)
-    rings = sum(stream.ring.bytes for each in hub.keyed() for stream in each.streams.streams)
-    if not any(hub.wide.streams()) and hub.memory.rings.bytes != rings:
-        yield f"the rings hold {rings} bytes and the process counts {hub.memory.rings.bytes}"
+    rings = sum(stream.ring.bytes for each in manager.keyed() for stream in each.streams.streams)
+    if not any(manager.wide.streams()) and manager.memory.rings.bytes != rings:
+        yield f"the rings hold {rings} bytes and the process counts {manager.memory.rings.bytes}"
     for subscriber in subscribers:
         yield from _of_subscriber(subscriber)
 

@@ -20,10 +20,10 @@ from bson.binary import UUID_SUBTYPE, Binary
 from bson.timestamp import Timestamp
 from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError, ServerSelectionTimeoutError
 
-from feedmux_server.core.feed import FeedSpec
-from feedmux_server.core.resume_token import ResumeToken
-from feedmux_server.source.mongo import Source, SourceConfig
-from feedmux_server.source.raw_cursor import Interrupted, RawBatch
+from feedmux_server.core.feeds.feed import FeedSpec
+from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.source.cursor import Interrupted, RawBatch
+from feedmux_server.source.deployment import Source, SourceConfig
 from feedmux_server.source.read_watch import Address, Operation
 from feedmux_server.telemetry.observer import NOBODY, Observer
 from tests.sim.events import event_token

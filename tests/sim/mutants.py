@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final
 
-from feedmux_server.state import scripts
+from feedmux_server.store import scripts
 
 LUA: Final = "lua:"
 
@@ -45,14 +45,14 @@ MUTANTS: Final = (
     Mutant(
         "the parts of a message come in reverse",
         "Ordered",
-        "feedmux_server.core.subscriber:Subscriber._cut",
+        "feedmux_server.core.delivery.subscriber:Subscriber._cut",
         "tuple(parts)",
         "tuple(parts[::-1])",
     ),
     Mutant(
         "one that is handed over begins at the oldest event",
         "Ordered",
-        "feedmux_server.core.feed_streams:FeedStreams._attach",
+        "feedmux_server.core.delivery.feed_streams:FeedStreams._attach",
         "ring.locate(place) if ring.covers(place) else (ring.next_seq, 0)",
         "(ring.first_seq, 0)\n"
         "        if ring.next_seq:\n"
@@ -61,21 +61,21 @@ MUTANTS: Final = (
     Mutant(
         "an event of each message is left out",
         "Complete",
-        "feedmux_server.core.subscriber:Subscriber._cut",
+        "feedmux_server.core.delivery.subscriber:Subscriber._cut",
         "            self.index = stop\n",
         "            self.index = stop + (stop + 1 < chunk.count)\n",
     ),
     Mutant(
         "one that joins begins an event too far",
         "Resumable or loud",
-        "feedmux_server.core.replay_buffer:ReplayBuffer.locate",
+        "feedmux_server.core.delivery.replay_buffer:ReplayBuffer.locate",
         "0 if not place.is_after(chunk.start) else chunk.first_after(place)",
         "min(chunk.count, chunk.first_after(place) + 1)",
     ),
     Mutant(
         "one that fell out of the ring continues at its oldest event",
         "Complete",
-        "feedmux_server.core.subscriber:Subscriber._settle",
+        "feedmux_server.core.delivery.subscriber:Subscriber._settle",
         "            self.streams.leave(self)\n",
         "            self.seq, self.index = self.stream.ring.first_seq, 0\n"
         "            self.at = JoinPoint(self.stream.ring.oldest, exact=True)\n",
@@ -83,28 +83,28 @@ MUTANTS: Final = (
     Mutant(
         "after an invalidate a session continues at the present",
         "Complete",
-        "feedmux_server.fanout.session:Session._meet_end",
+        "feedmux_server.sessions.session:Session._meet_end",
         "JoinPoint(place, exact=place.given is Given.BY_MONGODB)",
-        "JoinPoint(ResumeToken.high_water_mark(self._hub.source(self.source).known_time + 1))",
+        "JoinPoint(ResumeToken.high_water_mark(self._manager.source(self.source).known_time + 1))",
     ),
     Mutant(
         "the events of one cluster time are passed together",
         "Complete",
-        "feedmux_server.core.chunk:Chunk.first_after",
+        "feedmux_server.core.events.chunk:Chunk.first_after",
         "not place.reaches(self.token(index))",
         "self.token(index).cluster_time > place.cluster_time",
     ),
     Mutant(
         "a stream that begins further back says that it does not",
         "Complete",
-        "feedmux_server.core.shared_stream:SharedStream.lower_start",
+        "feedmux_server.core.delivery.shared_stream:SharedStream.lower_start",
         "        self.ring.restart_at(origin.place)\n",
         "",
     ),
     Mutant(
         "lost history is skipped without a notice",
         "Complete",
-        "feedmux_server.fanout.session:Session._meet_end",
+        "feedmux_server.sessions.session:Session._meet_end",
         "self.notice(GapMark(subscriber.at.place, oldest, error.reason.value))",
         "pass",
         scenario="history lost",
@@ -112,7 +112,7 @@ MUTANTS: Final = (
     Mutant(
         "events before the place come again",
         "Unique",
-        "feedmux_server.core.subscriber:Subscriber._skip_passed",
+        "feedmux_server.core.delivery.subscriber:Subscriber._skip_passed",
         "self.index = chunk.first_after(self.at.place)",
         "pass",
     ),
@@ -134,21 +134,21 @@ MUTANTS: Final = (
     Mutant(
         "what was sent is stored as if it were acked",
         "At least once",
-        "feedmux_server.core.ack_tracker:AckTracker.ack",
+        "feedmux_server.core.delivery.ack_tracker:AckTracker.ack",
         "done = sequence - first_sequence + 1",
         "done = self.sent - first_sequence + 1",
     ),
     Mutant(
         "an ack stores the end of its chunk",
         "At least once",
-        "feedmux_server.core.chunk:Chunk.ack_place",
+        "feedmux_server.core.events.chunk:Chunk.ack_place",
         "if index == self.count - 1 and not self._split:",
         "if not self._split:",
     ),
     Mutant(
         "a heartbeat stores what is not acked",
         "At least once",
-        "feedmux_server.core.ack_tracker:AckTracker.progress",
+        "feedmux_server.core.delivery.ack_tracker:AckTracker.progress",
         "if self.outstanding or self.place",
         "if self.place",
     ),
@@ -184,56 +184,56 @@ MUTANTS: Final = (
     Mutant(
         "a heartbeat names the ring's newest place",
         "Bookmarkable",
-        "feedmux_server.core.subscriber:Subscriber.progress",
+        "feedmux_server.core.delivery.subscriber:Subscriber.progress",
         "self.stream is not None and self.at_head",
         "self.stream is not None",
     ),
     Mutant(
         "a batch names the end of its chunk",
         "Bookmarkable",
-        "feedmux_server.core.chunk:Chunk.place_behind",
+        "feedmux_server.core.events.chunk:Chunk.place_behind",
         "self.end if index == self.count - 1 else self.token(index)",
         "self.end",
     ),
     Mutant(
         "parts of a message are swapped",
         "Whole",
-        "feedmux_server.core.subscriber:Subscriber._cut",
+        "feedmux_server.core.delivery.subscriber:Subscriber._cut",
         "tuple(parts)",
         "tuple(parts) if len(parts) < 3 else (parts[1], parts[0], *parts[2:])",
     ),
     Mutant(
         "the chunks of a batch come in reverse",
         "Complete",
-        "feedmux_server.core.shared_stream:SharedStream.append",
+        "feedmux_server.core.delivery.shared_stream:SharedStream.append",
         "for chunk in chunks:",
         "for chunk in reversed(list(chunks)):",
     ),
     Mutant(
         "the first part of a message comes last",
         "Whole",
-        "feedmux_server.core.subscriber:Subscriber._cut",
+        "feedmux_server.core.delivery.subscriber:Subscriber._cut",
         "tuple(parts)",
         "(*parts[1:], parts[0])",
     ),
     Mutant(
         "the limit of unacknowledged events is not kept",
         "Bounded",
-        "feedmux_server.core.subscriber:Subscriber._cut",
+        "feedmux_server.core.delivery.subscriber:Subscriber._cut",
         "self.credit.events if self.acks is None else min(self.credit.events, self.acks.room)",
         "self.credit.events",
     ),
     Mutant(
         "credit in bytes is not spent",
         "Bounded",
-        "feedmux_server.core.credit:CreditWindow.spend",
+        "feedmux_server.core.delivery.credit:CreditWindow.spend",
         "self.bytes -= size",
         "self.bytes -= size // 2",
     ),
     Mutant(
         "acks return credit",
         "Bounded",
-        "feedmux_server.core.subscriber:Subscriber.ack",
+        "feedmux_server.core.delivery.subscriber:Subscriber.ack",
         "        moved = self.acks.ack(sequence)\n",
         "        self.credit.grant(max(0, sequence - self.acks.acked), 0, zero_allowed=True)\n"
         "        moved = self.acks.ack(sequence)\n",
@@ -249,7 +249,7 @@ MUTANTS: Final = (
     Mutant(
         "the client is told before it is stored",
         "Monotone commit",
-        "feedmux_server.state.batcher:CommitBatcher._commit",
+        "feedmux_server.store.committer:Committer._commit",
         "        outcomes = await self._commit_many(",
         "        for handle, waiting in sent:\n"
         "            if waiting is not None:\n"
@@ -290,7 +290,7 @@ MUTANTS: Final = (
     Mutant(
         "leases are not renewed",
         "Fenced",
-        "feedmux_server.state.batcher:CommitBatcher._collect_renewals",
+        "feedmux_server.store.committer:Committer._collect_renewals",
         "if self._rules.renew_due(h.confirmed_s, now_s)",
         "if False",
         scenario="another program",
@@ -338,14 +338,14 @@ MUTANTS: Final = (
     Mutant(
         "credit does not wake",
         "Convergent",
-        "feedmux_server.core.subscriber:Subscriber.grant",
+        "feedmux_server.core.delivery.subscriber:Subscriber.grant",
         "if blocked:",
         "if False:",
     ),
     Mutant(
         "the pump does not hear of demand",
         "Convergent",
-        "feedmux_server.core.shared_stream:SharedStream.poke",
+        "feedmux_server.core.delivery.shared_stream:SharedStream.poke",
         "self.demand_changed()",
         "pass",
     ),
@@ -382,7 +382,7 @@ MUTANTS: Final = (
     Mutant(
         "all tenants have one account",
         "Isolated",
-        "feedmux_server.core.quota:Accounts.of",
+        "feedmux_server.core.limits.quota:Accounts.of",
         "self._accounts.get(tenant)",
         "next(iter(self._accounts.values()), None)",
         scenario="a slowed tenant",
@@ -390,7 +390,7 @@ MUTANTS: Final = (
     Mutant(
         "a stream waits until all its tenants may read",
         "Isolated",
-        "feedmux_server.core.quota:Accounts.read_wait_s",
+        "feedmux_server.core.limits.quota:Accounts.read_wait_s",
         "min((",
         "max((",
         scenario="a slowed tenant",
@@ -398,35 +398,35 @@ MUTANTS: Final = (
     Mutant(
         "those who wait for events are not woken",
         "Latency at rest",
-        "feedmux_server.core.shared_stream:SharedStream.wake_takers",
+        "feedmux_server.core.delivery.shared_stream:SharedStream.wake_takers",
         "            subscriber.wake()\n",
         "            subscriber.wake() if self.batches_read % 2 else None\n",
     ),
     Mutant(
         "a session looks for events at times",
         "Latency at rest",
-        "feedmux_server.fanout.session:Session._wait",
+        "feedmux_server.sessions.session:Session._wait",
         "await self._signal.wait(most_s)",
         "await asyncio.sleep(min(most_s, 1.0))",
     ),
     Mutant(
         "an ack waits for the next look at the leases",
         "Durability at rest",
-        "feedmux_server.state.batcher:CommitBatcher.wake",
+        "feedmux_server.store.committer:Committer.wake",
         "        self._wake.set()\n",
         "",
     ),
     Mutant(
         "acks are looked for at times",
         "Durability at rest",
-        "feedmux_server.state.batcher:CommitBatcher.run",
+        "feedmux_server.store.committer:Committer.run",
         "await self._wake.wait()",
         "await asyncio.sleep(60)",
     ),
     Mutant(
         "a session keeps its lease at its end",
         "Nothing left",
-        "feedmux_server.state.batcher:CommitBatcher.detach",
+        "feedmux_server.store.committer:Committer.detach",
         "await self._store.release(handle.lease)",
         "pass",
     ),
@@ -440,35 +440,35 @@ MUTANTS: Final = (
     Mutant(
         "a subscriber that has left is still listed",
         "Nothing left",
-        "feedmux_server.fanout.hub:Hub.release",
+        "feedmux_server.streams.manager:StreamManager.release",
         "streams.streams.remove(subscriber)",
         "streams.streams.leave(subscriber)",
     ),
     Mutant(
         "a session that ends keeps its chunks",
         "Consistent",
-        "feedmux_server.core.ack_tracker:AckTracker.release",
+        "feedmux_server.core.delivery.ack_tracker:AckTracker.release",
         "chunk.let_go(self)",
         "pass",
     ),
     Mutant(
         "an acked chunk is paid for",
         "Consistent",
-        "feedmux_server.core.ack_tracker:AckTracker.ack",
+        "feedmux_server.core.delivery.ack_tracker:AckTracker.ack",
         "self.pays(-TRACKED_BYTES * len(passed))",
         "self.pays(-TRACKED_BYTES)",
     ),
     Mutant(
         "nobody pays for what a ring has evicted",
         "Consistent",
-        "feedmux_server.core.chunk:Chunk._leave_ring",
+        "feedmux_server.core.events.chunk:Chunk._leave_ring",
         "        self._charge()\n",
         "",
     ),
     Mutant(
         "a ring counts what it has dropped",
         "Consistent",
-        "feedmux_server.core.replay_buffer:ReplayBuffer.drop_oldest",
+        "feedmux_server.core.delivery.replay_buffer:ReplayBuffer.drop_oldest",
         "        self.events -= chunk.count\n",
         "",
     ),
@@ -499,21 +499,21 @@ MUTANTS: Final = (
     Mutant(
         "a slice ends before its last event",
         "Complete",
-        "feedmux_server.core.pinned_range:PinnedRange._cut",
+        "feedmux_server.core.delivery.cached_range:CachedRange._cut",
         "start = chunk.place_behind(stop - 1)",
         "start = chunk.place_behind(max(0, stop - 2))",
     ),
     Mutant(
         "a slice leaves its first event out",
         "Complete",
-        "feedmux_server.core.pinned_range:PinnedRange.read",
+        "feedmux_server.core.delivery.cached_range:CachedRange.read",
         "chunk.first_after(after), chunk.count",
         "min(chunk.count, chunk.first_after(after) + 1), chunk.count",
     ),
     Mutant(
         "an unused subscription is not deleted",
         "Nothing left",
-        "feedmux_server.rpc.unused:_sweep_tenant",
+        "feedmux_server.jobs.subscription_expiry:_sweep_tenant",
         "elif left_s <= 0 and await",
         "elif left_s <= -1_000 and await",
         scenario="a subscription expires",
@@ -528,7 +528,7 @@ MUTANTS: Final = (
     Mutant(
         "a change counts as confirmed without a replica",
         "Durable only",
-        "feedmux_server.state.commands:Commands._run_replicated",
+        "feedmux_server.store.commands:Commands._run_replicated",
         "return answer, confirmed >= replicas",
         "return answer, True",
         scenario="Redis fails over",
@@ -536,7 +536,7 @@ MUTANTS: Final = (
     Mutant(
         "nobody waits for a replica",
         "Durable only",
-        "feedmux_server.state.commands:Commands._run_replicated",
+        "feedmux_server.store.commands:Commands._run_replicated",
         'replicas = min(1, int(info.get("connected_slaves", 0)))',
         "replicas = 0",
         scenario="Redis fails over",

@@ -13,8 +13,8 @@ import grpc.aio
 from feedmux import Start
 from feedmux.requests import feed_message, start_message
 from feedmux.v1 import change_feed_pb2 as wire
-from feedmux_server.core.position import inspect_position
-from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.core.positions.position import inspect_position
+from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.sim import records
 from tests.sim.loop import SimLoop, process
 from tests.sim.mongo import PART, Entry

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from feedmux import Feed
-from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.sim.loop import SimLoop, process
 from tests.sim.mongo import SPLIT, Entry, SimMongo, matcher
 from tests.sim.network import Network, Node

@@ -10,20 +10,20 @@ from typing import Any, Final
 from feedmux_server.app import READINESS_EVERY_S, READINESS_TIMEOUT_S
 from feedmux_server.assembly import Assembly, assemble
 from feedmux_server.config import Config
-from feedmux_server.core.position_keys import parse_keys
+from feedmux_server.core.positions.position_keys import parse_keys
 from feedmux_server.core.readiness import ReadinessRules
 from feedmux_server.dependencies import check_source
-from feedmux_server.fanout import check_worker, render_worker
-from feedmux_server.fanout.hub import HubLimits
-from feedmux_server.fanout.side_process import SideProcess, SideProcessFailed
+from feedmux_server.jobs.readiness import Check, Readiness
 from feedmux_server.rpc.handlers import data_handlers, operator_handlers
 from feedmux_server.rpc.health import CHANGE_FEED, OPERATOR, REDIS, SUBSCRIPTIONS, Health
-from feedmux_server.rpc.readiness import Check, Readiness
-from feedmux_server.state.examine import check_writable
-from feedmux_server.state.model import DAY_S
+from feedmux_server.store.checks import check_writable
+from feedmux_server.store.model import DAY_S
+from feedmux_server.streams.manager import ManagerLimits
 from feedmux_server.supervision import Tasks
 from feedmux_server.telemetry.audit import AuditEvent, AuditLog
 from feedmux_server.telemetry.observer import NOBODY
+from feedmux_server.workers import check_worker, render_worker
+from feedmux_server.workers.side_process import SideProcess, SideProcessFailed
 from tests.sim.loop import SimLoop, process
 from tests.sim.mongo import SimMongo, SimSource
 from tests.sim.network import Network, Server
@@ -61,7 +61,7 @@ class ServerSettings:
     """The settings that a run draws for all its servers."""
 
     config: Config
-    limits: HubLimits
+    limits: ManagerLimits
     tenants: list[Tenant]
     """If empty, clients need no credentials."""
     unused_s: float = 0.0
@@ -227,14 +227,14 @@ class SimServer:
         await assembly.batcher.flush_all(2.0)
 
     def _look_for_leftovers(self, node: Server, assembly: Assembly) -> None:
-        service, hub = assembly.service, assembly.hub
+        service, manager = assembly.service, assembly.manager
         counts = {
             "sessions": len(service.live),
             "streams counted": service.streams,
-            "sessions of the hub": len(hub.sessions),
-            "keys of the hub": sum(1 for each in hub.keyed() if each.streams.subscriber_count),
+            "sessions of the stream manager": len(manager.sessions),
+            "keys of the stream manager": sum(1 for each in manager.keyed() if each.streams.subscriber_count),
             "commits": assembly.batcher.waiting,
-            "cursors": hub.cursors,
+            "cursors": manager.cursors,
         }
         self.problems += [f"Nothing left: {self.process}: {count} {what}" for what, count in counts.items() if count]
         self.problems += [f"{self.process}: a handler let out {error!r}" for error in node.failures]

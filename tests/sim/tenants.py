@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import bson
 
-from feedmux_server.core.feed import FeedSpec, Scope
-from feedmux_server.core.grant import Grant, Grants, make_grant
-from feedmux_server.core.grant_stages import apply_grants
-from feedmux_server.core.position_keys import PositionKeys
-from feedmux_server.core.quota import UNLIMITED, Quotas
+from feedmux_server.core.feeds.feed import FeedSpec, Scope
+from feedmux_server.core.grants.grant import Grant, Grants, make_grant
+from feedmux_server.core.grants.stages import apply_grants
+from feedmux_server.core.limits.quota import UNLIMITED, Quotas
+from feedmux_server.core.positions.position_keys import PositionKeys
 from feedmux_server.credentials import Credentials
 from feedmux_server.rpc.auth import Authenticator
 from feedmux_server.tenants.model import ApiKey, TenantRecord

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from feedmux_server.core import backoff
+from feedmux_server.core.limits import backoff
 from tests.sim.executed import GROUPS, executed_by, of_group, ranges
 
 

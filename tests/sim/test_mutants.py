@@ -21,8 +21,8 @@ def test_every_guarantee_has_two_mutants() -> None:
 
 
 TARGETS = (
-    "feedmux_server.core.credit:CreditWindow.spend",
-    "feedmux_server.core.lease:LeaseRules.renew_due",
+    "feedmux_server.core.delivery.credit:CreditWindow.spend",
+    "feedmux_server.core.limits.lease:LeaseRules.renew_due",
     f"{LUA}get",
 )
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 import feedmux_server
-from feedmux_server.state import batcher
+from feedmux_server.store import committer
 from tests.sim.__main__ import digests_elsewhere, run_block
 from tests.sim.loop import SimLoop
 from tests.sim.redis import SimRedis
@@ -79,7 +79,7 @@ def test_a_run_whose_numbers_another_thread_takes_fails() -> None:
     world = World(7, SMALL)
 
     def draw_elsewhere() -> None:
-        other = Thread(name="other", target=lambda: vars(batcher)["random"].random())
+        other = Thread(name="other", target=lambda: vars(committer)["random"].random())
         other.start()
         other.join()
 

@@ -29,8 +29,8 @@ from feedmux.feeds import OnHistoryLost
 from feedmux.link import Link
 from feedmux.notices import Disconnected, Gap, Notice, Rewound, Skipped
 from feedmux.target import Target
-from feedmux_server.core.position import inspect_position
-from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.core.positions.position import inspect_position
+from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.sim import records
 from tests.sim.loop import SimLoop, process
 from tests.sim.mongo import PART, Entry

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from feedmux.v1 import change_feed_pb2 as wire
-from feedmux_server.core.position import inspect_position
-from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.core.positions.position import inspect_position
+from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.sim import records
 from tests.sim.network import Status, Watcher
 from tests.sim.records import Record

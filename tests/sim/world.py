@@ -24,15 +24,15 @@ from feedmux import AsyncClient, FeedmuxError, SessionOptions
 from feedmux.feeds import Format
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server import clock
-from feedmux_server.assembly import hub_limits
-from feedmux_server.core.credit import CreditLimits
-from feedmux_server.core.feed_streams import StreamLimits
-from feedmux_server.core.position import inspect_position
-from feedmux_server.core.replay_buffer import RingLimits
-from feedmux_server.core.wide_plan import WideLimits
-from feedmux_server.fanout.pump import PumpLimits
-from feedmux_server.fanout.wide_stream import WideStreamLimits
+from feedmux_server.assembly import manager_limits
+from feedmux_server.core.delivery.credit import CreditLimits
+from feedmux_server.core.delivery.feed_streams import StreamLimits
+from feedmux_server.core.delivery.replay_buffer import RingLimits
+from feedmux_server.core.delivery.wide_plan import WideLimits
+from feedmux_server.core.positions.position import inspect_position
 from feedmux_server.source.reader import ReadLimits
+from feedmux_server.streams.pump import PumpLimits
+from feedmux_server.streams.wide.stream import WideStreamLimits
 from tests.sim import records
 from tests.sim.checkers import Violation, check
 from tests.sim.faults import FAULTS, SCENARIOS, Fault
@@ -245,7 +245,7 @@ class World:
         )
         ring = RingLimits(rng.choice((5, 50, 500_000)), rng.choice((2_000, 20_000, 4 << 20)))
         limits = replace(
-            hub_limits(config.limits, config.wide),
+            manager_limits(config.limits, config.wide),
             streams=StreamLimits(ring, max(1, ring.bytes_max // 2), rng.choice((0, 5, 10))),
             pump=PumpLimits(rng.choice((0.0, 0.005, 0.2)), rng.choice((0.5, 10.0)), rng.choice((2.0, 60.0))),
             read=ReadLimits(
@@ -663,7 +663,7 @@ class World:
         for server in self.servers:
             if server.assembly is not None and len(self.problems) < 10:
                 self.problems += [
-                    f"Consistent: {server.process}: {each}" for each in discrepancies(server.assembly.hub)
+                    f"Consistent: {server.process}: {each}" for each in discrepancies(server.assembly.manager)
                 ]
 
     # Observation from outside.

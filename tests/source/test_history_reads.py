@@ -2,11 +2,11 @@
 
 import asyncio
 
-from feedmux_server.source.history_reads import TURN_MAX_S, HistoryReads, Turn
+from feedmux_server.source.catchup_limiter import TURN_MAX_S, CatchupLimiter, Turn
 from tests.virtual_time import in_virtual_time
 
 
-async def waits(reads: HistoryReads, tenant: str, began: list[str]) -> Turn:
+async def waits(reads: CatchupLimiter, tenant: str, began: list[str]) -> Turn:
     turn = await reads.begin(tenant)
     began.append(tenant)
     return turn
@@ -19,7 +19,7 @@ async def settle() -> None:
 
 @in_virtual_time
 async def test_tenants_take_turns_however_many_streams_one_has() -> None:
-    reads, began = HistoryReads(1), list[str]()
+    reads, began = CatchupLimiter(1), list[str]()
     first = reads.try_begin()
     assert first is not None
     assert reads.try_begin() is None
@@ -38,7 +38,7 @@ async def test_tenants_take_turns_however_many_streams_one_has() -> None:
 
 @in_virtual_time
 async def test_who_gives_up_waiting_passes_the_turn_on() -> None:
-    reads, began = HistoryReads(1), list[str]()
+    reads, began = CatchupLimiter(1), list[str]()
     first = reads.try_begin()
     assert first is not None
     gone, late = (asyncio.create_task(waits(reads, "a", began)) for _ in range(2))
@@ -52,7 +52,7 @@ async def test_who_gives_up_waiting_passes_the_turn_on() -> None:
 
 @in_virtual_time
 async def test_a_long_read_does_not_keep_its_turn() -> None:
-    loop, reads = asyncio.get_running_loop(), HistoryReads(1)
+    loop, reads = asyncio.get_running_loop(), CatchupLimiter(1)
     assert reads.try_begin() is not None  # and never ends this turn
     (await reads.begin("b")).end()
     assert loop.time() == TURN_MAX_S

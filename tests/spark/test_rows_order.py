@@ -6,7 +6,7 @@ import random
 import pytest
 from bson import Int64
 
-from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_spark.rows import default_schema, row_maker
 from feedmux_spark.rows.token_order import SORT_KEY_BYTES
 from tests.spark.events import event, stream, token

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.state.commands import Commands
-from feedmux_server.state.connection import COMMANDS_MAX
+from feedmux_server.store.commands import Commands
+from feedmux_server.store.connection import COMMANDS_MAX
 from tests.virtual_time import in_virtual_time
 
 TIMEOUT_S = 3.0

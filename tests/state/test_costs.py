@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from feedmux_server.state.batcher import CommitBatcher
-from feedmux_server.state.handle import CommitHandle
-from feedmux_server.state.store import SubscriptionStore
+from feedmux_server.store.committer import Committer
+from feedmux_server.store.handle import CommitHandle
+from feedmux_server.store.store import SubscriptionStore
 from tests.integration.state_support import Recorder, running, submit
 from tests.sim.loop import SimLoop
 from tests.sim.redis import SimRedis, SimRedisClient
@@ -26,7 +26,7 @@ async def sessions(count: int) -> AsyncIterator[tuple[SimRedis, list[CommitHandl
     assert isinstance(loop, SimLoop)
     redis = SimRedis(loop, Random(0))
     store = SubscriptionStore(SimRedisClient(redis), lease_s=LEASE_S)  # type: ignore[arg-type]
-    batcher = CommitBatcher(store, interval_s=INTERVAL_S)
+    batcher = Committer(store, interval_s=INTERVAL_S)
     handles = []
     for number in range(count):
         name = f"s{number}"

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.lease import LeaseRules
-from feedmux_server.state.batcher import BACKOFF_FIRST_S, BACKOFF_MAX_S, CommitBatcher
-from feedmux_server.state.handle import CommitHandle
-from feedmux_server.state.model import (
+from feedmux_server.core.limits.lease import LeaseRules
+from feedmux_server.store.committer import BACKOFF_FIRST_S, BACKOFF_MAX_S, Committer
+from feedmux_server.store.handle import CommitHandle
+from feedmux_server.store.model import (
     CommitOutcome,
     CommitRequest,
     CommitStatus,
@@ -185,15 +185,15 @@ class SlowStore:
         self.released.append(lease)
 
 
-def unrun(answers: int = 1000) -> tuple[SlowStore, CommitBatcher]:
+def unrun(answers: int = 1000) -> tuple[SlowStore, Committer]:
     """A batcher whose task does not run, and a store that answers `answers` requests at once."""
     store: Any = SlowStore()
     store.answers = asyncio.Semaphore(answers)
-    return store, CommitBatcher(store, interval_s=0.001, clock=asyncio.get_running_loop().time)
+    return store, Committer(store, interval_s=0.001, clock=asyncio.get_running_loop().time)
 
 
 @asynccontextmanager
-async def slow() -> AsyncIterator[tuple[SlowStore, CommitBatcher, CommitHandle, Recorder]]:
+async def slow() -> AsyncIterator[tuple[SlowStore, Committer, CommitHandle, Recorder]]:
     """A running batcher with one session, and a store that answers nothing yet."""
     store, batcher = unrun(answers=0)
     recorder = Recorder()

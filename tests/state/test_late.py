@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.state.model import CommitRequest, CommitStatus, Place
-from feedmux_server.state.store import SubscriptionStore
+from feedmux_server.store.model import CommitRequest, CommitStatus, Place
+from feedmux_server.store.store import SubscriptionStore
 from tests.sim.loop import SimLoop
 from tests.sim.redis import SimRedis, SimRedisClient
 from tests.virtual_time import in_virtual_time

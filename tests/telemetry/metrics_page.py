@@ -14,10 +14,10 @@ from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider
 from prometheus_client import CollectorRegistry
 
-from feedmux_server.telemetry.exporting import make_instruments
 from feedmux_server.telemetry.labels import Labels
 from feedmux_server.telemetry.metrics import METRICS, Kind, Metric
-from feedmux_server.telemetry.observing import Observing
+from feedmux_server.telemetry.otel_observer import OtelObserver
+from feedmux_server.telemetry.otel_setup import make_instruments
 
 COMMAND = "python -m tests.telemetry.metrics_page"
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -43,7 +43,7 @@ def series() -> dict[Metric, str]:
     registry = CollectorRegistry()
     provider = MeterProvider([PrometheusMetricReader(scope_info_enabled=False, registry=registry)])
     meter = provider.get_meter("page")
-    observing = Observing(meter, None, Labels(1))
+    observing = OtelObserver(meter, None, Labels(1))
     make_instruments(meter, lambda metric: [(1.0, dict.fromkeys(metric.attributes, "x"))])
     for metric, histogram in observing.histograms.items():
         histogram.record(1.0, dict.fromkeys(metric.attributes, "x"))

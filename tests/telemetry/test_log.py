@@ -51,7 +51,7 @@ def test_one_complaint_a_minute_of_each_exporter_and_how_many_there_were() -> No
 
 def test_what_the_server_says_itself_is_never_kept_back() -> None:
     complaints = ComplaintFilter(lambda: 0.0)
-    assert all(complaints.filter(record("feedmux_server.fanout.pump", logging.ERROR)) for _ in range(10))
+    assert all(complaints.filter(record("feedmux_server.streams.pump", logging.ERROR)) for _ in range(10))
     assert all(complaints.filter(record("opentelemetry.exporter", logging.DEBUG)) for _ in range(10))
 
 

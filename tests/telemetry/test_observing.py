@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from feedmux_server.telemetry import metrics
 from feedmux_server.telemetry.labels import Labels
-from feedmux_server.telemetry.observing import Observing
+from feedmux_server.telemetry.otel_observer import OtelObserver
 from tests.virtual_time import in_virtual_time
 
 
@@ -23,7 +23,7 @@ async def test_a_session_has_a_span_for_one_message_a_second_at_most() -> None:
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exported))
     tracer = provider.get_tracer("test")
-    observer = Observing(NoOpMeterProvider().get_meter("test"), tracer, Labels(10))
+    observer = OtelObserver(NoOpMeterProvider().get_meter("test"), tracer, Labels(10))
     with tracer.start_as_current_span("call"):
         session = observer.session("a")
     await asyncio.sleep(1.0)
@@ -43,7 +43,7 @@ async def test_a_session_has_a_span_for_one_message_a_second_at_most() -> None:
 )
 def test_the_stage_read_is_from_mongodb_s_clock_to_ours(happened_s: float, read_s: float, seconds: float) -> None:
     reader = InMemoryMetricReader()
-    observing = Observing(MeterProvider([reader]).get_meter("test"), None, Labels(10))
+    observing = OtelObserver(MeterProvider([reader]).get_meter("test"), None, Labels(10))
     observing.batch_read("main", 3, 100, happened_s, read_s)
     data: Any = reader.get_metrics_data()
     [metric] = data.resource_metrics[0].scope_metrics[0].metrics

@@ -2,16 +2,16 @@
 
 from feedmux_server.telemetry import metrics
 from feedmux_server.telemetry.labels import Labels
-from feedmux_server.telemetry.survey import Survey
+from feedmux_server.telemetry.metrics_snapshot import MetricsSnapshot
 
 
-def values(survey: Survey, metric: metrics.Metric) -> dict[tuple[str, ...], float]:
+def values(survey: MetricsSnapshot, metric: metrics.Metric) -> dict[tuple[str, ...], float]:
     return {tuple(attributes.values()): value for value, attributes in survey.of(metric)}
 
 
 def test_tenants_beyond_the_bound_are_other_and_stay_so() -> None:
     tenants = Labels(2)
-    first, second = Survey(tenants), Survey(tenants)
+    first, second = MetricsSnapshot(tenants), MetricsSnapshot(tenants)
     for survey in (first, second):
         for tenant, count in (("a", 1), ("b", 2), ("c", 4), ("d", 8)):
             survey.add(metrics.DELIVERED, count, tenant)
@@ -25,13 +25,13 @@ def test_tenants_beyond_the_bound_are_other_and_stay_so() -> None:
 
 
 def test_a_bound_of_none_names_nobody() -> None:
-    survey = Survey(Labels(0))
+    survey = MetricsSnapshot(Labels(0))
     survey.add(metrics.DELIVERED, 3, "a")
     assert values(survey, metrics.DELIVERED) == {("other",): 3}
 
 
 def test_a_copy_does_not_change_with_its_origin() -> None:
-    counted, survey = Survey(Labels(5)), Survey(Labels(5))
+    counted, survey = MetricsSnapshot(Labels(5)), MetricsSnapshot(Labels(5))
     counted.add(metrics.READS, 1, "main")
     survey.take(counted)
     counted.add(metrics.READS, 1, "main")

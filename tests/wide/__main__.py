@@ -43,7 +43,7 @@ async def run(seconds: float, seed: int, steps: int) -> int:
             await stack.enter_async_context(serving({**settings(mongo.uri, redis.url), "wide": wide}))
             for wide in SERVERS
         ]
-        here[-1].server.service.hub.memory.bytes_max = MEMORY_OF_LAST
+        here[-1].server.service.manager.memory.bytes_max = MEMORY_OF_LAST
         began_s = time.monotonic()
         while (elapsed_s := time.monotonic() - began_s) < seconds:
             options = OPTIONS[len(rounds) % len(OPTIONS)]

@@ -11,10 +11,11 @@ from pymongo import MongoClient
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import operator_pb2
-from feedmux_server.core import namespaces, narrowing
-from feedmux_server.core.resume_token import ResumeToken
+from feedmux_server.core.delivery import namespaces
+from feedmux_server.core.feeds import simple_filter
+from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.embedded import RedisServer, ReplicaSet
-from feedmux_server.fanout import view_reader, wide_stream
+from feedmux_server.streams.wide import stream, view_reader
 from feedmux_server.tenants.registry import hash_key
 from tests.integration.servers import KEY_A, Here, serving, settings, until
 from tests.integration.tenancy import entry
@@ -113,7 +114,7 @@ def attach_without_the_ring(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def cut_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     """Include the neighbouring events between two events of a namespace."""
-    monkeypatch.setattr(wide_stream, "runs", lambda indexes: [(indexes[0], indexes[-1] + 1)] if indexes else [])
+    monkeypatch.setattr(stream, "runs", lambda indexes: [(indexes[0], indexes[-1] + 1)] if indexes else [])
 
 
 def lose_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +131,7 @@ def lose_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def narrow_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ignore the pipelines of views."""
-    monkeypatch.setattr(narrowing.Narrowing, "admits", lambda *_: True)
+    monkeypatch.setattr(simple_filter.SimpleFilter, "admits", lambda *_: True)
 
 
 @pytest.mark.parametrize(

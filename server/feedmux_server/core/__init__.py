@@ -1,0 +1,1 @@
+"""Decisions, without I/O, clock or event loop."""

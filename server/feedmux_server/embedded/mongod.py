@@ -16,7 +16,7 @@ from typing import Any, Self
 from pymongo import AsyncMongoClient
 from pymongo.errors import OperationFailure, PyMongoError
 
-from feedmux_server.cancelling import cancellable
+from feedmux_server.cancellation import cancellable
 from feedmux_server.embedded.mongod_binary import find_mongod, library_env
 from feedmux_server.embedded.ports import free_ports
 from feedmux_server.embedded.process import EmbeddedError, Process

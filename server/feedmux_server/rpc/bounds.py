@@ -12,9 +12,9 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.feed_fingerprint import FINGERPRINT_BYTES_MAX
-from feedmux_server.core.pipeline_policy import PIPELINE_BYTES_MAX
-from feedmux_server.core.position import POSITION_BYTES_MAX
+from feedmux_server.core.feeds.feed_fingerprint import FINGERPRINT_BYTES_MAX
+from feedmux_server.core.feeds.pipeline_policy import PIPELINE_BYTES_MAX
+from feedmux_server.core.positions.position import POSITION_BYTES_MAX
 
 TOKEN_BYTES_MAX: Final = 16 * 1024
 """The most bytes of a MongoDB resume token, which holds the document's `_id` in twice its size."""
@@ -34,7 +34,7 @@ class Bound:
     """The most values of a repeated field."""
 
 
-# Names have their own, narrower rules and error messages in `core.names`.
+# Names have their own, narrower rules and error messages in `core.feeds.names`.
 _NAME: Final = Bound(_NAME_BYTES, ErrorReason.NAME_INVALID)
 _WORD: Final = Bound(_WORD_BYTES)
 _POSITION: Final = Bound(POSITION_BYTES_MAX, ErrorReason.POSITION_INVALID)

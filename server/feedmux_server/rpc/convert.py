@@ -6,15 +6,15 @@ from google.protobuf import duration_pb2, timestamp_pb2
 from google.protobuf.message import DecodeError, Message
 
 from feedmux.v1 import feed_pb2, subscriptions_pb2
-from feedmux_server.core.bson_check import walk
+from feedmux_server.core.delivery.subscriber import BSON
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.feed import FeedSpec, Scope
-from feedmux_server.core.feed_check import FeedParts
-from feedmux_server.core.names import check_scope
-from feedmux_server.core.start import Start, StartKind
-from feedmux_server.core.subscriber import BSON
-from feedmux_server.fanout.rendering import CANONICAL, RELAXED
+from feedmux_server.core.events.bson_check import walk
+from feedmux_server.core.feeds.feed import FeedSpec, Scope
+from feedmux_server.core.feeds.feed_check import FeedParts
+from feedmux_server.core.feeds.names import check_scope
+from feedmux_server.core.positions.start import Start, StartKind
 from feedmux_server.rpc.bounds import TOKEN_BYTES_MAX, check_bounds, check_shape
+from feedmux_server.workers.rendering import CANONICAL, RELAXED
 
 TOKEN_FIELDS_MAX = 8
 """MongoDB's tokens have two."""
@@ -48,8 +48,8 @@ def parse(kind: type[M], data: bytes) -> M:
 
 
 def feed_parts(feed: feed_pb2.Feed, *, bounded: bool) -> FeedParts:
-    """The parts of a feed that take long to check, for `core.feed_check`. Raises FeedmuxError for a field over its
-    bound."""
+    """The parts of a feed that take long to check, for `core.feeds.feed_check`. Raises FeedmuxError for a field over
+    its bound."""
     check_bounds(feed, feed.ByteSize())
     is_json = feed.pipeline.WhichOneof("notation") == "extended_json"
     pipeline = feed.pipeline.extended_json.encode() if is_json else feed.pipeline.bson
@@ -57,7 +57,8 @@ def feed_parts(feed: feed_pb2.Feed, *, bounded: bool) -> FeedParts:
 
 
 def feed_spec(feed: feed_pb2.Feed, *, bounded: bool) -> FeedSpec:
-    """The feed without its pipeline. Checks names and numbers; `core.feed_check` checks the rest. Raises FeedmuxError.
+    """The feed without its pipeline. Checks names and numbers; `core.feeds.feed_check` checks the rest. Raises
+    FeedmuxError.
 
     `bounded`: apply the rules for tenants that are not trusted with MongoDB's whole language.
     """

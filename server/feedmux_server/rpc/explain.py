@@ -6,17 +6,17 @@ from collections import defaultdict
 import bson
 
 from feedmux.v1 import change_feed_pb2 as wire
+from feedmux_server.core.delivery.subscriber import JoinPoint
+from feedmux_server.core.delivery.wide_plan import view_of
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.feed import FeedSpec, change_stream_options
-from feedmux_server.core.grant_report import withheld
-from feedmux_server.core.stream_key import StreamKey, user_stages
-from feedmux_server.core.subscriber import JoinPoint
-from feedmux_server.core.wide_plan import view_of
-from feedmux_server.fanout.explaining import collection_images, headroom_s, try_to_open
+from feedmux_server.core.feeds.feed import FeedSpec, change_stream_options
+from feedmux_server.core.feeds.stream_key import StreamKey, user_stages
+from feedmux_server.core.grants.report import withheld
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import Context
-from feedmux_server.source.mongo import Source
+from feedmux_server.source.deployment import Source
+from feedmux_server.streams.explain import collection_images, headroom_s, try_to_open
 
 AT_A_TIME = 4
 """The most calls of one tenant at a time, because each sends MongoDB several requests. Further calls wait."""
@@ -51,7 +51,7 @@ class Explain:
         feed = await service.feed_of(request.feed, tenant)
         key = service.key_of(feed, tenant)
         await self._describe(response, feed, key, tenant)
-        source = service.hub.source(key.spec.scope.source)
+        source = service.manager.source(key.spec.scope.source)
         for each in await collection_images(source, service.grants_of(tenant), feed):
             response.images.append(
                 wire.ExplainResponse.CollectionImages(
@@ -71,13 +71,17 @@ class Explain:
 
     async def _try(self, source: Source, key: StreamKey, at: JoinPoint, tenant: str) -> None:
         """Try to open the feed. Its cursor counts as a stream of the tenant while it is open."""
-        hub = self._service.hub
+        manager = self._service.manager
         try:
-            async with hub.holding(tenant, object()):
+            async with manager.holding(tenant, object()):
                 await try_to_open(source, key, at)
         except FeedmuxError as error:
             # There is no room for another cursor, but a subscriber would need none, and MongoDB has accepted this feed.
-            if error.reason is ErrorReason.QUOTA_EXCEEDED and key in hub.accounts.of(tenant).feeds and hub.is_read(key):
+            if (
+                error.reason is ErrorReason.QUOTA_EXCEEDED
+                and key in manager.accounts.of(tenant).feeds
+                and manager.is_read(key)
+            ):
                 return
             raise
 
@@ -85,7 +89,7 @@ class Explain:
         stages = bson.encode({"pipeline": [{"$changeStream": change_stream_options(key.spec)}, *user_stages(key)]})
         response.pipeline = await self._service.checks.render(stages, tenant, self._service.charge_cpu(tenant))
         response.stream_key = str(key)
-        response.stream_open = self._service.hub.is_read(key)
-        response.may_be_view = self._service.hub.limits.wide.enabled and view_of(key) is not None
+        response.stream_open = self._service.manager.is_read(key)
+        response.may_be_view = self._service.manager.limits.wide.enabled and view_of(key) is not None
         for what, why in withheld(self._service.grants_of(tenant), feed, self._service.policies):
             response.withheld.append(wire.ExplainResponse.Withheld(what=what, why=why))

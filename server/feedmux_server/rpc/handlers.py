@@ -29,7 +29,7 @@ Unary = Callable[[bytes, Context], Awaitable[bytes]]
 
 def data_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
     """The handlers of ChangeFeed and Subscriptions."""
-    guard = partial(guarded, refused=service.refused, observer=service.hub.observer, service=CHANGE_FEED)
+    guard = partial(guarded, refused=service.refused, observer=service.manager.observer, service=CHANGE_FEED)
     subscriptions = Subscriptions(service)
     limits = service.request_limits
     receive = partial(receive_one, identify=service.identify, limits=limits, received=service.charge_bytes)
@@ -65,7 +65,7 @@ def data_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
 
 def operator_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
     """The handlers of Operator."""
-    guard = partial(guarded, refused=service.refused, observer=service.hub.observer, service=OPERATOR)
+    guard = partial(guarded, refused=service.refused, observer=service.manager.observer, service=OPERATOR)
     operator = Operator(service)
     methods: dict[str, Unary] = {
         "ListSharedStreams": ListSharedStreams(service),

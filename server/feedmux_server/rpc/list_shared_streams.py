@@ -5,19 +5,19 @@ import asyncio
 import bson
 
 from feedmux.v1 import operator_pb2 as wire
+from feedmux_server.core.delivery.feed_streams import FeedStreams
+from feedmux_server.core.delivery.shared_stream import SharedStream, StreamState
+from feedmux_server.core.delivery.subscriber import Subscriber
 from feedmux_server.core.errors import FeedmuxError
-from feedmux_server.core.feed import change_stream_options
-from feedmux_server.core.feed_streams import FeedStreams
-from feedmux_server.core.shared_stream import SharedStream, StreamState
-from feedmux_server.core.stream_key import StreamKey, effective_stages
-from feedmux_server.core.subscriber import Subscriber
-from feedmux_server.fanout.hub import KeyStreams
-from feedmux_server.fanout.view_reader import ViewReader
-from feedmux_server.fanout.wide_streams import WideStreams
+from feedmux_server.core.feeds.feed import change_stream_options
+from feedmux_server.core.feeds.stream_key import StreamKey, effective_stages
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.service import LiveSession, Service
 from feedmux_server.rpc.status import Context
-from feedmux_server.source.mongo import Source
+from feedmux_server.source.deployment import Source
+from feedmux_server.streams.manager import KeyStreams
+from feedmux_server.streams.wide.manager import WideStreams
+from feedmux_server.streams.wide.view_reader import ViewReader
 
 PIPELINE_CHARS = 4096
 """The most characters shown of a stream's pipeline."""
@@ -48,7 +48,7 @@ class ListSharedStreams:
         sessions = {live.session.subscriber.id: live for live in service.sessions() if live.session.joined}
         response = wire.ListSharedStreamsResponse()
         feeds = sorted(
-            (each for each in service.hub.keyed() if request.source in ("", each.source.name)),
+            (each for each in service.manager.keyed() if request.source in ("", each.source.name)),
             key=lambda each: (each.source.name, each.key.spec.scope.namespace),
         )
         times = {source.name: await _now(source) for source in {each.source for each in feeds}}
@@ -70,17 +70,17 @@ class ListSharedStreams:
                     _subscriber(each.streams, subscriber, sessions) for subscriber in each.streams.detached.values()
                 )
         response.wide_groups.extend(
-            _wide_group(service.hub.wide, name, feeds)
-            for name, feeds in service.hub.wide.plan.groups()
+            _wide_group(service.manager.wide, name, feeds)
+            for name, feeds in service.manager.wide.plan.groups()
             if request.source in ("", name.spec.scope.source)
         )
         response.totals.CopyFrom(
             wire.Totals(
-                shared_streams=sum(len(each.streams.streams) for each in service.hub.keyed()),
-                cursors=service.hub.cursors,
+                shared_streams=sum(len(each.streams.streams) for each in service.manager.keyed()),
+                cursors=service.manager.cursors,
                 subscribers=len(service.live),
-                memory_bytes=service.hub.memory.bytes,
-                memory_bytes_max=service.hub.memory.bytes_max,
+                memory_bytes=service.manager.memory.bytes,
+                memory_bytes_max=service.manager.memory.bytes_max,
             )
         )
         return response.SerializeToString()

@@ -5,9 +5,9 @@ from collections import Counter, defaultdict
 
 from feedmux.v1 import operator_pb2 as wire
 from feedmux_server.clock import wall_s
+from feedmux_server.core.delivery.shared_stream import SharedStream
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.shared_stream import SharedStream
-from feedmux_server.core.usage import TenantUse
+from feedmux_server.core.limits.usage_meter import TenantUse
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import Context
@@ -27,8 +27,8 @@ class Operator:
     async def list_tenants(self, data: bytes, context: Context) -> bytes:
         service = self._service
         request = convert.parse(wire.ListTenantsRequest, data)
-        ledger, registry = service.hub.ledger, service.auth.registry
-        streams = [stream for each in service.hub.keyed() for stream in each.streams.streams]
+        ledger, registry = service.manager.ledger, service.auth.registry
+        streams = [stream for each in service.manager.keyed() for stream in each.streams.streams]
         streams_of: defaultdict[str, list[SharedStream]] = defaultdict(list)
         for number, stream in enumerate(streams):
             if number % STREAMS_AT_ONCE == 0:
@@ -43,14 +43,14 @@ class Operator:
         counts = await service.store.count(names) if names else {}
         sizes = await service.store.sizes.sums(names) if names else {}
         open_streams = Counter(live.tenant for live in service.sessions())
-        trailing = service.hub.slots.used()
+        trailing = service.manager.slots.used()
         everything = sum(use.upstream_bytes for use in ledger.uses.values())
         response = wire.ListTenantsResponse()
         response.since.FromMilliseconds(int(self._since_s * 1000))
         for number, name in enumerate(names):
             if number % TENANTS_AT_ONCE == 0:
                 await asyncio.sleep(0)  # deliveries do not wait for thousands of tenants
-            use, account = ledger.uses.get(name) or TenantUse(), service.hub.accounts.of(name)
+            use, account = ledger.uses.get(name) or TenantUse(), service.manager.accounts.of(name)
             mine = streams_of[name]
             response.tenants.append(
                 wire.TenantUsage(

@@ -4,20 +4,20 @@ import asyncio
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import subscriptions_pb2
-from feedmux_server.core.credit import BYTES_GRANT_MAX, EVENTS_GRANT_MAX
+from feedmux_server.core.delivery.credit import BYTES_GRANT_MAX, EVENTS_GRANT_MAX
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.feed import FeedSpec
-from feedmux_server.core.feed_fingerprint import check_fingerprint, feed_fingerprint
-from feedmux_server.core.names import check_name
-from feedmux_server.core.resume_token import ResumeToken
-from feedmux_server.core.stream_key import StreamKey
-from feedmux_server.fanout.ranges import Wanted
-from feedmux_server.fanout.session import order_bytes
+from feedmux_server.core.feeds.feed import FeedSpec
+from feedmux_server.core.feeds.feed_fingerprint import check_fingerprint, feed_fingerprint
+from feedmux_server.core.feeds.names import check_name
+from feedmux_server.core.feeds.stream_key import StreamKey
+from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.ranges.cache import Wanted
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import Context
 from feedmux_server.rpc.subscribe import INSTANCE_BYTES_MAX
-from feedmux_server.state.model import CommitRequest, CommitStatus, Place
+from feedmux_server.sessions.session import order_bytes
+from feedmux_server.store.model import CommitRequest, CommitStatus, Place
 
 SLICES_MAX = 1_000
 SLICES_AT_ONCE = 100
@@ -37,7 +37,7 @@ class PlanRange:
         request = convert.parse(wire.PlanRangeRequest, data)
         _check(request)
         feed, key, after = await self._target(request, tenant)
-        source, starts = service.hub.source(key.spec.scope.source), service.starts(key, tenant)
+        source, starts = service.manager.source(key.spec.scope.source), service.starts(key, tenant)
         at = await starts.position(after, "after")
         until = (await starts.position(request.until, "until")).place if request.until else None
         latest = await source.operation_time()

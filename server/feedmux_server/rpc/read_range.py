@@ -8,24 +8,24 @@ from dataclasses import dataclass, field, replace
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import subscriptions_pb2
 from feedmux_server.clock import monotonic_s
+from feedmux_server.core.delivery.subscriber import BSON, Delivery, JoinPoint
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.feed import FeedSpec
-from feedmux_server.core.feed_fingerprint import check_fingerprint
-from feedmux_server.core.names import check_name
-from feedmux_server.core.resume_token import ResumeToken
-from feedmux_server.core.stream_key import StreamKey
-from feedmux_server.core.subscriber import BSON, Delivery, JoinPoint
-from feedmux_server.fanout.allowance import Allowance
-from feedmux_server.fanout.outbox import Outbox
-from feedmux_server.fanout.range_reader import RangeReader
-from feedmux_server.fanout.ranges import PIECE_BYTES_MAX, GivenUp
-from feedmux_server.fanout.signal import Signal
-from feedmux_server.fanout.turns import Turns
+from feedmux_server.core.feeds.feed import FeedSpec
+from feedmux_server.core.feeds.feed_fingerprint import check_fingerprint
+from feedmux_server.core.feeds.names import check_name
+from feedmux_server.core.feeds.stream_key import StreamKey
+from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.ranges.cache import PIECE_BYTES_MAX, GivenUp
+from feedmux_server.ranges.reader import RangeReader
 from feedmux_server.rpc import convert
-from feedmux_server.rpc.frames import Framer
+from feedmux_server.rpc.response_encoder import ResponseEncoder
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import Context
 from feedmux_server.rpc.watch import WINDOW_BYTES, WINDOW_EVENTS
+from feedmux_server.sessions.outbox import Outbox
+from feedmux_server.sessions.quota_gate import QuotaGate
+from feedmux_server.streams.scheduler import Scheduler
+from feedmux_server.streams.wakeup import Wakeup
 from feedmux_server.tenants.model import Identity
 
 CHECK_EVERY_S = 5.0
@@ -58,12 +58,12 @@ class ReadRange:
             raise FeedmuxError(
                 ErrorReason.MESSAGE_INVALID, "`until` is before `after`", {"field": "until"}, field="until"
             )
-        framer = Framer(starts.encoder(), BSON, message_bytes_max)
-        account, signal = service.hub.accounts.of(tenant), Signal()
+        framer = ResponseEncoder(starts.encoder(), BSON, message_bytes_max)
+        account, signal = service.manager.accounts.of(tenant), Wakeup()
         with service.keeping(feed):
-            async with service.hub.holding(tenant, key):
-                allowance = Allowance(account, signal.set, holds=False)
-                outbox = Outbox(service.hub.memory.unsent, tenant, framer.payload_max, signal.set)
+            async with service.manager.holding(tenant, key):
+                allowance = QuotaGate(account, signal.set, holds=False)
+                outbox = Outbox(service.manager.memory.unsent, tenant, framer.payload_max, signal.set)
                 call = _Call(tenant, key, until, allowance, outbox, signal, framer, context)
                 try:
                     with self._while_granted(identity, feed, key):
@@ -125,7 +125,7 @@ class ReadRange:
                 size = max(delivery.wire_size, _BESIDE_BYTES) + outbox.cost(delivery.wire_size)
                 if size > held and not call.holds_instead(size):
                     return size
-                await call.send(service.hub.turns, delivery)
+                await call.send(service.manager.turns, delivery)
                 end = delivery.end
                 del delivery
                 if not call.until.is_after(end):
@@ -162,7 +162,7 @@ class ReadRange:
                 return
             except GivenUp:
                 pass  # the rest from MongoDB
-        reader = RangeReader(self._service.hub, key, tenant, after, call.payload_max)
+        reader = RangeReader(self._service.manager, key, tenant, after, call.payload_max)
         try:
             reader.grant(WINDOW_EVENTS, WINDOW_BYTES)
             while until.is_after(reader.place) and not reader.passed:
@@ -183,10 +183,10 @@ class _Call:
     tenant: str
     key: StreamKey
     until: ResumeToken
-    allowance: Allowance
+    allowance: QuotaGate
     outbox: Outbox
-    signal: Signal
-    framer: Framer
+    signal: Wakeup
+    framer: ResponseEncoder
     context: Context
     written_s: float = field(default_factory=monotonic_s)
     after: JoinPoint | None = None
@@ -223,7 +223,7 @@ class _Call:
             await self.context.write(b"")
             self.written_s = monotonic_s()
 
-    async def send(self, turns: Turns, delivery: Delivery) -> None:
+    async def send(self, turns: Scheduler, delivery: Delivery) -> None:
         """Write a delivery when its tenant's quotas and turn allow."""
         allowance, began_s = self.allowance, monotonic_s()
         while (held_s := allowance.wait_s(monotonic_s())) > 0:

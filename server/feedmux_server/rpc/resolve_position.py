@@ -2,7 +2,7 @@
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.feed_fingerprint import feed_fingerprint
+from feedmux_server.core.feeds.feed_fingerprint import feed_fingerprint
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import Context

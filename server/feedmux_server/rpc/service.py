@@ -10,26 +10,26 @@ from typing import Any
 
 from feedmux.v1 import feed_pb2
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.feed import FeedSpec, route_of
-from feedmux_server.core.grant import Grants, granted
-from feedmux_server.core.grant_stages import PolicyCache, apply_grants
-from feedmux_server.core.position import PositionEncoder
-from feedmux_server.core.position_keys import PositionKeys
-from feedmux_server.core.stream_key import StreamKey, stream_key
-from feedmux_server.fanout.hub import Hub
-from feedmux_server.fanout.ranges import Ranges
-from feedmux_server.fanout.request_checks import RequestChecks
-from feedmux_server.fanout.session import Session
-from feedmux_server.fanout.starting import Starts
+from feedmux_server.core.feeds.feed import FeedSpec, route_of
+from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
+from feedmux_server.core.grants.grant import Grants, granted
+from feedmux_server.core.grants.stages import PolicyCache, apply_grants
+from feedmux_server.core.positions.position import PositionEncoder
+from feedmux_server.core.positions.position_keys import PositionKeys
+from feedmux_server.ranges.cache import RangeCache
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.auth import Authenticator
 from feedmux_server.rpc.receiving import RequestLimits
 from feedmux_server.rpc.status import Context
-from feedmux_server.state.batcher import CommitBatcher
-from feedmux_server.state.store import SubscriptionStore
+from feedmux_server.sessions.session import Session
+from feedmux_server.store.committer import Committer
+from feedmux_server.store.store import SubscriptionStore
+from feedmux_server.streams.manager import StreamManager
+from feedmux_server.streams.resolve_start import StartResolver
 from feedmux_server.supervision import Work
 from feedmux_server.telemetry.audit import AuditEvent, AuditLog
 from feedmux_server.tenants.model import Identity, Unauthenticated
+from feedmux_server.workers.request_checks import RequestChecks
 
 log = logging.getLogger(__name__)
 
@@ -84,13 +84,13 @@ class LiveSession:
 class Service:
     """The shared state that every RPC gets."""
 
-    hub: Hub
+    manager: StreamManager
     store: SubscriptionStore
-    batcher: CommitBatcher
+    batcher: Committer
     auth: Authenticator
     operator_auth: Authenticator
     sessions_max: int
-    ranges: Ranges
+    ranges: RangeCache
     checks: RequestChecks
     audit: AuditLog
     stop: asyncio.Event
@@ -124,8 +124,8 @@ class Service:
         grants = self.grants_of(tenant)
         if grants is not None:
             granted(grants, spec.scope)
-        self.hub.source(spec.scope.source)
-        account = self.hub.accounts.of(tenant)
+        self.manager.source(spec.scope.source)
+        account = self.manager.accounts.of(tenant)
         parts = convert.feed_parts(feed, bounded=bounded)
         if not parts.is_json:
             account.check_pipeline(len(parts.pipeline))
@@ -133,13 +133,13 @@ class Service:
 
     def charge_cpu(self, tenant: str) -> Callable[[float], None]:
         """A function that charges a tenant for seconds of CPU used outside the event loop."""
-        accounts = self.hub.accounts
+        accounts = self.manager.accounts
         account = accounts.of(tenant)
         return lambda cpu_s: account.charge(cpu_s / CPU_S_PER_REQUEST, accounts.clock())
 
     def charge_bytes(self, size: int) -> None:
         """Charge the caller for a request of `size` bytes."""
-        accounts = self.hub.accounts
+        accounts = self.manager.accounts
         accounts.of(self.caller().tenant).charge(size / BYTES_PER_REQUEST, accounts.clock())
 
     def key_of(self, spec: FeedSpec, tenant: str) -> StreamKey:
@@ -148,9 +148,9 @@ class Service:
         The grants are checked first, so that a tenant learns nothing about a source that it may not see.
         """
         asked = apply_grants(self.grants_of(tenant), spec, self.policies)
-        self.hub.source(spec.scope.source)
-        self.hub.accounts.of(tenant).check_pipeline(len(spec.pipeline))
-        return self.hub.one_of(stream_key(*asked))
+        self.manager.source(spec.scope.source)
+        self.manager.accounts.of(tenant).check_pipeline(len(spec.pipeline))
+        return self.manager.one_of(stream_key(*asked))
 
     def grants_of(self, tenant: str) -> Grants:
         return self.grants.get(tenant, ())
@@ -218,7 +218,7 @@ class Service:
         the calls come so fast that waiting does not help."""
         identity = await self.auth.identify(context)
         _caller.set(identity)
-        accounts = self.hub.accounts
+        accounts = self.manager.accounts
         wait_s = accounts.of(identity.tenant).request(accounts.clock())
         if wait_s > 0:
             await asyncio.sleep(wait_s)
@@ -234,7 +234,7 @@ class Service:
     def streaming(self) -> Iterator[None]:
         """Count the caller's stream, even before anything was received. Raises DRAINING, QUOTA_EXCEEDED."""
         self.admit()
-        account = self.hub.accounts.of(self.caller().tenant)
+        account = self.manager.accounts.of(self.caller().tenant)
         account.open_stream()
         self.streams += 1
         try:
@@ -246,7 +246,7 @@ class Service:
     @contextmanager
     def keeping(self, feed: FeedSpec) -> Iterator[None]:
         """Count the memory of a stream's request while the stream lasts. Raises QUOTA_EXCEEDED."""
-        tenant, pool = self.caller().tenant, self.hub.memory.requests
+        tenant, pool = self.caller().tenant, self.manager.memory.requests
         size = REQUEST_COPIES * (len(feed.pipeline) + len(feed.collation) + len(feed.comment))
         if size > pool.room(tenant):
             raise FeedmuxError(
@@ -264,7 +264,7 @@ class Service:
     @contextmanager
     def calling(self) -> Iterator[None]:
         """Count a call of the caller that is not a stream. Raises QUOTA_EXCEEDED."""
-        account = self.hub.accounts.of(self.caller().tenant)
+        account = self.manager.accounts.of(self.caller().tenant)
         account.open_call()
         try:
             yield
@@ -290,7 +290,7 @@ class Service:
         """Record in the audit log and the metrics that a call ended with `error`."""
         if error.reason is ErrorReason.QUOTA_EXCEEDED:
             identity = _caller.get()
-            self.hub.observer.refused(identity.tenant if identity else "", error.metadata.get("quota", ""))
+            self.manager.observer.refused(identity.tenant if identity else "", error.metadata.get("quota", ""))
         if isinstance(error, Unauthenticated):
             known = _caller.get() is not None
             event = AuditEvent.SESSION_REVOKED if known else AuditEvent.AUTHENTICATION_FAILED
@@ -308,8 +308,8 @@ class Service:
                 ErrorReason.METHOD_DENIED, "this method is for operators; a tenant's credentials do not permit it"
             ) from None
 
-    def starts(self, key: StreamKey, tenant: str) -> Starts:
-        return Starts(self.hub.source(key.spec.scope.source), key, tenant, self.position_keys)
+    def starts(self, key: StreamKey, tenant: str) -> StartResolver:
+        return StartResolver(self.manager.source(key.spec.scope.source), key, tenant, self.position_keys)
 
     def positions(self, key: StreamKey, tenant: str) -> PositionEncoder:
         return self.starts(key, tenant).encoder()
@@ -367,7 +367,7 @@ class Service:
             except FeedmuxError as error:
                 log.warning("could not finish the work of an ended session", extra={"reason": error.reason.value})
 
-        return self.hub.tasks.run_once(kind, run)
+        return self.manager.tasks.run_once(kind, run)
 
     async def end_revoked(self) -> None:
         """End the sessions whose credentials would no longer be accepted."""

@@ -7,25 +7,25 @@ from functools import partial
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2, subscriptions_pb2
 from feedmux_server.clock import monotonic_s
-from feedmux_server.core.credit import CreditLimits, CreditWindow
+from feedmux_server.core.delivery.credit import CreditLimits, CreditWindow
+from feedmux_server.core.delivery.subscriber import JoinPoint
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.feed import FeedSpec
-from feedmux_server.core.names import check_name
-from feedmux_server.core.quota import Account
-from feedmux_server.core.resume_token import ResumeToken
-from feedmux_server.core.start import StartKind
-from feedmux_server.core.stream_key import StreamKey
-from feedmux_server.core.subscriber import JoinPoint
-from feedmux_server.fanout.session import RewoundMark, Session, SessionPolicy, SkippedMark, order_bytes
-from feedmux_server.fanout.starting import Starts
+from feedmux_server.core.feeds.feed import FeedSpec
+from feedmux_server.core.feeds.names import check_name
+from feedmux_server.core.feeds.stream_key import StreamKey
+from feedmux_server.core.limits.quota import Account
+from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.core.positions.start import StartKind
 from feedmux_server.rpc import convert
-from feedmux_server.rpc.frames import Framer
 from feedmux_server.rpc.receiving import Requests, first_message
+from feedmux_server.rpc.response_encoder import ResponseEncoder
 from feedmux_server.rpc.service import LiveSession, Service
-from feedmux_server.rpc.serving import listed, opened_message, serve
+from feedmux_server.rpc.session_lifecycle import listed, opened_message, serve
 from feedmux_server.rpc.status import Context, internal_error
-from feedmux_server.state.handle import CommitHandle
-from feedmux_server.state.model import Lease, StoredSubscription
+from feedmux_server.sessions.session import RewoundMark, Session, SessionPolicy, SkippedMark, order_bytes
+from feedmux_server.store.handle import CommitHandle
+from feedmux_server.store.model import Lease, StoredSubscription
+from feedmux_server.streams.resolve_start import StartResolver
 from feedmux_server.telemetry.audit import AuditEvent
 
 INSTANCE_BYTES_MAX = 120
@@ -80,7 +80,7 @@ class Subscribe:
             service.did(AuditEvent.TAKEOVER, "Subscribe", context, subscription=request.subscription)
         key, at = target.key, target.at
         positions = service.positions(key, tenant)
-        framer = Framer(positions, wire_format, message_bytes_max)
+        framer = ResponseEncoder(positions, wire_format, message_bytes_max)
         policy = SessionPolicy(
             heartbeat_s,
             target.continue_on_invalidate,
@@ -88,7 +88,7 @@ class Subscribe:
             target.from_earliest,
             target.batch_events_max,
         )
-        session = Session(service.hub, key, positions, policy)
+        session = Session(service.manager, key, positions, policy)
         commits: CommitHandle | None = None
         if target.lease is not None and target.stored is not None:
             commits = service.batcher.attach(target.lease, target.stored, session)
@@ -127,7 +127,7 @@ class Subscribe:
                     commits.submit(positions.encode(place), place.cluster_time, order_bytes(place), 0)
                 if request.HasField("credit"):
                     session.grant(request.credit.events, request.credit.bytes, zero_allowed=True)
-                account = service.hub.accounts.of(tenant)
+                account = service.manager.accounts.of(tenant)
                 client = asyncio.create_task(_listen(requests, session, account), name="subscribe-requests")
                 await serve(session, framer, context.write)
         finally:
@@ -215,7 +215,7 @@ class Subscribe:
         )
 
 
-async def _acked_place(last_acked: wire.LastAcked, starts: Starts) -> JoinPoint:
+async def _acked_place(last_acked: wire.LastAcked, starts: StartResolver) -> JoinPoint:
     match last_acked.WhichOneof("place"):
         case "position":
             return await starts.position(last_acked.position, "open.last_acked.position")

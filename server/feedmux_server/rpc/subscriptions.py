@@ -11,16 +11,16 @@ from google.protobuf.message import Message
 
 from feedmux.v1 import feed_pb2, subscriptions_pb2
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.feed import Scope, route_of
-from feedmux_server.core.names import check_name
-from feedmux_server.core.resume_token import ResumeToken
-from feedmux_server.core.start import Start, StartKind
-from feedmux_server.core.stream_key import StreamKey
-from feedmux_server.fanout.session import order_bytes
+from feedmux_server.core.feeds.feed import Scope, route_of
+from feedmux_server.core.feeds.names import check_name
+from feedmux_server.core.feeds.stream_key import StreamKey
+from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.core.positions.start import Start, StartKind
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import Context
-from feedmux_server.state.model import StoredSubscription
+from feedmux_server.sessions.session import order_bytes
+from feedmux_server.store.model import StoredSubscription
 from feedmux_server.telemetry.audit import AuditEvent
 
 PAGE_DEFAULT = 100
@@ -191,7 +191,7 @@ class Subscriptions:
     def _room_for(self, tenant: str, name: str, definition: bytes) -> AbstractAsyncContextManager[None]:
         """Reserve room while the definition is written. Raises QUOTA_EXCEEDED if the tenant's definitions would be too
         large in total."""
-        store, most = self._service.store, self._service.hub.accounts.of(tenant).quotas.subscription_bytes
+        store, most = self._service.store, self._service.manager.accounts.of(tenant).quotas.subscription_bytes
 
         async def stored_size() -> int:
             try:
@@ -206,7 +206,7 @@ class Subscriptions:
     async def _check_room(self, tenant: str, name: str) -> None:
         """Raises QUOTA_EXCEEDED if the tenant already has as many subscriptions as allowed. Calls that create at the
         same moment may exceed the quota by their number."""
-        account, store = self._service.hub.accounts.of(tenant), self._service.store
+        account, store = self._service.manager.accounts.of(tenant), self._service.store
         existing = (await store.count([tenant]))[tenant]
         if existing >= account.quotas.subscriptions and not await store.exists(tenant, name):
             account.check_subscriptions(existing)

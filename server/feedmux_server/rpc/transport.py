@@ -42,6 +42,7 @@ class Transport:
             ("grpc.keepalive_time_ms", 30_000),
             ("grpc.keepalive_timeout_ms", 10_000),
             ("grpc.keepalive_permit_without_calls", 1),
-            # gRPC varies the age by a tenth, and does not end the calls on the connection: `rpc.serving` ends sessions.
+            # gRPC varies the age by a tenth, and does not end the calls on the connection: `rpc.session_lifecycle` ends
+            # sessions.
             *((("grpc.max_connection_age_ms", int(self.connection_age_s * 1000)),) if self.connection_age_s else ()),
         )

@@ -1,13 +1,13 @@
 """ChangeFeed.Watch: an inline feed, throttled only by HTTP/2 flow control."""
 
 from feedmux.v1 import change_feed_pb2 as wire
-from feedmux_server.core.start import StartKind
-from feedmux_server.fanout.session import Session, SessionPolicy
+from feedmux_server.core.positions.start import StartKind
 from feedmux_server.rpc import convert
-from feedmux_server.rpc.frames import Framer
+from feedmux_server.rpc.response_encoder import ResponseEncoder
 from feedmux_server.rpc.service import LiveSession, Service
-from feedmux_server.rpc.serving import listed, opened_message, serve
+from feedmux_server.rpc.session_lifecycle import listed, opened_message, serve
 from feedmux_server.rpc.status import Context
+from feedmux_server.sessions.session import Session, SessionPolicy
 
 WINDOW_EVENTS = 100_000
 WINDOW_BYTES = 4 * 1024 * 1024
@@ -33,11 +33,11 @@ class Watch:
         start = convert.start(request.start)
         at = await service.starts(key, tenant).resolve(start)
         positions = service.positions(key, tenant)
-        framer = Framer(positions, wire_format, message_bytes_max)
+        framer = ResponseEncoder(positions, wire_format, message_bytes_max)
         policy = SessionPolicy(
             heartbeat_s, from_earliest=start.kind is StartKind.EARLIEST, batch_events_max=feed.batch_size
         )
-        session = Session(service.hub, key, positions, policy)
+        session = Session(service.manager, key, positions, policy)
         live = LiveSession(session, feed, key, identity, "", "", context.peer() or "")
         async with listed(service, live):
             session.begin(tenant, at, durable=False, payload_max=framer.payload_max, wire_format=wire_format)

@@ -1,0 +1,1 @@
+"""MongoDB: cursors, readers, checks, errors."""

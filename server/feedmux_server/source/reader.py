@@ -1,7 +1,7 @@
 """Reads one change stream from MongoDB as chunks, and interprets failures.
 
 One reader serves one pump. It builds the request to MongoDB (start options, pipeline, options), keeps the position it
-has read to, and reopens there; the pump decides when to try again. Next on the data path: `core.chunk`.
+has read to, and reopens there; the pump decides when to try again. Next on the data path: `core.events.chunk`.
 """
 
 import asyncio
@@ -18,24 +18,24 @@ from bson.timestamp import Timestamp
 from pymongo.errors import ExecutionTimeout, PyMongoError
 
 from feedmux_server.clock import monotonic_s, wall_s
-from feedmux_server.core.chunk import Chunk, cut_batch, read_token
+from feedmux_server.core.delivery.resume_policy import Action, Verdict, without_words
+from feedmux_server.core.delivery.subscriber import JoinPoint
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.event_time import event_time_s
-from feedmux_server.core.feed import change_stream_options
-from feedmux_server.core.resume_policy import Action, Verdict, without_words
-from feedmux_server.core.resume_token import ResumeToken
-from feedmux_server.core.stream_key import StreamKey, effective_stages, has_stages
-from feedmux_server.core.subscriber import JoinPoint
-from feedmux_server.source.failures import judge, kind_of
-from feedmux_server.source.mongo import Source
-from feedmux_server.source.raw_cursor import Interrupted, RawBatch, RawChangeStreamCursor
+from feedmux_server.core.events.chunk import Chunk, cut_batch, read_token
+from feedmux_server.core.events.event_time import event_time_s
+from feedmux_server.core.feeds.feed import change_stream_options
+from feedmux_server.core.feeds.stream_key import StreamKey, effective_stages, has_stages
+from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.source.cursor import Interrupted, RawBatch, RawChangeStreamCursor
+from feedmux_server.source.deployment import Source
+from feedmux_server.source.errors import judge, kind_of
 from feedmux_server.source.read_watch import Read
 
 _RAW = CodecOptions(document_class=RawBSONDocument)
 
 _BACKLOG_BYTES = 256 * 1024
-"""A batch of this size means that MongoDB has more: the reader requests the next batch in a turn of `HistoryReads`, and
-if a turn is free it does so before it processes this batch."""
+"""A batch of this size means that MongoDB has more: the reader requests the next batch in a turn of `CatchupLimiter`,
+and if a turn is free it does so before it processes this batch."""
 HISTORY_S = 15
 """A reader this far behind the newest known cluster time reads history, however few events match: an idle MongoDB still
 writes a no-op every 10 s, which moves readers at the head."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from feedmux_server.clock import monotonic_s, wall_s
-from feedmux_server.core.names import NAME_BYTES_MAX
+from feedmux_server.core.feeds.names import NAME_BYTES_MAX
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Every metric of the server, once: name, kind, unit, attributes and what it says.
 
-`survey` and `observing` give them values, `providers` makes the instruments, docs/metrics.md is written from here
-(`python -m tests.telemetry.metrics_page`), and the dashboard and the alert rules are checked against them.
+`metrics_snapshot` and `otel_observer` give them values, `otel_setup` makes the instruments, docs/metrics.md is written
+from here (`python -m tests.telemetry.metrics_page`), and the dashboard and the alert rules are checked against them.
 
 Names are feedmux's own, but where OpenTelemetry has a convention for the very thing (`rpc.*`, `process.*`). Units are
 UCUM. Every attribute is bounded: sources, states, quotas and outcomes by nature, tenants by `telemetry.tenants`,

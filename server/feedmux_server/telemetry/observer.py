@@ -1,8 +1,8 @@
 """The interface by which the server reports on itself while it works; here it does nothing, and a report costs a call.
 
-`source`, `state`, `fanout` and `rpc` call it at named points: for each batch read, message and call, never for an
-event. `observing` implements it. State that can be read at any time (streams, rings, quotas) is not reported:
-`fanout.survey` reads it.
+`source`, `store`, `streams`, `sessions` and `rpc` call it at named points: for each batch read, message and call, never
+for an event. `otel_observer` implements it. State that can be read at any time (streams, rings, quotas) is not
+reported: `jobs.metrics_collector` reads it.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -1,0 +1,1 @@
+"""Identities, grants and quotas of the tenants."""

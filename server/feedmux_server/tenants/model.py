@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.grant import Grants
-from feedmux_server.core.quota import UNLIMITED_QUOTAS, Quotas
+from feedmux_server.core.grants.grant import Grants
+from feedmux_server.core.limits.quota import UNLIMITED_QUOTAS, Quotas
 
 
 @dataclass(frozen=True, slots=True)

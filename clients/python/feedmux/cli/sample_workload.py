@@ -7,7 +7,7 @@ from typing import Any
 from bson import ObjectId
 from pymongo import AsyncMongoClient, DeleteOne, InsertOne, ReplaceOne, UpdateOne
 
-from feedmux_server.cancelling import cancellable
+from feedmux_server.cancellation import cancellable
 
 DATABASE, COLLECTION = "shop", "orders"
 _TICK_S = 0.1

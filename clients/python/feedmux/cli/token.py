@@ -15,8 +15,8 @@ from feedmux.cli.failure import CliError
 from feedmux.cli.feed_arguments import place_of
 from feedmux.cli.terminal import Terminal, print_json
 from feedmux_server.core.errors import FeedmuxError
-from feedmux_server.core.position import inspect_position
-from feedmux_server.core.resume_token import TokenDescription, UnknownTokenLayout, describe
+from feedmux_server.core.positions.position import inspect_position
+from feedmux_server.core.positions.resume_token import TokenDescription, UnknownTokenLayout, describe
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

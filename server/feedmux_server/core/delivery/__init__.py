@@ -1,0 +1,1 @@
+"""From a stream to a subscriber: rings, streams, subscribers, acks and credit."""

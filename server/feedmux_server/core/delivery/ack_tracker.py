@@ -1,0 +1,114 @@
+"""Tracks which events sent in a session are acknowledged, and which position may therefore be stored.
+
+Fed by `Subscriber.take` with what was sent; asked by the session on each Ack. Holds chunks from sending until
+acknowledgement. One of a chunk's holders pays for what the chunk costs after its ring has evicted it
+(`Chunk.held_bytes`).
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.events.chunk import Chunk
+from feedmux_server.core.positions.resume_token import ResumeToken
+
+TRACKED_BYTES = 450
+"""What a chunk costs each tracker that awaits acknowledgement of its events, in addition to the chunk."""
+
+
+class AckTracker:
+    """Delivery sequences count from 1 within a session."""
+
+    __slots__ = ("_sent", "acked", "outstanding_max", "pays", "place", "sent")
+
+    def __init__(self, place: ResumeToken, outstanding_max: int, pays: Callable[[int], None] = lambda _: None) -> None:
+        """`pays` gets how many bytes more (fewer, when negative) this tracker costs, and retains outside all rings."""
+        self._sent: deque[tuple[int, Chunk, int, int]] = deque()  # first sequence, chunk, first, stop
+        self.pays = pays
+        self.outstanding_max = outstanding_max
+        self.sent = 0
+        self.acked = 0
+        self.place = place
+        """Everything at or before it is acknowledged. To be stored only once it has moved: a session may begin inside a
+        split event."""
+
+    @property
+    def outstanding(self) -> int:
+        return self.sent - self.acked
+
+    @property
+    def room(self) -> int:
+        """Events that may be sent before delivery pauses."""
+        return self.outstanding_max - self.outstanding
+
+    def record(self, chunk: Chunk, first: int, stop: int) -> None:
+        """Events `first` to `stop - 1` of `chunk` have been sent."""
+        chunk.hold(self)
+        self.pays(TRACKED_BYTES)
+        self._sent.append((self.sent + 1, chunk, first, stop))
+        self.sent += stop - first
+
+    def ack(self, sequence: int) -> bool:
+        """Everything up to `sequence` is processed. True when `place` moved.
+
+        Raises ACK_OUT_OF_RANGE for a sequence that was never delivered.
+        """
+        check_sequence(sequence, self.sent)
+        if sequence <= self.acked:
+            return False
+        self.acked = sequence
+        before, passed = self.place, list[tuple[Chunk, int, int]]()
+        while self._sent:
+            first_sequence, chunk, first, stop = self._sent[0]
+            done = sequence - first_sequence + 1
+            if done < stop - first:
+                if done > 0:
+                    self._move_to(chunk, first, first + done)
+                break
+            self._sent.popleft()
+            passed.append((chunk, first, stop))
+        # The newest position counts. A chunk without one is a part of a split event.
+        for chunk, first, stop in reversed(passed):
+            if self.place is not before or self._move_to(chunk, first, stop):
+                break
+        for chunk, _, _ in passed:
+            chunk.let_go(self)
+        if passed:
+            self.pays(-TRACKED_BYTES * len(passed))
+        return self.place is not before
+
+    def progress(self, place: ResumeToken) -> bool:
+        """Everything up to `place` was delivered. True when nothing is outstanding and `place` moved there: not to
+        where the rest of a split event is still to come."""
+        if self.outstanding or self.place.reaches(place) or place.may_be_inside_event:
+            return False
+        self.place = place
+        return True
+
+    def release(self) -> None:
+        """The session is over: lets go of the chunks."""
+        for _, chunk, _, _ in self._sent:
+            chunk.let_go(self)
+        if self._sent:
+            self.pays(-TRACKED_BYTES * len(self._sent))
+        self._sent.clear()
+
+    def _move_to(self, chunk: Chunk, first: int, stop: int) -> bool:
+        """Move `place` to the newest position to store among these events, if later; True if there is one."""
+        for index in range(stop - 1, first - 1, -1):
+            place = chunk.ack_place(index)
+            if place is not None:
+                if not self.place.reaches(place):
+                    self.place = place
+                return True
+        return False
+
+
+def check_sequence(sequence: int, sent: int) -> None:
+    """Raises ACK_OUT_OF_RANGE for an ack of what was never delivered."""
+    if not 0 <= sequence <= sent:
+        raise FeedmuxError(
+            ErrorReason.ACK_OUT_OF_RANGE,
+            f"the ack names delivery {sequence}, but this session has delivered only {sent}",
+            field="ack.delivery_sequence",
+        )

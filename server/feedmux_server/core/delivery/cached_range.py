@@ -1,0 +1,169 @@
+"""A stretch of a feed that has been read and is kept, so that several can read slices of it.
+
+Holds the ring's own bytes, whole chunks mostly, so keeping costs no copy. Pure; `ranges.cache` fills it, and gives it
+up.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from feedmux_server.core.delivery.subscriber import Delivery
+from feedmux_server.core.events.chunk import Chunk, cut_batch
+from feedmux_server.core.positions.resume_token import ResumeToken
+
+_DELIVERY_BYTES = 700
+"""Beside its events; and for each of their chunks: measured with tracemalloc."""
+_PART_BYTES = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The events in (after, until]."""
+
+    after: ResumeToken
+    until: ResumeToken
+    count: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class CachedRange:
+    """The events in (after, end], as they were delivered."""
+
+    after: ResumeToken
+    end: ResumeToken
+    deliveries: Sequence[Delivery]
+
+    @property
+    def held_bytes(self) -> int:
+        """What it keeps in memory."""
+        return sum(map(held_bytes, self.deliveries))
+
+    @property
+    def count(self) -> int:
+        return sum(each.count for each in self.deliveries)
+
+    @property
+    def size(self) -> int:
+        return sum(each.size for each in self.deliveries)
+
+    def covers(self, after: ResumeToken, until: ResumeToken) -> bool:
+        return after.reaches(self.after) and self.end.reaches(until)
+
+    def slices(self, wanted: int) -> Iterator[Slice]:
+        """At most `wanted` consecutive slices of about equal bytes, cut between events. None of them is empty."""
+        last: Slice | None = None
+        for each in self._cut(wanted):
+            if last is not None:
+                yield last
+            last = each
+        if last is not None:
+            yield replace(last, until=self.end)
+
+    def _cut(self, wanted: int) -> Iterator[Slice]:
+        """The slices, of which the last ends with its last event."""
+        share = -(-self.size // wanted) if wanted else 0
+        begin, count, size = self.after, 0, 0
+        left = wanted - 1  # that may be ended before the last
+        for piece, start in self._pieces():
+            first, rest = 0, piece.size
+            if size + rest > share and left > 0:
+                chunk = as_chunk(piece, start)
+                assert chunk.bson is not None
+                offsets = chunk.bson.offsets
+                while first < chunk.count and size + rest > share and left > 0:
+                    stop = chunk.bson.stop_within(first, max(0, share - size))
+                    if stop == first and not count:
+                        stop = first + 1
+                    taken = offsets[stop] - offsets[first]
+                    if stop > first:
+                        start = chunk.place_behind(stop - 1)
+                    yield Slice(begin, start, count + stop - first, size + taken)
+                    begin, count, size, left = start, 0, 0, left - 1
+                    first, rest = stop, rest - taken
+            count, size = count + piece.count - first, size + rest
+        if count:
+            yield Slice(begin, self.end, count, size)
+
+    def read(self, after: ResumeToken, until: ResumeToken, payload_max: int) -> Iterator[Delivery]:
+        """The events in (after, until], numbered from 1, in pieces of at most `payload_max` bytes or one event.
+
+        The range must cover it. The last of them ends at `until` where no more events lie before that.
+        """
+        sequence, last = 1, self.deliveries[-1].end if self.deliveries else self.end
+        for piece, start in self._pieces():
+            if after.reaches(piece.end):
+                continue
+            if not until.is_after(start):
+                break
+            part = piece
+            if after.is_after(start):
+                chunk = as_chunk(piece, start)
+                part = _part(piece, chunk, chunk.first_after(after), chunk.count)
+                start = after
+            cut = trimmed(part, start, until)
+            if cut is None:
+                continue
+            for small in _pieces_of(cut, start, payload_max):
+                end = until if small.end.raw == last.raw and until.is_after(last) else small.end
+                yield replace(small, first_sequence=sequence, end=end)
+                sequence += small.count
+
+    def _pieces(self) -> Iterator[tuple[Delivery, ResumeToken]]:
+        """Each delivery with the position before it."""
+        start = self.after
+        for each in self.deliveries:
+            yield each, start
+            start = each.end
+
+
+def held_bytes(delivery: Delivery) -> int:
+    """The memory that a retained delivery costs."""
+    return delivery.size + _DELIVERY_BYTES + _PART_BYTES * len(delivery.parts)
+
+
+def _pieces_of(delivery: Delivery, start: ResumeToken, payload_max: int) -> Iterator[Delivery]:
+    if delivery.size <= payload_max or delivery.count == 1:
+        yield delivery
+        return
+    chunk, first = as_chunk(delivery, start), 0
+    view = chunk.bson
+    assert view is not None
+    while first < chunk.count:
+        stop = max(first + 1, view.stop_within(first, payload_max))
+        yield _part(delivery, chunk, first, stop)
+        first = stop
+
+
+def as_chunk(delivery: Delivery, start: ResumeToken) -> Chunk:
+    """The events of a delivery with their offsets. `start` is the position before them."""
+    data = b"".join(delivery.parts)
+    (chunk,) = cut_batch(data, start, delivery.end, delivery.read_time_s, bytes_max=len(data))
+    return chunk
+
+
+def trimmed(delivery: Delivery, start: ResumeToken, until: ResumeToken) -> Delivery | None:
+    """What of a delivery lies at or before `until`; None when nothing does."""
+    if not delivery.count:
+        return None
+    if until.reaches(delivery.end):
+        return delivery
+    chunk = as_chunk(delivery, start)
+    # The delivery's end may lie after its last event, so the events decide, not the end.
+    stop = chunk.first_after(until)
+    if stop == 0:
+        return None
+    if stop == chunk.count and not delivery.end.is_after(until):
+        return delivery  # of another token version: the position after it may lie on either side of `until`
+    return replace(_part(delivery, chunk, 0, stop), end=until)
+
+
+def _part(delivery: Delivery, chunk: Chunk, first: int, stop: int) -> Delivery:
+    if first == 0 and stop == chunk.count:
+        return delivery
+    view = chunk.bson
+    assert view is not None
+    data = view.cut(first, stop)
+    end = chunk.place_behind(stop - 1) if stop > first else chunk.start
+    parts, size = (data,) if data else (), len(data)
+    return Delivery(delivery.first_sequence + first, stop - first, parts, size, size, end, delivery.read_time_s)

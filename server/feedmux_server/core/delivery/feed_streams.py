@@ -1,0 +1,305 @@
+"""Manages all SharedStreams of one StreamKey: which subscriber joins which stream, and when streams open and close.
+
+Pure and synchronous, so that checking that a position is covered and attaching there is one step. `streams.manager`
+gives it a `StreamPort` whose `start` spawns a pump. Invariants: a subscriber is attached to one stream or to none; an
+attached subscriber meets every event after its position exactly once; a detached subscriber with credit is in
+`_waiting`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from feedmux_server.core.delivery.replay_buffer import RingLimits
+from feedmux_server.core.delivery.shared_stream import SharedStream, StreamState
+from feedmux_server.core.delivery.subscriber import JoinPoint, Subscriber, SubscriberState
+from feedmux_server.core.limits.rings import Rings
+from feedmux_server.core.limits.usage_meter import UsageMeter
+from feedmux_server.core.positions.resume_token import Given, ResumeToken
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLimits:
+    """How the streams of a key behave."""
+
+    ring: RingLimits = field(default_factory=RingLimits)
+    read_ahead_bytes: int = 4 * 1024 * 1024
+    """The pump continues to read while a subscriber with credit is nearer to the head than this. At most half the ring,
+    or the fastest subscriber pushes the others out."""
+    join_distance_s: int = 30
+    """A subscriber waits for a stream that is behind its position by less than this (cluster time), instead of opening
+    another one. More shares more reads after a mass reconnect, and makes a late starter wait longer."""
+
+
+class StreamPort(Protocol):
+    """What the streams of a key ask of the world."""
+
+    def start(self, stream: SharedStream) -> None:
+        """Reads MongoDB for this stream from its origin on."""
+
+    def may_trail(self, tenant: str) -> bool:
+        """Whether another trailing stream is allowed now."""
+
+    @property
+    def known_time(self) -> int:
+        """The newest cluster time that this process has seen of MongoDB."""
+
+    def waits(self, subscriber: Subscriber) -> None:
+        """Note that a subscriber waits for a trailing stream's slot: streams that hold a slot may have become idle."""
+
+    def waits_no_longer(self, subscriber: Subscriber) -> None: ...
+
+    def streams_changed(self) -> None:
+        """A stream was opened or closed."""
+
+    def left(self, stream: SharedStream) -> None:
+        """Nobody reads the stream any more."""
+
+    def next_stream_id(self) -> int: ...
+
+
+class FeedStreams:
+    """The streams of one key."""
+
+    def __init__(
+        self, limits: StreamLimits, port: StreamPort, ledger: UsageMeter | None = None, rings: Rings | None = None
+    ) -> None:
+        self._ledger = ledger or UsageMeter()
+        self._rings = rings or Rings()
+        self._limits = limits
+        self._port = port
+        self.streams: list[SharedStream] = []
+        self._waiting: dict[int, Subscriber] = {}
+        self.detached: dict[int, Subscriber] = {}
+        """Subscribers on no stream: out of credit or waiting for a trailing slot."""
+
+    @property
+    def subscriber_count(self) -> int:
+        return len(self.detached) + sum(len(stream.subscribers) for stream in self.streams)
+
+    def leader(self) -> SharedStream | None:
+        """The live stream that is furthest ahead. A stream that others may not join leads only others of that kind."""
+        best: SharedStream | None = None
+        for stream in self.streams:
+            if stream.end_error is None and (
+                best is None
+                or (stream.joinable and not best.joinable)
+                or (stream.joinable == best.joinable and stream.ring.newest.is_after(best.ring.newest))
+            ):
+                best = stream
+        return best
+
+    def is_beside(self, stream: SharedStream) -> bool:
+        """Whether the stream is beside the leading one: it trails, or it starts at a client's token at the present and
+        is not merged with the others until MongoDB has judged that token at the feed's next event."""
+        return stream.end_error is None and stream is not self.leader()
+
+    def is_trailing(self, stream: SharedStream) -> bool:
+        """Whether it reads history, beside the leading stream: for that there are slots."""
+        return not stream.at_present and self.is_beside(stream)
+
+    @property
+    def trailing_count(self) -> int:
+        return sum(self.is_trailing(stream) for stream in self.streams)
+
+    def state_of(self, subscriber: Subscriber) -> SubscriberState:
+        stream = subscriber.stream
+        if not isinstance(stream, SharedStream):
+            return SubscriberState.LAGGING
+        return SubscriberState.CATCH_UP if self.is_trailing(stream) else SubscriberState.LIVE
+
+    def join(self, subscriber: Subscriber) -> None:
+        """Attach to a stream that covers the position or soon will; else open a stream there, or wait for a slot."""
+        at = subscriber.at
+        stream = self._covering(at) or (None if at.native else self._approaching(at))
+        if stream is not None and at.native is not None:
+            subscriber.at = JoinPoint(at.place, exact=True)  # the very token is in the ring: MongoDB knows it
+        if stream is None and self._must_wait(subscriber):
+            stream = None if at.native or at.place.from_invalidate else self._behind(at)
+            if stream is None:
+                self.detached[subscriber.id] = self._waiting[subscriber.id] = subscriber
+                self._port.waits(subscriber)
+                return
+        if stream is None:
+            stream = SharedStream(
+                self._port.next_stream_id(),
+                self._origin(at),
+                self._limits.ring,
+                self._limits.read_ahead_bytes,
+                self._ledger,
+                self._rings,
+            )
+            self.streams.append(stream)
+            self._port.streams_changed()
+            self._attach(subscriber, stream)
+            self._port.start(stream)
+        else:
+            self._attach(subscriber, stream)
+
+    def leave(self, subscriber: Subscriber) -> None:
+        """Detach the subscriber, which keeps its position and joins again when it has credit."""
+        if isinstance(subscriber.stream, SharedStream):
+            self._detach(subscriber, subscriber.stream)
+        self.detached[subscriber.id] = subscriber
+        self._wait_no_longer(subscriber)
+
+    def remove(self, subscriber: Subscriber) -> None:
+        """The session is over."""
+        self.leave(subscriber)
+        del self.detached[subscriber.id]
+        if subscriber.acks is not None:
+            subscriber.acks.release()
+
+    def hand_over(self, subscriber: Subscriber) -> None:
+        """Move a subscriber from a trailing stream to one ahead that safely covers its position, at the exact event."""
+        here = subscriber.stream
+        if len(self.streams) == 1 or not isinstance(here, SharedStream) or not self._verified(here):
+            return
+        if here.end_error is not None and subscriber.at_head:
+            return  # report the end of this stream first: a stream after an invalidate does not continue it
+        place = subscriber.at.place
+        for ahead in self.streams:
+            if (
+                ahead is not here
+                and ahead.joinable
+                and is_ahead(ahead, here)
+                and same_version(ahead, here)
+                and ahead.ring.in_newer_half(place)
+            ):
+                self._detach(subscriber, here)
+                self._attach(subscriber, ahead)
+                return
+
+    def close(self, stream: SharedStream) -> None:
+        """Close a stream whose pump is done. Subscribers that have not met its end yet look for another stream."""
+        self.streams.remove(stream)
+        self._port.streams_changed()
+        for subscriber in list(stream.subscribers.values()):
+            stream.detach(subscriber)
+            self.detached[subscriber.id] = subscriber
+            subscriber.wake()
+        stream.ring.close()
+        self.admit_waiting()
+
+    def is_superfluous(self, stream: SharedStream) -> bool:
+        """A stream that nobody reads any more, and that nobody would join."""
+        return (
+            stream.end_error is None and not stream.subscribers and (not stream.joinable or stream is not self.leader())
+        )
+
+    def admit_waiting(self) -> None:
+        """Let waiting subscribers try again, because a stream may now be near enough."""
+        for subscriber in list(self._waiting.values()):
+            self.admit(subscriber)
+
+    def admit(self, subscriber: Subscriber) -> None:
+        """Let one waiting subscriber try again."""
+        self._wait_no_longer(subscriber)
+        subscriber.wake()
+
+    def stalled_trailing(self) -> Iterator[SharedStream]:
+        """Trailing streams that nobody reads or could read on, so that their slots can be given to others."""
+        return (stream for stream in self.streams if self.is_trailing(stream) and not stream.has_usable_credit)
+
+    def _must_wait(self, subscriber: Subscriber) -> bool:
+        """Beside a stream that it could join, or that it has: what others have for themselves is no reason."""
+        tenant = subscriber.tenant
+        beside = any(
+            stream.end_error is None and (stream.joinable or tenant in stream.account.tenants)
+            for stream in self.streams
+        )
+        return beside and not self._port.may_trail(tenant)
+
+    def _origin(self, at: JoinPoint) -> JoinPoint:
+        """Where a stream begins for this position. One that MongoDB has not reached is awaited at the present, where
+        others may join: streams that wait for different times would be as many cursors of one feed."""
+        present = self._port.known_time + 1
+        if at.native is not None or at.place.cluster_time <= present:
+            return at
+        return JoinPoint(ResumeToken.high_water_mark(present))
+
+    def _attach(self, subscriber: Subscriber, stream: SharedStream) -> None:
+        self.detached.pop(subscriber.id, None)
+        self._wait_no_longer(subscriber)
+        ring, place = stream.ring, subscriber.at.place
+        seq, index = ring.locate(place) if ring.covers(place) else (ring.next_seq, 0)
+        stream.attach(subscriber, seq, index)
+
+    def _detach(self, subscriber: Subscriber, stream: SharedStream) -> None:
+        stream.detach(subscriber)
+        if not stream.subscribers:
+            self._port.left(stream)
+
+    def _wait_no_longer(self, subscriber: Subscriber) -> None:
+        if self._waiting.pop(subscriber.id, None) is not None:
+            self._port.waits_no_longer(subscriber)
+
+    def _covering(self, at: JoinPoint) -> SharedStream | None:
+        """The stream furthest ahead whose ring covers the position."""
+        best: SharedStream | None = None
+        for stream in self.streams:
+            if (
+                stream.joinable
+                and stream.ring.covers(at.place)
+                and (at.native is None or self._holds_token(stream, at))
+                and (best is None or stream.ring.newest.is_after(best.ring.newest))
+            ):
+                best = stream
+        return best
+
+    def _holds_token(self, stream: SharedStream, at: JoinPoint) -> bool:
+        """Whether that very token is in the ring: only then is it known to be one that MongoDB would find."""
+        ring = stream.ring
+        if at.place.from_invalidate:
+            return False
+        if any(edge.raw == at.place.raw and edge.given is Given.BY_MONGODB for edge in (ring.newest, ring.oldest)):
+            return True
+        seq, index = ring.locate(at.place)
+        if index == 0:
+            seq -= 1
+            return seq >= ring.first_seq and ring[seq].token(ring[seq].count - 1).raw == at.place.raw
+        return ring[seq].token(index - 1).raw == at.place.raw
+
+    def _approaching(self, at: JoinPoint) -> SharedStream | None:
+        """A stream that is a little behind the position, or that is not yet open and can begin further back."""
+        if at.place.from_invalidate:
+            return None  # a stream from before would end there
+        for stream in sorted(self.streams, key=lambda each: each.ring.newest.cluster_time, reverse=True):
+            if not stream.joinable:
+                continue
+            newest = stream.ring.newest
+            if at.place.is_after(newest):
+                if self._near(newest.cluster_time, at.place.cluster_time):
+                    return stream
+            elif (
+                stream.state is StreamState.GATHERING
+                and not newest.from_invalidate
+                and newest.reaches(at.place)
+                and self._near(at.place.cluster_time, newest.cluster_time)
+            ):
+                stream.lower_start(at)
+                return stream
+        return None
+
+    def _near(self, earlier: int, later: int) -> bool:
+        return (later >> 32) - (earlier >> 32) <= self._limits.join_distance_s
+
+    def _behind(self, at: JoinPoint) -> SharedStream | None:
+        """A stream that will reach the position, however far behind, for when no other may be opened."""
+        behind = [s for s in self.streams if s.joinable and at.place.is_after(s.ring.newest)]
+        return max(behind, key=lambda stream: stream.ring.newest.cluster_time, default=None)
+
+    def _verified(self, stream: SharedStream) -> bool:
+        return stream.origin.native is None or stream.events_read > 0
+
+
+def is_ahead(one: SharedStream, other: SharedStream) -> bool:
+    """Whether subscribers of `other` move to `one`. At equal positions they move to the older stream, so that two idle
+    heads merge."""
+    newest, theirs = one.ring.newest, other.ring.newest
+    return newest.is_after(theirs) or (one.id < other.id and not theirs.is_after(newest))
+
+
+def same_version(one: SharedStream, other: SharedStream) -> bool:
+    """Streams of different token version are never merged: their events do not sort together."""
+    return one.ring.newest.version == other.ring.newest.version

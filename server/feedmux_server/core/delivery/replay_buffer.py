@@ -1,0 +1,184 @@
+"""The ring of chunks of one SharedStream, bounded in events and bytes.
+
+Filled by the stream's pump alone; read by any number of subscribers by index. Chunks have consecutive sequence
+numbers. Invariant: the ring covers exactly the places from `oldest` to `newest`.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from feedmux_server.core.events.chunk import Chunk
+from feedmux_server.core.limits.rings import NOT_HELD, Rings
+from feedmux_server.core.positions.resume_token import ResumeToken
+
+
+@dataclass(frozen=True, slots=True)
+class RingLimits:
+    """Bounds of one ring. Larger rings let slow subscribers stay on the shared read for longer."""
+
+    events_max: int = 500_000
+    bytes_max: int = 64 * 1024 * 1024
+
+
+class ReplayBuffer:
+    """Chunks between `oldest` and `newest`."""
+
+    __slots__ = (
+        "_chunks",
+        "_limits",
+        "_rings",
+        "bytes",
+        "closed",
+        "cum_bytes",
+        "cum_events",
+        "events",
+        "first_seq",
+        "grown",
+        "has_takers",
+        "newest",
+        "next_seq",
+        "oldest",
+        "size_class",
+    )
+
+    def __init__(self, start: ResumeToken, limits: RingLimits, rings: Rings | None = None) -> None:
+        """`rings` are those of the process."""
+        self._chunks: dict[int, Chunk] = {}
+        self._limits = limits
+        self._rings = rings or Rings()
+        self.size_class = NOT_HELD
+        self.grown = 0
+        """`size_class` and `grown` are for `Rings`."""
+        self.has_takers: Callable[[], bool] = _nobody
+        """Whether somebody has yet to take the oldest chunk, and can."""
+        self.closed = False
+        self.first_seq = 0
+        self.next_seq = 0
+        self.oldest = start
+        self.newest = start
+        self.events = 0
+        self.bytes = 0
+        self.cum_bytes = 0
+        """Bytes appended since the beginning; with `Chunk.cum_bytes` it says how far behind a reader is."""
+        self.cum_events = 0
+
+    def __len__(self) -> int:
+        return len(self._chunks)
+
+    def __getitem__(self, seq: int) -> Chunk:
+        return self._chunks[seq]
+
+    def restart_at(self, place: ResumeToken) -> None:
+        """Set the position of a ring that has held nothing yet."""
+        if self.next_seq:
+            raise RuntimeError("a ring that was filled keeps its start")
+        self.oldest = self.newest = place
+
+    def append(self, chunk: Chunk) -> None:
+        """Adds the next chunk. `trim` keeps the bounds."""
+        chunk.cum_bytes, chunk.cum_events = self.cum_bytes, self.cum_events
+        self._chunks[self.next_seq] = chunk
+        self.next_seq += 1
+        self.newest = chunk.end
+        self.events += chunk.count
+        size = chunk.size_bytes
+        self.bytes += size
+        self.cum_bytes += size
+        self.cum_events += chunk.count
+        self._rings.changed(self, size)
+
+    def trim(self, keep_seq: int) -> None:
+        """Drops the oldest chunks until the bounds hold, up to `keep_seq`.
+
+        The batch just read stays whole, however large, and the one before while nobody has had time to take it: a ring
+        that dropped what nobody could have taken yet would make its subscribers read it again forever. So a ring
+        exceeds its bound by two batches of MongoDB (16 MiB each) at most.
+        """
+        while self.first_seq < keep_seq and self.is_full:
+            self.drop_oldest()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it holds more than its bounds."""
+        return self.bytes > self._limits.bytes_max or self.events > self._limits.events_max
+
+    def advance(self, place: ResumeToken) -> None:
+        """Everything up to `place` is known to hold no further event."""
+        if place.is_after(self.newest):
+            self.newest = place
+
+    def close(self) -> None:
+        """The stream has ended and nobody reads the ring any more: lets go of all chunks."""
+        for chunk in self._chunks.values():
+            chunk.retain_whole()
+        self._chunks.clear()
+        self.first_seq, self.oldest = self.next_seq, self.newest
+        size, self.bytes, self.events = self.bytes, 0, 0
+        self.closed = True
+        self.has_takers = _nobody
+        self._rings.changed(self, -size)
+
+    def is_awaited(self) -> bool:
+        return self.has_takers()
+
+    def drop_oldest(self) -> int:
+        """Drops one chunk and returns the bytes set free."""
+        chunk = self._chunks.pop(self.first_seq)
+        self.first_seq += 1
+        size, before = chunk.size_bytes, self.bytes
+        self.bytes = max(0, before - size) if self._chunks else 0
+        self._rings.changed(self, self.bytes - before)
+        self.events -= chunk.count
+        self.oldest = chunk.end
+        chunk.drop_bytes()
+        return size - chunk.held_bytes
+
+    def grew(self, size: int) -> None:
+        """Count another rendering of `size` bytes of a chunk in the ring."""
+        self.bytes += size
+        self._rings.changed(self, size)
+
+    def covers(self, place: ResumeToken) -> bool:
+        return place.reaches(self.oldest) and not place.is_after(self.newest)
+
+    def bytes_from(self, seq: int) -> int:
+        """Bytes between the beginning of chunk `seq` and the newest position."""
+        return self.cum_bytes - self._chunks[seq].cum_bytes if seq < self.next_seq else 0
+
+    def locate(self, place: ResumeToken) -> tuple[int, int]:
+        """Return chunk and event index of the first event after `place`; the head when there is none yet.
+
+        `place` must not be before `oldest`.
+        """
+        chunks, seqs = self._chunks, range(self.first_seq, self.next_seq)
+        seq = self.first_seq + bisect_left(seqs, True, key=lambda n: not place.reaches(chunks[n].end))
+        if seq == self.next_seq:
+            return seq, 0
+        chunk = self._chunks[seq]
+        return seq, 0 if not place.is_after(chunk.start) else chunk.first_after(place)
+
+    def is_near_head(self, seq: int, bytes_max: int) -> bool:
+        """Whether less than `bytes_max` and than half of the ring's events have been read from chunk `seq` on."""
+        return self.bytes_from(seq) < bytes_max and 2 * self._events_from(seq) < self._limits.events_max
+
+    def in_newer_half(self, place: ResumeToken) -> bool:
+        """Whether `place` is covered and at least half the ring's room lies between it and eviction."""
+        if not self.covers(place):
+            return False
+        seq, _ = self.locate(place)
+        behind = self.bytes_from(seq)
+        return behind <= self._limits.bytes_max // 2 and self._events_from(seq) <= self._limits.events_max // 2
+
+    def events_behind(self, seq: int, index: int) -> int:
+        """Events between an index and the newest position."""
+        if seq < self.first_seq:
+            return self.events
+        return self._events_from(seq) - index
+
+    def _events_from(self, seq: int) -> int:
+        return self.cum_events - self._chunks[seq].cum_events if seq < self.next_seq else 0
+
+
+def _nobody() -> bool:
+    return False

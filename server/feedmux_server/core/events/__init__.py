@@ -1,0 +1,1 @@
+"""Chunks of events, and checks and renderings of their BSON."""

@@ -1,0 +1,349 @@
+"""A chunk: consecutive events as the bytes MongoDB sent, and where each begins.
+
+Built by `source` from one batch (cut at event boundaries when it is large), held by the `ReplayBuffer`, read by
+every `Subscriber` of the stream. Nothing here decodes a document; an event's resume token is cut out of its bytes
+only where a position inside the chunk is requested.
+
+Invariant: `offsets` has one entry per event and one for the end, so event i is `data[offsets[i]:offsets[i + 1]]`.
+"""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from struct import Struct
+from typing import Protocol
+
+from bson.raw_bson import RawBSONDocument
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.positions.resume_token import ResumeToken, UnknownTokenLayout
+
+CHUNK_OVERHEAD_BYTES = 650
+"""What a chunk costs beside its events: measured with tracemalloc over one-event chunks."""
+
+_LENGTH = Struct("<i").unpack_from
+_EMBEDDED_ID = b"\x03_id\x00"
+
+
+def document_offsets(data: bytes) -> "array[int]":
+    """Where each of the concatenated BSON documents begins, and the end.
+
+    Raises ValueError when the lengths do not add up to the size of `data`.
+    """
+    offsets = array("L", (0,))
+    append, end, at = offsets.append, len(data), 0
+    length_of = _LENGTH
+    while at < end:
+        size = length_of(data, at)[0] if end - at >= 5 else 0
+        at += size
+        if size < 5 or at > end:
+            raise ValueError("BSON document lengths do not add up")
+        append(at)
+    return offsets
+
+
+def event_id(data: bytes, at: int, end: int) -> bytes:
+    """The event's `_id` document, which is MongoDB's resume token. It need not be the first field."""
+    if data[at + 4 : at + 9] == _EMBEDDED_ID:
+        begin = at + 9
+        return data[begin : begin + _LENGTH(data, begin)[0]]
+    token = RawBSONDocument(data[at:end]).get("_id")
+    if not isinstance(token, RawBSONDocument):
+        raise FeedmuxError(
+            ErrorReason.RESUME_TOKEN_MODIFIED,
+            "the pipeline removed or changed _id, which is the resume token; keep _id in the pipeline's output",
+        )
+    return bytes(token.raw)
+
+
+def read_token(raw: bytes) -> ResumeToken:
+    """`ResumeToken.decode`, with a layout we do not know turned into the error a user can act on."""
+    try:
+        return ResumeToken.decode(raw)
+    except UnknownTokenLayout as error:
+        raise FeedmuxError(
+            ErrorReason.SOURCE_UNSUITABLE,
+            "MongoDB sent a resume token of a layout that this version of feedmux does not know; upgrade feedmux",
+        ) from error
+
+
+class View:
+    """A chunk's events in one wire format: their bytes one after the other, and where each begins.
+
+    On the wire an event may be framed (JSON texts are fields of a message); what counts as the event's own bytes, for
+    credit and quotas, leaves the framing out. For BSON both are the same.
+    """
+
+    __slots__ = ("data", "event_bytes", "offsets")
+
+    def __init__(self, data: bytes, offsets: Sequence[int], event_bytes: Sequence[int] | None = None) -> None:
+        self.data = data
+        self.offsets = offsets
+        self.event_bytes = offsets if event_bytes is None else event_bytes
+        """The bytes of all events before each one, without framing, and of all of them."""
+
+    @property
+    def size_bytes(self) -> int:
+        size = len(self.data) + 8 * len(self.offsets)
+        return size if self.event_bytes is self.offsets else size + 8 * len(self.event_bytes)
+
+    def cut(self, first: int, stop: int) -> bytes:
+        """The bytes of events `first` to `stop - 1`; the shared object itself when that is all of them."""
+        begin, end = self.offsets[first], self.offsets[stop]
+        return self.data if end - begin == len(self.data) else self.data[begin:end]
+
+    def stop_within(self, first: int, bytes_max: int) -> int:
+        """The largest `stop` so that events `first` to `stop - 1` fit into `bytes_max` on the wire.
+
+        An event that does not fit gives `first`.
+        """
+        return bisect_right(self.offsets, self.offsets[first] + bytes_max, first) - 1
+
+    def stop_with_credit(self, first: int, credit: int) -> int:
+        """The largest `stop` so that `credit` allows events `first` to `stop - 1`; the last one may overdraw it."""
+        charged = self.event_bytes
+        return min(bisect_left(charged, charged[first] + credit, first), len(charged) - 1)
+
+
+class Index(Protocol):
+    """Something made from a chunk and kept beside it."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+
+class Holder(Protocol):
+    """Who may still ask for a token inside a chunk: an ack tracker."""
+
+    def pays(self, size: int) -> None:
+        """`size` more bytes (fewer, when negative) are retained outside all rings on this holder's account."""
+
+
+class Chunk:
+    """Events in (start, end], shared by all who read the stream."""
+
+    __slots__ = (
+        "_failures",
+        "_holders",
+        "_payer",
+        "_split",
+        "_tokens",
+        "bson",
+        "count",
+        "cum_bytes",
+        "cum_events",
+        "end",
+        "evicted",
+        "held_bytes",
+        "index",
+        "read_time_s",
+        "rendered",
+        "start",
+    )
+
+    def __init__(
+        self,
+        data: bytes,
+        offsets: Sequence[int],
+        start: ResumeToken,
+        end: ResumeToken,
+        read_time_s: float,
+        *,
+        split: bool = False,
+    ) -> None:
+        self.bson: View | None = View(data, offsets)
+        """The events' BSON. None once the ring has evicted the chunk."""
+        self.rendered: dict[str, View] = {}
+        """Other wire formats, each made once."""
+        self.index: Index | None = None
+        """What a wide stream knows of its events, while it is in the ring."""
+        self._failures: dict[str, FeedmuxError] | None = None
+        self.count = len(offsets) - 1
+        self.start = start
+        self.end = end
+        """The later of the last event's token and the batch's postBatchResumeToken."""
+        self.read_time_s = read_time_s
+        self.cum_bytes = 0
+        """Bytes appended to the ring before this chunk."""
+        self.cum_events = 0
+        self.evicted = False
+        """It is in no ring any more."""
+        self.held_bytes = 0
+        """What it costs outside all rings, while somebody holds it. One of the holders pays for it."""
+        self._holders: dict[Holder, int] | None = None
+        self._payer: Holder | None = None
+        self._tokens: View | None = None
+        self._split = split
+
+    @property
+    def size_bytes(self) -> int:
+        size = CHUNK_OVERHEAD_BYTES
+        if self.bson is not None:
+            size += self.bson.size_bytes
+        if self._tokens is not None:
+            size += self._tokens.size_bytes
+        for view in self.rendered.values():
+            size += view.size_bytes
+        if self.index is not None:
+            size += self.index.size_bytes
+        return size
+
+    @property
+    def holders(self) -> int:
+        """How many may still ask for a token inside this chunk."""
+        return len(self._holders) if self._holders is not None else 0
+
+    def hold(self, holder: Holder) -> None:
+        """Keeps the tokens for `holder` until it has let go as often."""
+        holders = self._holders
+        if holders is None:
+            self._holders = {holder: 1}
+        else:
+            holders[holder] = holders.get(holder, 0) + 1
+
+    def let_go(self, holder: Holder) -> None:
+        holders = self._holders
+        assert holders is not None, "nobody holds the chunk"
+        left = holders[holder] - 1
+        if left:
+            holders[holder] = left
+            return
+        del holders[holder]
+        if self._payer is holder:
+            holder.pays(-self.held_bytes)
+            self._payer = None
+            self._charge()
+
+    def token(self, index: int) -> ResumeToken:
+        """The resume token of event `index`. The bytes must still be there."""
+        view = self._view()
+        return read_token(event_id(view.data, view.offsets[index], view.offsets[index + 1]))
+
+    def place_behind(self, index: int) -> ResumeToken:
+        """The position after event `index`: after the last event it is the chunk's end."""
+        return self.end if index == self.count - 1 else self.token(index)
+
+    def first_after(self, place: ResumeToken) -> int:
+        """Index of the first event after `place`; `count` when there is none.
+
+        If `place` has another token version, the first event that may be after it: of the events at its time, only
+        leading ones that are the very event of `place` are known to be passed. If a reader ends at `place` and one
+        begins there, each event is delivered exactly once by one of the two.
+        """
+        if place.reaches(self.end):
+            return self.count
+        first = bisect_left(range(self.count), True, key=lambda index: not place.reaches(self.token(index)))
+        if place.version != self.end.version:
+            while first < self.count and self.token(first).is_of_passed_event(place):
+                first += 1
+        return first
+
+    def ack_place(self, index: int) -> ResumeToken | None:
+        """The position to store when event `index` is acknowledged; None inside a split event."""
+        if index == self.count - 1 and not self._split:
+            return self.end
+        raw = self._tokens.cut(index, index + 1) if self._tokens is not None else self._ack_token(index)
+        if not raw:
+            return None
+        return self.end if index == self.count - 1 else read_token(raw)
+
+    def without_first(self, first: int, start: ResumeToken) -> "Chunk":
+        """The same chunk from event `first` on."""
+        view = self._view()
+        base = view.offsets[first]
+        offsets = array("L", [at - base for at in view.offsets[first:]])
+        return Chunk(view.data[base:], offsets, start, self.end, self.read_time_s, split=self._split)
+
+    def render_error(self, wire_format: str) -> FeedmuxError | None:
+        """Why the chunk cannot be rendered in `wire_format`."""
+        return self._failures.get(wire_format) if self._failures is not None else None
+
+    def cannot_render(self, wire_format: str, error: FeedmuxError) -> dict[str, FeedmuxError]:
+        """Remembers why. Returns all such errors of the chunk, so that one can be forgotten again."""
+        if self._failures is None:
+            self._failures = {}
+        self._failures[wire_format] = error
+        return self._failures
+
+    def drop_bytes(self) -> None:
+        """Evict the events. If an ack tracker holds the chunk, first extract the tokens, once for all trackers."""
+        if self.evicted:
+            return
+        if self._holders:
+            tokens = [self._ack_token(index) for index in range(self.count)]
+            self._tokens = View(b"".join(tokens), array("L", (0, *accumulate(map(len, tokens)))))
+        self.bson = None
+        self._leave_ring()
+
+    def retain_whole(self) -> None:
+        """Its ring has ended: nobody reads it any more. For those who hold it the events stay as they are, since the
+        tokens of a whole ring would take the event loop too long to extract at once."""
+        if not self.evicted:
+            self._leave_ring()
+
+    def _leave_ring(self) -> None:
+        self.evicted = True
+        self.index = None
+        self.rendered.clear()
+        self._charge()
+
+    def _charge(self) -> None:
+        """Somebody who holds the evicted chunk pays for it. With nobody left there is nothing to pay for."""
+        self._payer = next(reversed(self._holders), None) if self._holders is not None else None
+        if self._payer is None:
+            self.bson = self._tokens = None
+            self.held_bytes = 0
+        else:
+            self.held_bytes = self.size_bytes
+            self._payer.pays(self.held_bytes)
+
+    def _ack_token(self, index: int) -> bytes:
+        """Empty for a fragment with others to come."""
+        view = self._view()
+        at, end = view.offsets[index], view.offsets[index + 1]
+        if self._split:
+            part = RawBSONDocument(view.data[at:end]).get("splitEvent")
+            if part is not None and part["fragment"] < part["of"]:
+                return b""
+        return event_id(view.data, at, end)
+
+    def _view(self) -> View:
+        if self.bson is None:
+            raise LookupError("the chunk's bytes are gone")
+        return self.bson
+
+
+def cut_batch(
+    data: bytes,
+    start: ResumeToken,
+    post_batch: ResumeToken | None,
+    read_time_s: float,
+    *,
+    bytes_max: int,
+    split: bool = False,
+) -> list[Chunk]:
+    """One MongoDB batch as chunks of at most `bytes_max` bytes each; a larger event stands alone.
+
+    `start` is the position the batch was read from. Raises ValueError on bytes that are not BSON documents.
+    """
+    offsets = document_offsets(data)
+    chunks: list[Chunk] = []
+    whole, first, last = View(data, offsets), 0, len(offsets) - 1
+    # Even pieces: a small rest would cost every subscriber a message of its own.
+    if last:
+        pieces = -(-len(data) // bytes_max)
+        bytes_max = min(bytes_max, len(data) // pieces + len(data) // last)
+    while first < last:
+        stop = max(whole.stop_within(first, bytes_max), first + 1)
+        piece = whole.cut(first, stop)
+        end = read_token(event_id(data, offsets[stop - 1], offsets[stop]))
+        if stop == last and post_batch is not None and post_batch.is_after(end):
+            end = post_batch
+        base = offsets[first]
+        piece_offsets = (
+            offsets if len(piece) == len(data) else array("L", [at - base for at in offsets[first : stop + 1]])
+        )
+        chunks.append(Chunk(piece, piece_offsets, start, end, read_time_s, split=split))
+        first, start = stop, end
+    return chunks

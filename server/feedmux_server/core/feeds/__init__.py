@@ -1,0 +1,1 @@
+"""Feeds, their keys, and the checks of their pipelines."""

@@ -1,0 +1,1 @@
+"""Grants, compiled into stages before a feed's pipeline."""

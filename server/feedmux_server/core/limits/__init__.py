@@ -1,0 +1,1 @@
+"""Quotas, fairness, memory, leases and forecasts."""

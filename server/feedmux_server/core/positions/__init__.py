@@ -1,0 +1,1 @@
+"""Resume tokens, positions, and where a stream starts."""

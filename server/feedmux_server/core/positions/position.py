@@ -1,0 +1,140 @@
+"""feedmux's positions: opaque bytes that name a point in a feed of one tenant, source and scope.
+
+Clients store them as they are. A position is authenticated by a key of the deployment (`core.positions.position_keys`):
+one that is damaged, forged, of another version, or of another tenant, source or scope is rejected, never read as
+another point. It serves every feed of its scope; the stream key and the flags in it say whether MongoDB can be asked to
+resume after the token, must judge it first, or is to be asked for its cluster time. A start at an operation time is the
+high-water mark of that time.
+
+Layout: version, flags, key id (4), fingerprint (8), stream key (8), token, MAC of all before it (16).
+"""
+
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.positions.position_keys import KEY_ID_BYTES, MAC_BYTES, PositionKey, PositionKeys
+from feedmux_server.core.positions.resume_token import Given, ResumeToken, UnknownTokenLayout, key_string
+
+POSITION_BYTES_MAX: Final = 4096
+_VERSION: Final = 0xF2
+_FLAG_COMPACT: Final = 0x01
+_FLAG_UNJUDGED: Final = 0x02
+_FLAG_AS_TIME: Final = 0x04
+_FLAGS_OF: Final = {Given.BY_MONGODB: 0, Given.BY_CLIENT: _FLAG_UNJUDGED, Given.AS_TIME: _FLAG_AS_TIME}
+_GIVEN_OF: Final = {flags: given for given, flags in _FLAGS_OF.items()}
+_PART_BYTES: Final = 8
+_KEY_ID: Final = slice(2, 2 + KEY_ID_BYTES)
+_FINGERPRINT: Final = slice(_KEY_ID.stop, _KEY_ID.stop + _PART_BYTES)
+_STREAM_KEY: Final = slice(_FINGERPRINT.stop, _FINGERPRINT.stop + _PART_BYTES)
+_HEAD_BYTES: Final = _STREAM_KEY.stop
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    scope_fingerprint: bytes
+    stream_key: bytes
+    """`StreamKey.short` of the feed that it came from."""
+    token: ResumeToken
+
+
+def scope_fingerprint(tenant: str, source_id: str, namespace: str) -> bytes:
+    """8 bytes. `source_id` is the replica set's or cluster's own id, so that a renamed source keeps its
+    positions."""
+    digest = blake2b(digest_size=_PART_BYTES, person=b"feedmux-scope")
+    for part in (tenant, source_id, namespace):
+        encoded = part.encode("utf-8", "surrogatepass")
+        digest.update(len(encoded).to_bytes(4))
+        digest.update(encoded)
+    return digest.digest()
+
+
+class PositionEncoder:
+    """Encodes the positions of one feed of one tenant; `encode` runs once for each delivered batch."""
+
+    __slots__ = ("_key", "_keys", "_scope", "_usual_head")
+
+    def __init__(self, keys: PositionKeys, scope_fingerprint: bytes, stream_key: bytes) -> None:
+        if len(scope_fingerprint) != _PART_BYTES or len(stream_key) != _PART_BYTES:
+            raise ValueError("fingerprint and stream key are 8 bytes each")
+        self._keys = keys
+        self._scope = scope_fingerprint + stream_key
+        self._key: PositionKey | None = None
+        self._usual_head = b""
+        """The head of a compact position that came from MongoDB."""
+
+    def encode(self, token: ResumeToken) -> bytes:
+        """At most `POSITION_BYTES_MAX` bytes.
+
+        A token too large for that (an `_id` of kilobytes) gives way to the high-water mark of its cluster
+        time, which lies before it: what is at that time comes again, and nothing is lost.
+        """
+        key = self._keys.signing
+        if key is not self._key:
+            self._key, self._usual_head = key, self._head(key, _FLAG_COMPACT)
+        data = key_string(token)
+        if data is not None and token.given is Given.BY_MONGODB:
+            content = self._usual_head + data
+        else:
+            flags = _FLAGS_OF[token.given] | (0 if data is None else _FLAG_COMPACT)
+            content = self._head(key, flags) + (token.raw if data is None else data)
+        if len(content) > POSITION_BYTES_MAX - MAC_BYTES:
+            return self.encode(ResumeToken.high_water_mark(token.cluster_time, token.version))
+        return content + key.sign(content)
+
+    def _head(self, key: PositionKey, flags: int) -> bytes:
+        return bytes((_VERSION, flags)) + key.id + self._scope
+
+
+def encode_position(position: Position, keys: PositionKeys) -> bytes:
+    return PositionEncoder(keys, position.scope_fingerprint, position.stream_key).encode(position.token)
+
+
+def decode_position(data: bytes, fingerprint: bytes, keys: PositionKeys) -> Position:
+    """Raises FeedmuxError: POSITION_INVALID, POSITION_FOREIGN where the fingerprint is another, or STATE_UNAVAILABLE
+    while the keys are not known."""
+    content = _content(data)
+    key = keys.verifying(data[_KEY_ID])
+    if key is None:
+        raise _invalid("the position was not made by this deployment, or was made with a key that it no longer has")
+    if not key.verifies(content, data[-MAC_BYTES:]):
+        raise _invalid("the position is damaged or forged")
+    if data[_FINGERPRINT] != fingerprint:
+        raise FeedmuxError(ErrorReason.POSITION_FOREIGN, "the position belongs to another tenant, source or scope")
+    return _read(content)
+
+
+def inspect_position(data: bytes) -> Position:
+    """What a position says, without a key: nothing shows that it was not forged. Raises POSITION_INVALID."""
+    return _read(_content(data))
+
+
+def _content(data: bytes) -> bytes:
+    """All but the MAC, of what may be a position. Raises POSITION_INVALID."""
+    if not data:
+        raise _invalid("the position is empty")
+    if len(data) > POSITION_BYTES_MAX:
+        raise _invalid(f"the position is longer than {POSITION_BYTES_MAX} bytes")
+    if data[0] != _VERSION:
+        raise _invalid("the position is not from feedmux, or its version is unknown to this server")
+    if len(data) <= _HEAD_BYTES + MAC_BYTES:
+        raise _invalid("the position is cut short")
+    return data[:-MAC_BYTES]
+
+
+def _read(content: bytes) -> Position:
+    flags = content[1]
+    given = _GIVEN_OF.get(flags & ~_FLAG_COMPACT)
+    if given is None:
+        raise _invalid("the position has flags that this server does not know")
+    read = ResumeToken.from_key_string if flags & _FLAG_COMPACT else ResumeToken.decode
+    try:
+        token = read(content[_HEAD_BYTES:])
+    except UnknownTokenLayout:
+        raise _invalid("the position holds a resume token that this server cannot read") from None
+    return Position(content[_FINGERPRINT], content[_STREAM_KEY], token.given_as(given))
+
+
+def _invalid(message: str) -> FeedmuxError:
+    return FeedmuxError(ErrorReason.POSITION_INVALID, message)

@@ -1,0 +1,342 @@
+"""MongoDB's resume tokens: the only module that knows their layout.
+
+A token is a BSON document `{_data: hex}`, at times with `_typeBits`; `_data` is a KeyString whose leading
+fields say where in the history of the cluster it stands. Within one token version the bytes sort as the
+events do; across versions only the leading fields do (`is_after`, `reaches`). A layout that is not
+known is never compared: decoding raises.
+Down the data path: chunks keep tokens, `position` wraps them, `source` hands them to MongoDB as they are.
+"""
+
+from binascii import Error as HexError
+from binascii import hexlify, unhexlify
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any, Final, Self
+from uuid import UUID
+
+import bson
+
+from feedmux_server.core.positions.key_string import KeyStringReader
+
+PlaceKey = tuple[int, int, int, int, bytes]
+"""Cluster time (seconds << 32 | increment), token type, transaction index, fromInvalidate, what follows.
+
+What follows is empty for a high-water mark, so that the whole key compares with that of any token."""
+
+HIGH_WATER_MARK: Final = 0
+EVENT: Final = 128
+_VERSIONS: Final = (1, 2)
+_TIMESTAMP: Final = 0x82
+_ZERO: Final = 0x29
+_NUMBER_BASE: Final = 0x2A
+_NUMBER_MAX: Final = 0x32
+_FALSE: Final = 0x6E
+_TRUE: Final = 0x6F
+_END: Final = 0x04
+# What follows the cluster time of a high-water mark, and the tail in it: version 2 writes null for the
+# collection that is missing (6.0.5 and 6.0.27 refuse one without).
+_HIGH_WATER_MARKS: Final = {1: b"\x2b\x02\x29\x29\x6e\x04", 2: b"\x2b\x04\x29\x29\x6e\x14\x04"}
+_HIGH_WATER_MARK_TAILS: Final = {1: b"", 2: b"\x14"}
+
+
+class UnknownTokenLayout(ValueError):
+    """A resume token that this module cannot read, and that must not be compared with others."""
+
+
+class Given(Enum):
+    """Where a token comes from, and so how MongoDB may be asked for it. It stays with the token, in positions too."""
+
+    BY_MONGODB = 0
+    """MongoDB sent it in this feed, or it is a high-water mark of ours."""
+    BY_CLIENT = 1
+    """A client gave it, and MongoDB has not judged it yet: its refusal would be for that client only."""
+    AS_TIME = 2
+    """It may not be of this feed: only its cluster time is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeToken:
+    """A position in the history of a cluster, as MongoDB wrote it."""
+
+    raw: bytes
+    """The BSON document as MongoDB sent it."""
+    version: int
+    key: PlaceKey
+    given: Given = field(default=Given.BY_MONGODB, compare=False)
+
+    @property
+    def cluster_time(self) -> int:
+        """Seconds << 32 | increment."""
+        return self.key[0]
+
+    @property
+    def is_high_water_mark(self) -> bool:
+        return self.key[1] == HIGH_WATER_MARK
+
+    @property
+    def from_invalidate(self) -> bool:
+        return self.key[3] == 1
+
+    @property
+    def may_be_inside_event(self) -> bool:
+        """Whether fragments of the same event may follow. A token says which fragment it is, and not of how many.
+
+        The rule for every position that is stored for others to begin at: not this place, unless the event itself said
+        that the fragment is its last (`Chunk.ack_place`). A session may begin here, for a client that has the fragments
+        before; a process that has not would get the rest of an event.
+        """
+        _, _, fragment, undecoded = _read_tail(self.key[4])
+        return fragment is not None or bool(undecoded)
+
+    def before_event(self) -> "ResumeToken":
+        """This position, or if it may be inside an event, the high-water mark before the event: events of that time are
+        delivered again."""
+        return ResumeToken.high_water_mark(self.cluster_time, self.version) if self.may_be_inside_event else self
+
+    def is_after(self, other: "ResumeToken") -> bool:
+        """Whether this position is surely later. Across versions what follows the leading fields does not say so: the
+        events of one time, of several shards, come in another order."""
+        if self.version == other.version:
+            return self.key > other.key
+        return self.key[:4] > other.key[:4]
+
+    def reaches(self, other: "ResumeToken") -> bool:
+        """Whether who has come here has surely passed `other`. Within one version that is `not other.is_after(self)`;
+        across versions both may be false, and then what lies between is to be delivered again rather than lost."""
+        if self.version == other.version:
+            return self.key >= other.key
+        mine, others = self.key[:4], other.key[:4]
+        return mine > others or (mine == others and self.is_high_water_mark)
+
+    def is_of_passed_event(self, place: "ResumeToken") -> bool:
+        """Whether this is the very event of `place`, a token of another version, or an earlier fragment of it."""
+        if self.version == place.version or self.key[:4] != place.key[:4]:
+            return False
+        mine, its = _identity(self), _identity(place)
+        if mine is None or its is None or mine[0] != its[0]:
+            return False
+        fragment, passed = mine[1], its[1]
+        return passed is None or (fragment is not None and fragment <= passed)
+
+    def given_as(self, given: Given) -> Self:
+        return self if given is self.given else replace(self, given=given)
+
+    @classmethod
+    def decode(cls, raw: bytes) -> Self:
+        """From the BSON document. Raises `UnknownTokenLayout`."""
+        version, key = _read_places(_key_string(raw))
+        return cls(raw, version, key)
+
+    @classmethod
+    def from_client(cls, raw: bytes) -> Self:
+        """A token that a client gave, which must have the very form that MongoDB gives tokens. Raises
+        `UnknownTokenLayout`.
+
+        A token that came through another encoding (`_typeBits` as a document, a further field) may name a position
+        in a ring, and yet be rejected once MongoDB is asked for it.
+        """
+        token = cls.decode(raw)
+        if key_string(token) is None and not _has_form_of_mongodb(raw):
+            raise UnknownTokenLayout("the token does not have MongoDB's form: _data, and sometimes _typeBits")
+        return replace(token, given=Given.BY_CLIENT)
+
+    @classmethod
+    def from_key_string(cls, data: bytes) -> Self:
+        """From the bytes that `_data` spells in hex. Raises `UnknownTokenLayout`."""
+        version, key = _read_places(data)
+        return cls(_document(data), version, key)
+
+    @classmethod
+    def high_water_mark(cls, cluster_time: int, version: int = 1) -> Self:
+        """The position just before the first event of `cluster_time`: a stream resumed there begins with that event."""
+        if version not in _HIGH_WATER_MARKS or not 0 <= cluster_time < 1 << 64:
+            raise ValueError("no such high-water mark")
+        data = b"\x82" + cluster_time.to_bytes(8) + _HIGH_WATER_MARKS[version]
+        return cls(_document(data), version, (cluster_time, HIGH_WATER_MARK, 0, 0, b""))
+
+
+def key_string(token: ResumeToken) -> bytes | None:
+    """The bytes of `_data`, where `from_key_string` gives the very same token back; else None."""
+    raw = token.raw
+    try:
+        data = unhexlify(raw[15:-2])
+    except HexError:
+        return None
+    return data if _document(data) == raw else None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDescription:
+    """The contents of a token, for people."""
+
+    cluster_time_seconds: int
+    cluster_time_increment: int
+    time: str
+    """The cluster time in ISO 8601, UTC."""
+    token_type: str
+    """`high-water mark` or `event`."""
+    version: int
+    transaction_index: int
+    from_invalidate: bool
+    collection_uuid: str | None = None
+    event_identifier: dict[str, Any] | None = None
+    """Version 1: the document key, or operation type and description; version 2: always with the operation
+    type.
+
+    Whole numbers are shown as integers whatever their type."""
+    fragment: int | None = None
+    """From 0, as MongoDB stores it; `splitEvent.fragment` counts from 1."""
+    undecoded: str = ""
+    """Hex of what could not be read."""
+
+
+def describe(hex_or_raw: str | bytes) -> TokenDescription:
+    """Reads a token given as the hex of `_data` or as its BSON document. Raises `UnknownTokenLayout`."""
+    if isinstance(hex_or_raw, str):
+        try:
+            data = bytes.fromhex(hex_or_raw)
+        except ValueError:
+            raise UnknownTokenLayout("the token is not hexadecimal") from None
+    else:
+        data = _key_string(hex_or_raw)
+    version, (cluster_time, token_type, txn_index, from_invalidate, tail) = _read_places(data)
+    seconds, increment = cluster_time >> 32, cluster_time & 0xFFFF_FFFF
+    collection_uuid, identifier, fragment, undecoded = _read_tail(tail)
+    return TokenDescription(
+        cluster_time_seconds=seconds,
+        cluster_time_increment=increment,
+        time=datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z"),
+        token_type="event" if token_type == EVENT else "high-water mark",
+        version=version,
+        transaction_index=txn_index,
+        from_invalidate=bool(from_invalidate),
+        collection_uuid=collection_uuid,
+        event_identifier=identifier,
+        fragment=fragment,
+        undecoded=undecoded.hex().upper(),
+    )
+
+
+def _read_tail(tail: bytes) -> tuple[str | None, dict[str, Any] | None, int | None, bytes]:
+    collection_uuid = identifier = fragment = None
+    reader = KeyStringReader(tail)
+    read_to = 0
+    try:
+        while not reader.at_end:
+            value = reader.read()
+            if isinstance(value, UUID) and collection_uuid is None:
+                collection_uuid = str(value)
+            elif isinstance(value, dict) and identifier is None:
+                identifier = value
+            elif isinstance(value, int) and not isinstance(value, bool) and fragment is None:
+                fragment = value
+            elif value is not None:
+                break
+            read_to = reader.offset
+    except ValueError:
+        pass
+    return collection_uuid, identifier, fragment, tail[read_to:]
+
+
+def _identity(token: ResumeToken) -> tuple[bytes, int | None] | None:
+    """What names a document's event in tokens of both versions, and the fragment; None where it cannot be told.
+
+    Collection and document key, as bytes: decoded values are equal where MongoDB's are not."""
+    tail = token.key[4]
+    reader = KeyStringReader(tail)
+    try:
+        if not isinstance(reader.read(), UUID):
+            return None
+        begin = reader.offset
+        if token.version == 2:
+            fields = reader.raw_fields()
+            document_key = fields.get("documentKey", b"")
+        else:
+            reader.read()
+            document_key = tail[begin : reader.offset]
+        fragment = None if reader.at_end else reader.read()
+    except ValueError:
+        return None
+    if document_key[:1] != b"\x46" or not (fragment is None or isinstance(fragment, int)):
+        return None
+    return tail[:begin] + document_key, fragment
+
+
+def _key_string(raw: bytes) -> bytes:
+    # MongoDB writes `_data` first; this is the path of every batch.
+    if raw[4:11] == b"\x02_data\x00":
+        end = 14 + int.from_bytes(raw[11:15], "little")
+        if raw[end:] == b"\x00\x00" and int.from_bytes(raw[:4], "little") == len(raw):
+            try:
+                return unhexlify(raw[15:end])
+            except HexError:
+                raise UnknownTokenLayout("_data is not hexadecimal") from None
+    try:
+        data = bson.decode(raw).get("_data")
+    except Exception:  # noqa: BLE001 - bson raises several kinds, for any malformed bytes
+        raise UnknownTokenLayout("the token is not a BSON document") from None
+    if not isinstance(data, str):
+        raise UnknownTokenLayout("_data is not a string")
+    try:
+        return unhexlify(data)
+    except ValueError:
+        raise UnknownTokenLayout("_data is not hexadecimal") from None
+
+
+def _has_form_of_mongodb(raw: bytes) -> bool:
+    document = bson.decode(raw)
+    types = {name: type(value) for name, value in document.items()}
+    return types in ({"_data": str}, {"_data": str, "_typeBits": bytes}) and bson.encode(document) == raw
+
+
+def _document(data: bytes) -> bytes:
+    text = hexlify(data).upper()
+    return b"".join(
+        (
+            (len(text) + 17).to_bytes(4, "little"),
+            b"\x02_data\x00",
+            (len(text) + 1).to_bytes(4, "little"),
+            text,
+            b"\x00\x00",
+        )
+    )
+
+
+def _read_places(data: bytes) -> tuple[int, PlaceKey]:
+    try:
+        if data[0] != _TIMESTAMP or data[-1] != _END:
+            raise UnknownTokenLayout("the token does not begin with a cluster time")
+        version, offset = _read_number(data, 9)
+        token_type, offset = _read_number(data, offset)
+        txn_index, offset = _read_number(data, offset)
+        flag = data[offset]
+    except IndexError:
+        raise UnknownTokenLayout("the token is cut short") from None
+    if version not in _VERSIONS:
+        raise UnknownTokenLayout("the token's version is not known")
+    if flag not in (_FALSE, _TRUE):
+        raise UnknownTokenLayout("the token does not say whether it comes from an invalidate")
+    tail = data[offset + 1 : -1]
+    if token_type == HIGH_WATER_MARK:
+        if tail != _HIGH_WATER_MARK_TAILS[version]:
+            raise UnknownTokenLayout("the high-water mark holds more than a time")
+        tail = b""
+    elif token_type != EVENT:
+        raise UnknownTokenLayout("the token's type is not known")
+    return version, (int.from_bytes(data[1:9]), token_type, txn_index, flag - _FALSE, tail)
+
+
+def _read_number(data: bytes, offset: int) -> tuple[int, int]:
+    kind = data[offset]
+    if kind == _ZERO:
+        return 0, offset + 1
+    if not _NUMBER_BASE < kind <= _NUMBER_MAX:
+        raise UnknownTokenLayout("a number of the token is of another type")
+    end = offset + 1 + kind - _NUMBER_BASE
+    if end >= len(data):
+        raise IndexError
+    value = int.from_bytes(data[offset + 1 : end])
+    if value & 1:
+        raise UnknownTokenLayout("a number of the token is not whole")
+    return value >> 1, end

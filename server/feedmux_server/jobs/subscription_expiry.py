@@ -1,0 +1,60 @@
+"""Deletes subscriptions that nobody has used for `limits.unused_subscription_days`, and logs this before and after.
+
+One replica at a time searches, for the configured tenants. Redis decides by its own clock, in one step with the
+deletion, so a subscription opened at that moment stays. A replica deletes only a subscription that it has itself
+announced in an earlier search, even if no replica was running when the announcement was due.
+"""
+
+import asyncio
+import logging
+
+from feedmux_server.clock import wall_s
+from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.rpc.service import Service
+from feedmux_server.store.model import DAY_S
+from feedmux_server.telemetry.audit import AuditEvent
+
+log = logging.getLogger(__name__)
+
+_EVERY_MOST_S = 3_600.0
+_NOTICE_MOST_S = 7 * DAY_S
+
+
+async def sweep(service: Service) -> None:
+    """Search again and again until cancelled; the server owns this task. Ends at once if subscriptions never expire."""
+    unused_s = service.unused_days * DAY_S
+    if not unused_s:
+        return
+    every_s = min(_EVERY_MOST_S, unused_s / 10)
+    announced: dict[tuple[str, str], int] = {}
+    while True:
+        await asyncio.sleep(every_s)
+        try:
+            if await service.store.claim_sweep(every_s * 0.9):
+                for tenant in tuple(service.grants):
+                    await _sweep_tenant(service, tenant, unused_s, announced)
+        except FeedmuxError as error:
+            log.warning("could not search for unused subscriptions: %s", error.message)
+
+
+async def _sweep_tenant(service: Service, tenant: str, unused_s: float, announced: dict[tuple[str, str], int]) -> None:
+    async for stored in service.store.every(tenant):
+        at_ms, key = stored.expires_ms(service.unused_days), (tenant, stored.name)
+        if at_ms is None:
+            continue
+        left_s = at_ms / 1000 - wall_s()
+        if left_s > min(_NOTICE_MOST_S, unused_s / 10):
+            continue
+        if announced.get(key) != at_ms:
+            announced[key] = at_ms
+            log.warning(
+                "an unused subscription will be deleted in %.1f days: tenant=%s subscription=%s",
+                max(0.0, left_s) / DAY_S,
+                tenant,
+                stored.name,
+            )
+            service.audit.record(AuditEvent.SUBSCRIPTION_EXPIRING, tenant=tenant, subscription=stored.name)
+        elif left_s <= 0 and await service.store.expire(tenant, stored.name, unused_s):
+            del announced[key]
+            log.warning("deleted an unused subscription: tenant=%s subscription=%s", tenant, stored.name)
+            service.audit.record(AuditEvent.SUBSCRIPTION_EXPIRED, tenant=tenant, subscription=stored.name)

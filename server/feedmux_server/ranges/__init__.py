@@ -1,0 +1,1 @@
+"""Events that PlanRange has read, for ReadRange."""

@@ -1,0 +1,283 @@
+"""Ranges for bulk readers: planned by reading them once, retained until they have been read.
+
+A range holds the ring's own bytes, so several readers of its slices cost MongoDB one pass. The reader that planned the
+range stays where it stopped, without credit, so that the next plan can continue: the stream stays open too, and MongoDB
+is not read meanwhile. The reader counts against the tenant's quotas of streams, and is closed when the tenant needs the
+room. Retained ranges, and events that plans are reading now, count against the tenant's quota and a bound of the
+process; ranges are also bounded in time. Evicted events are read from MongoDB again.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from feedmux_server.clock import monotonic_s
+from feedmux_server.core.delivery.cached_range import CachedRange, held_bytes
+from feedmux_server.core.delivery.subscriber import Delivery, JoinPoint
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.feeds.stream_key import StreamKey
+from feedmux_server.core.limits.quota import Account
+from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.ranges.reader import RangeReader
+from feedmux_server.streams.manager import StreamManager
+
+PIECE_BYTES_MAX = 1024 * 1024
+READ_TIME_MAX_S = 10.0
+"""A plan ends after this time with the events it has, even if more follow."""
+
+
+class GivenUp(Exception):
+    """A range was evicted; the events not read from it yet must be read from MongoDB."""
+
+
+@dataclass(frozen=True, slots=True)
+class RangeLimits:
+    """Bounds of what is retained between planning and reading."""
+
+    kept_bytes_max: int = 256 * 1024 * 1024
+    """For all tenants together; above it, the oldest range of the tenant that retains most is evicted."""
+    kept_s: float = 120.0
+    reader_s: float = 30.0
+    """How long a planning reader waits for the next plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a plan should reach."""
+
+    until: ResumeToken | None
+    """The range ends here at the latest."""
+    target: ResumeToken
+    """What MongoDB has committed by now: the plan reads up to here in any case, and beyond it if more is available."""
+    events_max: int
+    bytes_max: int
+    wait_s: float
+    """How long to wait for the first event once the target is reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a plan has found."""
+
+    range: CachedRange
+    caught_up: bool
+
+
+@dataclass(slots=True, eq=False)
+class _Kept:
+    account: Account
+    key: StreamKey
+    range: CachedRange
+    deliveries: list[Delivery]
+    """The deliveries of the range: emptied when the range is evicted, also for readers that are reading it."""
+    bytes: int
+    unread: int
+    """Events not yet sent once."""
+    timer: asyncio.TimerHandle
+    given_up: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    reader: RangeReader
+    at: ResumeToken
+    timer: asyncio.TimerHandle
+
+
+@dataclass(slots=True)
+class RangeCache:
+    """The ranges of a process."""
+
+    manager: StreamManager
+    limits: RangeLimits = field(default_factory=RangeLimits)
+    _kept: list[_Kept] = field(default_factory=list)
+    _waiting: dict[tuple[str, StreamKey], _Waiting] = field(default_factory=dict)
+    kept_bytes: int = 0
+    """Bytes retained, and bytes that plans are reading now."""
+
+    async def plan(self, key: StreamKey, tenant: str, at: JoinPoint, wanted: Wanted) -> Plan:
+        """Read the next events and retain them. Raises the FeedmuxError that ended the feed at this position."""
+        if wanted.until is not None and not wanted.until.is_after(at.place):
+            return Plan(CachedRange(at.place, at.place, ()), caught_up=True)
+        reader, account, charged = await self._reader(key, tenant, at), self.manager.accounts.of(tenant), 0
+
+        def charge(size: int) -> bool:
+            nonlocal charged
+            charged += size
+            return self._charge(account, size)
+
+        try:
+            deliveries, error = await _read(reader, wanted, charge)
+            invalidated = error is not None and error.reason is ErrorReason.FEED_INVALIDATED
+            # A pipeline that hides the invalidate event does not hide its position: the next plan begins after it.
+            if error is not None and not deliveries and not (invalidated and reader.place.is_after(at.place)):
+                raise error
+        except BaseException:
+            self._release(account, charged)
+            self._close(account, key, reader)
+            raise
+        end = deliveries[-1].end if deliveries else at.place
+        met_all = error is None or not deliveries  # up to the reader's position
+        if met_all and wanted.until is not None and (reader.passed or not wanted.until.is_after(reader.place)):
+            end = wanted.until
+        elif met_all and reader.place.is_after(end):
+            end = reader.place
+        if error is None and end.raw == reader.place.raw:
+            self._wait(account, key, reader, end)
+        else:
+            self._close(account, key, reader)
+        found = CachedRange(at.place, end, tuple(deliveries))
+        if deliveries:
+            self._keep(key, account, found)
+        return Plan(found, not (wanted.until or wanted.target).is_after(end))
+
+    def read(
+        self, key: StreamKey, tenant: str, after: ResumeToken, until: ResumeToken, payload_max: int
+    ) -> Iterator[Delivery] | None:
+        """The events in (after, until] from the retained ranges, in pieces of at most `payload_max` bytes unless one
+        event is larger; None when they are not retained. The iterator raises GivenUp before the first piece or after
+        any, and after an eviction it holds no more than the piece it has yielded."""
+        kept = self._covering(key, tenant, after, until)
+        return None if kept is None else _reading(kept, after, until, payload_max)
+
+    def was_read(self, key: StreamKey, tenant: str, after: ResumeToken, until: ResumeToken, count: int) -> None:
+        """Note that all `count` events in (after, until] were sent. A range is retained until each event was sent
+        once."""
+        kept = self._covering(key, tenant, after, until)
+        if kept is not None:
+            kept.unread -= count
+            if kept.unread <= 0:
+                self._give_up(kept)
+
+    def close(self) -> None:
+        for waiting in list(self._waiting.values()):
+            waiting.timer.cancel()
+            waiting.reader.close()
+        self._waiting.clear()
+        for kept in self._kept:
+            kept.timer.cancel()
+        self._kept.clear()
+
+    def _covering(self, key: StreamKey, tenant: str, after: ResumeToken, until: ResumeToken) -> _Kept | None:
+        for kept in self._kept:
+            if kept.account.tenant == tenant and kept.key == key and kept.range.covers(after, until):
+                return kept
+        return None
+
+    async def _reader(self, key: StreamKey, tenant: str, at: JoinPoint) -> RangeReader:
+        """The reader that waits at this position, or a new one. It counts against the tenant's quotas until `_close`.
+
+        Raises QUOTA_EXCEEDED."""
+        account, waiting = self.manager.accounts.of(tenant), self._waiting.get((tenant, key))
+        if waiting is not None:
+            if waiting.at.raw == at.place.raw and at.native is None:
+                waiting.timer.cancel()
+                account.unspare(key)
+                del self._waiting[tenant, key]
+                return waiting.reader
+            self._leave(account, key)
+        await self.manager.make_room(tenant, key)
+        account.open_feed(key)
+        try:
+            return RangeReader(self.manager, key, tenant, at, PIECE_BYTES_MAX)
+        except BaseException:
+            account.close_feed(key)
+            raise
+
+    def _close(self, account: Account, key: StreamKey, reader: RangeReader) -> None:
+        reader.close()
+        account.close_feed(key)
+
+    def _wait(self, account: Account, key: StreamKey, reader: RangeReader, at: ResumeToken) -> None:
+        """Keep the reader for the next plan, for a while, unless its tenant needs its stream for something else."""
+        reader.revoke()
+        self._leave(account, key)
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(self.limits.reader_s, self._leave, account, key)
+        self._waiting[account.tenant, key] = _Waiting(reader, at, timer)
+        account.spare(key, partial(self._leave, account, key))
+
+    def _leave(self, account: Account, key: StreamKey) -> None:
+        waiting = self._waiting.pop((account.tenant, key), None)
+        if waiting is not None:
+            waiting.timer.cancel()
+            account.unspare(key)
+            self._close(account, key, waiting.reader)
+
+    def _keep(self, key: StreamKey, account: Account, found: CachedRange) -> None:
+        """Retain a range. Its bytes were charged while it was read."""
+        deliveries = list(found.deliveries)
+        kept = replace(found, deliveries=deliveries)
+        timer = asyncio.get_running_loop().call_later(self.limits.kept_s, self._expire, kept)
+        self._kept.append(_Kept(account, key, kept, deliveries, found.held_bytes, found.count, timer))
+
+    def _charge(self, account: Account, size: int) -> bool:
+        """Count what a plan has read, and evict older ranges for it. False when the plan must end because no older
+        range is left."""
+        self.kept_bytes += size
+        account.kept_bytes += size
+        while account.keeps_too_much or self.kept_bytes > self.limits.kept_bytes_max:
+            holders = [each for each in self._kept if each.account is account or not account.keeps_too_much]
+            if not holders:
+                return False
+            most = max(each.account.kept_bytes for each in holders)
+            self._give_up(next(each for each in holders if each.account.kept_bytes == most))
+        return True
+
+    def _release(self, account: Account, size: int) -> None:
+        self.kept_bytes -= size
+        account.kept_bytes -= size
+
+    def _expire(self, found: CachedRange) -> None:
+        for kept in self._kept:
+            if kept.range is found:
+                self._give_up(kept)
+                return
+
+    def _give_up(self, kept: _Kept) -> None:
+        if kept.given_up:
+            return
+        kept.given_up = True
+        kept.timer.cancel()
+        self._kept.remove(kept)
+        kept.deliveries.clear()
+        self._release(kept.account, kept.bytes)
+
+
+def _reading(kept: _Kept, after: ResumeToken, until: ResumeToken, payload_max: int) -> Iterator[Delivery]:
+    for delivery in kept.range.read(after, until, payload_max):
+        yield delivery
+        del delivery
+        if kept.given_up:
+            raise GivenUp
+    if kept.given_up:
+        raise GivenUp
+
+
+async def _read(
+    reader: RangeReader, wanted: Wanted, charge: Callable[[int], bool]
+) -> tuple[list[Delivery], FeedmuxError | None]:
+    """Read events up to the limits; return them with the error that ended the feed after them, if any.
+
+    `charge` says whether more may be read.
+    """
+    began_s = monotonic_s()
+    wait_until_s, last_s = began_s + wanted.wait_s, began_s + max(wanted.wait_s, READ_TIME_MAX_S)
+    reader.grant(wanted.events_max, wanted.bytes_max)
+    found: list[Delivery] = []
+    while reader.can_receive and not reader.passed and monotonic_s() < last_s:
+        reached = not wanted.target.is_after(reader.place)
+        deadline_s = last_s if not reached else monotonic_s() if found else wait_until_s
+        target = None if reached else wanted.target
+        try:
+            delivery = await reader.next(min(deadline_s, last_s), until=wanted.until, target=target)
+        except FeedmuxError as error:
+            return found, error
+        if delivery is not None:
+            found.append(delivery)
+            if not charge(held_bytes(delivery)):
+                break
+        elif reached or (wanted.until is not None and not wanted.until.is_after(reader.place)):
+            break
+    return found, None

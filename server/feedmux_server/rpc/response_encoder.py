@@ -1,0 +1,144 @@
+"""Outputs of a session as bytes of `SubscribeResponse` (and `WatchResponse`, whose fields have the same numbers).
+
+The events of a delivery are copied in unchanged: MongoDB's bytes, or texts rendered once. Only the few fields around
+them, which belong to the subscriber, are encoded for each message.
+"""
+
+from collections.abc import Iterator
+
+from feedmux.v1 import change_feed_pb2 as wire
+from feedmux_server.core.delivery.subscriber import BSON, Delivery
+from feedmux_server.core.positions.position import PositionEncoder
+from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.rpc.convert import cluster_time, duration, timestamp
+from feedmux_server.sessions.session import (
+    CommittedMark,
+    DegradedMark,
+    DrainingMark,
+    GapMark,
+    HistoryAtRiskMark,
+    Output,
+    ProgressMark,
+    RewoundMark,
+    SkippedMark,
+)
+from feedmux_server.workers.render_worker import JSON_FIELD_TAG, varint
+
+FRAME_BYTES = 16 * 1024
+"""Room reserved in a message for everything but the events."""
+
+_BATCH_TAG = b"\x12"  # SubscribeResponse.batch = 2
+_BSON_TAG = b"\x7a"  # Batch.bson = 15
+
+
+class ResponseEncoder:
+    """Encodes the outputs of one session."""
+
+    def __init__(self, positions: PositionEncoder, wire_format: str, message_bytes_max: int) -> None:
+        self._positions = positions
+        self._is_bson = wire_format == BSON
+        self._message_bytes_max = message_bytes_max
+
+    @property
+    def payload_max(self) -> int:
+        """Bytes of events that fit into one message."""
+        return self._message_bytes_max - FRAME_BYTES
+
+    def frames(self, output: Output) -> Iterator[bytes]:
+        """The messages for one output: one message, or the fragments of a large event. Empties a delivery."""
+        if isinstance(output, Delivery):
+            if output.wire_size > self.payload_max:
+                yield from self._fragments(output)
+            else:
+                yield self._batch(output)
+        else:
+            yield self._other(output).SerializeToString()
+
+    def _batch(self, delivery: Delivery) -> bytes:
+        end = delivery.end
+        head = wire.Batch(
+            first_delivery_sequence=delivery.first_sequence,
+            event_count=delivery.count,
+            position=self._positions.encode(end),
+            resume_token=self._token(end),
+            cluster_time=cluster_time(end.cluster_time),
+            read_time=timestamp(delivery.read_time_s),
+        ).SerializeToString()
+        parts, delivery.parts = delivery.parts, ()
+        events_head = _BSON_TAG + varint(delivery.wire_size) if self._is_bson else b""
+        size = len(head) + len(events_head) + delivery.wire_size
+        return b"".join((_BATCH_TAG, varint(size), head, events_head, *parts))
+
+    def _fragments(self, delivery: Delivery) -> Iterator[bytes]:
+        """Split one event into pieces. `take` returns an event that exceeds the message by itself."""
+        data, end = delivery.parts[0], delivery.end
+        if not self._is_bson:
+            data = _text(data)
+        room = self.payload_max
+        count = -(-len(data) // room)
+        for index in range(count):
+            fragment = wire.EventFragment(
+                delivery_sequence=delivery.first_sequence,
+                index=index,
+                count=count,
+                data=data[index * room : (index + 1) * room],
+            )
+            if index == count - 1:
+                fragment.position = self._positions.encode(end)
+                fragment.resume_token = self._token(end)
+                fragment.cluster_time.CopyFrom(cluster_time(end.cluster_time))
+            yield wire.SubscribeResponse(event_fragment=fragment).SerializeToString()
+
+    def _token(self, place: ResumeToken) -> bytes:
+        # A token holds the document's key; a token of many kilobytes is omitted, to stay within the message limit.
+        return place.raw if len(place.raw) <= FRAME_BYTES // 2 else b""
+
+    def _other(self, output: Output) -> wire.SubscribeResponse:
+        match output:
+            case ProgressMark(place):
+                return wire.SubscribeResponse(
+                    progress=wire.Progress(
+                        position=self._positions.encode(place),
+                        resume_token=self._token(place),
+                        cluster_time=cluster_time(place.cluster_time),
+                    )
+                )
+            case CommittedMark(sequence, position):
+                return wire.SubscribeResponse(committed=wire.Committed(delivery_sequence=sequence, position=position))
+            case DrainingMark(deadline_s, place):
+                draining = wire.Notice.Draining(deadline=duration(deadline_s), position=self._positions.encode(place))
+                return wire.SubscribeResponse(notice=wire.Notice(draining=draining))
+            case DegradedMark(dependency, away):
+                degraded = wire.Notice.Degraded(dependency=dependency, away=away)
+                return wire.SubscribeResponse(notice=wire.Notice(degraded=degraded))
+            case RewoundMark(begins, reached):
+                rewound = wire.Notice.Rewound(to=cluster_time(reached))
+                getattr(rewound, "from").CopyFrom(cluster_time(begins.cluster_time))
+                return wire.SubscribeResponse(notice=wire.Notice(rewound=rewound))
+            case SkippedMark(acked, begins):
+                skipped = wire.Notice.Skipped(
+                    to=cluster_time(begins.cluster_time),
+                    from_position=self._positions.encode(acked),
+                    to_position=self._positions.encode(begins),
+                )
+                getattr(skipped, "from").CopyFrom(cluster_time(acked.cluster_time))
+                return wire.SubscribeResponse(notice=wire.Notice(skipped=skipped))
+            case GapMark(begins, ends, reason):
+                gap = wire.Notice.Gap(to=cluster_time(ends.cluster_time), reason=reason)
+                getattr(gap, "from").CopyFrom(cluster_time(begins.cluster_time))
+                return wire.SubscribeResponse(notice=wire.Notice(gap=gap))
+            case HistoryAtRiskMark(remaining_s):
+                at_risk = wire.Notice.HistoryAtRisk(remaining=duration(remaining_s))
+                return wire.SubscribeResponse(notice=wire.Notice(history_at_risk=at_risk))
+        raise TypeError(f"no frame for {type(output).__name__}")
+
+    def opened(self, message: wire.Opened) -> bytes:
+        return wire.SubscribeResponse(opened=message).SerializeToString()
+
+
+def _text(part: bytes) -> bytes:
+    """The JSON text of one event of a rendered view: without field tag and length."""
+    at = len(JSON_FIELD_TAG)
+    while part[at] & 0x80:
+        at += 1
+    return part[at + 1 :]

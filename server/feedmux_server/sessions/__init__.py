@@ -1,0 +1,1 @@
+"""What is sent next to one subscriber."""

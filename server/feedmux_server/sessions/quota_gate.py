@@ -1,0 +1,61 @@
+"""What a tenant's quotas allow one session to receive now, and how much of them the session uses."""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from feedmux_server.core.delivery.subscriber import Delivery
+from feedmux_server.core.limits.quota import Account
+
+log = logging.getLogger(__name__)
+
+_UNTIL_WOKEN_S = 60.0
+
+
+class QuotaGate:
+    """Stands between a session and its tenant's `Account`. End it with `close`."""
+
+    __slots__ = ("_account", "_held", "_holds", "_wake")
+
+    def __init__(self, account: Account, wake: Callable[[], None], *, holds: bool) -> None:
+        """`holds`: the client acknowledges events, so sent events count as outstanding until then."""
+        self._account = account
+        self._wake = wake
+        self._holds = holds
+        self._held: deque[tuple[int, int]] = deque()  # last sequence, bytes
+
+    def wait_s(self, now_s: float) -> float:
+        """0 when the session may send now; else how long to wait, unless woken earlier."""
+        account = self._account
+        if self._holds and not account.has_room:
+            if account.note_backlog():
+                log.warning(
+                    "the tenant's unacknowledged events retain too much memory outside the rings; the tenant receives"
+                    " no more events until it acknowledges some",
+                    extra={"tenant": account.tenant, "backlog_bytes": account.backlog_bytes},
+                )
+            account.when_room(self._wake)
+            return _UNTIL_WOKEN_S
+        return account.wait_s(now_s)
+
+    def held_back(self, waited_s: float) -> None:
+        self._account.held_back_s += waited_s
+
+    def sent(self, delivery: Delivery, now_s: float) -> None:
+        self._account.sent(delivery.count, delivery.size, now_s)
+        if self._holds:
+            self._held.append((delivery.first_sequence + delivery.count - 1, delivery.size))
+            self._account.hold(delivery.size)
+
+    def acked(self, sequence: int) -> None:
+        """Release the deliveries whose last event is acknowledged: they are no longer outstanding."""
+        size = 0
+        while self._held and self._held[0][0] <= sequence:
+            size += self._held.popleft()[1]
+        if size:
+            self._account.release(size)
+
+    def close(self) -> None:
+        """Release everything at the end of the session."""
+        if self._held:
+            self.acked(self._held[-1][0])

@@ -1,0 +1,236 @@
+"""Checks what kind of MongoDB a source is, and whether it can serve change streams: at the start of the server, and for
+`feedmux doctor`, which also checks the oplog's window, permissions, images and clocks.
+
+Reads only. Nothing here opens the cursors that serve feeds.
+"""
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from datetime import UTC
+from typing import Any, Final
+
+from pymongo import AsyncMongoClient
+from pymongo.errors import ConfigurationError, ConnectionFailure, OperationFailure
+
+from feedmux_server.core.check_result import CheckResult, Level, check_clock
+
+OLDEST_VERSION: Final = (6, 0)
+NEWEST_VERSION: Final = (8, 99)
+"""The newest version whose change streams are known to us; tests run on 6.0.5 and 6.0.27."""
+_WINDOW_WANTED_H: Final = 24.0
+_WINDOW_LEAST_H: Final = 1.0
+_NOT_PERMITTED: Final = (13, 8000)
+"""Unauthorized, by mongod and by Atlas."""
+
+_Client = AsyncMongoClient[Mapping[str, Any]]
+
+
+def judge_hello(name: str, hello: Mapping[str, Any], build: Mapping[str, Any]) -> list[CheckResult]:
+    """Judge a deployment by its answers to `hello` and `buildInfo`."""
+    return [_deployment(name, hello), _version(name, build)]
+
+
+def _deployment(name: str, hello: Mapping[str, Any]) -> CheckResult:
+    check = f"{name}.deployment"
+    if hello.get("msg") == "isdbgrid":
+        return CheckResult(
+            check,
+            Level.WARNING,
+            f"source {name!r} is a sharded cluster (mongos), on which feedmux is untested",
+            "Try it before you rely on it; `earliest` and the oplog's headroom are not available there",
+        )
+    if "setName" not in hello:
+        return CheckResult(
+            check,
+            Level.FAILED,
+            f"source {name!r} is a standalone mongod, which does not support change streams",
+            "Start it with --replSet and run rs.initiate() once (one node is enough), then name the set in the URI:"
+            " ?replicaSet=rs0",
+        )
+    members = len(hello.get("hosts", ()))
+    return CheckResult(check, Level.OK, f"source {name!r} is replica set {hello['setName']} with {members} data nodes")
+
+
+def _version(name: str, build: Mapping[str, Any]) -> CheckResult:
+    version, numbers = str(build["version"]), tuple(build["versionArray"][:2])
+    if numbers < OLDEST_VERSION:
+        return CheckResult(
+            f"{name}.version",
+            Level.FAILED,
+            f"source {name!r} is MongoDB {version}",
+            "feedmux needs 6.0 or later (6.0, 7.0 and 8.x are supported)",
+        )
+    if numbers > NEWEST_VERSION:
+        return CheckResult(
+            f"{name}.version",
+            Level.WARNING,
+            f"source {name!r} is MongoDB {version}, which is newer than this version of feedmux knows",
+            "Check whether there is a newer feedmux, and try this one before you rely on it",
+        )
+    return CheckResult(f"{name}.version", Level.OK, f"source {name!r} is MongoDB {version}")
+
+
+Step = Callable[[], Awaitable[list[CheckResult]]]
+
+
+class SourceExamination:
+    """Checks one source with a separate client. Raises what pymongo raises for an invalid URI."""
+
+    def __init__(self, name: str, uri: str, collections: Sequence[str] = (), *, timeout_ms: int = 5_000) -> None:
+        """`collections`: `database.collection` whose images are checked."""
+        self._name = name
+        self._collections = collections
+        self._client: _Client = AsyncMongoClient(
+            uri,
+            appname="feedmux-doctor",
+            serverSelectionTimeoutMS=timeout_ms,
+            connectTimeoutMS=timeout_ms,
+            connect=False,
+        )
+        self._sharded = False
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    def steps(self) -> Iterator[tuple[str, Step]]:
+        """The checks by name, in their order; the first decides whether the others are worth trying."""
+        yield f"{self._name}.reachable", self._reach
+        yield f"{self._name}.oplog", self._oplog
+        yield f"{self._name}.permissions", self._permissions
+        if self._collections:
+            yield f"{self._name}.images", self._images
+        yield f"{self._name}.clock", self._clock
+
+    async def _reach(self) -> list[CheckResult]:
+        check = f"{self._name}.reachable"
+        try:
+            hello = await self._client.admin.command("hello")
+            build = await self._client.admin.command("buildInfo")
+        except ConnectionFailure:
+            return [
+                CheckResult(
+                    check,
+                    Level.FAILED,
+                    f"MongoDB of source {self._name!r} cannot be reached",
+                    f"Check sources.{self._name}.uri (hosts, replicaSet, TLS), the network, and that MongoDB runs",
+                )
+            ]
+        except (OperationFailure, ConfigurationError) as error:
+            code = f" (code {error.code})" if isinstance(error, OperationFailure) else ""
+            return [
+                CheckResult(
+                    check,
+                    Level.FAILED,
+                    f"MongoDB of source {self._name!r} does not accept feedmux's credentials{code}",
+                    f"Check user, password and authSource in sources.{self._name}.uri",
+                )
+            ]
+        self._sharded = hello.get("msg") == "isdbgrid"
+        return judge_hello(self._name, hello, build)
+
+    async def _oplog(self) -> list[CheckResult]:
+        check = f"{self._name}.oplog"
+        if self._sharded:
+            return [
+                CheckResult(check, Level.UNKNOWN, "a mongos has no oplog to check", "Check the oplog of each shard")
+            ]
+        oplog = self._client.local["oplog.rs"]
+        try:
+            first = await oplog.find_one({}, {"ts": 1}, sort=[("$natural", 1)])
+            last = await oplog.find_one({}, {"ts": 1}, sort=[("$natural", -1)])
+        except OperationFailure as error:
+            return [_missing(check, error, "the oplog cannot be read", 'find on {db: "local", collection: "oplog.rs"}')]
+        if first is None or last is None:
+            return [CheckResult(check, Level.FAILED, "the oplog is empty", "Run rs.initiate(), and check rs.status()")]
+        window_h = (last["ts"].time - first["ts"].time) / 3600
+        says = f"the oplog of source {self._name!r} reaches back {_hours(window_h)}"
+        advice = "A reader that is down for longer loses its position: enlarge the oplog (docs/operations.md, Oplog)"
+        if window_h < _WINDOW_LEAST_H:
+            fresh = "; it may be new rather than small" if window_h < 0.2 else ""
+            return [CheckResult(check, Level.WARNING, says + fresh, advice)]
+        return [CheckResult(check, Level.OK if window_h >= _WINDOW_WANTED_H else Level.WARNING, says, advice)]
+
+    async def _permissions(self) -> list[CheckResult]:
+        wanted: list[tuple[str, Callable[[], Awaitable[Any]], str]] = [
+            (
+                "change streams cannot be opened",
+                self._open_stream,
+                'find and changeStream on {db: "", collection: ""}, and can serve only feeds of single databases',
+            ),
+            (
+                "the replica set's id cannot be read, so positions hold the set's name instead",
+                lambda: self._client.admin.command("replSetGetConfig"),
+                f"replSetGetConfig on {{cluster: true}}, or set sources.{self._name}.id",
+            ),
+            (
+                "databases cannot be listed, which `feedmux explain` needs",
+                # With authorizedDatabases=True, a missing privilege would hide names instead of causing an error.
+                lambda: self._client.admin.command("listDatabases", nameOnly=True, authorizedDatabases=False),
+                "listDatabases on {cluster: true}",
+            ),
+        ]
+        if self._sharded:
+            del wanted[1]
+        found = []
+        for says, ask, privilege in wanted:
+            try:
+                await ask()
+            except OperationFailure as error:
+                found.append(_missing(f"{self._name}.permissions", error, says, privilege))
+        # Only change streams are essential; a lack of the other privileges is a warning.
+        if found and found[0].says != wanted[0][0]:
+            found = [CheckResult(each.check, Level.WARNING, each.says, each.advice) for each in found]
+        return found or [
+            CheckResult(f"{self._name}.permissions", Level.OK, "the account has every privilege that feedmux needs")
+        ]
+
+    async def _open_stream(self) -> None:
+        async with await self._client.watch(max_await_time_ms=1):
+            pass
+
+    async def _images(self) -> list[CheckResult]:
+        return [each async for each in self._image_of_each()]
+
+    async def _image_of_each(self) -> AsyncIterator[CheckResult]:
+        for namespace in self._collections:
+            check = f"{self._name}.images"
+            database, _, collection = namespace.partition(".")
+            try:
+                listed = await self._client[database].list_collections(filter={"name": collection})
+                found = [each async for each in listed]
+            except OperationFailure as error:
+                yield _missing(check, error, f"{database} cannot be listed", f'listCollections on {{db: "{database}"}}')
+                continue
+            if not found:
+                yield CheckResult(check, Level.WARNING, f"{namespace} does not exist", "Create it, or correct the name")
+            elif not found[0].get("options", {}).get("changeStreamPreAndPostImages", {}).get("enabled"):
+                yield CheckResult(
+                    check,
+                    Level.FAILED,
+                    f"{namespace} stores no pre- and post-images",
+                    f'db.getSiblingDB("{database}").runCommand({{collMod: "{collection}",'
+                    " changeStreamPreAndPostImages: {enabled: true}})",
+                )
+            else:
+                yield CheckResult(check, Level.OK, f"{namespace} stores pre- and post-images")
+
+    async def _clock(self) -> list[CheckResult]:
+        began_s = time.time()
+        local = (await self._client.admin.command("hello"))["localTime"]
+        ended_s = time.time()
+        # pymongo gives UTC without a zone.
+        skew_s = local.replace(tzinfo=UTC).timestamp() - (began_s + ended_s) / 2
+        advice = "Run NTP on both: until then reported lag is wrong, and starts by time are off by the same amount"
+        return [check_clock(f"{self._name}.clock", "MongoDB", skew_s, (ended_s - began_s) / 2, advice)]
+
+
+def _missing(check: str, error: OperationFailure, says: str, privilege: str) -> CheckResult:
+    if error.code in _NOT_PERMITTED:
+        return CheckResult(
+            check, Level.FAILED, says, f"The account lacks {privilege} (docs/operations.md, MongoDB role)"
+        )
+    return CheckResult(check, Level.FAILED, f"{says} (code {error.code})", "Check MongoDB's log")
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:.0f} h" if hours >= 1 else f"{hours * 60:.0f} min"

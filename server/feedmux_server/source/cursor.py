@@ -1,0 +1,284 @@
+"""A change stream cursor that returns batches as bytes, with their postBatchResumeToken.
+
+pymongo's public raw-batch cursor exists for collections only and does not show the postBatchResumeToken
+(docs/adr/0002), and it builds an object per event before it returns the bytes. This module is the one place that uses
+pymongo's private names: the aggregate command for databases, the raw cursor's `_unpack_response`,
+`_postbatchresumetoken` and `_max_await_time_ms`, `_retryable_read`, `_close_cursor_soon`, a session's `mark_dirty`, and
+what these need. `private_names` checks that they are there, and tests/integration/test_raw_cursor.py what they do.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import bson
+from bson import Int64
+from bson.codec_options import CodecOptions
+from pymongo.asynchronous.client_session import AsyncClientSession
+from pymongo.asynchronous.collection import AsyncCollection
+from pymongo.asynchronous.command_cursor import AsyncRawBatchCommandCursor
+from pymongo.asynchronous.database import AsyncDatabase
+from pymongo.asynchronous.mongo_client import AsyncMongoClient
+from pymongo.errors import OperationFailure
+from pymongo.read_preferences import ReadPreference
+
+from feedmux_server.cancellation import cancellable
+from feedmux_server.source.private_names import (
+    _array_of_documents_to_buffer,
+    _CursorAddress,
+    _DatabaseAggregationCommand,
+    _Op,
+)
+from feedmux_server.source.read_watch import Address
+
+_REPLY = CodecOptions[dict[str, Any]](unicode_decode_error_handler="replace")
+_EMPTY_ARRAY = b"\x05\x00\x00\x00\x00"
+_DOCUMENT, _ARRAY = 3, 4
+_CURSOR_KILLED = 237
+_FIXED_BYTES = {1: 8, 7: 12, 8: 1, 9: 8, 10: 0, 16: 4, 17: 8, 18: 8, 19: 16}
+"""Sizes of the BSON types of fixed length that a reply's envelope has."""
+
+
+def find_batch(reply: bytes) -> tuple[int, int, int] | None:
+    """Where `cursor`, and within it the array `nextBatch`, lie in a getMore's reply; None for a reply without them."""
+    cursor = _find(reply, 0, b"cursor", _DOCUMENT)
+    batch = _find(reply, cursor, b"nextBatch", _ARRAY) if cursor is not None else None
+    if cursor is None or batch is None:
+        return None
+    return cursor, batch, batch + int.from_bytes(reply[batch : batch + 4], "little")
+
+
+def _find(reply: bytes, at: int, wanted: bytes, kind_wanted: int) -> int | None:
+    """Where the value of field `wanted` of the document at `at` begins."""
+    end = at + int.from_bytes(reply[at : at + 4], "little") - 1
+    at += 4
+    while at < end:
+        kind = reply[at]
+        name_end = reply.index(0, at + 1)
+        value = name_end + 1
+        if kind == kind_wanted and reply[at + 1 : name_end] == wanted:
+            return value
+        size = _FIXED_BYTES.get(kind)
+        if size is None:
+            size = int.from_bytes(reply[value : value + 4], "little")
+            size += {2: 4, 5: 5}.get(kind, 0)
+        at = value + size
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class RawBatch:
+    """What one getMore returned."""
+
+    data: bytes
+    """Events, one after the other; empty when there were none."""
+    post_batch: bytes | None
+    """The postBatchResumeToken document."""
+    exhausted: bool
+    """The server closed the cursor: the stream was invalidated."""
+
+
+class _Cursor(AsyncRawBatchCommandCursor[Any]):
+    """Cuts the events out of a getMore's reply as one run of bytes, without parsing them."""
+
+    def _unpack_response(  # type: ignore[override]
+        self,
+        response: Any,
+        cursor_id: int | None,
+        codec_options: CodecOptions[Any],
+        user_fields: Mapping[str, Any] | None = None,
+        legacy_response: bool = False,
+    ) -> list[dict[str, Any]]:
+        reply = bytes(response.payload_document)
+        found = find_batch(reply)
+        if found is None:
+            return [bson.decode(reply, _REPLY)]
+        cursor_at, begin, end = found
+        events = _array_of_documents_to_buffer(memoryview(reply)[begin:end])
+        rest = bytearray(reply[:begin] + _EMPTY_ARRAY + reply[end:])
+        removed = end - begin - len(_EMPTY_ARRAY)
+        for at in (0, cursor_at):
+            rest[at : at + 4] = (int.from_bytes(rest[at : at + 4], "little") - removed).to_bytes(4, "little")
+        document = bson.decode(bytes(rest), _REPLY)
+        if events:
+            document["cursor"]["nextBatch"] = [events]
+        return [document]
+
+
+class _RawAggregate(_DatabaseAggregationCommand):
+    """An aggregate on a collection or a database whose cursor returns raw batches."""
+
+    def __init__(
+        self, database: AsyncDatabase[Any], collection: str, pipeline: list[Any], options: dict[str, Any]
+    ) -> None:
+        super().__init__(database, _Cursor, pipeline, options, user_fields={"cursor": {"firstBatch": 1}})
+        self._collection = collection
+        # A raw cursor takes no events from the aggregate's own reply.
+        self._options["cursor"]["batchSize"] = 0
+
+    @property
+    def _aggregation_target(self) -> str | int:  # type: ignore[override]
+        return self._collection or 1
+
+    def _cursor_collection(self, cursor: Mapping[str, Any]) -> AsyncCollection[Any]:
+        # The cursor asks it for its options only. The watched one itself may have a name that MongoDB has and
+        # pymongo refuses (`a..b`, `a.`).
+        return self._database["$cmd.aggregate"]
+
+
+def _use_no_more(session: AsyncClientSession) -> None:
+    """Prevent reuse of the session, because an operation may continue in MongoDB under the session's id."""
+    if session._server_session is not None:
+        session._server_session.mark_dirty()
+
+
+async def run_on(
+    client: AsyncMongoClient[Any], address: Address | None, command: Any, database: str = "admin"
+) -> Mapping[str, Any]:
+    """Runs a command on the server with this address; None: the primary. Raises pymongo's errors."""
+    reply, _ = await _run_on(client, address, command, database)
+    return reply
+
+
+async def aggregate_on(
+    client: AsyncMongoClient[Any], address: Address | None, pipeline: list[Any]
+) -> list[Mapping[str, Any]]:
+    """All results of an aggregate of `admin` on one server, as `run_on`."""
+    reply, server = await _run_on(client, address, {"aggregate": 1, "pipeline": pipeline, "cursor": {}})
+    cursor = reply["cursor"]
+    found: list[Mapping[str, Any]] = list(cursor["firstBatch"])
+    cursor_id, namespace = cursor["id"], cursor["ns"]
+    try:
+        while cursor_id:
+            more = {"getMore": Int64(cursor_id), "collection": namespace.partition(".")[2]}
+            cursor = (await run_on(client, server, more))["cursor"]
+            found += cursor["nextBatch"]
+            cursor_id = cursor["id"]
+    finally:
+        if cursor_id:
+            client._close_cursor_soon(cursor_id, _CursorAddress(server, namespace))
+    return found
+
+
+async def _run_on(
+    client: AsyncMongoClient[Any], address: Address | None, command: Any, database: str = "admin"
+) -> tuple[Mapping[str, Any], Address]:
+    """Return the reply, and the address of the server that sent it."""
+
+    async def run(_session: Any, _server: Any, connection: Any, preference: Any) -> tuple[Mapping[str, Any], Address]:
+        reply = await connection.command(database, command, preference, codec_options=_REPLY, client=client)
+        return reply, connection.address
+
+    return await cancellable(
+        client._retryable_read(run, ReadPreference.PRIMARY, None, "command", address=address, retryable=False)
+    )
+
+
+class Interrupted(Exception):
+    """A read was ended by `RawChangeStreamCursor.interrupt`. The cursor is gone."""
+
+
+class RawChangeStreamCursor:
+    """An open cursor. `session` must be the one it was opened in, for its whole life."""
+
+    def __init__(self, cursor: AsyncRawBatchCommandCursor[Any], session: AsyncClientSession) -> None:
+        self._cursor = cursor
+        self._session = session
+        self._reading = False
+        """A read was sent, and its answer has not come, or will never be seen."""
+        self._killed = False
+        """By `interrupt`."""
+
+    @classmethod
+    async def open(
+        cls,
+        database: AsyncDatabase[Any],
+        collection: str,
+        pipeline: list[Any],
+        options: dict[str, Any],
+        opening: Callable[[bytes], None] | None = None,
+    ) -> "RawChangeStreamCursor":
+        """Run the aggregate. `collection` is empty for a database or (on `admin`) the cluster. `opening` is called
+        before that, with the session's id.
+
+        Raises pymongo's errors. `options` are the aggregate's, with `batchSize` and `maxAwaitTimeMS` for the getMores.
+        """
+        session = database.client.start_session(causal_consistency=False)
+        if opening is not None:
+            opening(bytes(session.session_id["id"]))
+        try:
+            command = _RawAggregate(database, collection, pipeline, options)
+            cursor: Any = await cancellable(
+                database.client._retryable_read(
+                    command.get_cursor,
+                    command.get_read_preference(session),  # type: ignore[arg-type]
+                    session,
+                    retryable=True,
+                    operation=_Op.AGGREGATE,
+                )
+            )
+        except OperationFailure:
+            # MongoDB has answered, so the session is free for the next cursor. It keeps an unused one for half an hour.
+            await session.end_session()
+            raise
+        except BaseException:
+            _use_no_more(session)
+            await session.end_session()
+            raise
+        return cls(cursor, session)
+
+    @property
+    def address(self) -> Address | None:
+        """The server that holds the cursor."""
+        return self._cursor.address
+
+    @property
+    def id(self) -> int:
+        """MongoDB's, 0 once it is closed."""
+        return self._cursor.cursor_id or 0
+
+    def ask_for(self, events: int) -> None:
+        """At most so many events per getMore from now on."""
+        self._cursor.batch_size(events)
+
+    def await_up_to(self, max_await_ms: int) -> None:
+        """The maxAwaitTimeMS of the getMores from now on."""
+        self._cursor._max_await_time_ms = max_await_ms
+
+    async def next_batch(self) -> RawBatch:
+        """One getMore: waits up to maxAwaitTimeMS for events. Raises pymongo's errors, and `Interrupted`."""
+        self._reading = True
+        try:
+            data = await cancellable(self._cursor.try_next())
+        except OperationFailure as error:
+            if not self._killed or error.code != _CURSOR_KILLED:
+                raise
+            self._reading = False
+            raise Interrupted from None
+        self._reading = False
+        token = self._cursor._postbatchresumetoken
+        return RawBatch(
+            bytes(data) if data else b"", None if token is None else bson.encode(token), not self._cursor.alive
+        )
+
+    async def interrupt(self) -> None:
+        """End the read that is under way by killing the cursor: MongoDB offers no other way. The read raises
+        `Interrupted` at MongoDB's next write, unless its answer was already on its way. Raises pymongo's errors."""
+        self._killed = True
+        database, _, collection = self._cursor._ns.partition(".")
+        command = {"killCursors": collection, "cursors": [Int64(self.id)]}
+        await run_on(self._session.client, self.address, command, database)
+
+    async def close(self) -> None:
+        """Kill the cursor on its server; after an error in the background, as that server may be unavailable."""
+        if self._reading:
+            _use_no_more(self._session)
+        cursor, left = self._cursor, self._cursor._killed and self._cursor._id
+        try:
+            await cancellable(cursor.close())
+        finally:
+            await self._session.end_session()
+            if left and not self._killed and cursor.address is not None:
+                # pymongo takes the cursor for dead, and MongoDB would keep it for another ten minutes.
+                address = _CursorAddress(cursor.address, cursor._ns)
+                self._session.client._close_cursor_soon(left, address)

@@ -1,1 +1,0 @@
-"""Durable state of subscriptions in Redis. The only package that imports redis."""

@@ -1,0 +1,1 @@
+"""Redis: subscriptions, positions, leases."""

@@ -1,0 +1,232 @@
+"""Examines Redis and checks whether it may hold positions: at the start of the server, and for `feedmux doctor`.
+
+Reads only INFO, and so changes nothing; `probe` makes a test subscription and removes it.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from redis import exceptions as redis_errors
+from redis.asyncio import RedisCluster
+
+from feedmux_server.core.check_result import CheckResult, Level, check_clock, failures
+from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.store.connection import Client, StartupError, WatchedPrimary, leave_demoted
+from feedmux_server.store.errors import FAILURES, state_unavailable
+from feedmux_server.store.redis_url import Kind, parse_redis_url
+from feedmux_server.store.schema import check_layout
+from feedmux_server.store.store import SubscriptionStore
+
+OLDEST_VERSION: Final = (6, 2)
+_FULL: Final = 0.9
+_READY_KEY: Final = "feedmux:ready"
+
+Info = Mapping[str, Any]
+
+
+class RedisAway(StartupError):
+    """Redis does not answer, which may be temporary."""
+
+
+async def check_redis(client: Client, url: str, *, timeout_s: float = 5.0) -> tuple[str, ...]:
+    """Check Redis and return warnings. Raises RedisAway, and StartupError if positions could be lost."""
+    found = await examine_redis(client, url, timeout_s=timeout_s)
+    refused = failures(found)
+    if refused:
+        raise StartupError("\n".join(str(each) for each in refused))
+    try:
+        await check_layout(client, timeout_s=timeout_s)
+    except FeedmuxError as error:
+        raise RedisAway(f"redis.url: Redis at {parse_redis_url(url)} cannot be used. {error.message}.") from None
+    return tuple(str(each) for each in found if each.level is not Level.OK)
+
+
+async def examine_redis(client: Client, url: str, *, timeout_s: float = 5.0) -> list[CheckResult]:
+    """Examine Redis by its INFO. Raises RedisAway."""
+    place = parse_redis_url(url)
+    try:
+        async with asyncio.timeout(timeout_s):
+            infos = await _infos(client)
+    except FAILURES as error:
+        raise RedisAway(f"redis.url: Redis at {place} cannot be used. {state_unavailable(error).message}.") from None
+    if infos is None:
+        return [
+            CheckResult(
+                "redis.info",
+                Level.UNKNOWN,
+                f"Redis at {place} does not let feedmux read INFO, so its maxmemory-policy is unchecked",
+                "The policy must be noeviction, or positions can vanish; allow INFO with ACL SETUSER … +info",
+            )
+        ]
+    return [finding for name, info in infos.items() for finding in _judge(name or str(place), info, place.kind)]
+
+
+async def _infos(client: Client) -> dict[str, Info] | None:
+    """INFO of each primary, by address if there are several; None if feedmux may not run INFO."""
+    try:
+        if isinstance(client, RedisCluster):
+            return dict(await client.info(target_nodes=RedisCluster.PRIMARIES))
+        return {"": await client.info()}
+    except redis_errors.NoPermissionError:
+        return None
+    except redis_errors.ResponseError as error:
+        if "unknown command" in str(error).lower():
+            return None
+        raise
+
+
+def _judge(place: str, info: Info, kind: Kind) -> Iterator[CheckResult]:
+    version = str(info.get("redis_version", "0"))
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+    if numbers < OLDEST_VERSION:
+        yield CheckResult(
+            "redis.version",
+            Level.FAILED,
+            f"Redis at {place} is version {version}",
+            "feedmux needs Redis 6.2 or later: its scripts read the time and write in one step",
+        )
+    else:
+        yield CheckResult("redis.version", Level.OK, f"Redis at {place} is version {version}")
+    policy = str(info.get("maxmemory_policy", "noeviction"))
+    if policy != "noeviction":
+        yield CheckResult(
+            "redis.eviction",
+            Level.FAILED,
+            f"Redis at {place} has maxmemory-policy {policy}, so it may evict stored positions",
+            "Set it to noeviction (redis-cli CONFIG SET maxmemory-policy noeviction, and in redis.conf), "
+            "or give feedmux a Redis of its own",
+        )
+    else:
+        yield CheckResult("redis.eviction", Level.OK, f"Redis at {place} evicts nothing (noeviction)")
+    if info.get("role") == "slave":
+        yield CheckResult(
+            "redis.role",
+            Level.FAILED,
+            f"Redis at {place} is a read-only replica",
+            "Give feedmux the URL of the primary, or of the sentinels: redis+sentinel://",
+        )
+    if info.get("cluster_enabled") and kind is not Kind.CLUSTER:
+        yield CheckResult(
+            "redis.role",
+            Level.FAILED,
+            f"Redis at {place} is one node of a cluster",
+            "Begin redis.url with redis+cluster://",
+        )
+    yield from _judge_durability(place, info)
+
+
+def _judge_durability(place: str, info: Info) -> Iterator[CheckResult]:
+    if not info.get("aof_enabled", 1):
+        yield CheckResult(
+            "redis.persistence",
+            Level.WARNING,
+            f"Redis at {place} keeps no append-only file: after a restart of Redis, positions are as old as "
+            "its last snapshot, and events are delivered again",
+            "Set appendonly yes to avoid that (docs/redis.md)",
+        )
+    elif info.get("aof_last_write_status", "ok") != "ok":
+        yield CheckResult(
+            "redis.persistence",
+            Level.FAILED,
+            f"Redis at {place} could not write its append-only file",
+            "Free space on the disk of Redis, and check the log of Redis",
+        )
+    else:
+        yield CheckResult("redis.persistence", Level.OK, f"Redis at {place} keeps an append-only file")
+    used, most = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
+    if most and used > _FULL * most:
+        yield CheckResult(
+            "redis.memory",
+            Level.WARNING,
+            f"Redis at {place} uses {100 * used // most} % of its maxmemory; when it is full, commits fail",
+            "Raise maxmemory; a subscription takes about 1 KiB",
+        )
+
+
+async def check_writable(client: Client, *, timeout_s: float = 2.0) -> None:
+    """Raises STATE_UNAVAILABLE if Redis does not accept writes, or, in a cluster, if a primary does not answer PING."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            if isinstance(client, RedisCluster):
+                await client.ping(target_nodes=RedisCluster.PRIMARIES)
+            else:
+                await client.set(_READY_KEY, 1, px=1)
+    except FAILURES as error:
+        if not isinstance(client, RedisCluster):
+            await leave_demoted(client, error)
+        raise state_unavailable(error) from None
+
+
+async def examine_clock(client: Client) -> CheckResult:
+    """Compare Redis's clock with this machine's. Leases and epochs follow Redis's. Raises as redis-py does."""
+    began_s = time.time()
+    if isinstance(client, RedisCluster):
+        answer = await client.time(target_nodes=RedisCluster.RANDOM)
+    else:
+        answer = await client.time()
+    ended_s = time.time()
+    seconds, micros = next(iter(answer.values())) if isinstance(answer, dict) else answer
+    skew_s = float(seconds) + float(micros) / 1e6 - (began_s + ended_s) / 2
+    advice = "Run NTP on both: leases and the times of subscriptions follow the clock of Redis"
+    return check_clock("redis.clock", "Redis", skew_s, (ended_s - began_s) / 2, advice)
+
+
+async def examine_sentinels(client: Client) -> list[CheckResult]:
+    """Check whether all sentinels answer and name one primary. No findings if there are no sentinels."""
+    if not isinstance(client, WatchedPrimary):
+        return []
+    said = dict(await client.findings_of_sentinels())
+    silent = {name: words[1:] for name, words in said.items() if words.startswith("!")}
+    found = [
+        CheckResult(
+            "redis.sentinels",
+            Level.WARNING,
+            f"sentinel {name} does not name a primary: {why}",
+            "Start the sentinel, or remove it from redis.url; a failover needs the majority of the sentinels",
+        )
+        for name, why in silent.items()
+    ]
+    named = {words for name, words in said.items() if name not in silent}
+    if len(named) > 1:
+        found.append(
+            CheckResult(
+                "redis.sentinels",
+                Level.FAILED,
+                f"the sentinels name different primaries: {', '.join(sorted(named))}",
+                "Run SENTINEL MASTERS on each, and check whether they reach each other",
+            )
+        )
+    if len(said) < 3:
+        found.append(
+            CheckResult(
+                "redis.sentinels",
+                Level.WARNING,
+                f"redis.url names {len(said)} sentinels",
+                "Name three or more sentinels, on machines that do not fail together",
+            )
+        )
+    if not found:
+        found.append(CheckResult("redis.sentinels", Level.OK, f"{len(said)} sentinels name one primary"))
+    return found
+
+
+async def probe(client: Client, *, timeout_s: float = 3.0) -> CheckResult:
+    """Make, open, release, list and remove a subscription, as the server would: tests permissions, disk and scripts."""
+    name, tenant = secrets.token_hex(8), "doctor"
+    store = SubscriptionStore(client, lease_s=2.0, key_prefix="feedmux:doctor", timeout_s=timeout_s, tombstone_s=8.5)
+    try:
+        try:
+            await store.create(tenant, name, definition=b"", etag="0", position=b"", cluster_time=0, order=b"")
+            _, lease = await store.open(tenant, name, instance_id="doctor")
+            await store.release(lease)
+            await store.list(tenant, page_size=1)
+        finally:
+            with suppress(FeedmuxError):
+                await store.delete(tenant, name)
+    except FeedmuxError as error:
+        return CheckResult("redis.write", Level.FAILED, "a subscription could not be stored", error.message)
+    return CheckResult("redis.write", Level.OK, "a subscription was stored, opened, released and removed")

@@ -1,0 +1,171 @@
+"""Sends commands to Redis, many in one round trip, within a time limit.
+
+A cluster gets one round trip for each node concerned, all at the same time: an unavailable node fails only its own
+keys. A call that met an unavailable node has the cluster's layout read again.
+Invariant: every command has its key where `_key_of` expects it. Neighbours: `scripts` above, redis-py below.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from redis.asyncio import RedisCluster
+
+from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.store.connection import COMMANDS_MAX, REPLICATED_MAX, Client, leave_demoted
+from feedmux_server.store.errors import FAILURES, code_of, is_of_one_key, state_unavailable
+from feedmux_server.telemetry.observer import NOBODY, Observer
+
+_log = logging.getLogger(__name__)
+
+Argument = str | bytes | int
+Command = tuple[Argument, ...]
+
+_WITHOUT_KEY: Final = frozenset({"INFO", "WAIT"})
+_LAYOUT_MOVED: Final = frozenset({"CONNECTION", "TIMEOUT", "CLUSTERDOWN", "MOVED", "READONLY", "MASTERDOWN", "LOADING"})
+
+
+class Commands:
+    def __init__(self, client: Client, *, timeout_s: float, observer: Observer = NOBODY) -> None:
+        self._client = client
+        self._observer = observer
+        self._timeout_s = timeout_s
+        self._turn = asyncio.Semaphore(COMMANDS_MAX)
+        self._replicated_turn = asyncio.Semaphore(REPLICATED_MAX)
+        self._looking: asyncio.Task[None] | None = None
+
+    async def run(self, commands: Sequence[Command]) -> list[Any]:
+        """Run commands and return the answers in order. An exception among them concerns that key alone. Raises
+        STATE_UNAVAILABLE."""
+        attributes: dict[str, str | int] = {"db.system.name": "redis", "db.operation.batch.size": len(commands)}
+        with self._observer.span("redis pipeline", attributes, client=True):
+            try:
+                return await self._run(commands)
+            except FeedmuxError as error:
+                self._observer.redis_failed(error.metadata["redis_error"])
+                raise
+
+    async def run_replicated(self, command: Command, mark: Command, replicas: int | None) -> tuple[Any, bool]:
+        """Run `command`, and wait until `replicas` replicas have its change. None: wait for one if any is connected.
+
+        Returns the answer, and whether the replicas have the change. `mark` is a write without meaning to the same
+        slot. It follows `command` on the same connection, because WAIT waits only for the writes of its own connection,
+        and a repeated command may have nothing to write although its first try has not reached a replica yet. Raises
+        STATE_UNAVAILABLE.
+        """
+        attributes: dict[str, str | int] = {"db.system.name": "redis", "db.operation.batch.size": 3}
+        with self._observer.span("redis pipeline", attributes, client=True):
+            try:
+                async with asyncio.timeout(self._timeout_s), self._replicated_turn:
+                    return await self._run_replicated(command, mark, replicas)
+            except FAILURES as error:
+                await self._look_again(error)
+                self._observer.redis_failed(code_of(error))
+                raise state_unavailable(error) from error
+
+    async def _run_replicated(self, command: Command, mark: Command, replicas: int | None) -> tuple[Any, bool]:
+        node = await self._node_of(command)
+        if replicas is None:
+            [info] = await self._pipeline([("INFO", "replication")], node)
+            if isinstance(info, Exception):
+                raise info
+            replicas = min(1, int(info.get("connected_slaves", 0)))
+        if not replicas:
+            [answer] = await self._pipeline([command], node)
+            confirmed: Any = 0
+        else:
+            # Half of the time limit, so that an unconfirmed change is answered while the caller still waits.
+            wait = ("WAIT", replicas, int(self._timeout_s * 500))
+            answer, marked, confirmed = await self._pipeline([command, mark, wait], node)
+            for failure in (answer, marked, confirmed):
+                if isinstance(failure, Exception):
+                    raise failure
+            if (await self._node_of(command)) is not node:
+                confirmed = 0  # the slot has moved, and WAIT asked its former node
+        if isinstance(answer, Exception) and not is_of_one_key(answer):
+            raise answer
+        return answer, confirmed >= replicas
+
+    async def _node_of(self, command: Command) -> Any:
+        """The primary of the command's slot; None without a cluster."""
+        if not isinstance(self._client, RedisCluster):
+            return None
+        await self._client.initialize()
+        return self._client.get_node_from_key(_key_of(command))
+
+    async def _run(self, commands: Sequence[Command]) -> list[Any]:
+        try:
+            # The only time limit of the call, for its turn, a new connection and all reads together; see `connect`.
+            async with asyncio.timeout(self._timeout_s), self._turn:
+                if isinstance(self._client, RedisCluster):
+                    return await self._by_node(self._client, commands)
+                answers = await self._pipeline(commands)
+        except FAILURES as error:
+            await self._look_again(error)
+            raise state_unavailable(error) from error
+        for answer in answers:
+            if isinstance(answer, Exception) and not is_of_one_key(answer):
+                await self._look_again(answer)
+                raise state_unavailable(answer) from answer
+        return answers
+
+    async def _pipeline(self, commands: Sequence[Command], node: Any = None) -> list[Any]:
+        """Run commands on one connection, except those for other nodes of a cluster. `node` gets the commands without a
+        key."""
+        there = {} if node is None else {"target_nodes": [node]}
+        async with self._client.pipeline(transaction=False) as pipeline:
+            for command in commands:
+                pipeline.execute_command(*command, **(there if command[0] in _WITHOUT_KEY else {}))
+            answers: list[Any] = await pipeline.execute(raise_on_error=False)
+        return answers
+
+    async def _by_node(self, cluster: RedisCluster, commands: Sequence[Command]) -> list[Any]:
+        await cluster.initialize()
+        places: dict[str, list[int]] = {}
+        for index, command in enumerate(commands):
+            node = cluster.get_node_from_key(_key_of(command))
+            places.setdefault(node.name if node else "", []).append(index)
+        groups = await asyncio.gather(*(self._on_node([commands[i] for i in place]) for place in places.values()))
+        answers: list[Any] = [None] * len(commands)
+        for place, group in zip(places.values(), groups, strict=True):
+            for index, answer in zip(place, group, strict=True):
+                answers[index] = answer
+        away = {code_of(answer) for answer in answers if isinstance(answer, Exception)} & _LAYOUT_MOVED
+        for code in away:
+            self._observer.redis_failed(code)
+        if away:
+            self._look_at_layout()
+        return answers
+
+    async def _on_node(self, commands: Sequence[Command]) -> list[Any]:
+        """The answers, or the node's failure for each command, before the time limit of the whole call."""
+        try:
+            async with asyncio.timeout(self._timeout_s * 0.8):
+                return await self._pipeline(commands)
+        except FAILURES as error:
+            return [error] * len(commands)
+
+    async def _look_again(self, error: Exception) -> None:
+        """Prepare the next call to find the primary, which may be another server now."""
+        if isinstance(self._client, RedisCluster):
+            self._look_at_layout()
+        else:
+            await leave_demoted(self._client, error)
+
+    def _look_at_layout(self) -> None:
+        assert isinstance(self._client, RedisCluster)
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look(self._client), name="redis-cluster-layout")
+
+    async def _look(self, cluster: RedisCluster) -> None:
+        with suppress(*FAILURES):
+            async with asyncio.timeout(self._timeout_s):
+                await cluster.nodes_manager.initialize()
+
+
+def _key_of(command: Command) -> str:
+    key = command[3 if command[0] in ("EVAL", "EVALSHA") else 1]
+    assert isinstance(key, str)
+    return key

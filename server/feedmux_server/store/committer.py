@@ -1,0 +1,275 @@
+"""Makes acks durable: one task commits for all sessions of the process and renews their leases.
+
+Invariant: one pass at a time; a pass writes each subscription at most once and sends many in one round trip,
+so the load on Redis depends on the number of sessions and the interval, not on the event rate. While Redis
+is unavailable, one place per session waits and passes back off. The commit script, not the clock of this process,
+decides who owns a subscription.
+Neighbours: sessions submit through their `CommitHandle`; `store` runs the scripts.
+"""
+
+import asyncio
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from feedmux_server.clock import monotonic_s
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.store.errors import RETRY_AFTER_S
+from feedmux_server.store.handle import CommitHandle, CommitListener, Waiting
+from feedmux_server.store.model import CommitOutcome, CommitRequest, CommitStatus, FenceCause, Lease, StoredSubscription
+from feedmux_server.store.store import SubscriptionStore
+
+_log = logging.getLogger(__name__)
+
+CHUNK_MAX: Final = 500
+"""The most requests in one round trip: Redis answers 500 in a few milliseconds, so other calls do not wait long."""
+BACKOFF_FIRST_S: Final = 0.1
+BACKOFF_MAX_S: Final = 2.0
+
+
+class Committer:
+    def __init__(
+        self, store: SubscriptionStore, *, interval_s: float, clock: Callable[[], float] = monotonic_s
+    ) -> None:
+        """`interval_s`: the longest wait of an ack. A shorter one sends `Committed` sooner, at more work for Redis."""
+        self._store = store
+        self._rules = store.rules
+        self._interval_s = interval_s
+        self._clock = clock
+        self._handles: dict[Lease, CommitHandle] = {}
+        self._newest: dict[tuple[str, str], CommitHandle] = {}
+        self._due: dict[CommitHandle, None] = {}
+        self._urgent: dict[CommitHandle, None] = {}
+        self._wake = asyncio.Event()
+        self._pass_lock = asyncio.Lock()
+        self._backoff_s = 0.0
+        self._renewals_checked_s = clock()
+
+    @property
+    def available(self) -> bool:
+        """False while commits wait for Redis."""
+        return self._backoff_s == 0.0
+
+    @property
+    def waiting(self) -> int:
+        """The number of sessions with acks that are not stored yet."""
+        return len(self._with_acks())
+
+    def attach(self, lease: Lease, stored: StoredSubscription, listener: CommitListener) -> CommitHandle:
+        """Attach a session right after `open`. Fences an older session of the subscription in this process."""
+        handle = CommitHandle(self, lease, stored, listener, self._clock())
+        self._handles[lease] = handle
+        known = self._newest.get((lease.tenant, lease.name))
+        if known is None or known.lease.epoch < lease.epoch:
+            self._newest[lease.tenant, lease.name] = handle
+            if known is not None:
+                same = lease.instance_id != "" and known.lease.instance_id == lease.instance_id
+                self._fence(known, FenceCause.LEASE if same else FenceCause.TAKEOVER)
+        else:
+            self.wake(handle)
+        return handle
+
+    def recheck(self, tenant: str, name: str) -> None:
+        """Check soon who owns the subscription: after an update, seek or delete through this process."""
+        handle = self._newest.get((tenant, name))
+        if handle is not None:
+            self.wake(handle)
+
+    def wake(self, handle: CommitHandle) -> None:
+        self._due[handle] = None
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Commit again and again until cancelled; the server owns this task. Does not flush at its end: see
+        `flush_all`."""
+        while True:
+            if self._due:
+                self._wake.set()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._rules.check_every_s):
+                    await self._wake.wait()
+            async with self._pass_lock:
+                self._wake.clear()
+                self._collect_renewals()
+                done = await self._pass(self._ready())
+            await asyncio.sleep(self._interval_s if done else self._jittered_backoff_s())
+
+    async def flush(self, handle: CommitHandle, timeout_s: float) -> None:
+        handle.raise_if_fenced()
+        if handle.waiting is None:
+            return
+        number = handle.waiting.number
+        self._urgent[handle] = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                while handle.attached and handle.stored_number < number:
+                    async with self._pass_lock:
+                        # The calls that waited for the lock share the round trip of the first call.
+                        done = handle.stored_number >= number or await self._pass(list(self._urgent))
+                    if not done or handle.not_before_s > self._clock():
+                        await asyncio.sleep(BACKOFF_FIRST_S)
+        except TimeoutError:
+            raise FeedmuxError(
+                ErrorReason.STATE_UNAVAILABLE,
+                "Redis did not store the last acks in time; events that were not committed will be delivered again",
+                retry_after_s=RETRY_AFTER_S,
+            ) from None
+        finally:
+            self._urgent.pop(handle, None)
+        handle.raise_if_fenced()
+
+    async def flush_all(self, timeout_s: float) -> int:
+        """Store waiting acks as far as `timeout_s` allows; return how many sessions have acks left."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while waiting := self._with_acks():
+                    async with self._pass_lock:
+                        done = await self._pass(waiting)
+                    if not done or any(handle in self._due for handle in waiting):
+                        await asyncio.sleep(BACKOFF_FIRST_S)
+        return len(self._with_acks())
+
+    async def detach(self, handle: CommitHandle, timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                if handle.attached:
+                    await self.flush(handle, timeout_s)
+                    # A renewal still under way may find the lease released: nobody needs to know any more.
+                    handle.attached = False
+                    await self._store.release(handle.lease)
+        except (FeedmuxError, TimeoutError):
+            # The lease expires by itself, and the client reports its last ack when it reconnects.
+            _log.warning(
+                "session ended without its last commit: tenant=%s subscription=%s epoch=%d",
+                handle.lease.tenant,
+                handle.lease.name,
+                handle.lease.epoch,
+            )
+        finally:
+            handle.attached = False
+            handle.waiting = None
+            self._forget(handle)
+
+    def _with_acks(self) -> list[CommitHandle]:
+        return [handle for handle in self._handles.values() if handle.waiting is not None]
+
+    def _ready(self) -> list[CommitHandle]:
+        now_s = self._clock()
+        return [handle for handle in self._due if handle.not_before_s <= now_s]
+
+    def _collect_renewals(self) -> None:
+        now_s = self._clock()
+        if now_s - self._renewals_checked_s < self._rules.check_every_s / 2:
+            return
+        self._renewals_checked_s = now_s
+        self._due.update((h, None) for h in self._handles.values() if self._rules.renew_due(h.confirmed_s, now_s))
+
+    async def _pass(self, handles: Sequence[CommitHandle]) -> bool:
+        """Commit or renew each handle once; False if Redis as a whole failed. The caller holds `_pass_lock`."""
+        try:
+            for start in range(0, len(handles), CHUNK_MAX):
+                missing = await self._commit(handles[start : start + CHUNK_MAX])
+                if missing:
+                    await self._store.restore_many([handle.restore_request() for handle in missing])
+                    for handle in await self._commit(missing):
+                        self._put_off(handle)
+        except FeedmuxError as error:
+            self._away(error.message)
+            return False
+        except Exception:
+            self._away("writing to Redis failed unexpectedly")
+            raise
+        if handles:
+            self._back()
+        return True
+
+    async def _commit(self, handles: Iterable[CommitHandle]) -> list[CommitHandle]:
+        """Commit handles; return those whose state Redis lost and that may restore it."""
+        sent: list[tuple[CommitHandle, Waiting | None]] = [(h, h.waiting) for h in handles if h.attached]
+        sent_s = self._clock()
+        outcomes = await self._commit_many([handle.request() for handle, _ in sent])
+        missing: list[CommitHandle] = []
+        answered = [handle for handle, _ in sent if handle.available]
+        for (handle, waiting), outcome in zip(sent, outcomes, strict=True):
+            if handle.attached and self._apply(handle, waiting, outcome, sent_s):
+                missing.append(handle)
+        refused = [handle.lease for handle in answered if not handle.available]
+        if refused:
+            first = refused[0]
+            _log.error(
+                "Redis does not accept the commits of %d subscriptions now, among them tenant=%s subscription=%s",
+                len(refused),
+                first.tenant,
+                first.name,
+            )
+        return missing
+
+    async def _commit_many(self, requests: Sequence[CommitRequest]) -> Sequence[CommitOutcome]:
+        observer, began_s = self._store.observer, monotonic_s()
+        try:
+            with observer.span("feedmux commit", {"feedmux.commit.count": len(requests)}):
+                outcomes = await self._store.commit_many(requests)
+        except FeedmuxError:
+            observer.committed("unavailable", len(requests))
+            raise
+        observer.commit_took(monotonic_s() - began_s)
+        for status, count in Counter(outcome.status for outcome in outcomes).items():
+            observer.committed(status.value.lower(), count)
+        return outcomes
+
+    def _apply(self, handle: CommitHandle, sent: Waiting | None, outcome: CommitOutcome, sent_s: float) -> bool:
+        match outcome.status:
+            case CommitStatus.OK:
+                handle.confirm(sent, outcome.position, sent_s)
+                if handle.waiting is None:
+                    self._due.pop(handle, None)
+            case CommitStatus.FENCED:
+                self._fence(handle, outcome.cause)
+            case CommitStatus.MISSING:
+                if self._rules.may_restore(handle.confirmed_s, sent_s):
+                    return True
+                self._fence(handle, FenceCause.LEASE)
+            case CommitStatus.FAILED:
+                self._put_off(handle)
+        return False
+
+    def _put_off(self, handle: CommitHandle) -> None:
+        """Delay one handle, because Redis rejects its key or the cluster node of the key is unavailable. Other handles
+        continue."""
+        handle.not_before_s = self._clock() + BACKOFF_MAX_S
+        self._due[handle] = None
+        handle.tell_available(False)
+
+    def _fence(self, handle: CommitHandle, cause: FenceCause) -> None:
+        self._forget(handle)
+        handle.fence(cause)
+
+    def _forget(self, handle: CommitHandle) -> None:
+        self._due.pop(handle, None)
+        self._handles.pop(handle.lease, None)
+        key = (handle.lease.tenant, handle.lease.name)
+        if self._newest.get(key) is handle:
+            del self._newest[key]
+
+    def _away(self, why: str) -> None:
+        if self.available:
+            _log.error("commits are waiting for Redis: %s", why)
+        self._backoff_s = min(BACKOFF_MAX_S, self._backoff_s * 2 or BACKOFF_FIRST_S)
+        for handle in tuple(self._handles.values()):
+            handle.tell_available(False)
+
+    def _back(self) -> None:
+        if self.available:
+            return
+        _log.warning("Redis accepts commits again")
+        self._backoff_s = 0.0
+        now_s = self._clock()
+        for handle in tuple(self._handles.values()):
+            if handle.not_before_s <= now_s:
+                handle.tell_available(True)
+
+    def _jittered_backoff_s(self) -> float:
+        return self._backoff_s * random.uniform(0.5, 1.0)

@@ -1,0 +1,212 @@
+"""Makes the Redis client for one server, for the primary that sentinels name, or for a cluster.
+
+Invariant: no password leaves this module. Neighbours: `dependencies` calls it, `commands` takes the client,
+`redis_url` parses the URL.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from redis.asyncio import BlockingConnectionPool, Redis, RedisCluster, SSLConnection, UnixDomainSocketConnection
+from redis.asyncio.cluster import ClusterNode
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
+from redis.backoff import NoBackoff
+
+from feedmux_server.store.errors import FAILURES, code_of
+from feedmux_server.store.redis_url import Kind, RedisUrl, parse_redis_url
+
+Client = Redis | RedisCluster
+
+COMMANDS_MAX = 16
+"""The most round trips to one server at a time, so that a frozen Redis does not gather a connection per request."""
+REPLICATED_MAX = 8
+"""The most additional round trips that wait for a replica. Commits and leases need no replica, and so do not wait."""
+CONNECTIONS_MAX = COMMANDS_MAX + REPLICATED_MAX
+SENTINEL_TIMEOUT_S = 1.0
+_NO_PRIMARY = frozenset({"READONLY", "MASTERDOWN"})
+
+
+class StartupError(Exception):
+    """The server must not start with this configuration; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class RedisAccess:
+    """The access settings outside the URL. Empty: as in the URL, or not used."""
+
+    username: str = ""
+    password: str = field(default="", repr=False)
+    sentinel_username: str = ""
+    sentinel_password: str = field(default="", repr=False)
+    ca_file: Path | None = None
+    certificate_file: Path | None = None
+    key_file: Path | None = None
+
+
+def connect(url: str, access: RedisAccess | None = None, *, connect_timeout_s: float = 2.0) -> Client:
+    """Make a client that connects at the first command. Raises StartupError.
+
+    The client retries nothing: not all scripts are idempotent, and the batcher has its own backoff. A connection that
+    died in the pool is replaced before use.
+
+    The caller of a command (`commands`, `checks`) sets its time limit, not `socket_timeout`: with `socket_timeout`,
+    redis-py writes under `asyncio.wait_for`, which in Python 3.11 swallows a cancellation that arrives as the write
+    completes (measured: one cancelled task in four continued; see `cancellation`).
+    """
+    try:
+        where = parse_redis_url(url)
+    except ValueError as error:
+        raise StartupError(f"redis.url: {error}") from None
+    access = access or RedisAccess()
+    if where.tls:
+        _check_files(access)
+    elif access.ca_file or access.certificate_file or access.key_file:
+        raise StartupError(f"redis: TLS files are set, but redis.url ({where}) does not use TLS: begin it with rediss")
+    common: dict[str, Any] = {
+        "socket_timeout": None,
+        "socket_connect_timeout": connect_timeout_s,
+        "socket_keepalive": True,
+        "protocol": 2,
+    }
+    login = _login(access.username or where.username, access.password or where.password)
+    tls = _tls(access) if where.tls else {}
+    match where.kind:
+        case Kind.SERVER:
+            return Redis.from_pool(_pool(where, {**common, **login, **tls}))
+        case Kind.SENTINEL:
+            sentinel_login = _login(access.sentinel_username, access.sentinel_password)
+            return WatchedPrimary(where, {**common, **login, **tls}, {**common, **sentinel_login, **tls})
+        case Kind.CLUSTER:
+            return RedisCluster(
+                startup_nodes=[ClusterNode(host, port) for host, port in where.hosts],
+                max_connections=2 * CONNECTIONS_MAX,  # `commands` bounds the calls; redirections take a second one
+                retry=_no_retry(),
+                ssl=where.tls,
+                **common,
+                **login,
+                **tls,
+            )
+
+
+async def leave_demoted(client: Redis, error: Exception) -> None:
+    """Close the idle connections if the server's answer shows that it is no longer the primary: it would keep them
+    open, and its host name may lead to another server now. Connections in use get the same answer later."""
+    if code_of(error) in _NO_PRIMARY:
+        with suppress(*FAILURES):
+            await client.connection_pool.disconnect(inuse_connections=False)
+
+
+def _pool(where: RedisUrl, options: dict[str, Any]) -> Any:
+    if where.path:
+        del options["socket_keepalive"]
+        options |= {"connection_class": UnixDomainSocketConnection, "path": where.path}
+    else:
+        [(host, port)] = where.hosts
+        options |= {"host": host, "port": port}
+        if where.tls:
+            options["connection_class"] = SSLConnection
+    return BlockingConnectionPool(
+        max_connections=CONNECTIONS_MAX, timeout=2.0, retry=_no_retry(), db=where.database, **options
+    )
+
+
+class WatchedPrimary(Redis):
+    """The primary that the sentinels name. After a failover, the next connection is made to the new one."""
+
+    def __init__(self, where: RedisUrl, options: dict[str, Any], sentinel_options: dict[str, Any]) -> None:
+        self._sentinels = _Sentinels(where, sentinel_options)
+        pool: Any = SentinelConnectionPool(  # type: ignore[no-untyped-call]
+            where.service,
+            self._sentinels,
+            ssl=where.tls,
+            max_connections=2 * CONNECTIONS_MAX,
+            retry=_no_retry(),
+            db=where.database,
+            **options,
+        )
+        super().__init__(connection_pool=pool)
+        self.auto_close_connection_pool = True
+
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:
+        await super().aclose(close_connection_pool)
+        await self._sentinels.aclose()
+
+    async def findings_of_sentinels(self) -> Sequence[tuple[str, str]]:
+        """Each sentinel with the primary it names, `HOST:PORT`, or with `!` and why it names none."""
+        return [(name, await self._sentinels.says(name)) for name in self._sentinels.by_name]
+
+
+class _Sentinels(Sentinel):
+    """Asks all sentinels at the same time, each within a time limit: frozen sentinels do not hide the others."""
+
+    def __init__(self, where: RedisUrl, options: dict[str, Any]) -> None:
+        super().__init__((), sentinel_kwargs=options)  # type: ignore[no-untyped-call]
+        self.service = where.service
+        self.by_name = {
+            f"{host}:{port}": Redis(
+                host=host, port=port, ssl=where.tls, max_connections=CONNECTIONS_MAX, retry=_no_retry(), **options
+            )
+            for host, port in where.hosts
+        }
+        self.sentinels = list(self.by_name.values())
+
+    async def discover_master(self, service_name: str) -> tuple[str, int]:
+        """The primary, from the first sentinel that knows one. Raises MasterNotFoundError."""
+        asked = {asyncio.create_task(self._ask(each), name="redis-sentinel") for each in self.sentinels}
+        failure: Exception | None = None
+        try:
+            for answered in asyncio.as_completed(asked):
+                try:
+                    state = (await answered).get(service_name)
+                except FAILURES as error:
+                    failure = error
+                    continue
+                if state and self.check_master_state(state, service_name):
+                    return str(state["ip"]), int(state["port"])
+        finally:
+            for each in asked:
+                each.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+        raise MasterNotFoundError(f"no sentinel knows a primary {service_name!r}") from failure
+
+    async def _ask(self, sentinel: Redis) -> Any:
+        """All primaries that the sentinel knows, by name. Raises as redis-py does."""
+        async with asyncio.timeout(SENTINEL_TIMEOUT_S):
+            return await sentinel.sentinel_masters()
+
+    async def says(self, name: str) -> str:
+        try:
+            state = (await self._ask(self.by_name[name])).get(self.service)
+        except FAILURES as error:
+            return f"!{type(error).__name__}"
+        return f"{state['ip']}:{state['port']}" if state else "!it knows no primary with that name"
+
+
+def _no_retry() -> Retry:
+    return Retry(NoBackoff(), 0)
+
+
+def _login(username: str, password: str) -> dict[str, Any]:
+    return {"username": username or None, "password": password or None}
+
+
+def _tls(access: RedisAccess) -> dict[str, Any]:
+    named = {"ssl_ca_certs": access.ca_file, "ssl_certfile": access.certificate_file, "ssl_keyfile": access.key_file}
+    return {name: str(path) for name, path in named.items() if path is not None}
+
+
+def _check_files(access: RedisAccess) -> None:
+    if (access.certificate_file is None) != (access.key_file is None):
+        raise StartupError("redis.certificate_file and redis.key_file belong together: set both, or neither")
+    for name in ("ca_file", "certificate_file", "key_file"):
+        path: Path | None = getattr(access, name)
+        try:
+            if path is not None:
+                path.read_bytes()
+        except OSError as error:
+            raise StartupError(f"redis.{name}: {path} cannot be read ({error.strerror}); name a PEM file") from None

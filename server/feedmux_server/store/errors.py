@@ -1,0 +1,83 @@
+"""Turns exceptions of redis-py into STATE_UNAVAILABLE with a message that says what to do.
+
+Invariant: of the texts of redis-py and Redis, only the error code leaves this module. Neighbours: `commands`, `checks`
+and `connection`, which call redis-py.
+"""
+
+import re
+from typing import Final
+
+from redis import exceptions as redis_errors
+from redis.asyncio.sentinel import MasterNotFoundError
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+
+RETRY_AFTER_S: Final = 1.0
+
+FAILURES: Final = (redis_errors.RedisError, redis_errors.RedisClusterException, OSError)
+"""The exceptions that a call of redis-py may raise. That of a cluster without a reachable node is not a RedisError."""
+
+_BY_CODE: Final = {
+    "OOM": "Redis is out of memory and stores no positions: raise its maxmemory or free memory",
+    "LOADING": "Redis is loading its data after a start; it will answer when that is done",
+    "READONLY": "Redis is a read-only replica: point feedmux at the primary",
+    "MISCONF": "Redis cannot write to its disk and refuses writes: free space on that disk, and check the log of Redis",
+    "NOREPLICAS": "Redis reaches too few replicas and refuses writes: check min-replicas-to-write",
+    "MASTERDOWN": "Redis is a replica without its primary: restore the primary, or point feedmux at it",
+    "CLUSTERDOWN": "The Redis cluster is down: run `redis-cli cluster info`",
+    "MOVED": "This Redis is one node of a cluster: begin redis.url with redis+cluster://",
+    "CROSSSLOT": "This Redis is one node of a cluster: begin redis.url with redis+cluster://",
+    "NOAUTH": "Redis wants a password: set it in feedmux's Redis URL",
+    "WRONGPASS": "Redis rejects the user or password in feedmux's Redis URL: correct them",
+    "NOPERM": "Redis denies feedmux's user a command or key: run `ACL LOG`, and allow it on keys feedmux:*",
+    "BUSY": "Redis is busy with another client's script",
+    "TIMEOUT": "Redis does not answer in time: check that it is running, not overloaded, and close to feedmux",
+    "CONNECTION": "Redis cannot be reached: check that it is running and that feedmux may connect to it",
+    "NOPRIMARY": "No reachable sentinel knows a primary with that name: run `redis-cli -p 26379 SENTINEL MASTERS`",
+    "CERTIFICATE": "The certificate of Redis is not trusted: set its authority in redis.ca_file, and check its names",
+    "LAYOUT": "No node of the Redis cluster reports the cluster's layout: check redis.url and `redis-cli cluster info`",
+}
+"""Messages for conditions that concern all of Redis, not one key."""
+
+
+_IN_SCRIPT: Final = re.compile(r"^Error running script .*@user_script: ?\d+: -?([A-Z]+) ")
+"""How Redis 6.2 reports the error of a command in a script; in Redis 7 the text begins with the command's own code."""
+
+
+def code_of(error: Exception) -> str:
+    """The code that Redis gave, or TIMEOUT, CONNECTION or ERR."""
+    if isinstance(error, (redis_errors.TimeoutError, TimeoutError)):
+        return "TIMEOUT"
+    if isinstance(error, MasterNotFoundError):
+        return "CERTIFICATE" if _is_of_certificate(error.__cause__) else "NOPRIMARY"
+    if isinstance(error, redis_errors.RedisClusterException):
+        cause = code_of(error.__cause__) if isinstance(error.__cause__, Exception) else "ERR"
+        return "LAYOUT" if cause in ("ERR", "CONNECTION") else cause
+    if _is_of_certificate(error):
+        return "CERTIFICATE"
+    status = getattr(error, "status_code", None)
+    if isinstance(status, str) and status.isupper():
+        return status
+    if isinstance(error, redis_errors.ResponseError):
+        found = _IN_SCRIPT.match(str(error).removeprefix("ERR "))
+        word = found[1] if found else str(error).split(" ", 1)[0]
+        return word if word.isalpha() and word.isupper() else "ERR"
+    if isinstance(error, (redis_errors.ConnectionError, OSError)):
+        return "CONNECTION"
+    return "ERR"
+
+
+def _is_of_certificate(error: BaseException | None) -> bool:
+    return "CERTIFICATE_VERIFY_FAILED" in str(error)
+
+
+def is_of_one_key(error: Exception) -> bool:
+    """Whether the failure concerns one command or key only, so that other keys are worth trying."""
+    return isinstance(error, redis_errors.ResponseError) and code_of(error) not in _BY_CODE
+
+
+def state_unavailable(error: Exception) -> FeedmuxError:
+    """The error for the client, which says what is wrong and what to do."""
+    code = code_of(error)
+    message = _BY_CODE.get(code, "Redis rejected a command from feedmux; the log of the feedmux server has details")
+    return FeedmuxError(ErrorReason.STATE_UNAVAILABLE, message, {"redis_error": code}, retry_after_s=RETRY_AFTER_S)

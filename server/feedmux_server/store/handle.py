@@ -1,0 +1,185 @@
+"""One session's side of committing: the newest acknowledged place not stored yet, and the state of the lease.
+
+Invariant: at most one place waits, however many acks arrive and however long Redis is unavailable. State changes here,
+in synchronous methods; `committer` does the input and output, and only `committer` calls the methods below the line
+"For the batcher".
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple, Protocol
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.store.model import (
+    CommitRequest,
+    FenceCause,
+    Lease,
+    Place,
+    RestoreRequest,
+    StoredSubscription,
+)
+
+_log = logging.getLogger(__name__)
+
+
+class CommitListener(Protocol):
+    """Called by the batcher, from its task or from `flush`; must neither block nor await."""
+
+    def committed(self, delivery_sequence: int, position: bytes) -> None:
+        """Acks up to `delivery_sequence` are durable; `position` is what is stored."""
+
+    def fenced(self, cause: str) -> None:
+        """The session lost the subscription because of `cause` (a `FenceCause`), and commits nothing more. Called once
+        at most."""
+
+    def state_available(self, available: bool) -> None:
+        """False when commits wait for Redis, True when Redis accepts them again. Never called twice with one value in a
+        row."""
+
+
+class Waiting(NamedTuple):
+    place: Place
+    delivery_sequence: int
+    number: int
+    """Counts submits, so that a flush knows when its own submit has been stored."""
+
+
+class Committer(Protocol):
+    """What a handle needs of its batcher."""
+
+    def wake(self, handle: "CommitHandle") -> None: ...
+    async def flush(self, handle: "CommitHandle", timeout_s: float) -> None: ...
+    async def detach(self, handle: "CommitHandle", timeout_s: float) -> None: ...
+
+
+class CommitHandle:
+    """Made by `Committer.attach`."""
+
+    __slots__ = (
+        "_available",
+        "_batcher",
+        "_listener",
+        "_stored",
+        "attached",
+        "confirmed_s",
+        "fence_cause",
+        "lease",
+        "not_before_s",
+        "stored_number",
+        "stored_sequence",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        batcher: Committer,
+        lease: Lease,
+        stored: StoredSubscription,
+        listener: CommitListener,
+        now_s: float,
+    ) -> None:
+        self._batcher = batcher
+        self._stored = stored
+        self._listener = listener
+        self._available = True
+        self.lease = lease
+        self.attached = True
+        self.confirmed_s = now_s
+        self.fence_cause: FenceCause | None = None
+        self.not_before_s = 0.0
+        """End of the backoff after Redis rejected this key alone."""
+        self.waiting: Waiting | None = None
+        self.stored_number = 0
+        self.stored_sequence = 0
+
+    def submit(self, position: bytes, cluster_time: int, order: bytes, delivery_sequence: int) -> None:
+        """Submit `position` to be stored: all events up to `delivery_sequence` are processed. Replaces the waiting
+        place."""
+        if not self.attached:
+            return
+        waiting = self.waiting
+        if waiting is None:
+            # The heartbeat of an idle feed repeats its position; the lease is renewed without a commit.
+            if delivery_sequence <= self.stored_sequence and position == self._stored.position:
+                return
+            number = self.stored_number + 1
+        elif delivery_sequence < waiting.delivery_sequence:
+            return
+        else:
+            number = waiting.number + 1
+        self.waiting = Waiting(Place(position, cluster_time, order), delivery_sequence, number)
+        if waiting is None:
+            self._batcher.wake(self)
+
+    async def flush(self, timeout_s: float) -> None:
+        """Store now what was submitted before. Raises FENCED, or STATE_UNAVAILABLE after `timeout_s`."""
+        await self._batcher.flush(self, timeout_s)
+
+    async def detach(self, timeout_s: float = 2.0) -> None:
+        """Flush and release the lease as far as `timeout_s` allows, then forget the session. Does not raise."""
+        await self._batcher.detach(self, timeout_s)
+
+    @property
+    def available(self) -> bool:
+        """False while Redis does not accept this session's commits."""
+        return self._available
+
+    @property
+    def position(self) -> bytes:
+        """The stored position, as far as this session knows."""
+        return self._stored.position
+
+    # For the batcher:
+
+    def request(self) -> CommitRequest:
+        return CommitRequest(self.lease, None if self.waiting is None else self.waiting.place)
+
+    def restore_request(self) -> RestoreRequest:
+        return RestoreRequest(self.lease, self._stored)
+
+    def confirm(self, sent: Waiting | None, position: bytes, sent_s: float) -> None:
+        """Note that the request made from `sent` at `sent_s` succeeded."""
+        self.confirmed_s = sent_s
+        self.not_before_s = 0.0
+        self.tell_available(True)
+        if sent is None:
+            return
+        if self.waiting is not None and self.waiting.number == sent.number:
+            self.waiting = None
+        self.stored_number = sent.number
+        self.stored_sequence = max(self.stored_sequence, sent.delivery_sequence)
+        if position == sent.place.position:
+            place = sent.place
+            self._stored = replace(
+                self._stored, position=place.position, cluster_time=place.cluster_time, order=place.order
+            )
+        self._tell(lambda: self._listener.committed(sent.delivery_sequence, position))
+
+    def fence(self, cause: FenceCause) -> None:
+        if self.fence_cause is not None:
+            return
+        self.fence_cause = cause
+        self.attached = False
+        self.waiting = None
+        self._tell(lambda: self._listener.fenced(cause.value))
+
+    def raise_if_fenced(self) -> None:
+        if self.fence_cause is not None:
+            raise FeedmuxError(
+                ErrorReason.FENCED,
+                f"The session lost its subscription ({self.fence_cause.value}); open the subscription again",
+                {"cause": self.fence_cause.value},
+            )
+
+    def tell_available(self, available: bool) -> None:
+        if self._available != available:
+            self._available = available
+            self._tell(lambda: self._listener.state_available(available))
+
+    def _tell(self, call: Callable[[], None]) -> None:
+        # One session's defect must not stop the commits of all others.
+        try:
+            call()
+        except Exception:  # noqa: BLE001
+            _log.exception("commit listener failed: tenant=%s subscription=%s", self.lease.tenant, self.lease.name)

@@ -1,0 +1,114 @@
+"""The values that the store holds and returns: subscriptions, places, leases.
+
+Every value is frozen; definition, position and order are bytes that only the modules that make them understand.
+Neighbours: `store` makes the values from Redis, `sessions`, `rpc` and `jobs` read them.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+DAY_S: Final = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A position and its order: by `cluster_time` (seconds << 32 | increment), then by `order` bytewise."""
+
+    position: bytes
+    cluster_time: int
+    order: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSubscription:
+    """A subscription as it is stored. Times are Redis TIME in milliseconds."""
+
+    name: str
+    definition: bytes
+    etag: str
+    position: bytes
+    cluster_time: int
+    order: bytes
+    epoch: int
+    seek_epoch: int
+    """The epoch of the last seek; a last ack from an earlier epoch does not override the seek. 0: never sought."""
+    commit_epoch: int
+    """The epoch of the session that last moved the position. 0: no session has, or an older server stored it."""
+    owner: str
+    """Instance id of the open session; empty without a session."""
+    active: bool
+    create_ms: int
+    update_ms: int
+    used_ms: int
+    """When the subscription was last open, sought or changed; later than now while it is open."""
+
+    @property
+    def place(self) -> Place:
+        return Place(self.position, self.cluster_time, self.order)
+
+    def expires_ms(self, unused_days: float) -> int | None:
+        """When the server will delete the subscription if nobody uses it; None if never, or while it is open."""
+        if not unused_days or self.active:
+            return None
+        return self.used_ms + round(unused_days * DAY_S * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to commit to one subscription until a higher epoch exists."""
+
+    tenant: str
+    name: str
+    epoch: int
+    nonce: str
+    instance_id: str
+    taken_over: bool = False
+    """Whether another instance held the subscription until this lease."""
+
+
+class FenceCause(StrEnum):
+    """Why a session lost its subscription (`cause` of the error FENCED)."""
+
+    TAKEOVER = "TAKEOVER"
+    SEEK = "SEEK"
+    UPDATE = "UPDATE"
+    DELETE = "DELETE"
+    LEASE = "LEASE"
+
+
+class CommitStatus(StrEnum):
+    """The result of one commit or renewal."""
+
+    OK = "OK"
+    """The position is stored, or the stored position was not older; the lease is extended."""
+    MISSING = "MISSING"
+    """The store lost this session's state: restore it, then commit again."""
+    FENCED = "FENCED"
+    FAILED = "FAILED"
+    """Redis rejected this one key; other keys are not affected."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRequest:
+    """Store `place`, or only extend the lease if `place` is None."""
+
+    lease: Lease
+    place: Place | None
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOutcome:
+    """`position`: the position stored now (if OK and a place was given); `cause`: why it was not stored (if FENCED)."""
+
+    status: CommitStatus
+    position: bytes = b""
+    cause: FenceCause = FenceCause.LEASE
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreRequest:
+    """What a live owner knows about a subscription that the store lost."""
+
+    lease: Lease
+    stored: StoredSubscription

@@ -1,0 +1,43 @@
+"""The layout of the keys in Redis, and the check whether this version of feedmux can work with it.
+
+    feedmux:schema                  the layout's number, written by the first server (`LAYOUT`)
+    feedmux:position-keys           the keys of positions, unless a file holds them (`signing_keys`)
+    feedmux:1:{TENANT/NAME}         a subscription: position, epoch, lease, definition (see lua/)
+    feedmux:1:names:{TENANT}        the names of a tenant's subscriptions, for listing
+    feedmux:1:sizes:{TENANT}        bytes of a tenant's definitions, by name and in total
+    feedmux:1:sweep                 held by the replica that searches for unused subscriptions
+    feedmux:ready                   expires after 1 ms; shows whether Redis accepts writes (`examine.check_writable`)
+    feedmux:1:mark:{TENANT/NAME}    expires after 1 ms; the write that WAIT waits for (`Commands.run_replicated`)
+
+Servers with two layouts must not run side by side: a server rejects a newer layout. A change that only adds fields
+keeps the layout's number.
+"""
+
+from typing import Final
+
+from feedmux_server.store.commands import Commands
+from feedmux_server.store.connection import Client, StartupError
+
+LAYOUT: Final = 1
+SCHEMA_KEY: Final = "feedmux:schema"
+
+
+async def check_layout(client: Client, *, timeout_s: float = 5.0) -> None:
+    """Mark an empty Redis with our layout. Raises StartupError for a newer or unknown layout, and STATE_UNAVAILABLE."""
+    commands = Commands(client, timeout_s=timeout_s)
+    [answer] = await commands.run([("GET", SCHEMA_KEY)])
+    if answer is None:
+        await commands.run([("SET", SCHEMA_KEY, LAYOUT, "NX")])
+        return
+    found = answer.decode(errors="replace") if isinstance(answer, bytes) else ""
+    if found == str(LAYOUT):
+        return
+    if found.isdecimal() and int(found) > LAYOUT:
+        raise StartupError(
+            f"the keys in Redis have layout {found} ({SCHEMA_KEY}), written by a newer feedmux; this one knows layout"
+            f" {LAYOUT}. Start that newer version, or give this one its own Redis, or its own database in Redis"
+        )
+    raise StartupError(
+        f"{SCHEMA_KEY} in Redis holds something that feedmux did not write. Give feedmux its own Redis, or its own"
+        " database in Redis"
+    )

@@ -1,0 +1,73 @@
+"""The keys of positions in Redis, if the operator names no file: the first server creates them, all others use them.
+
+A server keeps the keys in memory and restores them when Redis has lost them, so that the positions that clients hold
+outlive a FLUSHALL. Neighbours: `dependencies` calls `refresh` whenever it checks whether Redis is available.
+"""
+
+import logging
+from typing import Final
+
+from feedmux_server.core.positions.position_keys import KEYS_MAX, PositionKeys, format_keys, new_key, parse_keys
+from feedmux_server.store.connection import Client, StartupError
+from feedmux_server.store.scripts import ScriptCall, ScriptRunner
+
+KEYS_KEY: Final = "feedmux:position-keys"
+
+log = logging.getLogger(__name__)
+
+
+class SigningKeys:
+    """Keeps `keys` equal to the keys in Redis."""
+
+    def __init__(self, client: Client, keys: PositionKeys, *, timeout_s: float = 3.0) -> None:
+        self._keys = keys
+        self._scripts = ScriptRunner(client, timeout_s=timeout_s)
+        self._unreadable = ""
+
+    async def refresh(self) -> None:
+        """Read the keys again. Raises STATE_UNAVAILABLE, and StartupError if the keys are unreadable and none were read
+        before."""
+        text = await self._scripts.command("GET", KEYS_KEY)
+        if text is None:
+            await self._scripts.command("SET", KEYS_KEY, format_keys(self._keys.materials or (new_key(),)), "NX")
+            text = await self._scripts.command("GET", KEYS_KEY)
+        try:
+            stored = parse_keys(text.decode() if isinstance(text, bytes) else "")
+        except ValueError as error:
+            self._keep_known(str(error))
+            return
+        self._unreadable = ""
+        known = self._keys.materials
+        if known and not set(known) & set(stored):
+            # Redis lost our keys, and a server that never had them made its own before we checked: both are in use.
+            both = (*known, *stored)[:KEYS_MAX]
+            await self._scripts.run(ScriptCall("replace", KEYS_KEY, (text, format_keys(both))))
+            stored = both
+        if self._keys.replace(stored) and known:
+            log.info("the keys of positions were read again", extra={"count": len(stored)})
+
+    def _keep_known(self, error: str) -> None:
+        message = _unreadable(error)
+        if not self._keys.known:
+            raise StartupError(message)
+        if self._unreadable != error:
+            log.error("%s. The keys read before stay in force", message)
+        self._unreadable = error
+
+
+async def stored_position_keys(client: Client, *, timeout_s: float = 3.0) -> tuple[bytes, ...]:
+    """The keys in Redis; empty if no server has made any yet. Raises STATE_UNAVAILABLE, StartupError."""
+    text = await ScriptRunner(client, timeout_s=timeout_s).command("GET", KEYS_KEY)
+    if text is None:
+        return ()
+    try:
+        return parse_keys(text.decode())
+    except ValueError as error:
+        raise StartupError(_unreadable(str(error))) from None
+
+
+def _unreadable(error: str) -> str:
+    return (
+        f"{KEYS_KEY} in Redis does not hold valid keys of positions: {error}. Restore the keys, or set"
+        " positions.key_file"
+    )

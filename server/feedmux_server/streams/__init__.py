@@ -1,0 +1,1 @@
+"""Reads MongoDB for all subscribers of a feed."""

@@ -1,0 +1,80 @@
+"""Asks a source what would happen if a feed were opened, for `rpc.explain`. Reads no event."""
+
+import asyncio
+from dataclasses import dataclass
+
+from feedmux_server.core.delivery.subscriber import JoinPoint
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.feeds.feed import FeedSpec
+from feedmux_server.core.feeds.names import is_served
+from feedmux_server.core.feeds.stream_key import StreamKey
+from feedmux_server.core.grants.grant import Grants
+from feedmux_server.core.grants.report import judged_by_images
+from feedmux_server.source.deployment import Source
+from feedmux_server.source.reader import ChangeStreamReader, Failed, ReadLimits
+
+IMAGES_MAX = 1_000
+_COLLECTIONS_AT_ONCE = 20
+_NOT_PERMITTED = frozenset({ErrorReason.SOURCE_UNAUTHORIZED, ErrorReason.SOURCE_UNSUITABLE})
+_WITH_IMAGES = frozenset({"whenAvailable", "required"})
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionImages:
+    """A collection whose stored images are needed."""
+
+    database: str
+    collection: str
+    enabled: bool
+    for_grants: bool
+
+
+async def collection_images(source: Source, grants: Grants, feed: FeedSpec) -> list[CollectionImages]:
+    """The granted collections of the feed's scope whose images are needed; none if feedmux may not list collections."""
+    scope = feed.scope
+    wanted = feed.full_document in _WITH_IMAGES or feed.full_document_before_change in _WITH_IMAGES
+    if not wanted and not any(grant.match for grant in grants or ()):
+        return []
+    found: list[CollectionImages] = []
+    try:
+        for database in [scope.database] if scope.database else sorted(await source.databases()):
+            for number, (name, enabled) in enumerate(sorted((await source.collections(database)).items())):
+                if number % _COLLECTIONS_AT_ONCE == 0:
+                    await asyncio.sleep(0)  # deliveries do not wait for thousands of collections
+                if (scope.collection and name != scope.collection) or not is_served(database, name):
+                    continue
+                judged = judged_by_images(grants, scope, database, name)
+                if judged or (wanted and judged is not None):
+                    found.append(CollectionImages(database, name, enabled, judged))
+                if len(found) == IMAGES_MAX:
+                    return found
+    except FeedmuxError as error:
+        if error.reason not in _NOT_PERMITTED:
+            raise
+        return []
+    return found
+
+
+async def headroom_s(source: Source, at: JoinPoint) -> int | None:
+    """Seconds from the oldest entry of the oplog to the position; None if feedmux may not read the oplog."""
+    try:
+        return (at.place.cluster_time >> 32) - (await source.oldest_time() >> 32)
+    except FeedmuxError as error:
+        if error.reason not in _NOT_PERMITTED:
+            raise
+        return None
+
+
+async def try_to_open(source: Source, key: StreamKey, at: JoinPoint) -> None:
+    """Let MongoDB check stages and options. Raises FeedmuxError. The aggregate reads nothing before a getMore."""
+    reader = ChangeStreamReader(source, key, at, ReadLimits())
+    try:
+        await reader.open()
+    except Failed as error:
+        raise FeedmuxError(
+            ErrorReason.SOURCE_UNAVAILABLE,
+            "MongoDB cannot be reached now",
+            retry_after_s=2.0,
+        ) from error
+    finally:
+        await reader.close()

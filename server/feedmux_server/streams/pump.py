@@ -1,0 +1,312 @@
+"""The one task that fills a SharedStream: it reads MongoDB while a subscriber can take more, and rests otherwise.
+
+The stream manager spawns a pump when `FeedStreams` opens a stream; the pump ends when the stream has ended or nobody
+needs it. It never awaits a subscriber. Up the data path: `source.reader`; down: `core.delivery.shared_stream`.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from feedmux_server.core.delivery.feed_streams import FeedStreams
+from feedmux_server.core.delivery.shared_stream import SharedStream, StreamState
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.limits.backoff import Backoff
+from feedmux_server.core.limits.quota import Accounts
+from feedmux_server.source.reader import Batch, Failed
+from feedmux_server.streams.wakeup import Wakeup
+from feedmux_server.telemetry.log import correlation_id
+from feedmux_server.telemetry.observer import Observer, Trace
+
+log = logging.getLogger(__name__)
+
+SMALL_BATCH_BYTES = 64 * 1024
+_MESSAGE_MAX_S = 250e-6
+"""An upper bound for the time that one message to one subscriber takes."""
+_TURNS_TO_WRITE = 2
+"""Turns of the event loop after which the woken subscribers have taken and written their events."""
+
+
+@dataclass(frozen=True, slots=True)
+class PumpLimits:
+    """When a pump rests and gives up."""
+
+    gather_s: float = 0.005
+    """Opens for one key are gathered for this long and begin at the earliest position."""
+    linger_s: float = 10.0
+    """A stream without subscribers stays for this long, so that a reconnect finds its ring."""
+    idle_close_s: float = 60.0
+    """If no subscriber can take more for this long, the cursor in MongoDB is closed; the position is retained."""
+    pace_max_s: float = 0.02
+    """The longest pause after a small batch. Each batch costs a message for each subscriber, so the next read waits for
+    as long as the batch's fan-out took: events that arrive meanwhile share their messages. That leaves the event loop
+    half of its time for everything else. A longer pause would save CPU and add to the latency of a busy feed; the first
+    event after a quiet time never waits."""
+    retry_initial_s: float = 0.2
+    retry_max_s: float = 10.0
+
+
+class Reader(Protocol):
+    """What a pump reads from: `source.reader`, or a view of a wide stream."""
+
+    @property
+    def is_open(self) -> bool: ...
+
+    @property
+    def has_cursor(self) -> bool:
+        """Whether the reader holds its own cursor in MongoDB."""
+
+    async def open(self) -> None:
+        """Open the cursor. Raises `Failed`, or FeedmuxError when a retry cannot help."""
+
+    async def read(self) -> Batch:
+        """Wait for events for a while. Raises as `open` does."""
+
+    def hurry(self) -> None:
+        """End a read that waits for events for longer than usual, so that the next read reports progress."""
+
+    async def close(self) -> None:
+        """Close the cursor. Does not raise if MongoDB is unavailable."""
+
+
+class PumpHost(Protocol):
+    """What the pump asks of the stream manager."""
+
+    def filled(self, size: int) -> None:
+        """Note bytes added to a ring: the stream manager checks the memory budget."""
+
+    @property
+    def slots_wanted(self) -> bool:
+        """Whether a subscriber waits for the slot of a trailing stream."""
+
+    def slot_free(self) -> None:
+        """Note that the stream no longer needs its slot."""
+
+    @property
+    def accounts(self) -> Accounts:
+        """The accounts that are charged for reads."""
+
+    @property
+    def observer(self) -> Observer: ...
+
+
+class Pump:
+    """Runs one SharedStream."""
+
+    def __init__(
+        self,
+        stream: SharedStream,
+        streams: FeedStreams,
+        reader_at: Callable[[SharedStream], Reader],
+        limits: PumpLimits,
+        host: PumpHost,
+        source: str,
+        cause: Trace,
+    ) -> None:
+        """`cause` is the trace of the work for which the stream was opened."""
+        self._stream = stream
+        self._streams = streams
+        self._reader_at = reader_at
+        self._limits = limits
+        self._host = host
+        self._source = source
+        self._cause = cause
+        self._failed_by = ""
+        self._demand = Wakeup()
+        self._backoff = Backoff(limits.retry_initial_s, limits.retry_max_s, 2.0, 0.5)
+        self._reader: Reader | None = None
+        self._failures = 0
+        self._not_before_s = 0.0
+        stream.demand_changed = self._demand_changed
+
+    @property
+    def stream(self) -> SharedStream:
+        return self._stream
+
+    @property
+    def reader(self) -> Reader | None:
+        """The reader; None before the first read of MongoDB."""
+        return self._reader
+
+    async def run(self) -> None:
+        stream = self._stream
+        try:
+            await asyncio.sleep(self._limits.gather_s)
+            while stream.state is not StreamState.ENDED:
+                if (stream.opened or not stream.subscribers) and not stream.wants_more():
+                    if not await self._rest():
+                        break
+                elif self._streams.is_superfluous(stream):
+                    break
+                else:
+                    await self._advance()
+        except FeedmuxError as error:
+            stream.end(error)
+            await self._let_readers_finish()
+        except Exception:
+            reference = correlation_id()
+            log.exception("a stream failed unexpectedly", extra={"correlation_id": reference, "stream": stream.id})
+            stream.end(FeedmuxError(ErrorReason.INTERNAL, "internal error", {"correlation_id": reference}))
+            await self._let_readers_finish()
+        finally:
+            stream.demand_changed = _ignore
+            if stream in self._streams.streams:
+                self._streams.close(stream)
+            if self._reader is not None:
+                await self._reader.close()
+
+    async def _advance(self) -> None:
+        """Take one step: open the cursor if there is none, then do one getMore."""
+        stream = self._stream
+        if self._reader is None:
+            # Only now is the start fixed: while opens were gathered, it could still move back.
+            self._reader = self._reader_at(stream)
+        reader = self._reader
+        try:
+            if not reader.is_open:
+                stream.move_to(StreamState.OPENING)
+                await self._open(reader)
+                stream.opened = True
+                stream.wake_all()
+            if stream.state is not StreamState.READING:
+                stream.move_to(StreamState.READING)
+            await self._pace(reader)
+            batch = await reader.read()
+        except Failed as failure:
+            await self._recover(failure)
+            return
+        self._failures = 0
+        self._failed_by = ""
+        stream.away = False
+        self._backoff.reset()
+        await self._publish(batch)
+        if batch.exhausted:
+            raise FeedmuxError(
+                ErrorReason.FEED_INVALIDATED,
+                "the feed ended with an invalidate event (drop, rename or dropDatabase). Its last position works as"
+                " start_after; a subscription with on_invalidate CONTINUE continues by itself",
+            )
+
+    async def _open(self, reader: Reader) -> None:
+        """Open the reader in its own trace, because a stream outlives the call that first asked for it. The trace of a
+        resume is linked to the trace that it resumes."""
+        stream = self._stream
+        attributes: dict[str, str | int] = {"feedmux.source": self._source, "feedmux.stream.id": stream.id}
+        if self._failed_by:
+            attributes["error.type"] = self._failed_by
+        name = "feedmux stream resume" if self._failed_by else "feedmux stream open"
+        cause = self._cause if stream.trace is None else stream.trace
+        with self._host.observer.span(name, attributes, root=True, links=(cause,)) as span:
+            stream.trace = span.trace
+            await reader.open()
+
+    async def _pace(self, reader: Reader) -> None:
+        """Wait until the last batch was fanned out, and until a tenant of the stream may cause another read.
+
+        Each read costs the event loop about a millisecond, whatever it returns, and a tenant with fifty feeds of one
+        busy collection causes fifty reads for each event.
+        """
+        left_s = 0.0
+        if self._not_before_s:
+            left_s, self._not_before_s = self._not_before_s - asyncio.get_running_loop().time(), 0.0
+        if reader.has_cursor:
+            accounts, tenants = self._host.accounts, self._stream.account.tenants
+            left_s = max(left_s, accounts.read_wait_s(tenants))
+            accounts.read(tenants)
+        if left_s > 0:
+            await asyncio.sleep(left_s)
+
+    async def _publish(self, batch: Batch) -> None:
+        stream, before = self._stream, self._stream.ring.cum_bytes
+        trailed = self._streams.is_trailing(stream)
+        stream.append(batch.chunks, batch.post_batch)
+        if trailed and not self._streams.is_trailing(stream):
+            self._host.slot_free()
+        if batch.chunks:
+            size = stream.ring.cum_bytes - before
+            self._host.filled(size)
+            if not batch.gathered_s:
+                self._host.observer.batch_in_ring(self._source, batch.chunks[0].read_time_s)
+            takers = stream.wake_takers()
+            if size < SMALL_BATCH_BYTES and takers * _MESSAGE_MAX_S > batch.gathered_s:
+                await self._measure_fan_out(takers)
+
+    async def _measure_fan_out(self, takers: int) -> None:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        for _ in range(_TURNS_TO_WRITE):
+            await asyncio.sleep(0)
+        now_s = loop.time()
+        # This stream does not wait for the work that other tasks did in those turns.
+        took_s = min(now_s - began_s, takers * _MESSAGE_MAX_S)
+        self._not_before_s = now_s + min(self._limits.pace_max_s, took_s)
+
+    async def _recover(self, failure: Failed) -> None:
+        """Recover as in the driver specification: one attempt at once, then attempts with backoff. Unlike there, the
+        pump continues for as long as a subscriber waits."""
+        stream = self._stream
+        stream.resumes += 1
+        self._failed_by = failure.kind
+        self._host.observer.resumed(self._source, failure.kind)
+        stream.move_to(StreamState.RECOVERING)
+        stream.wake_all()
+        self._failures += 1
+        cause = failure.__cause__
+        log.warning(
+            "a change stream is resumed after an error",
+            extra={"stream": stream.id, "error": type(cause).__name__, "code": getattr(cause, "code", None)},
+        )
+        if failure.at_once and self._failures == 1:
+            return
+        stream.away = True
+        stream.wake_all()
+        delay_s = self._backoff.next_delay(random.random())
+        await asyncio.sleep(delay_s)
+        if not stream.subscribers:
+            await self._wait_demand(self._limits.linger_s)
+
+    async def _rest(self) -> bool:
+        """Rest while no subscriber can take more. False when the stream is no longer needed."""
+        stream, limits = self._stream, self._limits
+        if stream.state is StreamState.READING:
+            stream.move_to(StreamState.PAUSED)
+        if stream.subscribers:
+            if self._streams.is_trailing(stream) and self._host.slots_wanted and not stream.has_usable_credit:
+                return False
+            wait_s = limits.idle_close_s
+        elif stream.unwanted or self._streams.is_superfluous(stream) or stream.state is StreamState.RECOVERING:
+            return False
+        else:
+            wait_s = limits.linger_s
+        if await self._wait_demand(wait_s) or stream.wants_more():
+            return True
+        if not stream.subscribers:
+            return False
+        if self._reader is not None and self._reader.is_open:
+            await self._reader.close()
+            stream.move_to(StreamState.IDLE)
+        return True
+
+    def _demand_changed(self) -> None:
+        self._demand.set()
+        stream = self._stream
+        if self._reader is not None and (stream.watching or stream.unwanted):
+            self._reader.hurry()
+
+    async def _wait_demand(self, timeout_s: float) -> bool:
+        return await self._demand.wait(timeout_s)
+
+    async def _let_readers_finish(self) -> None:
+        """Wait until the subscribers of an ended stream have read the ring to the end, or have left."""
+        self._host.filled(0)
+        if self._reader is not None:
+            await self._reader.close()
+        while self._stream.subscribers:
+            await self._wait_demand(self._limits.idle_close_s)
+
+
+def _ignore() -> None:
+    """Do nothing: the pump is gone."""

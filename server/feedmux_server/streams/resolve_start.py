@@ -1,0 +1,126 @@
+"""Turns the starts that clients and Redis give into the points where a subscriber joins.
+
+Only this module decides which starts are accepted: positions are authenticated, clients' tokens are marked as such, and
+a start that MongoDB has not reached is rejected, whatever its kind and whichever call brings it.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from feedmux_server.core.delivery.subscriber import JoinPoint
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.feeds.stream_key import StreamKey
+from feedmux_server.core.positions.position import Position, PositionEncoder, decode_position, scope_fingerprint
+from feedmux_server.core.positions.position_keys import PositionKeys
+from feedmux_server.core.positions.resume_token import Given, ResumeToken, UnknownTokenLayout
+from feedmux_server.core.positions.start import Start, StartKind
+from feedmux_server.source.deployment import Source
+
+
+@dataclass(frozen=True, slots=True)
+class StartResolver:
+    """The starts of one feed of one tenant."""
+
+    source: Source
+    key: StreamKey
+    tenant: str
+    keys: PositionKeys
+
+    def encoder(self) -> PositionEncoder:
+        """The encoder of this feed's positions. Raises SOURCE_UNAVAILABLE while the source has not been reached."""
+        return PositionEncoder(self.keys, self._fingerprint, self.key.short)
+
+    async def resolve(self, start: Start) -> JoinPoint:
+        """The join point of a start. Raises FeedmuxError for a foreign or damaged position, a start in the future, or
+        an unavailable source."""
+        match start.kind:
+            case StartKind.LATEST:
+                return JoinPoint(ResumeToken.high_water_mark(await self.source.operation_time() + 1))
+            case StartKind.EARLIEST:
+                return JoinPoint(ResumeToken.high_water_mark(await self.source.oldest_time()))
+            case StartKind.POSITION:
+                return await self.position(start.data, "start")
+            case StartKind.OPERATION_TIME | StartKind.TIME:
+                await self._check_reached(start.time, "start")
+                return JoinPoint(ResumeToken.high_water_mark(start.time))
+            case StartKind.RESUME_AFTER | StartKind.START_AFTER:
+                return await self._native(start)
+
+    async def position(self, data: bytes, field: str) -> JoinPoint:
+        """The join point of a position on this feed. Raises as `resolve` does."""
+        at = join_point(decode_position(data, self._fingerprint, self.keys), self.key)
+        await self._check_reached(at.place.cluster_time, field)
+        return at
+
+    async def acked_token(self, raw: bytes, field: str) -> JoinPoint:
+        """The join point of an event's token, up to which a client says it has processed. Raises as `resolve` does.
+
+        Nothing proves that the token is of this feed, and other clients may join a stream opened there. So the token is
+        used only as a position in time, by its cluster time, which MongoDB cannot reject.
+        """
+        token = _client_token(raw, field)
+        await self._check_reached(token.cluster_time, field)
+        return JoinPoint(token.given_as(Given.AS_TIME))
+
+    async def _native(self, start: Start) -> JoinPoint:
+        name: Literal["resume_after", "start_after"] = (
+            "resume_after" if start.kind is StartKind.RESUME_AFTER else "start_after"
+        )
+        token = _client_token(start.data, f"start.{name}")
+        await self._check_reached(token.cluster_time, "start")
+        if token.is_high_water_mark:
+            return JoinPoint(token.given_as(Given.AS_TIME))  # MongoDB begins any feed at a time
+        if not self.key.policy:
+            return JoinPoint(token, native=name)
+        # If MongoDB finds a token, the document had that change, which the policy may withhold. So the token is used
+        # only as a position in time.
+        if token.from_invalidate and name == "resume_after":
+            raise FeedmuxError(
+                ErrorReason.START_AFTER_REQUIRED, "the token is of an invalidate event; use start_after", field="start"
+            )
+        return JoinPoint(token.given_as(Given.AS_TIME))
+
+    async def _check_reached(self, cluster_time: int, field: str) -> None:
+        """Raises START_IN_FUTURE. Asks MongoDB only about a time later than any seen from it so far."""
+        if cluster_time <= self.source.known_time + 1:
+            return
+        latest = await self.source.latest_time()
+        if cluster_time > latest:
+            raise FeedmuxError(
+                ErrorReason.START_IN_FUTURE,
+                f"{field} is {max(1, (cluster_time >> 32) - (latest >> 32))} s in the future by the source's clock",
+                field=field,
+            )
+
+    @property
+    def _fingerprint(self) -> bytes:
+        return scope_fingerprint(self.tenant, self.source.source_id, self.key.spec.scope.namespace)
+
+
+def join_point(position: Position, key: StreamKey) -> JoinPoint:
+    """The join point of a position on this feed: resumable by its token only if it came from the same key.
+
+    MongoDB now checks a client's token that it has not checked yet, as it would have when the client first sent it.
+    """
+    token = position.token
+    if token.is_high_water_mark and token.given is Given.BY_MONGODB:
+        return JoinPoint(token, exact=position.stream_key == key.short)
+    if (
+        position.stream_key != key.short
+        or token.given is Given.AS_TIME
+        or (token.given is Given.BY_CLIENT and key.policy)
+    ):
+        return JoinPoint(token.given_as(Given.AS_TIME))
+    if token.given is Given.BY_CLIENT:
+        return JoinPoint(token, native="start_after")
+    return JoinPoint(token, exact=True)
+
+
+def _client_token(raw: bytes, field: str) -> ResumeToken:
+    """Parse a resume token from a client. Raises POSITION_INVALID if the token is not of MongoDB's form."""
+    try:
+        return ResumeToken.from_client(raw)
+    except UnknownTokenLayout:
+        raise FeedmuxError(
+            ErrorReason.POSITION_INVALID, f"{field} is not a resume token that this server can read", field=field
+        ) from None

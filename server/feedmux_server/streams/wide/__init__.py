@@ -1,0 +1,1 @@
+"""Reads several collections at once, for many feeds."""

@@ -1,0 +1,299 @@
+"""One stream of a database or a deployment that serves the feeds inside that scope as views.
+
+`WideStreams` owns it. It reads MongoDB by itself, as fast as events arrive, and never waits for a view: a view takes
+the events put into its inbox, or detaches and reads MongoDB with its own cursor from its own position
+(`streams.wide.view_reader`). Invariant: from the position at which a view was attached, every change in the view's
+scope is put into its inbox, in order and once, until the view is detached.
+"""
+
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from feedmux_server.clock import monotonic_s
+from feedmux_server.core.delivery.namespaces import NamespaceIndex, runs
+from feedmux_server.core.delivery.replay_buffer import ReplayBuffer, RingLimits
+from feedmux_server.core.events.chunk import Chunk
+from feedmux_server.core.feeds.feed import Scope
+from feedmux_server.core.feeds.simple_filter import SimpleFilter
+from feedmux_server.core.feeds.stream_key import StreamKey
+from feedmux_server.core.limits.backoff import Backoff
+from feedmux_server.core.limits.memory import Memory
+from feedmux_server.core.limits.quota import UNLIMITED
+from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.source.reader import ChangeStreamReader, Failed
+from feedmux_server.telemetry.observer import NOBODY, Observer, Trace
+
+_AHEAD_S = 10
+"""A view may be this far ahead, in cluster time."""
+
+
+@dataclass(frozen=True, slots=True)
+class WideStreamLimits:
+    """How a wide stream reads."""
+
+    ring: RingLimits = field(default_factory=lambda: RingLimits(200_000, 32 * 1024 * 1024))
+    """How far behind a feed may be and still become a view."""
+    pace_s: float = 0.002
+    """Pause between two small batches: events that arrive meanwhile share one getMore, which costs about a
+    millisecond."""
+    away_s: float = 5.0
+    """If MongoDB is unavailable for longer, the views try on their own, and their subscribers are notified."""
+    retry_initial_s: float = 0.2
+    retry_max_s: float = 10.0
+
+
+class View(Protocol):
+    """What a wide stream feeds."""
+
+    scope: Scope
+    narrowing: SimpleFilter
+
+    def offer(self, data: bytes, read_time_s: float) -> None:
+        """Take events of the scope that the narrowing admits, concatenated."""
+
+    def turn(self, place: ResumeToken) -> None:
+        """An event that concerns the scope follows `place`, and only MongoDB can say what it means. The view is already
+        detached."""
+
+    def away(self) -> None:
+        """MongoDB has not answered for longer than `WideStreamLimits.away_s`."""
+
+    def lost(self) -> None:
+        """The wide stream has ended. The view is already detached."""
+
+
+class WideStream:
+    """See the module."""
+
+    def __init__(
+        self,
+        key: StreamKey,
+        reader: ChangeStreamReader,
+        start: ResumeToken,
+        limits: WideStreamLimits,
+        observer: Observer = NOBODY,
+        memory: Memory | None = None,
+    ) -> None:
+        self.key = key
+        self._memory = memory or Memory(UNLIMITED)
+        self.ring = ReplayBuffer(start, limits.ring, self._memory.rings)
+        self.away_since_s: float | None = None
+        self.failure: Failed | None = None
+        """MongoDB's last failure, until MongoDB answers again."""
+        self.ended = False
+        self.batches_read = 0
+        self.events_read = 0
+        self.events_taken = 0
+        """Events read that went to at least one view on arrival."""
+        self._limits = limits
+        self._reader = reader
+        self._observer = observer
+        self._trace: Trace = None
+        self._ahead: dict[View, ResumeToken] = {}
+        """Views whose position this stream has not reached yet: events before that position are not for them."""
+        self._views: defaultdict[Scope, dict[View, None]] = defaultdict(dict)
+        self._backoff = Backoff(limits.retry_initial_s, limits.retry_max_s, 2.0, 0.5)
+
+    @property
+    def scope(self) -> Scope:
+        return self.key.spec.scope
+
+    @property
+    def pace_s(self) -> float:
+        return self._limits.pace_s
+
+    @property
+    def view_count(self) -> int:
+        return sum(len(views) for views in self._views.values())
+
+    @property
+    def has_cursor(self) -> bool:
+        return self._reader.has_cursor
+
+    @property
+    def away_for_long(self) -> Failed | None:
+        """MongoDB's failure, once it has lasted so long that views should ask MongoDB themselves; else None."""
+        if self.away_since_s is None or monotonic_s() - self.away_since_s < self._limits.away_s:
+            return None
+        return self.failure
+
+    def progress(self) -> ResumeToken:
+        """The position before which everything has been offered. Never the token of another feed's event: a view could
+        not be resumed there."""
+        newest = self.ring.newest
+        if newest.is_high_water_mark:
+            return newest
+        return ResumeToken.high_water_mark(newest.cluster_time, newest.version)
+
+    def attach(self, view: View, at: ResumeToken) -> bool:
+        """Feed a view from position `at` on. False if the ring no longer has that position, if a turn is at or after
+        it, or if the view has detached meanwhile."""
+        ring = self.ring
+        if self.ended or not self.has_cursor or at.version != ring.newest.version or ring.oldest.is_after(at):
+            return False
+        if not at.is_high_water_mark and not self._is_at_a_change(at):
+            return False  # a drop is followed by its invalidate event, which only the feed's own stream has
+        if at.is_after(ring.newest):
+            if (at.cluster_time >> 32) - (ring.newest.cluster_time >> 32) > _AHEAD_S:
+                return False
+            self._ahead[view] = at
+            self._views[view.scope][view] = None
+            return True
+        seq, first = ring.locate(at)
+        offers: list[tuple[bytes, float]] = []
+        while seq < ring.next_seq:
+            chunk, index = ring[seq], self._index(seq)
+            if index.turn_of(view.scope, first) is not None:
+                return False
+            data = _cut(chunk, index.admitted(index.events_of(view.scope), view.narrowing, first))
+            if data:
+                offers.append((data, chunk.read_time_s))
+            seq, first = seq + 1, 0
+        self._views[view.scope][view] = None
+        for data, read_time_s in offers:
+            view.offer(data, read_time_s)
+            if view not in self._views.get(view.scope, ()):
+                return False  # the events were more than the view's inbox holds
+        return True
+
+    def _is_at_a_change(self, at: ResumeToken) -> bool:
+        """Whether the event of a token is in the ring and is not a turn."""
+        ring = self.ring
+        if not ring.covers(at):
+            return False
+        seq, behind = ring.locate(at)
+        if behind == 0:
+            seq -= 1
+            if seq < ring.first_seq:
+                return False
+            behind = ring[seq].count
+        turns = {turn.index for turn in self._index(seq).turns}
+        return behind - 1 not in turns and ring[seq].token(behind - 1).raw == at.raw
+
+    def detach(self, view: View) -> None:
+        """Stop feeding a view. May be called again."""
+        self._ahead.pop(view, None)
+        views = self._views.get(view.scope)
+        if views is not None:
+            views.pop(view, None)
+            if not views:
+                del self._views[view.scope]
+
+    async def run(self) -> None:
+        """Run until cancelled. Raises FeedmuxError when MongoDB refuses to continue."""
+        try:
+            while True:
+                try:
+                    if not self._reader.is_open:
+                        await self._open()
+                    batch = await self._reader.read()
+                except Failed as failure:
+                    self.failure = failure
+                    self._observer.resumed(self.scope.source, failure.kind)
+                    if self.away_since_s is None:
+                        self.away_since_s = monotonic_s()
+                        if failure.at_once:
+                            continue
+                    if self.away_for_long is not None:
+                        for view in self._attached():
+                            view.away()
+                    await asyncio.sleep(self._backoff.next_delay(random.random()))
+                    continue
+                self.away_since_s = self.failure = None
+                self._backoff.reset()
+                self._publish(batch.chunks, batch.post_batch)
+                if batch.exhausted:
+                    return
+                if not self._reader.is_behind:
+                    await asyncio.sleep(self._limits.pace_s)
+        finally:
+            self.ended = True
+            for view in list(self._attached()):
+                view.lost()
+            self._views.clear()
+            self._ahead.clear()
+            self.ring.close()
+            await self._reader.close()
+
+    async def _open(self) -> None:
+        name = "feedmux stream open" if self.failure is None else "feedmux stream resume"
+        attributes: dict[str, str | bool] = {"feedmux.source": self.scope.source, "feedmux.stream.wide": True}
+        if self.failure is not None:
+            attributes["error.type"] = self.failure.kind
+        with self._observer.span(name, attributes, root=True, links=(self._trace,)) as span:
+            self._trace = span.trace
+            await self._reader.open()
+
+    def _publish(self, chunks: list[Chunk], post_batch: ResumeToken | None) -> None:
+        ring = self.ring
+        self.batches_read += 1
+        first = ring.next_seq
+        for chunk in chunks:
+            ring.append(chunk)
+            self.events_read += chunk.count
+            self._dispatch(ring.next_seq - 1)
+        ring.trim(first)
+        if post_batch is not None:
+            ring.advance(post_batch)
+        for view in [view for view, place in self._ahead.items() if not place.is_after(ring.newest)]:
+            del self._ahead[view]
+        if chunks:
+            self._memory.grew(sum(chunk.size_bytes for chunk in chunks))
+            self._observer.batch_in_ring(self.scope.source, chunks[0].read_time_s)
+
+    def _dispatch(self, seq: int) -> None:
+        if not self._views:
+            return
+        chunk, index = self.ring[seq], self._index(seq)
+        turned: dict[Scope, None] = {}
+        for turn in index.turns:
+            place = ResumeToken.high_water_mark(chunk.token(turn.index).cluster_time, chunk.end.version)
+            for scope in [scope for scope in self._views if scope not in turned and turn.concerns(scope)]:
+                turned[scope] = None
+                self._offer(scope, chunk, index, [each for each in index.events_of(scope) if each < turn.index])
+                for view in list(self._views.pop(scope, ())):
+                    self._ahead.pop(view, None)
+                    view.turn(place)
+        for namespace, events in index.collections.items():
+            self._offer(Scope(self.scope.source, namespace[0].decode(), namespace[1].decode()), chunk, index, events)
+        for database, events in index.databases.items():
+            self._offer(Scope(self.scope.source, database.decode()), chunk, index, events)
+
+    def _offer(self, scope: Scope, chunk: Chunk, index: NamespaceIndex, events: list[int]) -> None:
+        views = self._views.get(scope)
+        if not views or not events:
+            return
+        taken: set[int] = set()
+        cuts: dict[tuple[SimpleFilter, int], bytes] = {}
+        for view in list(views):
+            ahead = self._ahead.get(view)
+            wanted = view.narrowing, 0 if ahead is None else chunk.first_after(ahead)
+            data = cuts.get(wanted)
+            if data is None:
+                admitted = index.admitted(events, *wanted)
+                taken.update(admitted)
+                data = cuts[wanted] = _cut(chunk, admitted)
+            if data:
+                view.offer(data, chunk.read_time_s)
+        self.events_taken += len(taken)
+
+    def _index(self, seq: int) -> NamespaceIndex:
+        chunk = self.ring[seq]
+        index = chunk.index
+        if not isinstance(index, NamespaceIndex):
+            index = chunk.index = NamespaceIndex(chunk)
+            self.ring.grew(index.size_bytes)
+        return index
+
+    def _attached(self) -> Iterator[View]:
+        return (view for views in self._views.values() for view in views)
+
+
+def _cut(chunk: Chunk, events: list[int]) -> bytes:
+    if chunk.bson is None:
+        raise LookupError("the chunk's bytes are gone")
+    return b"".join([chunk.bson.cut(first, stop) for first, stop in runs(events)])

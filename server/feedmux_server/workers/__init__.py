@@ -1,0 +1,1 @@
+"""Separate processes for work that would block the event loop."""

@@ -1,0 +1,54 @@
+"""The process that checks and renders pipelines from clients, which may take long (`request_checks`).
+
+Requests and answers are BSON documents. A check has `pipeline`, `json`, `collation`, `comment` and `bounded`; its
+answer has `pipeline` or `error`. A rendering has `render`, a document `{pipeline: [stages]}`, and `chars`; its answer
+has `text`. Each answer has its `cpu_s`.
+"""
+
+import os
+import time
+from typing import Any
+
+import bson
+from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.raw_bson import RawBSONDocument
+
+from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.core.events.extended_json import stages_as_json
+from feedmux_server.core.feeds.feed_check import FeedParts, check_parts
+from feedmux_server.workers.side_worker import serve_requests
+
+RAW = CodecOptions(document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_AUTO)
+
+
+def answer(data: bytes) -> bytes:
+    began_s = time.process_time()
+    request: dict[str, Any] = bson.decode(data)
+    made = _rendered(request) if "render" in request else _checked(request)
+    return bson.encode({**made, "cpu_s": time.process_time() - began_s})
+
+
+def _checked(request: dict[str, Any]) -> dict[str, Any]:
+    parts = FeedParts(
+        request["pipeline"], request["json"], request["collation"], request["comment"], request["bounded"]
+    )
+    try:
+        return {"pipeline": check_parts(parts)}
+    except FeedmuxError as error:
+        told = {"reason": error.reason.value, "message": error.message, "metadata": error.metadata}
+        return {"error": {**told, "field": error.field}}
+
+
+def _rendered(request: dict[str, Any]) -> dict[str, Any]:
+    text, most = stages_as_json(bson.decode(request["render"], RAW)["pipeline"]), request["chars"]
+    return {"text": text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"}
+
+
+def main() -> None:
+    # Deliveries of the server beside this process come first.
+    os.nice(5)
+    serve_requests(answer)
+
+
+if __name__ == "__main__":
+    main()
