@@ -1,7 +1,7 @@
 """Configuration: one TOML or YAML file, then environment variables `FEEDMUX_…` (`__` between levels).
 
-`app` reads it and hands plain dataclasses down; no other module imports this one. The description of every tunable
-names its trade-off.
+Only modules above `config` in the layers import it (ARCHITECTURE.md); they hand plain values down. The description of
+every tunable names its trade-off. `python -m tests.reference.pages` writes docs/reference/configuration.md from here.
 """
 
 import difflib
@@ -55,7 +55,7 @@ class _Section(BaseModel):
 
 
 class SourceSection(_Section):
-    """A MongoDB deployment."""
+    """A MongoDB deployment, under the name that feeds use."""
 
     uri: str = Field(description="MongoDB URI of a replica set or sharded cluster, with its credentials.")
     id: str = Field(
@@ -458,7 +458,7 @@ class Config(BaseSettings):
         env_prefix="FEEDMUX_", env_nested_delimiter="__", extra="forbid", frozen=True, env_ignore_empty=True
     )
 
-    sources: dict[str, SourceSection] = Field(description="MongoDB deployments by name.", min_length=1)
+    sources: dict[str, SourceSection] = Field(min_length=1)
     redis: RedisSection = RedisSection()
     positions: PositionsSection = PositionsSection()
     listen: ListenSection = ListenSection()
@@ -532,66 +532,73 @@ class Config(BaseSettings):
 
 
 class QuotaSection(_Section):
-    """What a tenant may use of one replica. Calls that exceed a count are rejected; rates slow calls down."""
+    """Limits of a tenant, on each replica separately. A limit on a count rejects calls, a limit on a rate throttles."""
 
-    subscriptions: int = Field(default=1_000, ge=0, description="Durable subscriptions that exist.")
+    subscriptions: int = Field(default=1_000, ge=0, description="Durable subscriptions that exist, on all replicas.")
     subscription_bytes: int = Field(
-        default=8 << 20, ge=0, description="Their definitions, as they are stored; one is 64 KiB at most."
+        default=8 << 20, ge=0, description="Size of their stored definitions; one definition is 64 KiB at most."
     )
     streams: int = Field(
         default=200,
         ge=0,
-        description="Subscribe, Watch and ReadRange calls at a time, counted from when the caller is known.",
+        description="Concurrent Subscribe, Watch and ReadRange calls, each from when its caller is known.",
     )
     shared_streams: int = Field(
         default=50,
         ge=0,
-        description="Distinct feeds read at a time, whoever else reads them. Each costs MongoDB an oplog scan. A cursor"
-        " counts until it is closed; what nobody reads any more gives way. Also a second stream of a feed, at a token"
-        " of the client's own, until the feed's next event.",
+        description="Distinct feeds that are read at a time, even if other tenants share them. Each costs MongoDB an"
+        " oplog scan. A feed counts until its cursor is closed; a cursor without readers is closed when another feed"
+        " needs its room. A start at the client's own token counts as one more until the feed's next event.",
     )
     trailing_streams: int = Field(
-        default=4, ge=0, description="Reads of history at a time. Those beyond wait; more catch up sooner."
+        default=4,
+        ge=0,
+        description="Streams that read history at a time. Further streams wait; with more, more subscribers catch up at"
+        " once.",
     )
     events_per_s: int = Field(
-        default=100_000, ge=1, description="Delivered to all its streams together; what exceeds it is slowed down."
+        default=100_000, ge=1, description="Events delivered to all sessions of the tenant; more are throttled."
     )
-    bytes_per_s: int = Field(default=64 << 20, ge=1_024, description="As events_per_s, in bytes.")
+    bytes_per_s: int = Field(
+        default=64 << 20, ge=1_024, description="Bytes delivered to all sessions of the tenant; more are throttled."
+    )
     outstanding_bytes: int = Field(
         default=64 << 20,
         ge=1,
-        description="Delivered to its durable subscriptions and not acknowledged; at it delivery pauses. Also bounds"
-        " what is retained for these events once they have left the rings.",
+        description="Events that were delivered to durable subscriptions and are not acknowledged. At this limit,"
+        " delivery pauses. It also bounds the memory that these events retain after their rings have evicted them.",
     )
     kept_bytes: int = Field(
         default=160 << 20,
         ge=1 << 20,
-        description="Read for PlanRange and not yet by ReadRange; at it a plan ends with what it has.",
+        description="Events that PlanRange has read and ReadRange has not. At this limit, a plan ends with the events"
+        " that it has.",
     )
     reads_per_s: int = Field(
         default=250,
         ge=10,
-        description="Reads of MongoDB for all its feeds together, also those that bring nothing: one a second for each"
-        " feed with a cursor of its own. Above it, events wait for the next read of their feed and share it. Streams"
-        " that serve several tenants go by the one that may read most.",
+        description="Reads of MongoDB for all feeds of the tenant, including reads without events: one a second for"
+        " each feed with a cursor of its own. Above this limit, events wait for the next read of their feed and share"
+        " it. A stream that serves several tenants has the limit of the tenant that may read most.",
     )
     messages_per_s: int = Field(
         default=5_000,
         ge=100,
-        description="Acknowledgements and credits that its sessions send together; above it they are read more slowly.",
+        description="Acknowledgements and credits that all sessions of the tenant send. Above this limit, the server"
+        " reads them more slowly.",
     )
     calls: int = Field(
         default=200,
         ge=1,
-        description="Calls under way that are no streams, PlanRange among them; each may hold a request.",
+        description="Concurrent calls other than Subscribe, Watch and ReadRange; each may hold a request in memory.",
     )
     pipeline_bytes: int = Field(default=64 << 10, ge=0, description="Size of a feed's pipeline as BSON.")
     requests_per_s: int = Field(
         default=50,
         ge=1,
-        description="Calls of any kind; a request counts one more for every 8 KiB of it and every 5 ms of CPU for"
-        " checking its pipeline. Five seconds' worth may come at once. Above it a call waits up to a second; one that"
-        " would wait longer is refused.",
+        description="Calls of any kind. A request counts as one more call for every 8 KiB of its size and for every 5"
+        " ms of CPU that checking its pipeline takes. Five seconds' worth may come at once. Above this limit, a call"
+        " waits for up to a second; a call that would wait longer is rejected.",
     )
 
 
@@ -604,9 +611,13 @@ def _checked_hash(text: str) -> str:
 class ApiKeySection(_Section):
     """An API key of a tenant: its hash, as `feedmux keys new` prints it."""
 
-    sha256: str
-    label: str = Field(default="", max_length=120)
-    expires: AwareDatetime | None = None
+    sha256: str = Field(description="Hash of the key. A key belongs to one tenant.")
+    label: str = Field(default="", max_length=120, description="Purpose of the key, which the audit log shows.")
+    expires: AwareDatetime | None = Field(
+        default=None,
+        description="From then on, the server rejects the key and ends its open streams. None: the key is valid until"
+        " it is removed.",
+    )
 
     @field_validator("sha256")
     @classmethod
@@ -618,11 +629,12 @@ class ApiKeySection(_Section):
 
 
 class CertificateSection(_Section):
-    """A name in a client certificate: exactly one of the three fields."""
+    """A name in a client certificate: exactly one of the three fields. Names are compared literally, without wildcards.
+    The server rejects a certificate that names two tenants."""
 
-    common_name: str | None = Field(default=None, min_length=1)
-    dns: str | None = Field(default=None, min_length=1)
-    uri: str | None = Field(default=None, min_length=1)
+    common_name: str | None = Field(default=None, min_length=1, description="Common name of the subject.")
+    dns: str | None = Field(default=None, min_length=1, description="Subject alternative name of the type DNS.")
+    uri: str | None = Field(default=None, min_length=1, description="Subject alternative name of the type URI.")
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
@@ -669,22 +681,31 @@ class GrantSection(_Section):
 
 
 class Tenant(_Section):
-    """One tenant."""
+    """One tenant. Without keys and certificates, only a JWT can name it."""
 
-    name: str
-    api_key_hashes: tuple[str, ...] = ()
+    name: str = Field(
+        description="Unique: letters, digits, `.`, `_` and `-`, beginning with a letter or digit; at most 120 bytes."
+        " The name is part of every Redis key and position, so a renamed tenant is another tenant."
+    )
+    api_key_hashes: tuple[str, ...] = Field(
+        default=(), description="Short form of `api_keys`: hashes of keys, as `feedmux keys new` prints them."
+    )
     api_keys: tuple[ApiKeySection, ...] = ()
     certificates: tuple[CertificateSection, ...] = ()
-    quotas: QuotaSection = QuotaSection()
+    quotas: QuotaSection = Field(
+        default=QuotaSection(), description="Limits of this tenant. `default_quotas` sets those that are left out."
+    )
     grants: tuple[GrantSection, ...] | None = Field(
         default=None,
         max_length=GRANTS_MAX,
-        description="What the tenant may see. Left out: everything that feedmux serves. An empty list: nothing.",
+        description="Without `grants`, the tenant may see everything that feedmux serves; with an empty list, nothing.",
     )
     pipelines: Literal["bounded", "any"] = Field(
         default="bounded",
-        description="`bounded`: pipelines whose output is bounded by the event's size (docs/pipelines.md). `any`: all"
-        " that MongoDB can do, for tenants that are trusted not to overload it.",
+        description="`bounded`: only pipelines whose output and work are bounded by the size of the event"
+        " (docs/pipelines.md). `any`: MongoDB's whole language, for a tenant that you trust with your MongoDB, because"
+        " a pipeline can use all its memory. When a tenant becomes `bounded`, its sessions reconnect, and feeds with a"
+        " pipeline that is no longer allowed end.",
     )
 
     @field_validator("name")
@@ -706,8 +727,9 @@ class TenantsFile(_Section):
     """The tenants file."""
 
     tenants: tuple[Tenant, ...] = Field(min_length=1)
-    default_quotas: QuotaSection = QuotaSection()
-    """Quotas that apply where a tenant's own `quotas` name none."""
+    default_quotas: QuotaSection = Field(
+        default=QuotaSection(), description="Quotas that apply where a tenant's own `quotas` set none."
+    )
 
     def quotas(self) -> dict[str, Quotas]:
         """What each tenant may use."""
