@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         description="Stores the given connection options. Other options that the context already has stay. A key is"
         " stored in plain text, in a file that only you may read.",
     )
-    save.add_argument("name", metavar="NAME")
+    save.add_argument("name", metavar="NAME", help="the context, which is created if it does not exist")
     save.add_argument("--use", action="store_true", help="also make it the default for commands that name no context")
     save.add_argument(
         "--environment",
@@ -42,14 +42,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_connection_settings(group)
     add_operator_settings(group)
     add_tls_settings(group)
-    use = actions.add_parser("use", help="set the default context, for commands that name no context")
+    use = _add(actions, "use", "set the default context, for commands that name no context")
     use.add_argument("name", metavar="NAME", nargs="?", help="the context; without NAME: no default")
-    add_json_option(actions.add_parser("list", help="list all contexts"))
-    show = actions.add_parser("show", help="show the settings of a context, with shortened keys")
+    add_json_option(_add(actions, "list", "list all contexts"))
+    show = _add(actions, "show", "show the settings of a context, with shortened keys")
     show.add_argument("name", metavar="NAME", nargs="?", help="the context (default: the one in use)")
     add_json_option(show)
-    delete = actions.add_parser("delete", help="delete a context")
-    delete.add_argument("name", metavar="NAME")
+    delete = _add(actions, "delete", "delete a context")
+    delete.add_argument("name", metavar="NAME", help="the context")
+
+
+def _add(
+    actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, summary: str
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = actions.add_parser(
+        name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
+    )
+    return parser
 
 
 def run(args: argparse.Namespace) -> int:

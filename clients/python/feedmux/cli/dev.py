@@ -58,7 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--port", metavar="N", type=_port, default=_PORT,
         help=f"of the data; operator and health are the next two ({_PORT}); 0 picks free ones",
     )  # fmt: skip
-    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="warning")
+    parser.add_argument(
+        "--log-level", choices=("debug", "info", "warning", "error"), default="warning", help="log level of the server"
+    )
     add_json_option(parser)
 
 

@@ -72,7 +72,7 @@ def _add(
 
 
 def _name(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("name", metavar="NAME", help="the durable subscription")
     return parser
 
 
