@@ -16,6 +16,9 @@ GENERATED = {
     "docs/client-conformance.md": "written by python -m tests.conformance.clients.table",
     "docs/conformance.md": "written by python -m tests.conformance.statements",
     "docs/metrics.md": "written by python -m tests.telemetry.metrics_page",
+    "docs/reference/api.md": "written by python -m tests.reference.pages",
+    "docs/reference/commands.md": "written by python -m tests.reference.pages",
+    "docs/reference/configuration.md": "written by python -m tests.reference.pages",
 }
 """Pages that a program writes: its text has to be corrected, and not the page."""
 RECORDS = ("CHANGELOG.md", "docs/adr/")
