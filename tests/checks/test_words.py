@@ -10,7 +10,8 @@ from typing import Final
 
 import pytest
 
-from tests.checks.test_docs import REPOSITORY, WORDS, listed
+from tests.checks.test_docs import REPOSITORY, WORDS, listed, wrong_words
+from tests.telemetry.promql import dashboard, rules
 
 GENERATED: Final = (
     "clients/go/feedmux/feedmuxpb/",
@@ -77,6 +78,12 @@ def sources() -> list[str]:
 def test_comments_mean_what_they_say() -> None:
     found = {name: lines for name in sources() if (lines := wrong(REPOSITORY / name))}
     assert found == {}
+
+
+def test_alerts_and_panels_mean_what_they_say() -> None:
+    texts = [text for rule in rules() for text in rule["annotations"].values()]
+    texts += [f"{panel['title']}. {panel.get('description', '')}" for panel in dashboard()["panels"]]
+    assert [wrong for text in texts for wrong in wrong_words(text)] == []
 
 
 @pytest.mark.parametrize(

@@ -25,14 +25,15 @@ PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 _HEAD = f"""\
 # Metrics
 
-What a server tells of itself: on the page of `listen.metrics` for Prometheus, and by OTLP where that is set up
-([telemetry.md](telemetry.md)). Written by `{COMMAND}` from `server/feedmux_server/telemetry/metrics.py`.
+The metrics that a server exports: to Prometheus on the page of `listen.metrics`, and by OTLP if that is configured
+([telemetry.md](telemetry.md)). Written by `{COMMAND}`
+from `server/feedmux_server/telemetry/metrics.py`.
 
-Every series is of one replica. Attributes are bounded: `feedmux.tenant` to the first `telemetry.tenants` tenants that
-come (the others together are `other`), `error.type` to 50 names, the rest by what there is. In Prometheus the dots of
-an attribute are underscores, and an attribute that a value does not have is empty.
+Every series is of one replica. Attributes are bounded: `feedmux.tenant` to the first `telemetry.tenants` tenants in
+order of appearance (all further tenants are `other`), `error.type` to 50 names, the others by their nature. In
+Prometheus, the dots of an attribute are underscores, and an attribute that a value does not have is empty.
 
-| metric | in Prometheus | kind | unit | attributes | what it says |
+| metric | in Prometheus | kind | unit | attributes | description |
 |---|---|---|---|---|---|
 """
 
@@ -76,7 +77,7 @@ def check() -> str:
     if written == page():
         return ""
     difference = difflib.unified_diff(written.splitlines(), page().splitlines(), "written", "code", n=0, lineterm="")
-    return "\n".join((f"docs/{PAGE.name} is not that of the code; write it anew: {COMMAND}", *difference))
+    return "\n".join((f"docs/{PAGE.name} does not match the code; write it: {COMMAND}", *difference))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,11 +1,12 @@
-"""Every metric of the server, once: name, kind, unit, attributes and what it says.
+"""Every metric of the server: name, kind, unit, attributes and description.
 
-`metrics_snapshot` and `otel_observer` give them values, `otel_setup` makes the instruments, docs/metrics.md is written
-from here (`python -m tests.telemetry.metrics_page`), and the dashboard and the alert rules are checked against them.
+`jobs/metrics_collector.py` and `telemetry/otel_observer.py` give the metrics values, and `telemetry/otel_setup.py` makes
+the instruments. docs/metrics.md is written from here (`python -m tests.telemetry.metrics_page`), and the dashboard and
+the alert rules are checked against it.
 
-Names are feedmux's own, but where OpenTelemetry has a convention for the very thing (`rpc.*`, `process.*`). Units are
-UCUM. Every attribute is bounded: sources, states, quotas and outcomes by nature, tenants by `telemetry.tenants`,
-MongoDB's and Redis's error names by ERROR_TYPES_MAX.
+Names are feedmux's own, except where OpenTelemetry has a convention (`rpc.*`, `process.*`). Units are UCUM. Every
+attribute is bounded: sources, states, quotas and outcomes by their number, tenants by the option `telemetry.tenants`,
+the error names of MongoDB and Redis by ERROR_TYPES_MAX.
 """
 
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Final
 class Kind(StrEnum):
     COUNTER = "counter"
     UP_DOWN = "updowncounter"
-    """What can be added up over sources, tenants and replicas."""
+    """A sum that can be added up over sources, tenants and replicas."""
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
 
@@ -57,17 +58,17 @@ STREAMS: Final = Metric(
     (SOURCE, STATE),
 )  # fmt: skip
 TRAILING: Final = Metric(
-    "feedmux.stream.trailing", _U, "{stream}", "Shared streams that read history beside the leading one of their feed.",
+    "feedmux.stream.trailing", _U, "{stream}", "Catch-up streams: they read history, in addition to the live stream.",
     (SOURCE,),
 )  # fmt: skip
 TRAILING_LIMIT: Final = Metric(
-    "feedmux.stream.trailing_limit", _G, "{stream}", "How many there may be: limits.trailing_streams."
+    "feedmux.stream.trailing_limit", _G, "{stream}", "Maximum number of catch-up streams: limits.trailing_streams."
 )
 CURSORS: Final = Metric(
-    "feedmux.stream.cursors", _U, "{cursor}", "Change-stream cursors that are open in MongoDB.", (SOURCE,)
+    "feedmux.stream.cursors", _U, "{cursor}", "Change-stream cursors that are open in MongoDB now.", (SOURCE,)
 )
 VIEWS: Final = Metric(
-    "feedmux.stream.views", _U, "{stream}", "Shared streams that are views of a wide stream now.", (SOURCE,)
+    "feedmux.stream.views", _U, "{stream}", "Shared streams that are currently views of a wide stream.", (SOURCE,)
 )
 WIDE_STREAMS: Final = Metric(
     "feedmux.wide.streams", _U, "{stream}", "Wide streams: each reads a database or a deployment for many feeds.",
@@ -75,123 +76,127 @@ WIDE_STREAMS: Final = Metric(
 )  # fmt: skip
 STREAM_LAG: Final = Metric(
     "feedmux.stream.lag", _G, "s",
-    "How far the leading streams have read behind their source's operation time: the worst of those that somebody"
-    " waits for.", (SOURCE,),
+    "How far the live streams are behind the operation time of their source: the largest lag of a stream that a"
+    " subscriber waits for.", (SOURCE,),
 )  # fmt: skip
 READS: Final = Metric(
-    "feedmux.stream.reads", _C, "{read}", "Batches read from MongoDB, empty ones included: a stream without"
-    " events has one every limits.max_await_ms, or every 8 s where there are many.", (SOURCE,),
+    "feedmux.stream.reads", _C, "{read}", "Batches read from MongoDB, including empty batches: a stream without"
+    " events reads one every limits.max_await_ms, or every 8 s if there are many streams.", (SOURCE,),
 )  # fmt: skip
 RESUMES: Final = Metric(
-    "feedmux.stream.resumes", _C, "{resume}", "Change streams resumed after an error, by MongoDB's name of it or the"
-    " driver's.", (SOURCE, ERROR),
+    "feedmux.stream.resumes", _C, "{resume}", "Change streams resumed after an error, by the name that MongoDB or the"
+    " driver gives the error.", (SOURCE, ERROR),
 )  # fmt: skip
 SOURCE_EVENTS: Final = Metric(
-    "feedmux.source.events", _C, "{event}", "Events read from MongoDB, once for all who share them.", (SOURCE,)
+    "feedmux.source.events", _C, "{event}", "Events read from MongoDB, once for all sessions.", (SOURCE,)
 )
 SOURCE_IO: Final = Metric("feedmux.source.io", _C, "By", "Bytes of events read from MongoDB.", (SOURCE,))
 SOURCE_AVAILABLE: Final = Metric(
-    "feedmux.source.available", _G, "1", "1 while MongoDB answers, 0 while it is away.", (SOURCE,)
+    "feedmux.source.available", _G, "1", "1 while MongoDB is available, 0 while it is unavailable.", (SOURCE,)
 )
 RING_EVENTS: Final = Metric("feedmux.ring.events", _U, "{event}", "Events in the rings.", (SOURCE,))
 RING_USAGE: Final = Metric("feedmux.ring.usage", _U, "By", "Bytes in the rings.", (SOURCE,))
 RING_WINDOW: Final = Metric(
     "feedmux.ring.window", _G, "s",
-    "How long a subscriber may fall behind before MongoDB is read again for it: the shortest of the leading streams"
-    " whose ring is full.", (SOURCE,),
+    "How far a subscriber may fall behind before the server reads MongoDB again for it: the shortest window of a live"
+    " stream whose ring is full.", (SOURCE,),
 )  # fmt: skip
 MEMORY: Final = Metric(
     "feedmux.memory.usage",
     _U,
     "By",
-    "Bytes held by the rings, by messages that clients have not taken (`unsent`), for events that are not"
-    " acknowledged, for the requests of open streams, by renderings, by caches of checks and of policies, and by ranges"
-    " that are not read yet (`kept`).",
+    "Bytes that the process holds for tenants: rings, messages that clients have not taken (`unsent`), events that are"
+    " not acknowledged, requests of open streams, renderings, caches of checks and of policies, and ranges that were"
+    " planned and not yet read (`kept`).",
     (PART,),
 )
 MEMORY_LIMIT: Final = Metric(
     "feedmux.memory.limit", _G, "By",
-    "The bound of each: parts of limits.memory_bytes, of which the rings may have what the others leave, and"
-    " limits.kept_bytes. Caches have none.", (PART,),
+    "Bound of each part: the part's share of limits.memory_bytes (for the rings, what the other parts leave), or"
+    " limits.kept_bytes. Caches have no bound.", (PART,),
 )  # fmt: skip
 PROCESS_MEMORY: Final = Metric("process.memory.usage", _U, "By", "Resident memory of the process.")
-PROCESS_CPU: Final = Metric("process.cpu.time", _C, "s", "CPU time of the process, all threads.")
+PROCESS_CPU: Final = Metric("process.cpu.time", _C, "s", "CPU time of the process, in all threads.")
 LOOP_LAG: Final = Metric(
-    "feedmux.event_loop.lag", _H, "s", "How late the event loop comes to a timer: what everything else waits for.",
+    "feedmux.event_loop.lag", _H, "s",
+    "How late the event loop runs a timer. Everything on the replica is late by as much.",
     buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5),
 )  # fmt: skip
 TASK_FAILURES: Final = Metric(
     "feedmux.task.failures", _C, "{failure}",
-    "Tasks of the server that failed unexpectedly, by kind. One that keeps something up to date is started again; the"
-    " log has the error.", (TASK,),
+    "Tasks of the server that failed unexpectedly, by kind. The server restarts a task that keeps something up to date;"
+    " the log contains the error.", (TASK,),
 )  # fmt: skip
 SURVEY_AGE: Final = Metric(
     "feedmux.telemetry.age", _G, "s",
-    "How old the values beside this one are: more than a moment where the event loop did not answer within two seconds,"
-    " and those of the time before are repeated.",
+    "Age of the other values in this collection. It is large if the event loop did not answer within two seconds, and"
+    " the previous values are repeated.",
 )  # fmt: skip
-READY: Final = Metric("feedmux.ready", _G, "1", "1 while the server takes sessions, 0 while it should get none.")
+READY: Final = Metric("feedmux.ready", _G, "1", "1 while the server accepts sessions, 0 while it does not.")
 
 SUBSCRIBERS: Final = Metric(
     "feedmux.subscriber.active", _U, "{subscriber}",
-    "Open sessions: live on the leading stream, catch_up on one that reads history, lagging on none (out of credit,"
-    " or waiting for a trailing stream).", (TENANT, STATE),
+    "Open sessions: `live` on the live stream, `catch_up` on a catch-up stream, `lagging` on no stream (without credit,"
+    " or waiting for a catch-up stream).", (TENANT, STATE),
 )  # fmt: skip
 LAG: Final = Metric(
     "feedmux.subscriber.lag", _G, "s",
-    "How far the place from which a session would go on is behind its source's operation time: the worst of the"
-    " tenant.", (TENANT,),
+    "How far the position from which a session would resume is behind the operation time of its source: the largest lag"
+    " of the tenant.", (TENANT,),
 )  # fmt: skip
 LAG_EVENTS: Final = Metric(
     "feedmux.subscriber.lag_events", _G, "{event}",
-    "Events that a session has ahead of it in its ring: the most of the tenant.", (TENANT,),
+    "How many events a session is behind the newest event in its ring: the largest number of the tenant.", (TENANT,),
 )  # fmt: skip
 UNACKED: Final = Metric(
     "feedmux.subscriber.unacked", _U, "{event}", "Events sent to durable subscriptions and not acknowledged.", (TENANT,)
 )
-SESSION_LIMIT: Final = Metric("feedmux.session.limit", _G, "{session}", "How many there may be: limits.sessions.")
+SESSION_LIMIT: Final = Metric("feedmux.session.limit", _G, "{session}", "Maximum number of sessions: limits.sessions.")
 SESSIONS_OPENED: Final = Metric(
-    "feedmux.session.opened", _C, "{session}", "Sessions that were opened: Subscribe and Watch.", (TENANT,)
+    "feedmux.session.opened", _C, "{session}", "Sessions that were opened, by Subscribe or Watch.", (TENANT,)
 )
 SESSIONS_ENDED: Final = Metric(
-    "feedmux.session.ended", _C, "{session}", "Sessions that ended: OK, CANCELLED by the client, or a reason of"
-    " ErrorReason.", (TENANT, OUTCOME),
+    "feedmux.session.ended", _C, "{session}", "Sessions that ended: with OK, CANCELLED by the client, or with a reason"
+    " of ErrorReason.", (TENANT, OUTCOME),
 )  # fmt: skip
 DELIVERED: Final = Metric("feedmux.delivered.events", _C, "{event}", "Events sent to sessions.", (TENANT,))
 DELIVERED_IO: Final = Metric("feedmux.delivered.io", _C, "By", "Bytes of events sent to sessions.", (TENANT,))
 STAGES: Final = Metric(
     "feedmux.stage.duration", _H, "s",
-    "Time of each stage of an event's way: read (MongoDB's clock to read here; by source), ring (read to in the ring;"
-    " by source), sent (read to given to gRPC; by tenant), acked (sent to acknowledged; by tenant). What is read or"
-    " sent late counts with its age. Of messages and acks a random sixteenth is measured.",
+    "Duration of each stage of an event's way. By source: `read`, from MongoDB's clock until the server has read the"
+    " event; `ring`, from then until the event is in the ring. By tenant: `sent`, from reading until the event is given"
+    " to gRPC; `acked`, from then until it is acknowledged. An event that is read or sent late counts with its age. Of"
+    " messages and acks, a random sixteenth is measured.",
     (STAGE, SOURCE, TENANT), buckets=_DURATIONS,
 )  # fmt: skip
 
 OPLOG_WINDOW: Final = Metric(
-    "feedmux.oplog.window", _G, "s", "From the oldest to the newest entry of the oplog.", (SOURCE,)
+    "feedmux.oplog.window", _G, "s", "Time from the oldest to the newest entry of the oplog.", (SOURCE,)
 )
 HEADROOM: Final = Metric(
     "feedmux.oplog.headroom", _G, "s",
-    "Time until the first of the tenant's open sessions loses its place, by the oplog's present rate; 30 days at most.",
+    "Time until the position of the first open session of the tenant leaves the oplog, at the oplog's present rate; 30"
+    " days at most.",
     (SOURCE, TENANT),
 )  # fmt: skip
 AT_RISK: Final = Metric(
     "feedmux.history.at_risk", _U, "{session}",
-    "Open sessions whose headroom is below the first of limits.history_at_risk_s.", (SOURCE, TENANT),
+    "Open sessions whose headroom is below the largest of limits.history_at_risk_s.", (SOURCE, TENANT),
 )  # fmt: skip
 STORED_HEADROOM: Final = Metric(
     "feedmux.oplog.stored_headroom", _G, "s",
-    "The same for the tenant's durable subscriptions as they are stored, also where nobody is connected.",
+    "Time until the first stored position of the tenant's durable subscriptions leaves the oplog, including"
+    " subscriptions without a session.",
     (SOURCE, TENANT),
 )  # fmt: skip
 STORED_AT_RISK: Final = Metric(
     "feedmux.history.stored_at_risk", _U, "{subscription}",
-    "Durable subscriptions whose stored position has less headroom than the first of limits.history_at_risk_s. Every"
+    "Durable subscriptions whose stored position has less headroom than the largest of limits.history_at_risk_s. Every"
     " replica reports all of them.", (SOURCE, TENANT),
 )  # fmt: skip
 DAMAGED: Final = Metric(
     "feedmux.subscription.damaged", _U, "{subscription}",
-    "Durable subscriptions that Redis has in part. Every replica reports all of them.", (TENANT,),
+    "Durable subscriptions of which Redis has only a part. Every replica reports all of them.", (TENANT,),
 )  # fmt: skip
 AT_RISK_NOTICES: Final = Metric(
     "feedmux.history.notices", _C, "{notice}", "History-at-risk notices sent to sessions.", (TENANT,)
@@ -199,36 +204,42 @@ AT_RISK_NOTICES: Final = Metric(
 
 COMMITS: Final = Metric(
     "feedmux.commit.results", _C, "{commit}",
-    "Commits and lease renewals: ok, fenced (another session owns the subscription), missing (Redis lost it), failed"
-    " (Redis refused the key), unavailable (Redis did not answer).", (OUTCOME,),
+    "Commits and lease renewals: `ok`, `fenced` (another session owns the subscription), `missing` (Redis lost the"
+    " subscription), `failed` (Redis rejected the key), `unavailable` (Redis did not answer).", (OUTCOME,),
 )  # fmt: skip
 COMMIT_TIME: Final = Metric(
-    "feedmux.commit.duration", _H, "s", "Time of a round trip to Redis that commits for many sessions.",
+    "feedmux.commit.duration", _H, "s", "Duration of a round trip to Redis that commits for many sessions.",
     buckets=_DURATIONS,
 )  # fmt: skip
 COMMITS_WAITING: Final = Metric(
     "feedmux.commit.waiting", _U, "{session}", "Sessions with acknowledgements that are not stored yet."
 )
 REDIS_ERRORS: Final = Metric(
-    "feedmux.redis.errors", _C, "{error}", "Round trips to Redis that failed, by Redis's code, TIMEOUT or CONNECTION.",
+    "feedmux.redis.errors", _C, "{error}", "Round trips to Redis that failed: Redis's code, TIMEOUT or CONNECTION.",
     (ERROR,),
 )  # fmt: skip
 REDIS_AVAILABLE: Final = Metric(
-    "feedmux.redis.available", _G, "1", "1 while commits reach Redis, 0 while they wait for it."
+    "feedmux.redis.available", _G, "1", "1 while commits reach Redis, 0 while they wait for Redis."
 )
 
 QUOTA_UTILIZATION: Final = Metric(
-    "feedmux.quota.utilization", _G, "1", "Used share of each quota that counts something, on this replica.",
+    "feedmux.quota.utilization", _G, "1", "Used share of each quota on a count, on this replica.",
     (TENANT, QUOTA),
 )  # fmt: skip
-QUOTA_LIMIT: Final = Metric("feedmux.quota.limit", _G, "1", "The quota, in its own unit.", (TENANT, QUOTA))
-HELD_BACK: Final = Metric(
-    "feedmux.quota.held_back", _C, "s", "How long sessions have waited for a rate or for acks, all together.", (TENANT,)
+QUOTA_LIMIT: Final = Metric(
+    "feedmux.quota.limit", _G, "1", "Limit of each quota, in the quota's own unit.", (TENANT, QUOTA)
 )
-REFUSALS: Final = Metric("feedmux.quota.refusals", _C, "{refusal}", "Calls refused by a quota.", (TENANT, QUOTA))
+HELD_BACK: Final = Metric(
+    "feedmux.quota.held_back",
+    _C,
+    "s",
+    "How long quotas have throttled sessions, in total: waits for a rate or for acks.",
+    (TENANT,),
+)
+REFUSALS: Final = Metric("feedmux.quota.refusals", _C, "{refusal}", "Calls that a quota rejected.", (TENANT, QUOTA))
 
 CALLS: Final = Metric(
-    "rpc.server.call.duration", _H, "s", "Duration of calls; of a stream, from its first to its last message.",
+    "rpc.server.call.duration", _H, "s", "Duration of calls. A stream lasts from its first to its last message.",
     ("rpc.system.name", "rpc.method", "rpc.response.status_code", ERROR), buckets=_CALLS,
 )  # fmt: skip
 

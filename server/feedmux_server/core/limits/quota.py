@@ -21,36 +21,23 @@ _RETRY_AFTER_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """Limits of one tenant. The defaults are for those who are not limited at all: one tenant, no authentication."""
+    """Limits of one tenant, which the options of the tenants file describe (`QuotaSection` in config.py). The defaults
+    are for a tenant without limits: the only one, without authentication."""
 
     subscriptions: int = UNLIMITED
-    """Durable subscriptions that exist."""
     subscription_bytes: int = UNLIMITED
-    """Bytes of their definitions, as they are stored."""
     streams: int = UNLIMITED
-    """Subscribe, Watch and ReadRange calls at a time, from when their caller is known."""
     shared_streams: int = UNLIMITED
-    """Distinct feeds read at a time, whoever else reads them: each is a stream that MongoDB serves. A stream beside
-    the leading one of its feed, at the present, counts as one more."""
     trailing_streams: int = UNLIMITED
-    """Reads of history beside the live ones at a time, and streams at the present beyond `shared_streams`."""
     events_per_s: int = UNLIMITED
     bytes_per_s: int = UNLIMITED
-    """Delivered to all its streams together; above it they are slowed down."""
     outstanding_bytes: int = UNLIMITED
-    """Delivered to durable subscriptions and not acknowledged; at it delivery pauses. Also bounds what the server
-    retains for these events after their ring has evicted them."""
     kept_bytes: int = UNLIMITED
-    """Read for plans of ranges and not yet by those who read the ranges; at it a plan ends with what it has."""
     pipeline_bytes: int = UNLIMITED
     requests_per_s: int = UNLIMITED
-    """Calls of any kind, opening a stream is one; bytes and CPU of a request count as more calls."""
     messages_per_s: int = UNLIMITED
-    """Messages that sessions send after their Open."""
     reads_per_s: int = UNLIMITED
-    """Answers of MongoDB to the cursors of all its feeds together; above it, events wait for the next read."""
     calls: int = UNLIMITED
-    """Calls under way at a time that are no streams."""
 
 
 UNLIMITED_QUOTAS: Final = Quotas()
