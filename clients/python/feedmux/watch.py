@@ -1,6 +1,6 @@
 """pymongo's interface: `client[database][collection].watch(…)` and its ChangeStream, over a Session.
 
-Follows pymongo 4.20's `change_stream.py`, `collection.py` and `database.py`; docs/pymongo-compatibility.md lists the
+Follows pymongo 4.20's modules `change_stream`, `collection` and `database`; docs/pymongo-compatibility.md lists the
 differences. `async_watch` does the same for the asynchronous interface.
 """
 

@@ -1,0 +1,62 @@
+"""The project's modules that comments, docstrings and ARCHITECTURE.md name in backticks exist."""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from feedmux_server.config import Config
+from tests.checks.test_docs import REPOSITORY, listed
+from tests.checks.test_words import python_texts
+
+GENERATED: Final = "clients/python/feedmux/v1/"
+SERVER: Final = "server/feedmux_server/"
+FILE: Final = re.compile(r"`([\w./-]*\w\.py)`")
+MODULE: Final = re.compile(r"`(\w+)\.(\w+)(?:\.\w+)*(?:\(\))?`")
+FILES: Final = frozenset(listed("*.py"))
+NAMES: Final = frozenset(path[start:] for path in FILES for start in (0, *(at.end() for at in re.finditer("/", path))))
+"""Each file by its path in the repository, and by the ends of this path."""
+PACKAGES: Final = frozenset(path.parent.name for path in (REPOSITORY / SERVER).glob("*/__init__.py"))
+
+
+def missing(line: str, *, of_server: bool) -> Iterator[str]:
+    """The files that a line names and that do not exist; in a line of the server also the modules, as `core.chunk`."""
+    yield from (name for name in FILE.findall(line) if name not in NAMES)
+    for package, module in MODULE.findall(line):
+        is_module = of_server and package in PACKAGES and module != "py" and not is_option(package, module)
+        if is_module and f"{SERVER}{package}/{module}.py" not in FILES:
+            yield f"{package}.{module}"
+
+
+def is_option(section: str, option: str) -> bool:
+    """Whether the server's configuration has this option: the section `telemetry` has the name of a package."""
+    field = Config.model_fields.get(section)
+    return field is not None and option in field.annotation.model_fields  # type: ignore[union-attr]
+
+
+def test_modules_exist() -> None:
+    found = []
+    for name in sorted(
+        each for each in FILES if not each.startswith(GENERATED) and each != "tests/checks/test_names.py"
+    ):
+        for number, line in python_texts((REPOSITORY / name).read_text()):
+            found += [f"{name}:{number}: {each}" for each in missing(line, of_server=name.startswith(SERVER))]
+    for number, line in enumerate((REPOSITORY / "ARCHITECTURE.md").read_text().splitlines(), 1):
+        found += [f"ARCHITECTURE.md:{number}: {each}" for each in missing(line, of_server=True)]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("`core.chunk`, `core.wide_plan.group_of()`, `fanout/pump.py`, `app.py`, `tests/kinds.py`", []),
+        ("`telemetry.tenants` is an option, `collection.watch` no module, core.gone no name", []),
+        (
+            "`core.gone`, `fanout/gone.py`, `core/pump.py`, `rpc.gone.name`",
+            ["fanout/gone.py", "core/pump.py", "core.gone", "rpc.gone"],
+        ),
+    ],
+)
+def test_a_missing_module_is_found(line: str, names: list[str]) -> None:
+    assert list(missing(line, of_server=True)) == names
