@@ -651,16 +651,25 @@ class GrantSection(_Section):
     """Namespaces that a tenant may see, and which parts of their documents (docs/grants.md)."""
 
     source: str = Field(
-        default="*", description="Pattern of the source's name: * stands for any characters, ? for one."
+        default="*",
+        description="Pattern of the source's name. A pattern matches the whole name: `*` matches any sequence of"
+        " characters (including dots, and the empty sequence), `?` matches exactly one character, and every other"
+        " character matches itself. Patterns are case-sensitive.",
     )
     database: str = Field(description="Pattern of the database's name.")
     collection: str = Field(default="*", description="Pattern of the collection's name.")
     match: dict[str, Any] | None = Field(
         default=None,
-        description="Condition on the document's fields that is always applied, before and after each change. Values"
-        " in relaxed extended JSON.",
+        description="Condition that a document must meet, before and after each change: `{field: value}`, `$eq`, `$ne`,"
+        " `$in`, `$nin`, combined with `$and`, `$or`, `$nor`, with MongoDB's meaning (including arrays). Values are"
+        ' text, numbers and booleans; other types as extended JSON, `{"$oid": "…"}`. `null`, ranges and regular'
+        " expressions are not allowed.",
     )
-    hide: tuple[str, ...] = Field(default=(), description="Dotted paths of fields that are never shown.")
+    hide: tuple[str, ...] = Field(
+        default=(),
+        description="Dotted paths of fields that are never shown. A path passes through arrays without indices:"
+        " `lines.note`. `_id` cannot be hidden, because it is part of every resume token.",
+    )
 
     @model_validator(mode="after")
     def _can_be_granted(self) -> Self:
