@@ -13,20 +13,35 @@ from tests.checks.test_words import python_texts
 GENERATED: Final = "clients/python/feedmux/v1/"
 SERVER: Final = "server/feedmux_server/"
 FILE: Final = re.compile(r"`([\w./-]*\w\.py)`")
-MODULE: Final = re.compile(r"`(\w+)\.(\w+)(?:\.\w+)*(?:\(\))?`")
+MODULE: Final = re.compile(r"`(\w+(?:\.\w+)+)(?:\(\))?`")
 FILES: Final = frozenset(listed("*.py"))
 NAMES: Final = frozenset(path[start:] for path in FILES for start in (0, *(at.end() for at in re.finditer("/", path))))
 """Each file by its path in the repository, and by the ends of this path."""
-PACKAGES: Final = frozenset(path.parent.name for path in (REPOSITORY / SERVER).glob("*/__init__.py"))
+PACKAGES: Final = frozenset(
+    path.removeprefix(SERVER).removesuffix("/__init__.py").replace("/", ".")
+    for path in FILES
+    if path.startswith(SERVER) and path.endswith("/__init__.py")
+)
 
 
 def missing(line: str, *, of_server: bool) -> Iterator[str]:
-    """The files that a line names and that do not exist; in a line of the server also the modules, as `core.chunk`."""
+    """The files that a line names and that do not exist; in a line of the server also the modules, as `core.errors`."""
     yield from (name for name in FILE.findall(line) if name not in NAMES)
-    for package, module in MODULE.findall(line):
-        is_module = of_server and package in PACKAGES and module != "py" and not is_option(package, module)
-        if is_module and f"{SERVER}{package}/{module}.py" not in FILES:
-            yield f"{package}.{module}"
+    for name in MODULE.findall(line) if of_server else ():
+        module = as_module(name)
+        if module.count(".") and not module.endswith(".py") and not is_option(*module.split(".")[:2]):
+            file = f"{SERVER}{module.replace('.', '/')}"
+            if module not in PACKAGES and f"{file}.py" not in FILES:
+                yield module
+
+
+def as_module(name: str) -> str:
+    """The beginning of a dotted name that must be a module or a package: all its packages, and one part more."""
+    parts = name.split(".")
+    depth = 0
+    while depth < len(parts) and ".".join(parts[: depth + 1]) in PACKAGES:
+        depth += 1
+    return ".".join(parts[: depth + 1]) if depth else ""
 
 
 def is_option(section: str, option: str) -> bool:
@@ -50,11 +65,11 @@ def test_modules_exist() -> None:
 @pytest.mark.parametrize(
     ("line", "names"),
     [
-        ("`core.chunk`, `core.wide_plan.group_of()`, `fanout/pump.py`, `app.py`, `tests/kinds.py`", []),
+        ("`core.errors`, `core.delivery.wide_plan.group_of()`, `streams/pump.py`, `app.py`, `tests/kinds.py`", []),
         ("`telemetry.tenants` is an option, `collection.watch` no module, core.gone no name", []),
         (
-            "`core.gone`, `fanout/gone.py`, `core/pump.py`, `rpc.gone.name`",
-            ["fanout/gone.py", "core/pump.py", "core.gone", "rpc.gone"],
+            "`core.gone`, `streams/gone.py`, `core/pump.py`, `rpc.gone.name`",
+            ["streams/gone.py", "core/pump.py", "core.gone", "rpc.gone"],
         ),
     ],
 )

@@ -1,8 +1,8 @@
 """Every metric of the server: name, kind, unit, attributes and description.
 
-`jobs/metrics_collector.py` and `telemetry/otel_observer.py` give the metrics values, and `telemetry/otel_setup.py` makes
-the instruments. docs/metrics.md is written from here (`python -m tests.telemetry.metrics_page`), and the dashboard and
-the alert rules are checked against it.
+`jobs/metrics_collector.py` and `telemetry/otel_observer.py` give the metrics values, and `telemetry/otel_setup.py`
+makes the instruments. docs/metrics.md is written from here (`python -m tests.telemetry.metrics_page`), and the
+dashboard and the alert rules are checked against it.
 
 Names are feedmux's own, except where OpenTelemetry has a convention (`rpc.*`, `process.*`). Units are UCUM. Every
 attribute is bounded: sources, states, quotas and outcomes by their number, tenants by the option `telemetry.tenants`,
