@@ -99,6 +99,21 @@ async def _kill_user(world: "World") -> None:
         user.start()
 
 
+async def _kill_opening_user(world: "World") -> None:
+    """Kill a program while its session opens: the server must not keep its lease."""
+    users = [user for user in world.users if user.durable]
+    for _ in range(2_000):
+        opening = [user for user in users if user.running and world.opens(user)]
+        if opening:
+            user = world.rng.choice(opening)
+            await asyncio.sleep(world.rng.uniform(0.0, 0.01))
+            user.kill()
+            await asyncio.sleep(world.rng.uniform(0.1, 1.0))
+            user.start()
+            return
+        await asyncio.sleep(0.001)
+
+
 async def _freeze_user(world: "World") -> None:
     user = _user(world)
     if user is not None and user.node is not None:
@@ -525,6 +540,7 @@ FAULTS: Final = (
     Fault("server drained without Redis", _drain_without_redis, _BUSY, apart=True),
     Fault("server frozen", _freeze_server, _BUSY),
     Fault("user killed", _kill_user),
+    Fault("user killed while opening", _kill_opening_user, apart=True),
     Fault("user frozen", _freeze_user),
     Fault("client closed", _close_client, ("SessionClosed",), apart=True),
     Fault("connections cut", _cut_connections),
@@ -584,6 +600,7 @@ SCENARIOS: Final = {
     "takeover": Scenario(("takeover", "connections cut", "takeover", "network silent")),
     "clients closed": Scenario(("client closed", "server killed", "client closed", "client closed")),
     "Redis away at a drain": Scenario(("server drained without Redis",) * 4),
+    "killed while opening": Scenario(("user killed while opening",) * 6),
     "another program": Scenario(("another program opens",) * 3),
     "lost and created again": Scenario(("lost subscription created again",) * 2),
     "late takeover": Scenario(("late takeover",) * 3),

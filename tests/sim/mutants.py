@@ -257,6 +257,14 @@ MUTANTS: Final = (
         "        outcomes = await self._commit_many(",
     ),
     Mutant(
+        "a client that leaves while it opens leaves its lease",
+        "Fenced",
+        "feedmux_server.rpc.subscribe:Subscribe._durable",
+        'self._service.spawn(partial(_release, store, opening), "lease-release")',
+        "pass",
+        scenario="killed while opening",
+    ),
+    Mutant(
         "an older session commits too",
         "Fenced",
         "lua:commit",

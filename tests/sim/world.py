@@ -683,8 +683,12 @@ class World:
         """Whether a session of the tenant is about to open."""
         if any(program.opening for program in self.programs if program.tenant is tenant):
             return True
-        users = (user for user in (*self.users, *self.rivals) if user.tenant is tenant)
-        return any(watcher.opening for user in users if (watcher := self._watchers.get(user.process)) is not None)
+        return any(self.opens(user) for user in (*self.users, *self.rivals) if user.tenant is tenant)
+
+    def opens(self, user: User) -> bool:
+        """Whether a session of the user is about to open."""
+        watcher = self._watchers.get(user.process)
+        return watcher is not None and watcher.opening
 
     def _may_ask(self, user: User, request: wire.Open) -> None:
         user.instances.add(request.instance_id)

@@ -25,6 +25,7 @@ from feedmux_server.rpc.status import Context, internal_error
 from feedmux_server.sessions.session import RewoundMark, Session, SessionPolicy, SkippedMark, order_bytes
 from feedmux_server.store.handle import CommitHandle
 from feedmux_server.store.model import Lease, StoredSubscription
+from feedmux_server.store.store import SubscriptionStore
 from feedmux_server.streams.resolve_start import StartResolver
 from feedmux_server.telemetry.audit import AuditEvent
 
@@ -171,13 +172,16 @@ class Subscribe:
                 "a durable subscription begins at its stored position; use SeekSubscription to move that position",
                 field="open.start",
             )
-        stored, lease = await self._service.store.open(
-            tenant, request.subscription, instance_id=request.instance_id, takeover=request.takeover
+        store = self._service.store
+        # A client that leaves now must not cancel this: Redis would have a lease that nobody knows, until it expires.
+        opening = asyncio.create_task(
+            store.open(tenant, request.subscription, instance_id=request.instance_id, takeover=request.takeover),
+            name="lease-open",
         )
         try:
-            return await self._at_stored(request, tenant, stored, lease)
+            return await self._at_stored(request, tenant, *await asyncio.shield(opening))
         except BaseException:
-            self._service.spawn(partial(self._service.store.release, lease), "lease-release")
+            self._service.spawn(partial(_release, store, opening), "lease-release")
             raise
 
     async def _at_stored(self, request: wire.Open, tenant: str, stored: StoredSubscription, lease: Lease) -> _Target:
@@ -213,6 +217,15 @@ class Subscribe:
             rewound_from=rewound_from,
             skipped_from=skipped_from,
         )
+
+
+async def _release(store: SubscriptionStore, opening: asyncio.Task[tuple[StoredSubscription, Lease]]) -> None:
+    """Release the lease that `opening` takes, if it takes one."""
+    try:
+        _, lease = await opening
+    except FeedmuxError:
+        return
+    await store.release(lease)
 
 
 async def _acked_place(last_acked: wire.LastAcked, starts: StartResolver) -> JoinPoint:
