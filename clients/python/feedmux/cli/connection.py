@@ -76,7 +76,7 @@ def add_tls_settings(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def add_json_option(parser: argparse.ArgumentParser) -> None:
+def add_json_option(parser: argparse._ActionsContainer) -> None:
     """Add --json."""
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 

@@ -7,8 +7,10 @@ import secrets
 import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 from feedmux.cli.connection import add_json_option
+from feedmux.cli.failure import CliError
 from feedmux.cli.terminal import Terminal, iso_time, print_json
 
 _PREFIX = "fmx_"
@@ -39,7 +41,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     new.add_argument(
         "--expires", metavar="TIME", type=_time, help="when the key expires: 2027-01-31 or 2027-01-31T12:00:00Z (UTC)"
     )
-    add_json_option(new)
+    output = new.add_mutually_exclusive_group()
+    output.add_argument(
+        "--create",
+        metavar="FILE",
+        type=Path,
+        help="write the tenants file FILE with the key; make no key if FILE exists",
+    )
+    add_json_option(output)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -55,16 +64,40 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"key": made.key, "sha256": made.sha256, "key_entry": facts, "tenants_entry": entry})
         return 0
+    content = f"tenants:\n  - name: {json.dumps(args.tenant)}\n    api_keys:\n      - {key_entry}\n"
+    if args.create and not _create(args.create, content):
+        print(f"{args.create} exists. No key was made.")
+        return 0
     terminal = Terminal(sys.stdout)
     print(f"{terminal.paint('key', 'dim')}     {terminal.paint(made.key, 'bold')}")
     print(f"{terminal.paint('sha256', 'dim')}  {made.sha256}")
+    if args.create:
+        print(
+            f"\n{args.create} now has the tenant {args.tenant} with the hash. The key is shown only once. Use it:\n"
+            f"\n  FEEDMUX_API_KEY={made.key} feedmux watch shop.orders"
+        )
+        return 0
     print(
         "\nThe key is shown only once; give it to the client (FEEDMUX_API_KEY). The server needs only its hash. Add it"
         "\nto the YAML file that `tenants_file` names; the server reloads that file when it changes:\n"
-        f"\ntenants:\n  - name: {json.dumps(args.tenant)}\n    api_keys:\n      - {key_entry}\n"
+        f"\n{content}"
         f'\nor, for an operator, in the configuration: operator_key_hashes = ["{made.sha256}"]'
     )
     return 0
+
+
+def _create(file: Path, content: str) -> bool:
+    """Write a new file. Return False if the file exists."""
+    try:
+        with file.open("x", encoding="utf-8") as opened:
+            opened.write(content)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise CliError(
+            f"cannot write {file} ({error.strerror})", "Name a file in a folder that you may write."
+        ) from None
+    return True
 
 
 def _time(text: str) -> datetime:
