@@ -72,7 +72,7 @@ COPIES: Final = (
     Place("helm/feedmux/Chart.yaml", r'^appVersion: "'),
     Place("Containerfile", r"-t feedmux:", r" \.$"),
     Place("Containerfile", r'^ +org\.opencontainers\.image\.version="'),
-    Place("compose.yaml", r"^    image: feedmux:", "$"),
+    Place("compose.yaml", r"^  image: feedmux:", "$"),
 )
 VERSION: Final = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)")
 POM_TIME: Final = re.compile(r"(<project\.build\.outputTimestamp>)[^<]*(<)")

@@ -70,17 +70,46 @@ def compose() -> dict[str, Any]:
     return content
 
 
+def mounts(service: dict[str, Any]) -> dict[str, str]:
+    """What a service mounts, by its path in the container."""
+    volumes = [volume.split(":") for volume in service.get("volumes", [])]
+    return {target: source for source, target, *_ in volumes}
+
+
 def test_the_compose_file_fits_together(compose: dict[str, Any]) -> None:
     services = compose["services"]
     for service in services.values():
-        assert set(service.get("depends_on", {})) <= set(services)
-        for volume in service.get("volumes", []):
-            assert volume.startswith("./") or volume.partition(":")[0] in compose["volumes"]
-    assert all("healthcheck" in services[name] for name in services["feedmux"]["depends_on"])
-    assert all(port.startswith("127.0.0.1:") for port in services["feedmux"]["ports"])
+        for name, awaited in service.get("depends_on", {}).items():
+            assert awaited["condition"] == "service_completed_successfully" or "healthcheck" in services[name]
+        for source in mounts(service).values():
+            assert source in compose["volumes"] or (ROOT / source).is_dir()
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
+        assert re.search(r":v?\d+\.\d+\.\d+(-\w+)?$", service["image"])
     assert "noeviction" in services["redis"]["command"]
-    assert all(re.search(r":\d+\.\d+\.\d+(-\w+)?$", service["image"]) for service in services.values())
     assert (ROOT / services["feedmux"]["build"]["dockerfile"]).exists()
+
+
+def test_the_server_waits_for_the_tenants_file_that_the_compose_file_makes(
+    compose: dict[str, Any], steps: list[list[str]]
+) -> None:
+    keys, server = compose["services"]["keys"], compose["services"]["feedmux"]
+    assert keys["image"] == server["image"]
+    assert server["depends_on"]["keys"] == {"condition": "service_completed_successfully"}
+    file = Path(server["environment"]["FEEDMUX_TENANTS_FILE"])
+    assert keys["command"][-1] == str(file)
+    folder = str(file.parent)
+    assert mounts(keys)[folder] == mounts(server)[folder] == "tenants"
+    # The volume takes its owner from this folder of the image.
+    [made] = [each for each in steps if each[0] == "RUN" and "useradd" in each]
+    assert made[made.index("install") :] == [
+        "install",
+        "--directory",
+        "--owner",
+        "feedmux",
+        "--group",
+        "feedmux",
+        folder,
+    ]
 
 
 def test_the_compose_files_environment_is_a_configuration(
@@ -92,6 +121,5 @@ def test_the_compose_files_environment_is_a_configuration(
     config = load_config(None)
     hosts = {"mongodb": config.sources["main"].uri, "redis": config.redis.url}
     assert all(f"//{name}:" in address and name in compose["services"] for name, address in hosts.items())
-    assert str(config.tenants_file) in {volume.split(":")[1] for volume in service["volumes"]}
     grace_s = float(service["stop_grace_period"].rstrip("s"))
     assert grace_s >= config.limits.drain_s + config.limits.drain_delay_s + 5
