@@ -7,6 +7,7 @@ import sys
 import zipfile
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -83,6 +84,7 @@ def test_the_compose_file_fits_together(compose: dict[str, Any]) -> None:
             assert awaited["condition"] == "service_completed_successfully" or "healthcheck" in services[name]
         for source in mounts(service).values():
             assert source in compose["volumes"] or (ROOT / source).is_dir()
+        assert {config["source"] for config in service.get("configs", [])} <= set(compose["configs"])
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
         assert re.search(r":v?\d+\.\d+\.\d+(-\w+)?$", service["image"])
     assert "noeviction" in services["redis"]["command"]
@@ -110,6 +112,66 @@ def test_the_server_waits_for_the_tenants_file_that_the_compose_file_makes(
         "feedmux",
         folder,
     ]
+
+
+def test_monitoring_starts_only_with_its_profile(compose: dict[str, Any]) -> None:
+    services = compose["services"]
+    assert {name for name, each in services.items() if each.get("profiles") == ["monitoring"]} == {
+        "prometheus",
+        "grafana",
+    }
+    assert not any("profiles" in services[name] for name in ("mongodb", "redis", "keys", "feedmux"))
+
+
+def test_prometheus_scrapes_the_server_and_has_the_chart_s_alerts(compose: dict[str, Any], tmp_path: Path) -> None:
+    services = compose["services"]
+    text = compose["configs"]["prometheus"]["content"]
+    configuration = yaml.safe_load(text)
+    [scraped] = [
+        target
+        for job in configuration["scrape_configs"]
+        for each in job["static_configs"]
+        for target in each["targets"]
+    ]
+    host, _, port = scraped.partition(":")
+    assert services[host]["environment"]["FEEDMUX_LISTEN__METRICS"] == f"0.0.0.0:{port}"
+    [file] = services["prometheus"]["configs"]
+    [pattern] = configuration["rule_files"]
+    folder = Path(file["target"]).parent / Path(pattern).parent
+    rules = ROOT / mounts(services["prometheus"])[str(folder)]
+    assert rules.samefile(ROOT / "helm" / "feedmux" / "rules")
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("no promtool (Debian's package prometheus has it)")
+    (tmp_path / "prometheus.yml").write_text(text)
+    shutil.copytree(rules, tmp_path / "rules")
+    checked = subprocess.run(
+        [promtool, "check", "config", str(tmp_path / "prometheus.yml")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert "1 rule files found" in checked.stdout
+
+
+def test_grafana_gets_prometheus_and_the_chart_s_dashboard(compose: dict[str, Any]) -> None:
+    services, configs = compose["services"], compose["configs"]
+    targets = {config["source"]: Path(config["target"]) for config in services["grafana"]["configs"]}
+    assert targets["datasource"].parent == Path("/etc/grafana/provisioning/datasources")
+    assert targets["dashboards"].parent == Path("/etc/grafana/provisioning/dashboards")
+    [source] = yaml.safe_load(configs["datasource"]["content"])["datasources"]
+    assert (source["type"], source["isDefault"]) == ("prometheus", True)
+    address = urlsplit(source["url"])
+    assert services[str(address.hostname)]["ports"] == [f"127.0.0.1:{address.port}:{address.port}"]
+    [provider] = yaml.safe_load(configs["dashboards"]["content"])["providers"]
+    folder = provider["options"]["path"]
+    dashboards = ROOT / mounts(services["grafana"])[folder]
+    assert dashboards.samefile(ROOT / "helm" / "feedmux" / "dashboards")
+    home = Path(services["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
+    assert home.parent == Path(folder)
+    assert (dashboards / home.name).is_file()
 
 
 def test_the_compose_files_environment_is_a_configuration(

@@ -28,6 +28,7 @@ from tests.integration.wire import LATEST, feed
 from tests.telemetry.promql import RULES, TARGET_LABELS, asked, queries, rules
 from tests.telemetry.scrape import Scrape, scrape
 
+COMPOSE = Path(__file__).parents[2] / "compose.yaml"
 KNOWN = {"error_type": {reason.value for reason in ErrorReason}}
 """Values that are right though they do not occur here: INTERNAL is a defect of ours."""
 FIRING = ("FeedmuxHistoryAtRisk", "FeedmuxStoredHistoryAtRisk", "FeedmuxQuotaExhausted")
@@ -143,15 +144,12 @@ def prometheus() -> str:
 
 
 async def test_a_real_prometheus_answers_every_query(troubled: Here, prometheus: str, tmp_path: Path) -> None:
+    """With the configuration of compose.yaml, but for the address of the server and the intervals."""
     [port] = free_ports(1)
-    shutil.copy(RULES, tmp_path / "rules.yaml")
-    configuration = {
-        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-        "rule_files": ["rules.yaml"],
-        "scrape_configs": [
-            {"job_name": "feedmux", "static_configs": [{"targets": [f"127.0.0.1:{troubled.server.metrics_port}"]}]}
-        ],
-    }
+    shutil.copytree(RULES.parent, tmp_path / "rules")
+    configuration = yaml.safe_load(yaml.safe_load(COMPOSE.read_text())["configs"]["prometheus"]["content"])
+    configuration["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    configuration["scrape_configs"][0]["static_configs"] = [{"targets": [f"127.0.0.1:{troubled.server.metrics_port}"]}]
     (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump(configuration))
     command = [
         prometheus,
