@@ -2,6 +2,15 @@
 
 import type { Document, Timestamp } from "bson";
 
+/** Whether update events carry the document, as MongoDB's option says it. */
+export type FullDocument = "default" | "updateLookup" | "whenAvailable" | "required";
+
+/** Whether events carry the document as it was before the change. */
+export type FullDocumentBeforeChange = "off" | "whenAvailable" | "required";
+
+/** The members of the replica set that the feed may be read from. */
+export type ReadPreference = "primary" | "primaryPreferred" | "secondary" | "secondaryPreferred" | "nearest";
+
 /**
  * A feed: scope, pipeline and MongoDB's change stream options. Without `collection`, it covers the whole database;
  * without `database`, the whole deployment. An option left out is not sent to MongoDB.
@@ -11,17 +20,16 @@ export interface Feed {
   readonly collection?: string | undefined;
   /** Stages, or the same as an extended JSON array. */
   readonly pipeline?: readonly Document[] | string | undefined;
-  /** `default`, `updateLookup`, `whenAvailable`, `required`. */
-  readonly fullDocument?: string | undefined;
-  /** `off`, `whenAvailable`, `required`. */
-  readonly fullDocumentBeforeChange?: string | undefined;
+  readonly fullDocument?: FullDocument | undefined;
+  readonly fullDocumentBeforeChange?: FullDocumentBeforeChange | undefined;
   readonly showExpandedEvents?: boolean | undefined;
   readonly collation?: Document | undefined;
   readonly comment?: unknown;
   /** Limits the number of events in one batch; 0: as many as fit. */
   readonly batchSize?: number | undefined;
   readonly maxAwaitTimeMs?: number | undefined;
-  readonly readPreference?: string | undefined;
+  readonly readPreference?: ReadPreference | undefined;
+  /** For change streams, MongoDB accepts `majority` alone. */
   readonly readConcern?: string | undefined;
   readonly matchCollectionUuidForUpdateLookup?: boolean | undefined;
   /** Name of the MongoDB deployment in the server's configuration; by default the client's. */

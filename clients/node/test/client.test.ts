@@ -44,7 +44,7 @@ test("a subscription is created from a feed and read back", LIMIT, async () => {
     return subscription({ ...asked, epoch: 2n ** 62n + 1n, position: Buffer.from("P"), etag: "e" });
   };
   await answering({ "Subscriptions/CreateSubscription": create_ }, async (client) => {
-    const feed = {
+    const feed: feedmux.Feed = {
       database: "shop",
       pipeline: [{ $match: { n: { $gt: 1 } } }],
       fullDocument: "updateLookup",
