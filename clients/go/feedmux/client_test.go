@@ -269,3 +269,15 @@ func TestUnaryCalls(t *testing.T) {
 		t.Fatal("a pipeline that BSON cannot hold")
 	}
 }
+
+func TestTheOptionsOfAFeedComeBackAsTheyWent(t *testing.T) {
+	feed := Feed{
+		Source: "main", FullDocument: FullDocumentUpdateLookup, FullDocumentBeforeChange: FullDocumentBeforeChangeRequired,
+		ReadPreference: ReadPreferenceSecondaryPreferred,
+	}
+	message, err := feed.message("")
+	same(t, err, nil)
+	same(t, []string{message.GetFullDocument(), message.GetFullDocumentBeforeChange(), message.GetReadPreference()},
+		[]string{"updateLookup", "required", "secondaryPreferred"})
+	same(t, feedOf(message), feed)
+}

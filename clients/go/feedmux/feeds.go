@@ -10,6 +10,39 @@ import (
 	"github.com/feedmux/feedmux/clients/go/feedmux/feedmuxpb"
 )
 
+// FullDocument says whether update events carry the document.
+type FullDocument string
+
+// The values of FullDocument, as MongoDB names them.
+const (
+	FullDocumentDefault       FullDocument = "default"
+	FullDocumentUpdateLookup  FullDocument = "updateLookup"
+	FullDocumentWhenAvailable FullDocument = "whenAvailable"
+	FullDocumentRequired      FullDocument = "required"
+)
+
+// FullDocumentBeforeChange says whether events carry the document as it was before the change.
+type FullDocumentBeforeChange string
+
+// The values of FullDocumentBeforeChange, as MongoDB names them.
+const (
+	FullDocumentBeforeChangeOff           FullDocumentBeforeChange = "off"
+	FullDocumentBeforeChangeWhenAvailable FullDocumentBeforeChange = "whenAvailable"
+	FullDocumentBeforeChangeRequired      FullDocumentBeforeChange = "required"
+)
+
+// ReadPreference says which members of the replica set the feed may be read from.
+type ReadPreference string
+
+// The values of ReadPreference, as MongoDB names them.
+const (
+	ReadPreferencePrimary            ReadPreference = "primary"
+	ReadPreferencePrimaryPreferred   ReadPreference = "primaryPreferred"
+	ReadPreferenceSecondary          ReadPreference = "secondary"
+	ReadPreferenceSecondaryPreferred ReadPreference = "secondaryPreferred"
+	ReadPreferenceNearest            ReadPreference = "nearest"
+)
+
 // Feed is what to watch: scope, pipeline and MongoDB's change stream options. Without Collection, it covers the whole
 // database; without Database, the whole deployment. A zero field is not sent to MongoDB.
 type Feed struct {
@@ -19,11 +52,9 @@ type Feed struct {
 	Collection string
 	// Pipeline is any value that BSON encodes as an array of stages, such as mongo.Pipeline, []bson.D or bson.A; or a
 	// string with that array in extended JSON.
-	Pipeline any
-	// FullDocument is default, updateLookup, whenAvailable or required.
-	FullDocument string
-	// FullDocumentBeforeChange is off, whenAvailable or required.
-	FullDocumentBeforeChange string
+	Pipeline                 any
+	FullDocument             FullDocument
+	FullDocumentBeforeChange FullDocumentBeforeChange
 	ShowExpandedEvents       bool
 	// Collation is a document, such as bson.D.
 	Collation any
@@ -32,10 +63,10 @@ type Feed struct {
 	// BatchSize limits the number of events in one batch; 0: as many as fit.
 	BatchSize int32
 	// MaxAwaitTime is stored with the feed, for clients that poll.
-	MaxAwaitTime time.Duration
-	// ReadPreference is primary, primaryPreferred, secondary, secondaryPreferred or nearest.
-	ReadPreference string
-	ReadConcern    string
+	MaxAwaitTime   time.Duration
+	ReadPreference ReadPreference
+	// ReadConcern is majority: MongoDB accepts no other for change streams.
+	ReadConcern string
 	// MatchCollectionUUIDForUpdateLookup is MongoDB's option of this name.
 	MatchCollectionUUIDForUpdateLookup bool
 }
@@ -45,12 +76,12 @@ func (f *Feed) message(defaultSource string) (*feedmuxpb.Feed, error) {
 		Source:                             f.Source,
 		Database:                           f.Database,
 		Collection:                         f.Collection,
-		FullDocument:                       f.FullDocument,
-		FullDocumentBeforeChange:           f.FullDocumentBeforeChange,
+		FullDocument:                       string(f.FullDocument),
+		FullDocumentBeforeChange:           string(f.FullDocumentBeforeChange),
 		ShowExpandedEvents:                 f.ShowExpandedEvents,
 		BatchSize:                          f.BatchSize,
 		MaxAwaitTimeMs:                     int32(f.MaxAwaitTime.Milliseconds()),
-		ReadPreference:                     f.ReadPreference,
+		ReadPreference:                     string(f.ReadPreference),
 		ReadConcern:                        f.ReadConcern,
 		MatchCollectionUuidForUpdateLookup: f.MatchCollectionUUIDForUpdateLookup,
 	}
@@ -89,12 +120,12 @@ func feedOf(message *feedmuxpb.Feed) Feed {
 		Source:                             message.GetSource(),
 		Database:                           message.GetDatabase(),
 		Collection:                         message.GetCollection(),
-		FullDocument:                       message.GetFullDocument(),
-		FullDocumentBeforeChange:           message.GetFullDocumentBeforeChange(),
+		FullDocument:                       FullDocument(message.GetFullDocument()),
+		FullDocumentBeforeChange:           FullDocumentBeforeChange(message.GetFullDocumentBeforeChange()),
 		ShowExpandedEvents:                 message.GetShowExpandedEvents(),
 		BatchSize:                          message.GetBatchSize(),
 		MaxAwaitTime:                       time.Duration(message.GetMaxAwaitTimeMs()) * time.Millisecond,
-		ReadPreference:                     message.GetReadPreference(),
+		ReadPreference:                     ReadPreference(message.GetReadPreference()),
 		ReadConcern:                        message.GetReadConcern(),
 		MatchCollectionUUIDForUpdateLookup: message.GetMatchCollectionUuidForUpdateLookup(),
 	}

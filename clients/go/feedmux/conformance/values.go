@@ -150,13 +150,13 @@ func describe(err error) *failed {
 }
 
 type feedFields struct {
-	Database                 string          `json:"database"`
-	Collection               string          `json:"collection"`
-	Pipeline                 json.RawMessage `json:"pipeline"`
-	FullDocument             string          `json:"full_document"`
-	FullDocumentBeforeChange string          `json:"full_document_before_change"`
-	ShowExpandedEvents       bool            `json:"show_expanded_events"`
-	BatchSize                int32           `json:"batch_size"`
+	Database                 string                           `json:"database"`
+	Collection               string                           `json:"collection"`
+	Pipeline                 json.RawMessage                  `json:"pipeline"`
+	FullDocument             feedmux.FullDocument             `json:"full_document"`
+	FullDocumentBeforeChange feedmux.FullDocumentBeforeChange `json:"full_document_before_change"`
+	ShowExpandedEvents       bool                             `json:"show_expanded_events"`
+	BatchSize                int32                            `json:"batch_size"`
 }
 
 func (f *feedFields) feed() feedmux.Feed {
