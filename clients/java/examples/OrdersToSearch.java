@@ -1,6 +1,7 @@
 import dev.feedmux.Event;
 import dev.feedmux.Feed;
 import dev.feedmux.FeedmuxClient;
+import dev.feedmux.FullDocument;
 import dev.feedmux.Session;
 import dev.feedmux.Subscription;
 import java.util.List;
@@ -20,7 +21,7 @@ final class OrdersToSearch {
                     .database("shop")
                     .collection("orders")
                     .pipeline(new Document("$match", changes))
-                    .fullDocument("updateLookup")
+                    .fullDocument(FullDocument.UPDATE_LOOKUP)
                     .build());
             try (Session session = subscription.open()) {
                 // Ctrl-C ends the loop and sends the last acks.

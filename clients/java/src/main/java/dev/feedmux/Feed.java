@@ -16,8 +16,9 @@ import org.jspecify.annotations.Nullable;
  * @param database the database; null means the whole deployment
  * @param collection the collection; null means the whole database
  * @param pipeline the stages after {@code $changeStream}
- * @param fullDocument {@code default}, {@code updateLookup}, {@code whenAvailable} or {@code required}
- * @param fullDocumentBeforeChange {@code off}, {@code whenAvailable} or {@code required}
+ * @param fullDocument whether update events carry the document; null in a feed that the server returned if this client
+ *     does not know the value, as with the other enums
+ * @param fullDocumentBeforeChange whether events carry the document before the change
  * @param showExpandedEvents whether to include DDL events and additional fields
  * @param collation MongoDB's collation for the pipeline
  * @param comment a comment for MongoDB's log and profiler
@@ -25,7 +26,7 @@ import org.jspecify.annotations.Nullable;
  * @param maxAwaitTimeMs the maximum wait in milliseconds, stored with the feed for clients that poll; 0 means one
  *     second
  * @param readPreference the read preference; null means the source's default
- * @param readConcern the read concern; null means {@code majority}
+ * @param readConcern the read concern; null means {@code majority}, and MongoDB accepts no other for change streams
  * @param matchCollectionUuidForUpdateLookup MongoDB's option of that name
  */
 public record Feed(
@@ -33,14 +34,14 @@ public record Feed(
         @Nullable String database,
         @Nullable String collection,
         List<BsonDocument> pipeline,
-        @Nullable String fullDocument,
-        @Nullable String fullDocumentBeforeChange,
+        @Nullable FullDocument fullDocument,
+        @Nullable FullDocumentBeforeChange fullDocumentBeforeChange,
         boolean showExpandedEvents,
         @Nullable BsonDocument collation,
         @Nullable BsonValue comment,
         int batchSize,
         int maxAwaitTimeMs,
-        @Nullable String readPreference,
+        @Nullable ReadPreference readPreference,
         @Nullable String readConcern,
         boolean matchCollectionUuidForUpdateLookup) {
 
@@ -75,14 +76,14 @@ public record Feed(
         private @Nullable String database;
         private @Nullable String collection;
         private List<BsonDocument> pipeline = List.of();
-        private @Nullable String fullDocument;
-        private @Nullable String fullDocumentBeforeChange;
+        private @Nullable FullDocument fullDocument;
+        private @Nullable FullDocumentBeforeChange fullDocumentBeforeChange;
         private boolean showExpandedEvents;
         private @Nullable BsonDocument collation;
         private @Nullable BsonValue comment;
         private int batchSize;
         private int maxAwaitTimeMs;
-        private @Nullable String readPreference;
+        private @Nullable ReadPreference readPreference;
         private @Nullable String readConcern;
         private boolean matchCollectionUuidForUpdateLookup;
 
@@ -124,13 +125,13 @@ public record Feed(
         }
 
         /** Sets {@link Feed#fullDocument}. */
-        public Builder fullDocument(@Nullable String mode) {
+        public Builder fullDocument(@Nullable FullDocument mode) {
             fullDocument = mode;
             return this;
         }
 
         /** Sets {@link Feed#fullDocumentBeforeChange}. */
-        public Builder fullDocumentBeforeChange(@Nullable String mode) {
+        public Builder fullDocumentBeforeChange(@Nullable FullDocumentBeforeChange mode) {
             fullDocumentBeforeChange = mode;
             return this;
         }
@@ -166,7 +167,7 @@ public record Feed(
         }
 
         /** Sets {@link Feed#readPreference}. */
-        public Builder readPreference(@Nullable String mode) {
+        public Builder readPreference(@Nullable ReadPreference mode) {
             readPreference = mode;
             return this;
         }

@@ -17,8 +17,12 @@ import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
 import java.time.Duration;
 import java.time.Instant;
+import java.util.Arrays;
 import java.util.HexFormat;
 import java.util.List;
+import java.util.Locale;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import org.bson.BsonArray;
 import org.bson.BsonDocument;
 import org.bson.BsonTimestamp;
@@ -34,6 +38,7 @@ final class Messages {
             SubscribeRequest.newBuilder().setClose(Close.getDefaultInstance()).build();
 
     private static final int ROUTE_BYTES = 8;
+    private static final Pattern WORD = Pattern.compile("_([a-z])");
 
     private Messages() {}
 
@@ -42,12 +47,12 @@ final class Messages {
                 .setSource(feed.source() == null ? defaultSource : feed.source())
                 .setDatabase(orEmpty(feed.database()))
                 .setCollection(orEmpty(feed.collection()))
-                .setFullDocument(orEmpty(feed.fullDocument()))
-                .setFullDocumentBeforeChange(orEmpty(feed.fullDocumentBeforeChange()))
+                .setFullDocument(mongoName(feed.fullDocument()))
+                .setFullDocumentBeforeChange(mongoName(feed.fullDocumentBeforeChange()))
                 .setShowExpandedEvents(feed.showExpandedEvents())
                 .setBatchSize(feed.batchSize())
                 .setMaxAwaitTimeMs(feed.maxAwaitTimeMs())
-                .setReadPreference(orEmpty(feed.readPreference()))
+                .setReadPreference(mongoName(feed.readPreference()))
                 .setReadConcern(orEmpty(feed.readConcern()))
                 .setMatchCollectionUuidForUpdateLookup(feed.matchCollectionUuidForUpdateLookup());
         if (!feed.pipeline().isEmpty()) {
@@ -88,14 +93,14 @@ final class Messages {
                 orNull(message.getDatabase()),
                 orNull(message.getCollection()),
                 stages(message.getPipeline()),
-                orNull(message.getFullDocument()),
-                orNull(message.getFullDocumentBeforeChange()),
+                fromMongo(FullDocument.class, message.getFullDocument()),
+                fromMongo(FullDocumentBeforeChange.class, message.getFullDocumentBeforeChange()),
                 message.getShowExpandedEvents(),
                 Documents.raw(message.getCollation()),
                 comment == null ? null : comment.get("comment"),
                 message.getBatchSize(),
                 message.getMaxAwaitTimeMs(),
-                orNull(message.getReadPreference()),
+                fromMongo(ReadPreference.class, message.getReadPreference()),
                 orNull(message.getReadConcern()),
                 message.getMatchCollectionUuidForUpdateLookup());
     }
@@ -262,6 +267,23 @@ final class Messages {
                 ? inBson.getArray("pipeline")
                 : pipeline.hasExtendedJson() ? BsonArray.parse(pipeline.getExtendedJson()) : List.of();
         return stages.stream().map(BsonValue::asDocument).toList();
+    }
+
+    /** Returns MongoDB's name of a value: {@code updateLookup} for UPDATE_LOOKUP. */
+    private static String mongoName(@Nullable Enum<?> value) {
+        if (value == null) {
+            return "";
+        }
+        Matcher words = WORD.matcher(value.name().toLowerCase(Locale.ROOT));
+        return words.replaceAll(word -> word.group(1).toUpperCase(Locale.ROOT));
+    }
+
+    /** Returns the value with MongoDB's name; null if there is none. */
+    private static <E extends Enum<E>> @Nullable E fromMongo(Class<E> type, String name) {
+        return Arrays.stream(type.getEnumConstants())
+                .filter(each -> mongoName(each).equals(name))
+                .findFirst()
+                .orElse(null);
     }
 
     private static String orEmpty(@Nullable String text) {

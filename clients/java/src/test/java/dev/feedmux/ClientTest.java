@@ -49,7 +49,7 @@ final class ClientTest {
                     .database("shop")
                     .collection("orders")
                     .pipeline(new Document("$match", new Document("operationType", "insert")))
-                    .fullDocument("updateLookup")
+                    .fullDocument(FullDocument.UPDATE_LOOKUP)
                     .comment(new BsonString("from Java"))
                     .collation(new Document("locale", "de"))
                     .batchSize(100)
@@ -61,6 +61,7 @@ final class ClientTest {
             assertEquals(feed.pipeline(), created.feed().pipeline());
             assertEquals(feed.collation(), created.feed().collation());
             assertEquals(feed.comment(), created.feed().comment());
+            assertEquals(feed.fullDocument(), created.feed().fullDocument());
             assertEquals(OnInvalidate.CONTINUE, created.onInvalidate());
             assertThrows(SubscriptionExistsException.class, () -> subscription.create(Feed.database("shop")));
             assertTrue(client.subscriptions().anyMatch(each -> each.name().equals(subscription.name())));
@@ -206,9 +207,18 @@ final class ClientTest {
                 .database("d")
                 .pipeline(List.of(new Document("$match", new Document("a", 1))))
                 .comment(new BsonInt32(7))
+                .fullDocument(FullDocument.UPDATE_LOOKUP)
+                .fullDocumentBeforeChange(FullDocumentBeforeChange.REQUIRED)
                 .showExpandedEvents(true)
+                .readPreference(ReadPreference.SECONDARY_PREFERRED)
                 .build();
-        assertEquals(feed, Messages.feed(Messages.feed(feed, "main")));
+        dev.feedmux.v1.Feed message = Messages.feed(feed, "main");
+        assertEquals("updateLookup", message.getFullDocument());
+        assertEquals("required", message.getFullDocumentBeforeChange());
+        assertEquals("secondaryPreferred", message.getReadPreference());
+        assertEquals(feed, Messages.feed(message));
+        assertNull(Messages.feed(message.toBuilder().setFullDocument("newer").build())
+                .fullDocument());
         Position position = Position.of(new byte[] {1, -2, 3});
         assertEquals(position, Position.parse(position.toString()));
     }

@@ -2,6 +2,8 @@ package dev.feedmux.conformance;
 
 import dev.feedmux.Feed;
 import dev.feedmux.Format;
+import dev.feedmux.FullDocument;
+import dev.feedmux.FullDocumentBeforeChange;
 import dev.feedmux.Position;
 import dev.feedmux.SessionOptions;
 import dev.feedmux.Start;
@@ -30,11 +32,19 @@ final class Arguments {
                 .database(feed.getString("database"))
                 .collection(feed.getString("collection"))
                 .pipeline(feed.getList("pipeline", Document.class, List.of()))
-                .fullDocument(feed.getString("full_document"))
-                .fullDocumentBeforeChange(feed.getString("full_document_before_change"))
+                .fullDocument(constant(FullDocument.class, feed.getString("full_document")))
+                .fullDocumentBeforeChange(
+                        constant(FullDocumentBeforeChange.class, feed.getString("full_document_before_change")))
                 .showExpandedEvents(feed.getBoolean("show_expanded_events", false))
                 .batchSize(feed.get("batch_size", 0))
                 .build();
+    }
+
+    /** {@code updateLookup} is UPDATE_LOOKUP. */
+    private static <E extends Enum<E>> @Nullable E constant(Class<E> type, @Nullable String name) {
+        return name == null
+                ? null
+                : Enum.valueOf(type, name.replaceAll("([A-Z])", "_$1").toUpperCase(Locale.ROOT));
     }
 
     static Start start(@Nullable Object start) {
