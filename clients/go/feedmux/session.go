@@ -40,6 +40,25 @@ func (s *Session) Events(ctx context.Context) iter.Seq2[Event, error] {
 	}
 }
 
+// Consume calls handle with each event, and acks the event when handle has returned nil. It returns the first error of
+// handle, without acking that event, or the first error of Next, such as the context's; it returns nil after Close. The
+// session stays open until Close, which sends the acks.
+//
+// Acks are cumulative: call Consume from one goroutine only. Close the session after an error of handle, and the next
+// session begins with the event that failed. Consuming the same session again would skip and ack that event.
+func (s *Session) Consume(ctx context.Context, handle func(context.Context, Event) error) error {
+	for event, err := range s.Events(ctx) {
+		if err == nil {
+			err = handle(ctx, event)
+		}
+		if err != nil {
+			return err
+		}
+		s.Ack(event)
+	}
+	return nil
+}
+
 // Batches iterates over whole batches, for bulk work; AckBatch acks a batch.
 func (s *Session) Batches(ctx context.Context) iter.Seq2[*Batch, error] {
 	return func(yield func(*Batch, error) bool) {

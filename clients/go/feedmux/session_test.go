@@ -49,6 +49,33 @@ func TestIteratesAcksAndCloses(t *testing.T) {
 	}
 }
 
+func TestConsumeAcksWhatWasHandledAndStopsAtTheFirstError(t *testing.T) {
+	server := serve(t, nil, play(openedAt(0, nil), batchOf(1, 1, 2), batchOf(3, 3)))
+	session := subscribe(t, server, nil)
+	ctx, cancel := context.WithCancel(limited(t))
+	var seen []int
+	failed := errors.New("event 2 fails")
+	err := session.Consume(ctx, func(_ context.Context, event Event) error {
+		seen = append(seen, number(t, event))
+		if event.Sequence() == 2 {
+			return failed
+		}
+		return nil
+	})
+	same(t, err, failed)
+	same(t, session.desk.acked, 1)
+	err = session.Consume(ctx, func(_ context.Context, event Event) error {
+		seen = append(seen, number(t, event))
+		cancel()
+		return nil
+	})
+	same(t, err, context.Canceled)
+	same(t, seen, []int{1, 2, 3})
+	same(t, session.Close(), nil)
+	same(t, server.calls[0].acked(), 3)
+	same(t, session.Consume(limited(t), func(context.Context, Event) error { return failed }), nil)
+}
+
 func TestALoopLeftAndEnteredAgainGoesOn(t *testing.T) {
 	session := subscribe(t, serve(t, nil, play(openedAt(0, nil), batchOf(1, span(1, 5)...))), nil)
 	var seen []int

@@ -50,19 +50,17 @@ func follow(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, session.Close()) }()
 
-	for event, err := range session.Events(ctx) {
-		if errors.Is(err, context.Canceled) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
+	// An event is acked when the function has returned nil for it: it does not come again.
+	err = session.Consume(ctx, func(_ context.Context, event feedmux.Event) error {
 		var change Change
 		if err := event.Decode(&change); err != nil {
 			return err
 		}
 		fmt.Println(change.Operation, change.Key)
-		session.Ack(event)
+		return nil
+	})
+	if errors.Is(err, context.Canceled) {
+		return nil
 	}
-	return nil
+	return err
 }
