@@ -13,7 +13,12 @@ public sealed interface Notice extends Item {
      * @param deadline the time within which the server ends the stream
      * @param position the position up to which the server has sent everything to the session
      */
-    record Draining(Duration deadline, Position position) implements Notice {}
+    record Draining(Duration deadline, Position position) implements Notice {
+        @Override
+        public String toString() {
+            return "the server ends the stream within " + Durations.text(deadline) + ", and the session reconnects";
+        }
+    }
 
     /**
      * The session begins before events that were already delivered, and delivers them again.
@@ -24,6 +29,12 @@ public sealed interface Notice extends Item {
     record Rewound(BsonTimestamp beginsAt, BsonTimestamp hadReached) implements Notice {
         static Rewound between(Place begins, Place reached) {
             return new Rewound(orZero(begins.clusterTime()), orZero(reached.clusterTime()));
+        }
+
+        @Override
+        public String toString() {
+            return "the session begins at " + text(beginsAt) + ", before " + text(hadReached)
+                    + ", which it had reached: the events in between come again";
         }
 
         private static BsonTimestamp orZero(@Nullable BsonTimestamp time) {
@@ -48,11 +59,7 @@ public sealed interface Notice extends Item {
         @Override
         public String toString() {
             return "another session or a seek moved the stored position from " + text(hadReached) + " to "
-                    + text(beginsAt) + ": what lies between is not handed out here";
-        }
-
-        private static String text(BsonTimestamp time) {
-            return "(" + Integer.toUnsignedLong(time.getTime()) + ", " + Integer.toUnsignedLong(time.getInc()) + ")";
+                    + text(beginsAt) + ": this session does not deliver the events in between";
         }
     }
 
@@ -61,7 +68,13 @@ public sealed interface Notice extends Item {
      *
      * @param remaining the time left at the oplog's current rate of growth
      */
-    record HistoryAtRisk(Duration remaining) implements Notice {}
+    record HistoryAtRisk(Duration remaining) implements Notice {
+        @Override
+        public String toString() {
+            return "the position leaves MongoDB's oplog in about " + Durations.text(remaining)
+                    + ": read faster, or enlarge the oplog";
+        }
+    }
 
     /**
      * Events are lost. Reported only with {@link OnHistoryLost#EARLIEST}.
@@ -70,7 +83,12 @@ public sealed interface Notice extends Item {
      * @param before the cluster time of the first position after the gap
      * @param reason why the events are lost
      */
-    record Gap(BsonTimestamp after, BsonTimestamp before, String reason) implements Notice {}
+    record Gap(BsonTimestamp after, BsonTimestamp before, String reason) implements Notice {
+        @Override
+        public String toString() {
+            return "events between " + text(after) + " and " + text(before) + " are lost: " + reason;
+        }
+    }
 
     /**
      * MongoDB or Redis is unavailable, or available again. The server keeps trying to reach it.
@@ -78,7 +96,12 @@ public sealed interface Notice extends Item {
      * @param dependency {@code source} or {@code state}
      * @param away true if the dependency is unavailable, false if it is available again
      */
-    record Degraded(String dependency, boolean away) implements Notice {}
+    record Degraded(String dependency, boolean away) implements Notice {
+        @Override
+        public String toString() {
+            return dependency + (away ? " is unavailable" : " is available again");
+        }
+    }
 
     /**
      * The client lost the connection to the server and will try again.
@@ -86,5 +109,14 @@ public sealed interface Notice extends Item {
      * @param error the error that ended the connection
      * @param retryIn the time until the next attempt
      */
-    record Disconnected(FeedmuxException error, Duration retryIn) implements Notice {}
+    record Disconnected(FeedmuxException error, Duration retryIn) implements Notice {
+        @Override
+        public String toString() {
+            return "disconnected, reconnecting in " + Durations.text(retryIn) + ": " + error.getMessage();
+        }
+    }
+
+    private static String text(BsonTimestamp time) {
+        return Integer.toUnsignedLong(time.getTime()) + "." + Integer.toUnsignedLong(time.getInc());
+    }
 }

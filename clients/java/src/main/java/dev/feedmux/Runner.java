@@ -245,14 +245,14 @@ final class Runner implements Link.Dependent {
     private static FeedmuxException notOpened(Duration patience) {
         return new UnavailableException(Failure.of(
                 Status.Code.DEADLINE_EXCEEDED,
-                "the server did not open the session within " + patience.toMillis() / 1000.0 + " s"));
+                "the server did not open the session within " + Durations.text(patience)));
     }
 
     private void silent() {
         if (stream != null) {
             link.leave(stream);
         }
-        lost(unavailable("the server sent nothing for " + watchdog.silence().toMillis() / 1000.0 + " s"));
+        lost(unavailable("the server sent nothing for " + Durations.text(watchdog.silence())));
     }
 
     private void lost(FeedmuxException error) {
@@ -281,9 +281,11 @@ final class Runner implements Link.Dependent {
             end(located(error));
             return;
         }
-        LOG.log(System.Logger.Level.INFO, "reconnecting in {0}: {1}", delay, error.getMessage());
         if (everOpened) {
             desk.put(new Entry.Said(new Notice.Disconnected(error, delay)));
+        } else {
+            String when = Durations.text(delay);
+            LOG.log(System.Logger.Level.INFO, "not open yet, trying again in {0}: {1}", when, error.getMessage());
         }
         pause = context.schedule(this::connect, delay.toNanos(), TimeUnit.NANOSECONDS, timers);
     }

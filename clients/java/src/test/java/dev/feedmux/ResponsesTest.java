@@ -120,8 +120,8 @@ final class ResponsesTest {
                 Position.of(Wire.position(5)));
         assertEquals(new Response.Told(expected), read(message));
         assertEquals(
-                "another session or a seek moved the stored position from (1001, 1) to (1005, 1): what lies between is not"
-                        + " handed out here",
+                "another session or a seek moved the stored position from 1001.1 to 1005.1: this session does not deliver"
+                        + " the events in between",
                 expected.toString());
     }
 

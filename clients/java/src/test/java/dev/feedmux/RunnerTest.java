@@ -63,7 +63,7 @@ final class RunnerTest {
                 assertInstanceOf(UnavailableException.class, runner.opened().get());
         assertEquals(Status.Code.DEADLINE_EXCEEDED, error.status());
         assertEquals(
-                "the server did not open the session within 2.0 s",
+                "the server did not open the session within 2 s",
                 error.failure().message());
         until(server.call(0)::isGone);
     }

@@ -31,6 +31,8 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Consumer;
+import java.util.logging.Logger;
+import java.util.logging.SimpleFormatter;
 import java.util.stream.IntStream;
 import java.util.stream.LongStream;
 import org.junit.jupiter.api.AfterEach;
@@ -79,6 +81,24 @@ final class SessionTest {
         assertFalse(session.iterator().hasNext());
         assertThrows(NoSuchElementException.class, () -> session.iterator().next());
         assertThrows(SessionClosedException.class, session::take);
+    }
+
+    @Test
+    void aReconnectIsOneLineOfTheLog() {
+        List<String> lines = Collections.synchronizedList(new ArrayList<>());
+        Logger log = Logger.getLogger("dev.feedmux");
+        log.setFilter(line -> lines.add(new SimpleFormatter().formatMessage(line)));
+        open.add(() -> log.setFilter(null));
+        Session session = opened(
+                call -> {
+                    call.send(Wire.opened(), Wire.batch(1, 1, 1));
+                    throw ScriptedServer.status(Status.Code.UNAVAILABLE, "STATE_UNAVAILABLE", Map.of());
+                },
+                play(Wire.openedAt(0, 1), Wire.batch(1, 1, 2)));
+        session.take();
+        session.take();
+        assertEquals(1, lines.size(), lines::toString);
+        assertTrue(lines.get(0).matches("disconnected, reconnecting in \\d+ ms: STATE_UNAVAILABLE: .*"), lines.get(0));
     }
 
     @Test
