@@ -1,17 +1,23 @@
 """docs/quickstart: the commands and programs of each page are run in their order, and print what the page shows."""
 
 import json
+import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pymongo import MongoClient
 
 from tests.cli.conftest import clean_environment
 from tests.cli.guides import DOCS, run_steps
@@ -31,6 +37,8 @@ TOOLS = {
     "spark": (),
     "grpc": ("buf",),
 }
+CLIENTS = {"python": 0, "go": 1, "node": 0, "java": 128 + signal.SIGINT}
+"""The pages with a program that Ctrl-C ends, and the exit code of its command then. For Go, it is that of `go run`."""
 LONG = {"java", "spark"}
 """Their packages take more than 20 s."""
 
@@ -94,35 +102,55 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@contextmanager
+def dev(folder: Path, *options: str) -> Iterator[dict[str, str]]:
+    """What `feedmux dev` says of itself while it runs."""
+    command = [sys.executable, "-m", "feedmux.cli", "dev", *options, "--port", "0", "--json"]
+    with Started(
+        command, cwd=folder, env=clean_environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        yield json.loads(process.stdout.readline())
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+
+
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """That of a second terminal, with a server of `./run dev --workload` in the first."""
-    command = [sys.executable, "-m", "feedmux.cli", *START.split()[1:], "--rate", "20", "--port", "0", "--json"]
-    with Started(
-        command,
-        cwd=tmp_path_factory.mktemp("dev"),
-        env=clean_environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as dev:
-        assert dev.stdout is not None
-        told = json.loads(dev.stdout.readline())
+    with dev(tmp_path_factory.mktemp("dev"), *START.split()[2:], "--rate", "20") as told:
         yield {"FEEDMUX_ENDPOINT": told["endpoint"], "KEY": told["api_key"], "PYTHONPATH": ""}
-        dev.send_signal(signal.SIGINT)
-        assert dev.wait(60) == 0
 
 
-@pytest.mark.parametrize("page", [pytest.param(page, marks=pytest.mark.full if page in LONG else ()) for page in TOOLS])
-def test_the_page(page: str, checkout: Path, environment: dict[str, str]) -> None:
-    path = f"{Path(sys.executable).parent}:{clean_environment()['PATH']}"
-    missing = [tool for tool in TOOLS[page] if shutil.which(tool, path=path) is None]
-    if missing:
-        pytest.skip(f"no {' and no '.join(missing)} on this machine")
-    if not TOOLS[page] and find_spec("ensurepip") is None:
-        pytest.skip("this Python makes no virtual environments with pip")
-    page_steps = steps(page, environment["KEY"])
-    outputs = run_steps([step.script for step in page_steps], checkout, environment, TIMEOUT_S)
+Run = Callable[[str], tuple[list[Step], list[str]]]
+
+
+@pytest.fixture(scope="module")
+def run(checkout: Path, environment: dict[str, str]) -> Run:
+    """Runs a page once: its steps, and what each printed."""
+
+    @cache
+    def run(page: str) -> tuple[list[Step], list[str]]:
+        path = f"{Path(sys.executable).parent}:{clean_environment()['PATH']}"
+        missing = [tool for tool in TOOLS[page] if shutil.which(tool, path=path) is None]
+        if missing:
+            pytest.skip(f"no {' and no '.join(missing)} on this machine")
+        if not TOOLS[page] and find_spec("ensurepip") is None:
+            pytest.skip("this Python makes no virtual environments with pip")
+        page_steps = steps(page, environment["KEY"])
+        return page_steps, run_steps([step.script for step in page_steps], checkout, environment, TIMEOUT_S)
+
+    return run
+
+
+def each(*pages: str) -> pytest.MarkDecorator:
+    marked = [pytest.param(page, marks=pytest.mark.full if page in LONG else ()) for page in pages]
+    return pytest.mark.parametrize("page", marked)
+
+
+@each(*TOOLS)
+def test_the_page(page: str, run: Run) -> None:
+    page_steps, outputs = run(page)
     assert any(step.printed for step in page_steps)
     for step, output in zip(page_steps, outputs, strict=True):
         assert not step.printed or shows(step.printed, output), f"the page says\n{step.printed}but it prints\n{output}"
@@ -133,6 +161,38 @@ def test_the_page(page: str, checkout: Path, environment: dict[str, str]) -> Non
     batches = re.findall(r"^micro-batch (\d+)", everything, re.MULTILINE)
     committed = re.findall(r'"committed": {\s+"deliverySequence": "1",\s+"position": "(\S+)"', everything)
     assert len(changes) == 6 or batches == ["0", "1"] or len(set(committed)) == 2, everything
+
+
+@each(*CLIENTS)
+def test_ctrl_c_ends_the_program_in_silence(page: str, run: Run, checkout: Path, tmp_path: Path) -> None:
+    page_steps, _ = run(page)
+    command = [step.script for step in page_steps if step.script.count("\n") > 1][-1].splitlines()[-1]
+    output = tmp_path / "output"
+    with dev(tmp_path) as told, MongoClient[dict[str, Any]](told["mongodb"]) as mongo, output.open("w") as file:
+        orders = mongo["shop"]["orders"]
+        orders.insert_one({"changes": 0})
+        credentials = {"FEEDMUX_ENDPOINT": told["endpoint"], "FEEDMUX_API_KEY": told["api_key"], "PYTHONPATH": ""}
+        with Started(
+            ["bash", "-c", f"exec {command}"],
+            cwd=checkout.parent / f"orders-{page}",
+            env=clean_environment() | credentials | {"checkout": str(checkout)},
+            stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
+            start_new_session=True,
+        ) as program:  # fmt: skip
+            try:
+                # Updates alone: the program waits for inserts in the end.
+                guard_s = time.monotonic() + TIMEOUT_S
+                while not output.read_text():
+                    assert program.poll() is None
+                    assert time.monotonic() < guard_s, "the program has printed nothing"
+                    orders.update_one({}, {"$inc": {"changes": 1}})
+                    time.sleep(0.1)
+                os.killpg(program.pid, signal.SIGINT)
+                assert program.wait(60) == CLIENTS[page]
+            finally:
+                if program.poll() is None:
+                    os.killpg(program.pid, signal.SIGKILL)
+    assert set(shape(output.read_text()).splitlines()) == {"OPERATION ID"}
 
 
 def test_the_examples_of_the_python_client(environment: dict[str, str], tmp_path: Path) -> None:

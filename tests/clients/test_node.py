@@ -58,7 +58,9 @@ def test_the_example_goes_on_where_it_stopped(package: Path, endpoint: dict[str,
 def example(environment: dict[str, str], lines: int) -> list[str]:
     """What the example prints until it has printed so many events and is then interrupted: all events of the run."""
     command = ["node", "examples/orders.js"]
-    with Started(command, cwd=FOLDER, env=environment, stdout=subprocess.PIPE, text=True) as run:
+    with Started(
+        command, cwd=FOLDER, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as run:
         assert run.stdout is not None
         printed: list[str] = []
         while len(printed) < lines:
