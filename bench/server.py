@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from feedmux_server.app import CannotStart, serve
-from feedmux_server.config import make_config
+from feedmux_server.config.load import make_config
 from feedmux_server.telemetry.log import configure
 
 if __name__ == "__main__":

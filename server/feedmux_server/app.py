@@ -11,7 +11,9 @@ from functools import partial
 import uvloop
 
 from feedmux_server.assembly import assemble
-from feedmux_server.config import Config, ConfigError, LimitsSection
+from feedmux_server.config.errors import ConfigError
+from feedmux_server.config.sections import LimitsSection
+from feedmux_server.config.server import Config
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.credentials import Credentials
 from feedmux_server.dependencies import Dependencies

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from feedmux_server.clock import monotonic_s
-from feedmux_server.config import Config, LimitsSection, WideSection
+from feedmux_server.config.sections import LimitsSection, WideSection
+from feedmux_server.config.server import Config
 from feedmux_server.core.delivery.credit import CreditLimits
 from feedmux_server.core.delivery.feed_streams import StreamLimits
 from feedmux_server.core.delivery.replay_buffer import RingLimits

@@ -12,7 +12,10 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from feedmux_server.config import Config, ConfigError, FileUnreadable, JwtSection, load_tenants
+from feedmux_server.config.errors import ConfigError, FileUnreadable
+from feedmux_server.config.load import load_tenants
+from feedmux_server.config.sections import JwtSection
+from feedmux_server.config.server import Config
 from feedmux_server.core.grants.grant import Grants
 from feedmux_server.core.limits.quota import UNLIMITED_QUOTAS, Quotas
 from feedmux_server.core.positions.position_keys import PositionKeys, parse_keys

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from feedmux_server.cancellation import cancellable
-from feedmux_server.config import Config, ConfigError, RedisSection
+from feedmux_server.config.errors import ConfigError
+from feedmux_server.config.sections import RedisSection
+from feedmux_server.config.server import Config
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.positions.position_keys import PositionKeys
 from feedmux_server.core.readiness import ReadinessRules

@@ -15,7 +15,10 @@ from typing import Final
 from cryptography import x509
 
 from feedmux_server.cancellation import cancellable
-from feedmux_server.config import Config, ConfigError, TlsSection, load_tenants
+from feedmux_server.config.errors import ConfigError
+from feedmux_server.config.load import load_tenants
+from feedmux_server.config.sections import TlsSection
+from feedmux_server.config.server import Config
 from feedmux_server.core.check_result import CheckResult, Level
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.positions.position import decode_position, inspect_position

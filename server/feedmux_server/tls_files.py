@@ -3,7 +3,8 @@
 import ssl
 from pathlib import Path
 
-from feedmux_server.config import ConfigError, FileUnreadable, TlsSection
+from feedmux_server.config.errors import ConfigError, FileUnreadable
+from feedmux_server.config.sections import TlsSection
 from feedmux_server.rpc.tls import TlsMaterial
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from feedmux_server.config import Config
+from feedmux_server.config.server import Config
 from tests.checks.test_docs import REPOSITORY, listed
 from tests.checks.test_words import python_texts
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from cryptography import x509
 
-from feedmux_server.config import make_config
+from feedmux_server.config.load import make_config
 from feedmux_server.core.check_result import CheckResult, Level
 from feedmux_server.core.positions.position import Position, encode_position
 from feedmux_server.core.positions.position_keys import PositionKeys, format_keys, new_key

@@ -13,7 +13,7 @@ import yaml
 from pymongo import AsyncMongoClient, MongoClient
 from pymongo.errors import OperationFailure
 
-from feedmux_server.config import make_config
+from feedmux_server.config.load import make_config
 from feedmux_server.core.feeds.feed import Scope, route_of
 from feedmux_server.embedded import RedisServer, ReplicaSet
 from feedmux_server.embedded.ports import free_ports

@@ -11,7 +11,7 @@ import pytest
 from bson import Timestamp
 from pymongo.database import Database
 
-from feedmux_server.config import load_tenants
+from feedmux_server.config.load import load_tenants
 from tests.cli.conftest import Site, run
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from feedmux_server.config import Config
+from feedmux_server.config.server import Config
 
 COMMAND: Final = "python -m tests.helm.config_schema"
 SCHEMA: Final = Path(__file__).parents[2] / "helm" / "feedmux" / "values.schema.json"

@@ -15,7 +15,7 @@ import yaml
 from helm_python import Chart, HelmError, lint
 from pymongo.uri_parser import parse_uri
 
-from feedmux_server.config import load_config, make_config
+from feedmux_server.config.load import load_config, make_config
 from feedmux_server.tenants.registry import hash_key
 from tests.helm import config_schema, values_table
 from tests.telemetry.promql import asked

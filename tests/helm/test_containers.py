@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from feedmux_server.config import load_config
+from feedmux_server.config.load import load_config
 
 ROOT = Path(__file__).parents[2]
 

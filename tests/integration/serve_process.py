@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from feedmux_server.app import CannotStart, serve
-from feedmux_server.config import Config
+from feedmux_server.config.server import Config
 from feedmux_server.telemetry.log import configure
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 from feedmux_server.app import CannotStart, running
-from feedmux_server.config import Config
+from feedmux_server.config.server import Config
 from feedmux_server.embedded import Mongod, RedisServer, ReplicaSet
 from feedmux_server.embedded.ports import free_ports
 from feedmux_server.tenants.registry import hash_key

@@ -17,7 +17,7 @@ from pymongo.database import Database
 
 import feedmux
 from feedmux_server.app import CannotStart, running
-from feedmux_server.config import make_config
+from feedmux_server.config.load import make_config
 from feedmux_server.embedded import RedisServer, ReplicaSet
 from feedmux_server.telemetry.log import JsonFormatter
 from tests.integration.servers import Here, serving, settings, until

@@ -1,4 +1,4 @@
-"""docs/reference/configuration.md, from the model in server/feedmux_server/config.py."""
+"""docs/reference/configuration.md, from the model in server/feedmux_server/config/."""
 
 import json
 import re
@@ -7,7 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from feedmux_server.config import Config, TenantsFile
+from feedmux_server.config.server import Config
+from feedmux_server.config.tenants_file import TenantsFile
 from tests.reference.markdown import anchor, described, prose
 
 Schema = dict[str, Any]
@@ -18,7 +19,7 @@ _HEAD = """\
 `feedmux serve --config FILE` reads one file, TOML or YAML. `feedmux serve --print-sample-config` prints a file with all
 options and their defaults. An environment variable takes precedence over the file. It is named after the option, in
 upper case, with `__` between the levels; a list is written as JSON. Written by `{command}`
-from `server/feedmux_server/config.py`.
+from `server/feedmux_server/config/`.
 
 The server reads its configuration when it starts. While it runs, it reads the files that some options name again when
 they change; the description of such an option says so.

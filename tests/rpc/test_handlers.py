@@ -8,7 +8,7 @@ import pytest
 
 from feedmux.v1 import change_feed_pb2, operator_pb2, subscriptions_pb2
 from feedmux_server.assembly import Assembly, assemble
-from feedmux_server.config import Config
+from feedmux_server.config.server import Config
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.credentials import Credentials
 from feedmux_server.rpc.handlers import data_handlers, operator_handlers

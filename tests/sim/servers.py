@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from feedmux_server.app import READINESS_EVERY_S, READINESS_TIMEOUT_S
 from feedmux_server.assembly import Assembly, assemble
-from feedmux_server.config import Config
+from feedmux_server.config.server import Config
 from feedmux_server.core.positions.position_keys import parse_keys
 from feedmux_server.core.readiness import ReadinessRules
 from feedmux_server.dependencies import check_source

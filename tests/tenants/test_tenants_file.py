@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from feedmux_server.config import ConfigError, load_tenants
+from feedmux_server.config.errors import ConfigError
+from feedmux_server.config.load import load_tenants
 
 ONE, TWO = "1" * 64, "2" * 64
 

@@ -25,7 +25,7 @@ from feedmux.cli.terminal import Terminal, print_json
 
 if TYPE_CHECKING:
     from feedmux_server.app import Running
-    from feedmux_server.config import Config
+    from feedmux_server.config.server import Config
 
 TENANT = "dev"
 _PORT = 7117
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     import uvloop
 
     from feedmux_server.app import CannotStart
-    from feedmux_server.config import ConfigError
+    from feedmux_server.config.errors import ConfigError
     from feedmux_server.embedded import EmbeddedError
     from feedmux_server.telemetry import log
 
@@ -159,7 +159,7 @@ def _home(folder: Path) -> _Home:
 
 
 def _config(port: int, home: _Home, folder: Path, mongodb_uri: str, redis_url: str) -> Config:
-    from feedmux_server.config import make_config
+    from feedmux_server.config.load import make_config
 
     tenants = folder / "tenants.yaml"
     tenants.write_text(

@@ -112,7 +112,8 @@ class _Printer:
 
 async def _from_the_server(path: Path | None, args: argparse.Namespace, printer: _Printer) -> None:
     try:
-        from feedmux_server.config import ConfigError, load_config
+        from feedmux_server.config.errors import ConfigError
+        from feedmux_server.config.load import load_config
         from feedmux_server.doctor import examine
     except ModuleNotFoundError as error:
         raise CliError(

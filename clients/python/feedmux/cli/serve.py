@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 
 from feedmux.cli.failure import CliError
-from feedmux_server.config import ConfigError, describe_options, load_config, sample_config
+from feedmux_server.config.errors import ConfigError
+from feedmux_server.config.load import load_config
+from feedmux_server.config.sample import describe_options, sample_config
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

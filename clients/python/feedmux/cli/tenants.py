@@ -109,7 +109,8 @@ def _usage_json(tenant: operator_pb2.TenantUsage) -> dict[str, Any]:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from feedmux_server.config import ConfigError, load_tenants
+    from feedmux_server.config.errors import ConfigError
+    from feedmux_server.config.load import load_tenants
 
     try:
         tenants = load_tenants(args.file).records()

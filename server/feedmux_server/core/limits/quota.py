@@ -21,8 +21,8 @@ _RETRY_AFTER_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """Limits of one tenant, which the options of the tenants file describe (`QuotaSection` in config.py). The defaults
-    are for a tenant without limits: the only one, without authentication."""
+    """Limits of one tenant, which the options of the tenants file describe (`QuotaSection` in
+    `config/tenants_file.py`). The defaults are for a tenant without limits: the only one, without authentication."""
 
     subscriptions: int = UNLIMITED
     subscription_bytes: int = UNLIMITED

@@ -1,0 +1,138 @@
+"""Reads configurations and tenants files, and names every mistake in them."""
+
+import difflib
+import os
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import (
+    BaseModel,
+    ValidationError,
+)
+from pydantic_core import ErrorDetails
+
+from feedmux_server.config.errors import ConfigError, FileUnreadable
+from feedmux_server.config.server import SECTIONS, Config, ConfigWithoutEnvironment
+from feedmux_server.config.tenants_file import TenantsFile, duplicates
+from feedmux_server.yaml_with_lines import MarkedError, parse_yaml
+
+S = TypeVar("S", bound=BaseModel)
+
+
+def load_config(path: Path | None) -> Config:
+    """Raises ConfigError."""
+    _check_environment()
+    if path is None:
+        return _build(Config, {}, "the environment")
+    content, line = _read(path)
+    return _build(Config, content, str(path), line)
+
+
+def _check_environment() -> None:
+    """Reject variables of unknown sections, which would be ignored. Clients' variables have no `__`."""
+    strange = [
+        f"  {name}: there is no section {section.lower()!r}{_meant(section.lower(), _HELP)}"
+        for name in os.environ
+        if name.upper().startswith("FEEDMUX_") and "__" in name
+        if (section := name[len("FEEDMUX_") :].partition("__")[0]).lower() not in Config.model_fields
+    ]
+    if strange:
+        raise ConfigError(_cannot_be_used("the environment", strange))
+
+
+def load_tenants(path: Path) -> TenantsFile:
+    """Raises ConfigError, which names the lines of a YAML file."""
+    content, line = _read(path)
+    file = _build(TenantsFile, content, str(path), line)
+    found = [_told(place, problem, line) for place, problem in duplicates(file.tenants)]
+    if found:
+        raise ConfigError(_cannot_be_used(str(path), found))
+    return file
+
+
+Line = Callable[[Sequence[int | str]], int | None]
+
+
+def _no_line(_: Sequence[int | str]) -> int | None:
+    return None
+
+
+def _read(path: Path) -> tuple[dict[str, Any], Line]:
+    """Read a TOML (.toml) or YAML file, and return also the lines of its values. The ConfigError that it raises quotes
+    nothing of the file."""
+    line: Line = _no_line
+    try:
+        text = path.read_text("utf-8")
+        if path.suffix == ".toml":
+            content: object = tomllib.loads(text)
+        else:
+            marked = parse_yaml(text)
+            content, line = marked.content, marked.line
+    except OSError as error:
+        raise FileUnreadable(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} cannot be parsed: it is not UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} cannot be parsed: {error}") from None
+    except MarkedError as error:
+        raise ConfigError(f"{path} cannot be parsed: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{path} cannot be parsed: it is nested too deeply") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} must have a mapping at its top level")
+    return content, line
+
+
+def make_config(values: dict[str, Any]) -> Config:
+    """Build the configuration from `values` alone, and ignore the environment. Raises ConfigError."""
+    return _build(ConfigWithoutEnvironment, values, "given")
+
+
+_HELP = "`feedmux serve --help`"
+
+
+def _build(kind: type[S], values: dict[str, Any], origin: str, line: Line = _no_line) -> S:
+    try:
+        return kind(**{str(name): value for name, value in values.items()})
+    except ValidationError as error:
+        guide = _HELP if issubclass(kind, Config) else "docs/tenants.md"
+        found = error.errors(include_input=False)
+        # pydantic does not count an entry that it cannot read, so the list may seem empty.
+        problems = [
+            _told(each["loc"], _problem(each, guide), line)
+            for each in found
+            if each["type"] != "too_short" or not any(_is_inside(other["loc"], each["loc"]) for other in found)
+        ]
+        raise ConfigError(_cannot_be_used(origin, problems)) from None
+
+
+def _is_inside(place: Sequence[int | str], other: Sequence[int | str]) -> bool:
+    return len(place) > len(other) and tuple(place[: len(other)]) == tuple(other)
+
+
+def _problem(error: ErrorDetails, guide: str) -> str:
+    """Describe what is wrong, and add what to do where pydantic does not say it."""
+    match error["type"]:
+        case "extra_forbidden":
+            return f"there is no such option{_meant(str(error['loc'][-1]), guide)}"
+        case "missing":
+            return f"it is required; {guide} describes it"
+    return error["msg"]
+
+
+def _meant(name: str, guide: str) -> str:
+    known = {option for _, kind in SECTIONS for option in kind.model_fields} | set(Config.model_fields)
+    close = difflib.get_close_matches(name, known, 1)
+    return f"; did you mean {close[0]}?" if close else f"; {guide} lists all options"
+
+
+def _told(place: Sequence[int | str], problem: str, line: Line) -> str:
+    at = line(place)
+    path = ".".join(str(part) for part in place)
+    return f"  {f'line {at}: ' if at else ''}{path}{': ' if path else ''}{problem.removeprefix('Value error, ')}"
+
+
+def _cannot_be_used(origin: str, problems: Sequence[str]) -> str:
+    return f"the configuration ({origin}) cannot be used:\n" + "\n".join(problems)

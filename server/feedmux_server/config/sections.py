@@ -1,0 +1,416 @@
+"""The sections of the server's configuration."""
+
+import re
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, SecretStr, model_validator
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SourceSection(Section):
+    """A MongoDB deployment, under the name that feeds use."""
+
+    uri: str = Field(description="MongoDB URI of a replica set or sharded cluster, with its credentials.")
+    id: str = Field(
+        default="",
+        description="Identity of the deployment inside positions. Empty: the replica set's own id. Set it where the"
+        " account may not run replSetGetConfig, so that positions survive a change of permissions.",
+    )
+    server_selection_timeout_ms: int = Field(
+        default=10_000, ge=100, description="How long a request waits for an unavailable MongoDB, in milliseconds."
+    )
+    history_reads: int = Field(
+        2,
+        ge=1,
+        description="Concurrent reads of history from MongoDB. Each occupies one core of MongoDB while it lasts;"
+        " streams at the head never wait for such a read. More lets feeds of different tenants catch up in parallel.",
+    )
+
+
+class ListenSection(Section):
+    """Addresses, host:port. Port 0 picks a free one."""
+
+    data: str = Field(
+        default="127.0.0.1:7117",
+        description="Services ChangeFeed and Subscriptions. 0.0.0.0:7117 listens on all interfaces.",
+    )
+    data_mtls: str = Field(
+        default="",
+        description="A second address for the same services, where a client certificate is required; `data` then"
+        " requires none. Needs tls.client_ca_file.",
+    )
+    operator: str = Field(default="127.0.0.1:7118", description="Service Operator.")
+    health: str = Field(default="127.0.0.1:7119", description="Service grpc.health.v1 without TLS, for probes.")
+    metrics: str = Field(
+        default="127.0.0.1:9117",
+        description="The metrics page for Prometheus, HTTP without TLS; empty for none. If this is not set and the"
+        " default port is in use, the server runs without the page.",
+    )
+    accept_plaintext: bool = Field(
+        default=False,
+        description="Whether credentials may cross the network without TLS, because a proxy or a service mesh encrypts"
+        " the connection. False: the server warns at its start if `data` or `operator` accepts them without TLS.",
+    )
+
+    @property
+    def open_addresses(self) -> tuple[str, ...]:
+        """The addresses `data` and `operator`, if other machines can reach them."""
+        return tuple(each for each in (self.data, self.operator) if not _is_of_this_machine(each))
+
+
+class TlsSection(Section):
+    """TLS of the data and operator ports. The files are read again when they change."""
+
+    certificate_file: Path = Field(description="Certificate chain, PEM.")
+    key_file: Path = Field(description="Private key, PEM.")
+    client_ca_file: Path | None = Field(
+        default=None,
+        description="Authorities of the clients' certificates, PEM. If set, `listen.data` requires a client"
+        " certificate; if `listen.data_mtls` is set as well, only that address does.",
+    )
+
+
+Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
+
+
+class JwtSection(Section):
+    """JSON Web Tokens as credentials of tenants: `authorization: Bearer <JWT>`."""
+
+    issuer: str = Field(min_length=1, description="What `iss` must be.")
+    audience: str = Field(min_length=1, description="What `aud` must be or contain.")
+    jwks_file: Path | None = Field(default=None, description="The issuer's public keys (JWKS); this or jwks_url.")
+    jwks_url: str | None = Field(
+        default=None,
+        description="Where the issuer publishes its keys; https, or http on this machine. While the URL cannot be read,"
+        " the keys read last stay in force.",
+    )
+    algorithms: tuple[Algorithm, ...] = Field(
+        default=("RS256", "ES256"),
+        min_length=1,
+        description="Accepted signatures: RS256 to RS512, PS256 to PS512, ES256 to ES512, EdDSA. HMAC is not supported,"
+        " because anyone who can check an HMAC can also forge one.",
+    )
+    tenant_claim: str = Field(
+        default="tenant",
+        min_length=1,
+        description="The claim that names the tenant, which must be in the tenants file.",
+    )
+    refresh_s: float = Field(
+        default=300.0,
+        ge=1,
+        description="How often jwks_url is read. A token with an unknown key causes an extra read, at most every 10 s.",
+    )
+
+    @model_validator(mode="after")
+    def _has_one_source(self) -> Self:
+        if (self.jwks_file is None) == (self.jwks_url is None):
+            raise ValueError("name either jwks_file or jwks_url")
+        if self.jwks_url is not None:
+            url = urlsplit(self.jwks_url)
+            if not url.hostname or not (url.scheme == "https" or (url.scheme == "http" and _is_local(url.hostname))):
+                raise ValueError("jwks_url must be https://…; http:// only on this machine")
+        return self
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_of_this_machine(address: str) -> bool:
+    return address.startswith("unix") or _is_local(address.rpartition(":")[0].strip("[]"))
+
+
+class LimitsSection(Section):
+    """Bounds of the process."""
+
+    memory_bytes: int = Field(
+        default=1 << 30,
+        ge=64 << 20,
+        description="For everything held for tenants except ranges. The rings get what the rest leaves: above that, the"
+        " oldest chunks of the largest rings are evicted, and subscribers that still need them read them from MongoDB"
+        " again. At most a quarter is for messages that clients have not taken, a quarter for what unacknowledged"
+        " events retain, and an eighth for requests.",
+    )
+    ring_bytes: int = Field(
+        default=64 << 20,
+        ge=4 << 20,
+        description="Ring of one stream. Larger: slow subscribers stay on the shared read for longer.",
+    )
+    ring_events: int = Field(default=500_000, ge=1_000, description="Events in one ring.")
+    read_ahead_bytes: int = Field(
+        default=4 << 20,
+        ge=1 << 20,
+        description="The pump continues to read while a subscriber with credit is nearer to the head than this. Larger"
+        " values cause bursts of reads that load MongoDB; keep it under half of ring_bytes, or the fastest subscriber"
+        " pushes others out.",
+    )
+    join_distance_s: int = Field(
+        default=30,
+        ge=0,
+        description="A subscriber waits for a stream that is behind its position by at most this (cluster time),"
+        " instead of opening another one. More shares more reads after a mass reconnect; a late starter waits longer.",
+    )
+    trailing_streams: int = Field(
+        default=32,
+        ge=1,
+        description="Streams, in total, that read history beside the leading stream of their feed. Each costs an oplog"
+        " scan.",
+    )
+    batch_events: int = Field(
+        default=4_000,
+        ge=1,
+        le=100_000,
+        description="Events per getMore. Smaller batches let reading and sending overlap; larger save round trips.",
+    )
+    max_await_ms: int = Field(
+        default=1_000,
+        ge=10,
+        le=60_000,
+        description="How long MongoDB waits for an event before it reports how far it has read. With more than 125"
+        " feeds without events it waits longer, up to 8 s.",
+    )
+    event_time_s: PositiveFloat = Field(
+        default=5.0,
+        description="How long MongoDB may compute on one event for the pipeline of a feed before the feed ends.",
+    )
+    gather_ms: float = Field(
+        default=5.0,
+        ge=0,
+        le=1_000,
+        description="Requests to open one feed are gathered for this long and share one read.",
+    )
+    linger_s: float = Field(
+        default=10.0, ge=0, description="A stream without subscribers stays open for this long, in case they reconnect."
+    )
+    idle_close_s: float = Field(
+        default=60.0, ge=1, description="If no subscriber can take more for this long, the cursor in MongoDB is closed."
+    )
+    credit_events: int = Field(default=1_000_000, ge=1, description="Maximum unused credit of a session, in events.")
+    credit_bytes: int = Field(default=64 << 20, ge=1, description="Maximum unused credit of a session, in bytes.")
+    unacked_events: int = Field(
+        default=50_000,
+        ge=1,
+        description="Delivery to a durable subscription pauses at this many unacknowledged events. It bounds the events"
+        " that are delivered again after a failure, and the memory for their tokens.",
+    )
+    kept_bytes: int = Field(
+        default=256 << 20,
+        ge=1 << 20,
+        description="Events that PlanRange has read and ReadRange has not. Above this, the oldest range of the tenant"
+        " that retains most is evicted, and read from MongoDB again when needed. Counts in addition to memory_bytes.",
+    )
+    sessions: int = Field(default=10_000, ge=1, description="Sessions of the process; about 60 KB each when idle.")
+    request_bytes: int = Field(
+        default=256 << 10,
+        ge=16 << 10,
+        le=1 << 20,
+        description="Largest request. The default fits the largest pipeline that is allowed; less saves memory if"
+        " pipelines are small.",
+    )
+    first_message_s: float = Field(
+        default=10.0,
+        gt=0,
+        le=120,
+        description="A call whose request has not arrived after this long is ended, including Subscribe without its"
+        " Open message.",
+    )
+    connections: int = Field(
+        default=11_000,
+        ge=1,
+        description="Connections of each port, from clients with or without credentials; more connections are closed."
+        " Each takes about 20 KB, more with TLS, and a file descriptor. Do not set it below `sessions`, because each"
+        " session may have a connection.",
+    )
+    streams_per_connection: int = Field(
+        default=10_000,
+        ge=1,
+        description="Concurrent calls on one connection; further calls wait within the client. A client object has one"
+        " connection for all its sessions.",
+    )
+    history_at_risk_s: tuple[PositiveFloat, ...] = Field(
+        default=(3_600.0, 600.0),
+        description="A session is notified when the time until its position leaves the oplog, at the oplog's present"
+        " rate, falls below each of these. The largest is also what the metrics call at risk. Empty: no notification.",
+    )
+    history_look_s: float = Field(
+        default=10.0,
+        ge=0.1,
+        description="How often the oplog of each source is checked, with three small commands. Less often: warnings and"
+        " lags are older.",
+    )
+    stored_look_s: float = Field(
+        default=60.0,
+        ge=1,
+        description="How often the stored positions of all subscriptions are checked, with one Redis command each, so"
+        " that the server also warns about a subscription whose consumer is not connected.",
+    )
+    drain_s: float = Field(
+        default=5.0, ge=0.1, description="After SIGTERM, clients have this long to acknowledge the events they have."
+    )
+    drain_delay_s: float = Field(
+        default=0.0,
+        ge=0,
+        description="After SIGTERM, health reports NOT_SERVING for this long before clients are asked to disconnect, so"
+        " that load balancers that check only now and then stop sending clients here. Counts in addition to drain_s.",
+    )
+    connection_age_s: float = Field(
+        default=3_600.0,
+        ge=0,
+        description="Connections older than this, give or take a tenth, are replaced. Their sessions reconnect a little"
+        " later, at different times and without loss, so that new replicas get their share. 0: never.",
+    )
+    unused_subscription_days: float = Field(
+        default=0.0,
+        ge=0,
+        description="Subscriptions that nobody has opened, sought or changed for this many days are deleted. The log"
+        " and the audit log announce it a tenth of that time before, at most a week. 0: never.",
+    )
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        if self.ring_bytes > self.memory_bytes:
+            raise ValueError(f"ring_bytes ({self.ring_bytes}) is above memory_bytes ({self.memory_bytes}): lower it")
+        return self
+
+
+class RedisSection(Section):
+    """Redis, which stores positions."""
+
+    url: str = Field(
+        default="redis://127.0.0.1:6379/0",
+        description="redis://HOST:6379/0, redis+sentinel://HOST:26379,HOST:26379/SERVICE,"
+        " redis+cluster://HOST:6379,HOST:6379 or unix://PATH; with TLS rediss://, rediss+sentinel://,"
+        " rediss+cluster:// (docs/redis.md).",
+    )
+    username: str = Field(default="", description="User of Redis's ACL. Empty: the user in the URL, or `default`.")
+    password: SecretStr = Field(
+        default=SecretStr(""), description="Password of the user. Empty: the password in the URL, or none."
+    )
+    sentinel_username: str = Field(default="", description="User at the sentinels, if they require one.")
+    sentinel_password: SecretStr = Field(default=SecretStr(""), description="Password at the sentinels.")
+    ca_file: Path | None = Field(
+        default=None, description="Authorities of Redis's certificate, PEM. None: the system's authorities."
+    )
+    certificate_file: Path | None = Field(default=None, description="Client certificate for Redis, PEM.")
+    key_file: Path | None = Field(default=None, description="Private key of the client certificate, PEM.")
+    commit_interval_s: float = Field(
+        default=0.5,
+        ge=0.01,
+        description="Acks are written at most once per subscription in this time. Shorter: fewer events are delivered"
+        " again after a crash; longer: less load on Redis.",
+    )
+    control_replicas: Literal["auto"] | NonNegativeInt = Field(
+        default="auto",
+        description="How many Redis replicas must have the change that CreateSubscription, UpdateSubscription,"
+        " SeekSubscription or DeleteSubscription makes before the call succeeds, so that a failover does not undo it."
+        " auto: 1 if a replica is connected. 0: calls do not wait for replicas. Acks never wait.",
+    )
+    lease_s: float = Field(
+        default=15.0,
+        ge=2,
+        description="A subscription whose owner has disappeared can be opened again after this long.",
+    )
+
+    @model_validator(mode="after")
+    def _renews_in_time(self) -> Self:
+        if self.lease_s < 3 * self.commit_interval_s:
+            raise ValueError("lease_s must be at least three times commit_interval_s, or leases end between renewals")
+        return self
+
+
+class PositionsSection(Section):
+    """The keys that authenticate positions. Without a file the first server creates a key in Redis, and all use it."""
+
+    key_file: Path | None = Field(
+        default=None,
+        description="Keys of positions, one a line in base64, at least 32 bytes each (openssl rand -base64 32): the"
+        " first signs, all verify. Use the same file on every server; it is read again when it changes"
+        " (docs/operations.md).",
+    )
+
+
+class WideSection(Section):
+    """Wide streams: many narrow feeds are read as one stream of their database or deployment. The delivered events stay
+    the same."""
+
+    enabled: bool = Field(default=True, description="False: every feed is read by a separate change stream.")
+    feeds_min: int = Field(
+        default=8,
+        ge=2,
+        description="How many feeds of collections or databases with the same options it takes to share one stream;"
+        " with less than half of that, the shared stream is closed.",
+    )
+    events_per_s_max: float = Field(
+        default=20_000,
+        gt=0,
+        description="A wide stream with more events per second than this is closed, unless half of them are for its"
+        " feeds. A higher value saves MongoDB scans, and costs this process time for events of other namespaces.",
+    )
+    ring_bytes: int = Field(
+        default=32 << 20,
+        ge=1 << 20,
+        description="How far a feed may be behind, in bytes of the wide stream, to join it.",
+    )
+    inbox_bytes: int = Field(
+        default=4 << 20,
+        ge=64 << 10,
+        description="Events of one feed that wait for its subscribers; above this, the feed reads MongoDB by itself.",
+    )
+
+
+class LogSection(Section):
+    """Logs go to standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="debug, info, warning or error. From warning on, only messages that need attention."
+    )
+    format: Literal["auto", "json", "text"] = Field(
+        default="auto", description="auto: text on a terminal, otherwise JSON lines."
+    )
+
+
+class TelemetrySection(Section):
+    """Metrics, traces and logs by OpenTelemetry, which has its own variables for the rest: OTEL_EXPORTER_OTLP_ENDPOINT
+    (without it nothing is sent), OTEL_TRACES_SAMPLER, OTEL_SERVICE_NAME, OTEL_SDK_DISABLED … (docs/telemetry.md)."""
+
+    tenants: int = Field(
+        default=50,
+        ge=0,
+        description="How many tenants the metrics name, in order of appearance; all further tenants are `other`. Each"
+        " further name adds about 40 series to the metrics store.",
+    )
+    shutdown_s: float = Field(
+        default=2.0,
+        ge=0,
+        description="How long to wait at the end to send telemetry that is still queued for a collector; the rest is"
+        " dropped.",
+    )
+
+
+class AuditSection(Section):
+    """Records who was rejected and who did what: JSON lines, without documents, keys or tokens."""
+
+    file: Path | None = Field(
+        default=None, description="The server appends to it, and reopens it after a rotation. None: standard error."
+    )
+    lines_per_minute: int = Field(
+        default=60,
+        ge=1,
+        description="Limit for each peer, tenant and kind of event; more lines are counted, and the count is written."
+        " Lower: an attacker fills the disk more slowly; higher: the log shows more of what the attacker tried.",
+    )
+
+
+def checked_hash(text: str) -> str:
+    if not re.fullmatch(r"[0-9a-f]{64}", text):
+        raise ValueError("must be 64 hexadecimal digits, as `feedmux keys new` prints them")
+    return text

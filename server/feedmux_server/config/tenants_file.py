@@ -1,0 +1,261 @@
+"""The tenants file: credentials, quotas and grants of each tenant."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, Self
+
+from bson import json_util
+from pydantic import AwareDatetime, Field, field_validator, model_validator
+
+from feedmux_server.config.sections import Section, checked_hash
+from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.core.feeds.names import check_name
+from feedmux_server.core.grants.grant import GRANTS_MAX, Grant, make_grant
+from feedmux_server.core.limits.quota import Quotas
+from feedmux_server.tenants.model import ApiKey, CertificateName, NameKind, TenantRecord
+
+
+class QuotaSection(Section):
+    """Limits of a tenant, on each replica separately. A limit on a count rejects calls, a limit on a rate throttles."""
+
+    subscriptions: int = Field(default=1_000, ge=0, description="Durable subscriptions that exist, on all replicas.")
+    subscription_bytes: int = Field(
+        default=8 << 20, ge=0, description="Size of their stored definitions; one definition is 64 KiB at most."
+    )
+    streams: int = Field(
+        default=200,
+        ge=0,
+        description="Concurrent Subscribe, Watch and ReadRange calls, each from when its caller is known.",
+    )
+    shared_streams: int = Field(
+        default=50,
+        ge=0,
+        description="Distinct feeds that are read at a time, even if other tenants share them. Each costs MongoDB an"
+        " oplog scan. A feed counts until its cursor is closed; a cursor without readers is closed when another feed"
+        " needs its room. A start at the client's own token counts as one more until the feed's next event.",
+    )
+    trailing_streams: int = Field(
+        default=4,
+        ge=0,
+        description="Streams that read history at a time. Further streams wait; with more, more subscribers catch up at"
+        " once.",
+    )
+    events_per_s: int = Field(
+        default=100_000, ge=1, description="Events delivered to all sessions of the tenant; more are throttled."
+    )
+    bytes_per_s: int = Field(
+        default=64 << 20, ge=1_024, description="Bytes delivered to all sessions of the tenant; more are throttled."
+    )
+    outstanding_bytes: int = Field(
+        default=64 << 20,
+        ge=1,
+        description="Events that were delivered to durable subscriptions and are not acknowledged. At this limit,"
+        " delivery pauses. It also bounds the memory that these events retain after their rings have evicted them.",
+    )
+    kept_bytes: int = Field(
+        default=160 << 20,
+        ge=1 << 20,
+        description="Events that PlanRange has read and ReadRange has not. At this limit, a plan ends with the events"
+        " that it has.",
+    )
+    reads_per_s: int = Field(
+        default=250,
+        ge=10,
+        description="Reads of MongoDB for all feeds of the tenant, including reads without events: one a second for"
+        " each feed with a cursor of its own. Above this limit, events wait for the next read of their feed and share"
+        " it. A stream that serves several tenants has the limit of the tenant that may read most.",
+    )
+    messages_per_s: int = Field(
+        default=5_000,
+        ge=100,
+        description="Acknowledgements and credits that all sessions of the tenant send. Above this limit, the server"
+        " reads them more slowly.",
+    )
+    calls: int = Field(
+        default=200,
+        ge=1,
+        description="Concurrent calls other than Subscribe, Watch and ReadRange; each may hold a request in memory.",
+    )
+    pipeline_bytes: int = Field(default=64 << 10, ge=0, description="Size of a feed's pipeline as BSON.")
+    requests_per_s: int = Field(
+        default=50,
+        ge=1,
+        description="Calls of any kind. A request counts as one more call for every 8 KiB of its size and for every 5"
+        " ms of CPU that checking its pipeline takes. Five seconds' worth may come at once. Above this limit, a call"
+        " waits for up to a second; a call that would wait longer is rejected.",
+    )
+
+
+class ApiKeySection(Section):
+    """An API key of a tenant: its hash, as `feedmux keys new` prints it."""
+
+    sha256: str = Field(description="Hash of the key. A key belongs to one tenant.")
+    label: str = Field(default="", max_length=120, description="Purpose of the key, which the audit log shows.")
+    expires: AwareDatetime | None = Field(
+        default=None,
+        description="From then on, the server rejects the key and ends its open streams. None: the key is valid until"
+        " it is removed.",
+    )
+
+    @field_validator("sha256")
+    @classmethod
+    def _is_hash(cls, text: str) -> str:
+        return checked_hash(text)
+
+    def key(self) -> ApiKey:
+        return ApiKey(self.sha256, self.label, self.expires.timestamp() if self.expires else None)
+
+
+class CertificateSection(Section):
+    """A name in a client certificate: exactly one of the three fields. Names are compared literally, without wildcards.
+    The server rejects a certificate that names two tenants."""
+
+    common_name: str | None = Field(default=None, min_length=1, description="Common name of the subject.")
+    dns: str | None = Field(default=None, min_length=1, description="Subject alternative name of the type DNS.")
+    uri: str | None = Field(default=None, min_length=1, description="Subject alternative name of the type URI.")
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if sum(name is not None for name in (self.common_name, self.dns, self.uri)) != 1:
+            raise ValueError("name one of common_name, dns, uri")
+        return self
+
+    def certificate(self) -> CertificateName:
+        [(kind, value)] = self.model_dump(exclude_none=True).items()
+        return CertificateName(NameKind(kind), value)
+
+
+class GrantSection(Section):
+    """Namespaces that a tenant may see, and which parts of their documents (docs/grants.md)."""
+
+    source: str = Field(
+        default="*",
+        description="Pattern of the source's name. A pattern matches the whole name: `*` matches any sequence of"
+        " characters (including dots, and the empty sequence), `?` matches exactly one character, and every other"
+        " character matches itself. Patterns are case-sensitive.",
+    )
+    database: str = Field(description="Pattern of the database's name.")
+    collection: str = Field(default="*", description="Pattern of the collection's name.")
+    match: dict[str, Any] | None = Field(
+        default=None,
+        description="Condition that a document must meet, before and after each change: `{field: value}`, `$eq`, `$ne`,"
+        " `$in`, `$nin`, combined with `$and`, `$or`, `$nor`, with MongoDB's meaning (including arrays). Values are"
+        ' text, numbers and booleans; other types as extended JSON, `{"$oid": "…"}`. `null`, ranges and regular'
+        " expressions are not allowed.",
+    )
+    hide: tuple[str, ...] = Field(
+        default=(),
+        description="Dotted paths of fields that are never shown. A path passes through arrays without indices:"
+        " `lines.note`. `_id` cannot be hidden, because it is part of every resume token.",
+    )
+
+    @model_validator(mode="after")
+    def _can_be_granted(self) -> Self:
+        self.grant()
+        return self
+
+    def grant(self) -> Grant:
+        """Raises ValueError."""
+        match = None
+        if self.match is not None:
+            try:
+                match = json_util.loads(json.dumps(self.match))
+            except Exception:  # noqa: BLE001 json_util lets through whatever its constructors raise
+                raise ValueError(
+                    'match: values other than text, numbers and booleans are written as extended JSON: {"$oid": "…"}'
+                ) from None
+        return make_grant(self.source, self.database, self.collection, match, self.hide)
+
+
+class Tenant(Section):
+    """One tenant. Without keys and certificates, only a JWT can name it."""
+
+    name: str = Field(
+        description="Unique: letters, digits, `.`, `_` and `-`, beginning with a letter or digit; at most 120 bytes."
+        " The name is part of every Redis key and position, so a renamed tenant is another tenant."
+    )
+    api_key_hashes: tuple[str, ...] = Field(
+        default=(), description="Short form of `api_keys`: hashes of keys, as `feedmux keys new` prints them."
+    )
+    api_keys: tuple[ApiKeySection, ...] = ()
+    certificates: tuple[CertificateSection, ...] = ()
+    quotas: QuotaSection = Field(
+        default=QuotaSection(), description="Limits of this tenant. `default_quotas` sets those that are left out."
+    )
+    grants: tuple[GrantSection, ...] | None = Field(
+        default=None,
+        max_length=GRANTS_MAX,
+        description="Without `grants`, the tenant may see everything that feedmux serves; with an empty list, nothing.",
+    )
+    pipelines: Literal["bounded", "any"] = Field(
+        default="bounded",
+        description="`bounded`: only pipelines whose output and work are bounded by the size of the event"
+        " (docs/pipelines.md). `any`: MongoDB's whole language, for a tenant that you trust with your MongoDB, because"
+        " a pipeline can use all its memory. When a tenant becomes `bounded`, its sessions reconnect, and feeds with a"
+        " pipeline that is no longer allowed end.",
+    )
+
+    @field_validator("name")
+    @classmethod
+    def _named_well(cls, name: str) -> str:
+        try:
+            check_name("tenant", name)
+        except FeedmuxError as error:
+            raise ValueError(error.message) from None
+        return name
+
+    @field_validator("api_key_hashes")
+    @classmethod
+    def _are_hashes(cls, hashes: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(checked_hash(each) for each in hashes)
+
+
+class TenantsFile(Section):
+    """The tenants file."""
+
+    tenants: tuple[Tenant, ...] = Field(min_length=1)
+    default_quotas: QuotaSection = Field(
+        default=QuotaSection(), description="Quotas that apply where a tenant's own `quotas` set none."
+    )
+
+    def quotas(self) -> dict[str, Quotas]:
+        """What each tenant may use."""
+        base = self.default_quotas.model_dump()
+        return {
+            each.name: Quotas(**(base | each.quotas.model_dump(include=each.quotas.model_fields_set)))
+            for each in self.tenants
+        }
+
+    def records(self) -> list[TenantRecord]:
+        """The tenants as `tenants` knows them."""
+        quotas = self.quotas()
+        return [
+            TenantRecord(
+                name=each.name,
+                api_keys=(*(ApiKey(sha256) for sha256 in each.api_key_hashes), *(key.key() for key in each.api_keys)),
+                certificates=tuple(certificate.certificate() for certificate in each.certificates),
+                quotas=quotas[each.name],
+                any_pipelines=each.pipelines == "any",
+                grants=None if each.grants is None else tuple(grant.grant() for grant in each.grants),
+            )
+            for each in self.tenants
+        ]
+
+
+def duplicates(tenants: Sequence[Tenant]) -> Iterator[tuple[tuple[int | str, ...], str]]:
+    """Yield what must be unique in the file and is not: the owner of a credential would depend on the order."""
+    seen: set[tuple[str, str]] = set()
+    for number, tenant in enumerate(tenants):
+        here: tuple[int | str, ...] = ("tenants", number)
+        named = [((*here, "name"), "tenant", tenant.name)]
+        named += [((*here, "api_key_hashes", i), "key", each) for i, each in enumerate(tenant.api_key_hashes)]
+        named += [((*here, "api_keys", i), "key", each.sha256) for i, each in enumerate(tenant.api_keys)]
+        named += [
+            ((*here, "certificates", i), kind, value)
+            for i, each in enumerate(tenant.certificates)
+            for kind, value in each.model_dump(exclude_none=True).items()
+        ]
+        for place, kind, value in named:
+            if (kind, value) in seen:
+                yield place, f"this {kind} appears in the file twice"
+            seen.add((kind, value))
