@@ -5,18 +5,7 @@ from pathlib import PurePosixPath
 CHECKS = ("tests/checks",)
 """A test for each tool that `./run lint` runs: ruff, mypy and others."""
 
-UNIT = (
-    "tests/client",
-    "tests/core",
-    "tests/fanout",
-    "tests/proto",
-    "tests/rpc",
-    "tests/sim",
-    "tests/source",
-    "tests/state",
-    "tests/telemetry",
-    "tests/tenants",
-)
+UNIT = ("tests/unit", "tests/sim")
 """Tests that use nothing outside their process."""
 
 

@@ -1,4 +1,4 @@
-"""Run unit tests as if the machine stalled now and then: `pytest -p tests.stalls --stalls 1 tests/core`.
+"""Run unit tests as if the machine stalled now and then: `pytest -p tests.stalls --stalls 1 tests/unit/core`.
 
 The clocks of event loops and of the server jump ahead at moments drawn from the given number and the test's name, as if
 nothing had run meanwhile. Whatever a test awaits may then have timed out, and a test that depends on the speed of

@@ -32,6 +32,6 @@ def test_the_table_names_every_folder_with_tests() -> None:
 
 
 def test_what_may_run_again() -> None:
-    assert may_run_again("tests/integration/test_a.py::test_b[tests/core]")
-    assert not may_run_again("tests/core/test_a.py::test_b")
+    assert may_run_again("tests/integration/test_a.py::test_b[tests/unit]")
+    assert not may_run_again("tests/unit/core/test_a.py::test_b")
     assert not may_run_again("tests/checks/test_checks.py::test_check[mypy]")

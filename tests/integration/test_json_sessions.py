@@ -18,9 +18,9 @@ from feedmux_server.sessions import session as sessions
 from feedmux_server.sessions.session import DegradedMark, DrainingMark, Output, ProgressMark
 from feedmux_server.workers.rendering import CANONICAL, RELAXED
 from feedmux_server.workers.side_process import SideProcess
-from tests.fanout.manager_support import Client, World, rings_of, world
 from tests.integration import side_render
 from tests.integration.side_render import FREEZE, LONG_S
+from tests.unit.streams.manager_support import Client, World, rings_of, world
 
 
 def numbers(client: Client) -> list[int]:

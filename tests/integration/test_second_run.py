@@ -150,7 +150,7 @@ def test_a_skip_in_the_second_run_shows_nothing(project: Project) -> None:
     assert run.summary == "1 failed"
 
 
-@pytest.mark.parametrize("folder", ["tests/core", "tests/checks"])
+@pytest.mark.parametrize("folder", ["tests/unit", "tests/checks"])
 def test_checks_and_unit_tests_run_once(project: Project, folder: str) -> None:
     project.write(f"{folder}/test_a.py", "unstable")
     run = project.run()

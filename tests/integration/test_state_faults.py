@@ -141,7 +141,7 @@ async def test_frozen_nothing_piles_up(redis_factory: RedisFactory) -> None:
             for number in range(1000, 2000):
                 submit(handle, number)
                 await asyncio.sleep(0)
-            # In what time: see tests/state/test_commands.py.
+            # In what time: see tests/unit/store/test_commands.py.
             errors = await asyncio.gather(*(unavailable(store.get("t", "s")) for _ in range(100)))
             assert {error.metadata["redis_error"] for error in errors} <= {"TIMEOUT", "CONNECTION"}
             # Other servers on this loop have tasks too; of 2,000 commits and 100 calls none is left.
@@ -219,7 +219,7 @@ async def test_flush_and_detach_end_while_redis_is_frozen(redis_factory: RedisFa
             handles.append(batcher.attach(lease, stored, Recorder()))
             submit(handles[-1], 1)
         server.pause()
-        # In what time: see tests/state/test_handle.py.
+        # In what time: see tests/unit/store/test_handle.py.
         async with asyncio.timeout(PATIENCE_S):
             assert await batcher.flush_all(0.3) == 100
             await asyncio.gather(*(handle.detach(0.3) for handle in handles))

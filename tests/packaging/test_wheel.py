@@ -101,7 +101,7 @@ def test_the_client_works_beside(name: str, tmp_path: Path) -> None:
     assert Path(installed.strip()).is_relative_to(tmp_path)
     if name == "oldest":
         assert lower_bounds() <= set(run(UV, "pip", "freeze", "--python", python).splitlines())
-    told = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/client")
+    told = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/unit/client")
     assert " passed" in told
 
 

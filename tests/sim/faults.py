@@ -11,9 +11,9 @@ from feedmux import AsyncClient, Feed, InvalidArgument, Start
 from feedmux.v1 import operator_pb2 as pb
 from feedmux_server.core.positions.position_keys import KEY_BYTES_MIN, format_keys
 from feedmux_server.source.read_watch import OPENS_ARE_SLOWER
-from tests.core.pipelines import ALLOWED, REFUSED
 from tests.sim.mongo import FAILINGS
 from tests.sim.tenants import names_key, subscription_key
+from tests.unit.core.feeds.pipelines import ALLOWED, REFUSED
 
 if TYPE_CHECKING:
     from tests.sim.programs import OperatorClient

@@ -23,10 +23,10 @@ from grpc_reflection.v1alpha import reflection_pb2
 from feedmux.status import error_from_call
 from feedmux.v1 import change_feed_pb2, operator_pb2, subscriptions_pb2
 from feedmux_server.core.errors import STATUS, ErrorReason
-from tests.core.pipelines import ALLOWED, REFUSED
 from tests.sim.mongo import SimMongo
 from tests.sim.network import Call, SimChannel
 from tests.sim.programs import metadata_of
+from tests.unit.core.feeds.pipelines import ALLOWED, REFUSED
 
 NAME: Final = "hostile"
 """The name of its own subscription: it tries to move others' subscriptions, and must not succeed."""

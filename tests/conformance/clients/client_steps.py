@@ -12,12 +12,12 @@ from bson import json_util
 
 from feedmux.options import SESSION_CODEC
 from feedmux.v1 import feed_pb2
-from tests.client import scripted_server
 from tests.conformance.clients.compare import check_error, check_items, check_notices, differences, kind, label
 from tests.conformance.clients.server_steps import ANY_DATE, ServerSteps
 from tests.conformance.clients.steps import REPLY_S, Json, Seat
 from tests.integration.servers import until
 from tests.integration.wire import feed as feed_message
+from tests.unit.client import scripted_server
 
 QUICK = {"backoff_first_s": 0.02, "backoff_most_s": 0.1, "ack_interval_s": 0.02}
 """Options that let scenarios end soon; a scenario's own win."""

@@ -18,7 +18,6 @@ from bson import json_util
 from feedmux.status import error_from_status
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2
-from tests.client.scripted_server import Call, ScriptedServer
 from tests.conformance.clients.compare import check_error, same_value
 from tests.conformance.clients.python_runner import describe_error, describe_notice
 from tests.conformance.clients.runners import Runner
@@ -26,6 +25,7 @@ from tests.conformance.clients.session_model import SessionModel, events_of, sho
 from tests.conformance.clients.steps import REPLY_S, Json
 from tests.sim.histories import Acks, Closes, Ends, Fails, History, IsTold, Opens, Receives, Sends, Step, Takes
 from tests.sim.network import Status
+from tests.unit.client.scripted_server import Call, ScriptedServer
 
 PATIENCE_S: Final = 60.0
 OPTIONS: Final = {

@@ -11,10 +11,10 @@ import bson
 from google.protobuf.json_format import MessageToDict
 
 from feedmux.v1 import feed_pb2
-from tests.client import scripted_server
-from tests.client.scripted_server import Call
 from tests.conformance.clients.compare import same_value
 from tests.conformance.clients.steps import REPLY_S, Steps
+from tests.unit.client import scripted_server
+from tests.unit.client.scripted_server import Call
 
 
 class ScriptSteps(Steps):

@@ -13,9 +13,9 @@ from bson import json_util
 
 from feedmux.v1 import change_feed_pb2 as pb
 from feedmux.v1 import feed_pb2
-from tests.client import scripted_server as wire
-from tests.client.scripted_server import Call, Script
 from tests.conformance.clients.scenario import one_step
+from tests.unit.client import scripted_server as wire
+from tests.unit.client.scripted_server import Call, Script
 
 Message = pb.SubscribeResponse | bytes
 

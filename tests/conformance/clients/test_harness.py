@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from feedmux.v1 import errors_pb2
-from tests.client.scripted_server import ScriptedServer
 from tests.conformance.clients import table
 from tests.conformance.clients.conftest import Runners
 from tests.conformance.clients.mutants import MUTANTS, OF_HISTORIES, Mutant
@@ -18,6 +17,7 @@ from tests.conformance.clients.scripts import script
 from tests.conformance.clients.test_clients import PRESENT
 from tests.conformance.clients.worlds import World
 from tests.sim.histories import History
+from tests.unit.client.scripted_server import ScriptedServer
 
 
 def scenario(wanted: str) -> Scenario:

@@ -17,7 +17,6 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 from feedmux_server.embedded import RedisServer, ReplicaSet
-from tests.client.scripted_server import ScriptedServer
 from tests.conformance.clients.scenario import Case
 from tests.conformance.clients.scripts import script
 from tests.conformance.proxy import Proxy, proxied
@@ -26,6 +25,7 @@ from tests.integration.issuer import AUDIENCE, ISSUER, SigningPair, jwks
 from tests.integration.servers import Here, serving, settings
 from tests.integration.tenancy import configuration, entry
 from tests.integration.wire import Api
+from tests.unit.client.scripted_server import ScriptedServer
 
 Document = dict[str, Any]
 KEY = "key-of-the-conformance-tenant-canary"

@@ -1,0 +1,186 @@
+"""Reading the wire: no copy, fragments, and messages that a server must not send."""
+
+import bson
+import pytest
+from bson.codec_options import CodecOptions
+
+from feedmux.batches import BsonBatch
+from feedmux.errors import ProtocolError
+from feedmux.notices import Degraded, Gap, HistoryAtRisk, Rewound
+from feedmux.requests import subscription_value
+from feedmux.responses import Delivery, Reader
+from feedmux.v1 import change_feed_pb2 as pb
+from feedmux.v1 import feed_pb2, subscriptions_pb2
+from tests.unit.client.scripted_server import batch, event, fragments, opened, place, progress, token
+
+
+def reader(json: bool = False) -> Reader:
+    return Reader(json, CodecOptions())
+
+
+def delivered(message: bytes) -> BsonBatch:
+    delivery = reader().read(message)
+    assert isinstance(delivery, Delivery)
+    assert isinstance(delivery.batch, BsonBatch)
+    return delivery.batch
+
+
+@pytest.mark.parametrize("pad", [0, 5000])
+def test_a_batch_small_and_large(pad: int) -> None:
+    got = delivered(batch(7, [1, 2, 3], pad).SerializeToString())
+    assert [document["n"] for document in got.documents] == [1, 2, 3]
+    assert got.position == b"P3"
+    assert got.resume_token == token(3)
+    assert bytes(got.raw) == b"".join(event(number, pad) for number in (1, 2, 3))
+    assert [each.raw for each in got] == [event(number, pad) for number in (1, 2, 3)]
+    assert [each.resume_token for each in got] == [token(number) for number in (1, 2, 3)]
+
+
+def test_a_large_batch_is_a_view_on_the_message_wherever_its_bytes_stand() -> None:
+    message = batch(1, [1], 9000)
+    head = pb.Batch()
+    head.CopyFrom(message.batch)
+    head.ClearField("bson")
+    data = message.batch.bson
+    field = b"\x7a" + _varint(len(data)) + data
+    unknown = b"\xf8\x07\x05"  # Field 127, a varint.
+    for body in (head.SerializeToString() + field, field + head.SerializeToString(), unknown + field + unknown):
+        whole = b"\x12" + _varint(len(body)) + body
+        if body.startswith(unknown):
+            with pytest.raises(ProtocolError):  # Without event_count.
+                reader().read(whole)
+            continue
+        got = delivered(whole)
+        assert got.raw.obj is whole
+        assert got.documents[0]["n"] == 1
+
+
+def test_bytes_given_twice_follow_protobuf_s_rule() -> None:
+    message = batch(1, [1], 9000)
+    doubled = message.batch.SerializeToString() + b"\x7a" + _varint(len(event(2, 1))) + event(2, 1)
+    got = delivered(b"\x12" + _varint(len(doubled)) + doubled)
+    assert got.documents[0]["n"] == 2
+
+
+def _varint(value: int) -> bytes:
+    out = b""
+    while value > 0x7F:
+        out += bytes((value & 0x7F | 0x80,))
+        value >>= 7
+    return out + bytes((value,))
+
+
+def test_fragments_are_joined() -> None:
+    read = reader()
+    parts = [part.SerializeToString() for part in fragments(4, 9, 10_000, 3)]
+    assert read.read(parts[0]) is None
+    assert read.read(parts[1]) is None
+    delivery = read.read(parts[2])
+    assert isinstance(delivery, Delivery)
+    assert delivery.first_sequence == 4
+    assert delivery.batch.documents[0]["n"] == 9
+    assert delivery.batch.position == b"P9"
+
+
+def test_an_unfinished_event_is_forgotten_with_its_stream() -> None:
+    read = reader()
+    parts = [part.SerializeToString() for part in fragments(1, 9, 1000, 2)]
+    read.read(parts[0])
+    read.reset()
+    assert read.read(parts[0]) is None
+    assert read.read(parts[1]) is not None
+
+
+@pytest.mark.parametrize("second", [0, 2])
+def test_fragments_out_of_order(second: int) -> None:
+    read = reader()
+    parts = [part.SerializeToString() for part in fragments(1, 9, 1000, 3)]
+    read.read(parts[0])
+    with pytest.raises(ProtocolError):
+        read.read(parts[second])
+
+
+def test_something_between_fragments() -> None:
+    read = reader()
+    read.read(fragments(1, 9, 1000, 3)[0].SerializeToString())
+    with pytest.raises(ProtocolError):
+        read.read(progress(9).SerializeToString())
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"\x12\xff",
+        b"\x12\x05rubbish",
+        pb.SubscribeResponse(batch=pb.Batch(first_delivery_sequence=1)).SerializeToString(),
+        pb.SubscribeResponse(
+            batch=pb.Batch(first_delivery_sequence=1, event_count=2, bson=b"\x05\0\0\0\0")
+        ).SerializeToString(),
+        pb.SubscribeResponse(
+            batch=pb.Batch(first_delivery_sequence=1, event_count=1, bson=b"\xff\0\0\0\0")
+        ).SerializeToString(),
+    ],
+)
+def test_what_a_server_must_not_send(message: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        reader().read(message)
+
+
+def test_a_wrong_count_is_found_when_decoding_and_when_splitting() -> None:
+    data = event(1) + event(2)
+    message = pb.SubscribeResponse(
+        batch=pb.Batch(first_delivery_sequence=1, event_count=1, bson=data, **place(2))
+    ).SerializeToString()
+    with pytest.raises(ProtocolError):
+        _ = delivered(message).documents
+    with pytest.raises(ProtocolError):
+        _ = delivered(message).offsets
+
+
+def test_json_texts() -> None:
+    texts = ['{"_id": {"_data": "82"}, "n": {"$numberLong": "5"}}', '{"_id": {"_data": "83"}, "s": "ü"}']
+    message = pb.SubscribeResponse(
+        batch=pb.Batch(first_delivery_sequence=1, event_count=2, json=texts, **place(2))
+    ).SerializeToString()
+    delivery = reader(json=True).read(message)
+    assert isinstance(delivery, Delivery)
+    assert delivery.batch.documents[0]["n"] == 5
+    assert delivery.batch.size_bytes == sum(len(text.encode()) for text in texts)
+    assert [each.resume_token for each in delivery.batch] == [{"_data": "82"}, {"_data": "83"}]
+    assert delivery.batch.part(1, 2).raw_event(0) == texts[1].encode()
+
+
+def test_notices_and_unknown_kinds() -> None:
+    time = feed_pb2.ClusterTime(seconds=5, increment=6)
+    made = [
+        (pb.Notice(rewound=pb.Notice.Rewound(**{"from": time, "to": time})), Rewound((5, 6), (5, 6))),
+        (pb.Notice(gap=pb.Notice.Gap(**{"from": time}, to=time, reason="r")), Gap((5, 6), (5, 6), "r")),
+        (pb.Notice(degraded=pb.Notice.Degraded(dependency="state", away=True)), Degraded("state", True)),
+        (pb.Notice(history_at_risk=pb.Notice.HistoryAtRisk()), HistoryAtRisk(0.0)),
+        (pb.Notice(), None),
+    ]
+    for message, expected in made:
+        assert reader().read(pb.SubscribeResponse(notice=message).SerializeToString()) == expected
+    assert reader().read(b"\xfa\x07\x01x") is None
+    assert reader().read(opened(heartbeat_s=3).SerializeToString()) is not None
+
+
+def test_the_id_need_not_be_first() -> None:
+    document = bson.encode({"n": 1, "_id": token(3)})
+    message = pb.SubscribeResponse(
+        batch=pb.Batch(first_delivery_sequence=1, event_count=1, bson=document, **place(3))
+    ).SerializeToString()
+    assert next(delivered(message).events()).resume_token == token(3)
+    without = bson.encode({"n": 1, "_id": 3})
+    message = pb.SubscribeResponse(
+        batch=pb.Batch(first_delivery_sequence=1, event_count=1, bson=without, **place(3))
+    ).SerializeToString()
+    assert next(delivered(message).events()).resume_token is None
+
+
+def test_policies_of_a_newer_server_read_as_their_defaults() -> None:
+    # on_invalidate and on_history_lost, fields 3 and 4: 99 is a value that nobody knows.
+    stored = subscriptions_pb2.Subscription.FromString(b"\x0a\x01s\x18\x63\x20\x63")
+    info = subscription_value(stored)
+    assert (int(stored.on_invalidate), info.name) == (99, "s")
+    assert (info.on_invalidate, info.on_history_lost) == ("stop", "fail")

@@ -1,0 +1,686 @@
+"""The synchronous session: the same machine behind a thread, so only what the thread adds is tested here."""
+
+import asyncio
+import gc
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import bson
+import grpc
+import pytest
+from bson.codec_options import CodecOptions
+from bson.datetime_ms import DatetimeMS
+
+import feedmux
+from feedmux.batches import BsonBatch
+from feedmux.desk import Desk
+from feedmux.link import Link
+from feedmux.places import NOWHERE
+from feedmux.portal import portal
+from feedmux.seat import Seat
+from feedmux.v1 import change_feed_pb2 as pb
+from feedmux.v1 import subscriptions_pb2
+from tests.unit.client.scripted_server import Call, ScriptedServer, batch, event, opened, play, token
+
+QUICK = feedmux.SessionOptions(backoff_first_s=0.01, backoff_most_s=0.05, ack_interval_s=0.02, close_timeout_s=60.0)
+
+
+async def using(server: ScriptedServer, work: Callable[[feedmux.Client], Any]) -> Any:
+    """Runs blocking work with a client beside the server's event loop."""
+
+    def run() -> Any:
+        with feedmux.Client(server.address, session=QUICK) as client:
+            return work(client)
+
+    async with asyncio.timeout(120):
+        return await asyncio.to_thread(run)
+
+
+async def test_iterates_acks_and_closes() -> None:
+    def work(client: feedmux.Client) -> list[int]:
+        seen = []
+        with client.subscription("s").open() as session:
+            for event in session:
+                seen.append(event.document["n"])
+                session.ack(event)
+                if len(seen) == 3:
+                    break
+            assert session.try_next() is None
+            with pytest.raises(TimeoutError):
+                session.next(0.01)
+        assert list(session) == []
+        with pytest.raises(StopIteration):
+            session.next()
+        return seen
+
+    async with ScriptedServer(play(opened(), batch(1, [1, 2]), batch(3, [3]))) as server:
+        assert await using(server, work) == [1, 2, 3]
+        assert server.calls[0].acks[-1] == 3
+        assert server.calls[0].closed
+
+
+async def test_a_loop_left_and_entered_again_goes_on() -> None:
+    def work(client: feedmux.Client) -> list[int]:
+        with client.subscription("s").open() as session:
+            seen = [next(iter(session)).document["n"] for _ in range(2)]
+            seen.append(next(session).document["n"])
+            seen += [document["n"] for document in next(session.batches()).documents]
+            return seen
+
+    async with ScriptedServer(play(opened(), batch(1, range(1, 6)))) as server:
+        assert await using(server, work) == [1, 2, 3, 4, 5]
+
+
+async def test_credit_and_acks_cross_the_thread() -> None:
+    async def script(call: Call) -> None:
+        await call.send(opened(unacked_events_max=20))
+        for first in range(1, 200, 10):
+            await call.until(lambda c, first=first: c.granted_events >= first + 9 and c.acked >= first - 21)  # type: ignore[misc]
+            await call.send(batch(first, range(first, first + 10)))
+        await call.until_closed()
+
+    def work(client: feedmux.Client) -> int:
+        with client.subscription("s").open(window_events=20) as session:
+            for event in session:
+                session.ack(event)
+                if event.sequence == 200:
+                    return event.sequence
+        return 0
+
+    async with ScriptedServer(script) as server:
+        assert await using(server, work) == 200
+        assert server.calls[0].acked == 200
+
+
+class WatchedQueue:
+    """A session's queue that says when somebody waits at it."""
+
+    def __init__(self, queue: Any) -> None:
+        self._queue = queue
+        self.waiting = threading.Event()
+
+    def get(self) -> Any:
+        self.waiting.set()
+        return self._queue.get()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+
+@pytest.mark.parametrize("waiting", ["next", "iterate", "batches"])
+async def test_close_from_another_thread_wakes_who_waits(waiting: str) -> None:
+    def work(client: feedmux.Client) -> None:
+        session = client.subscription("s").open()
+        queue = WatchedQueue(session._queue)
+        session._queue = queue  # type: ignore[assignment]
+
+        def close() -> None:
+            queue.waiting.wait()
+            session.close()
+
+        threading.Thread(target=close, daemon=True).start()
+        if waiting == "next":
+            with pytest.raises(StopIteration):
+                session.next()
+        elif waiting == "iterate":
+            assert list(session) == []
+        else:
+            assert list(session.batches()) == []
+        session.close()
+
+    async with ScriptedServer(play(opened())) as server:
+        await using(server, work)
+
+
+async def test_close_within_the_loop_ends_it() -> None:
+    def work(client: feedmux.Client) -> int:
+        count = 0
+        with client.subscription("s").open() as session:
+            for _ in session:
+                count += 1
+                session.close()
+        return count
+
+    async with ScriptedServer(play(opened(), batch(1, range(1, 50)))) as server:
+        assert await using(server, work) == 1
+
+
+async def test_threads_share_the_events() -> None:
+    def work(client: feedmux.Client) -> list[int]:
+        seen: list[int] = []
+        with client.subscription("s").open() as session:
+
+            def loop() -> None:
+                for event in session:
+                    seen.append(event.sequence)
+                    if len(seen) == 1000:
+                        threading.Thread(target=session.close).start()
+
+            threads = [threading.Thread(target=loop) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(60)
+        return sorted(seen)
+
+    batches = [batch(first, range(first, first + 5)) for first in range(1, 1000, 5)]
+    async with ScriptedServer(play(opened(), *batches)) as server:
+        assert await using(server, work) == list(range(1, 1001))
+
+
+async def test_errors_come_out_of_the_loop() -> None:
+    async def script(call: Call) -> None:
+        await call.send(opened(), batch(1, [1]))
+        await call.abort(grpc.StatusCode.OUT_OF_RANGE, "HISTORY_LOST")
+
+    def work(client: feedmux.Client) -> None:
+        with client.subscription("s").open() as session:
+            assert next(session).sequence == 1
+            for _ in range(2):
+                with pytest.raises(feedmux.HistoryLost):
+                    next(session)
+
+    async with ScriptedServer(script) as server:
+        await using(server, work)
+
+
+async def test_a_batch_that_lies_ends_the_session() -> None:
+    lie = batch(2, [2, 3])
+    lie.batch.event_count = 3
+
+    def work(client: feedmux.Client) -> None:
+        with client.subscription("s").open() as session:
+            assert next(session).sequence == 1
+            for _ in range(2):
+                with pytest.raises(feedmux.ProtocolError):
+                    next(session)
+            assert session.closed
+
+    async with ScriptedServer(play(opened(), batch(1, [1]), lie, batch(5, [5]))) as server:
+        await using(server, work)
+        await server.calls[0].ended.wait()
+        assert len(server.calls) == 1
+
+
+async def test_a_session_dropped_without_close_ends_its_call() -> None:
+    gone = asyncio.Event()
+
+    async def script(call: Call) -> None:
+        await call.send(opened())
+        try:
+            await asyncio.Event().wait()
+        finally:
+            gone.set()
+
+    def work(client: feedmux.Client) -> None:
+        client.subscription("s").open()
+        gc.collect()
+
+    async with ScriptedServer(script) as server:
+        await using(server, work)
+        async with asyncio.timeout(60):
+            await gone.wait()
+
+
+async def test_notices_come_in_order_in_the_user_s_thread() -> None:
+    heard: list[tuple[object, int]] = []
+    gap = pb.SubscribeResponse(notice=pb.Notice(gap=pb.Notice.Gap(reason="policy")))
+
+    def work(client: feedmux.Client) -> None:
+        def on_notice(notice: feedmux.Notice) -> None:
+            heard.append((notice, threading.get_ident()))
+
+        with client.subscription("s").open(on_notice=on_notice) as session:
+            next(session)
+            while session._queue.qsize() < 2:  # the notice, and the batch after it
+                time.sleep(0.01)
+            assert heard == []
+            next(session)
+            assert heard == [(feedmux.Gap((0, 0), (0, 0), "policy"), threading.get_ident())]
+
+    async with ScriptedServer(play(opened(), batch(1, [1]), gap, batch(2, [2]))) as server:
+        await using(server, work)
+
+
+@pytest.mark.parametrize("waiting", ["next", "iterate", "batches", "not yet"])
+async def test_closing_the_client_ends_its_sessions_with_an_error(waiting: str) -> None:
+    def work(client: feedmux.Client) -> None:
+        session = client.subscription("s").open()
+        session.ack(session.next())
+        queue = WatchedQueue(session._queue)
+        session._queue = queue  # type: ignore[assignment]
+
+        def close() -> None:
+            if waiting != "not yet":
+                queue.waiting.wait()
+            client.close()
+
+        closing = threading.Thread(target=close, daemon=True)
+        closing.start()
+        if waiting == "not yet":
+            closing.join()
+            assert not session.closed
+        ways: dict[str, Callable[[], object]] = {
+            "iterate": lambda: list(session),
+            "batches": lambda: list(session.batches()),
+        }
+        with pytest.raises(feedmux.SessionClosed, match="the client was closed"):
+            ways.get(waiting, session.next)()
+        with pytest.raises(feedmux.SessionClosed):
+            session.next()
+        assert session.closed
+        closing.join()
+        session.close()
+        with pytest.raises(StopIteration):
+            session.next()
+
+    async with ScriptedServer(play(opened(), batch(1, [1]))) as server:
+        await using(server, work)
+        assert (server.calls[0].acks, server.calls[0].closed) == ([1], True)
+
+
+async def test_closing_the_client_ends_sessions_on_a_connection_that_was_left() -> None:
+    def work(client: feedmux.Client) -> None:
+        session = client.subscription("s").open()
+        portal().call(leave(client._api.link))
+        client.close()
+        with pytest.raises(feedmux.SessionClosed):
+            session.next()
+
+    async def leave(link: Link) -> None:
+        link._connection().leave()
+
+    async with ScriptedServer(play(opened())) as server:
+        await using(server, work)
+        assert server.calls[0].closed
+
+
+async def test_closing_the_client_ends_what_is_being_opened() -> None:
+    trying = threading.Event()
+
+    async def silent(call: Call) -> None:
+        trying.set()
+        await call.until_closed()
+
+    def work(client: feedmux.Client) -> None:
+        opening = Future[feedmux.Session]()
+
+        def open_() -> None:
+            try:
+                opening.set_result(client.subscription("s").open())
+            except feedmux.FeedmuxError as error:
+                opening.set_exception(error)
+
+        threading.Thread(target=open_, daemon=True).start()
+        trying.wait()
+        client.close()
+        with pytest.raises(feedmux.SessionClosed, match="the client was closed"):
+            opening.result()
+
+    async with ScriptedServer(silent) as server:
+        await using(server, work)
+
+
+async def test_on_notice_may_take_events() -> None:
+    def work(client: feedmux.Client) -> list[int]:
+        def on_notice(_: feedmux.Notice) -> None:
+            seen.append(-session.next().sequence)
+
+        seen: list[int] = []
+        with client.subscription("s").open(on_notice=on_notice) as session:
+            for event in session:
+                seen.append(event.sequence)
+                if event.sequence == 5:
+                    break
+        return seen
+
+    away = pb.SubscribeResponse(notice=pb.Notice(degraded=pb.Notice.Degraded(dependency="state", away=True)))
+    async with ScriptedServer(play(opened(), batch(1, [1]), away, batch(2, [2, 3]), batch(4, [4, 5]))) as server:
+        assert await using(server, work) == [1, -2, 3, 4, 5]
+
+
+async def test_a_batch_taken_within_the_loop_over_events_is_not_handed_out_twice() -> None:
+    def work(client: feedmux.Client) -> list[list[int]]:
+        seen: list[list[int]] = []
+        with client.subscription("s").open() as session:
+            for event in session:
+                seen.append([event.document["n"]])
+                if event.sequence == 2:
+                    seen.append([document["n"] for document in next(session.batches()).documents])
+                if event.sequence == 6:
+                    break
+        return seen
+
+    async with ScriptedServer(play(opened(), batch(1, [1, 2, 3, 4]), batch(5, [5, 6]))) as server:
+        assert await using(server, work) == [[1], [2], [3, 4], [5], [6]]
+
+
+def test_acks_of_several_threads_never_go_back() -> None:
+    class Slow(Desk):
+        """Lets another thread ack between a look at what is acked and the change of it."""
+
+        __slots__ = ()
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name == "acked" and value == 1:
+                higher.start()
+                higher.join(0.1)  # With the lock it can only end later.
+            super().__setattr__(name, value)
+
+    desk = Slow(lambda _: None, list, lambda: None)
+    seat = Seat(desk, None)
+    whole = BsonBatch(memoryview(event(1) + event(2)), 2, NOWHERE, 0, CodecOptions())
+    whole.first_sequence = 1
+    whole._owner = desk
+    one, two = whole
+    higher = threading.Thread(target=seat.ack, args=(two,), daemon=True)
+    seat.ack(one)
+    higher.join()
+    assert desk.acked == 2
+
+
+async def test_a_token_function_that_fails_is_asked_again() -> None:
+    fails = [False, True, True, False]
+
+    def fresh() -> str:
+        if fails and fails.pop(0):
+            raise OSError("no route to the identity provider")
+        return " token\n"
+
+    async def first(call: Call) -> None:
+        await call.send(opened(), batch(1, [1]))
+        await call.abort(grpc.StatusCode.UNAVAILABLE)
+
+    def work() -> list[feedmux.Notice]:
+        notices: list[feedmux.Notice] = []
+        with (
+            feedmux.Client(server.address, token=fresh, session=QUICK) as client,
+            client.subscription("s").open(on_notice=notices.append) as session,
+        ):
+            assert [session.next().sequence, session.next().sequence] == [1, 2]
+        return notices
+
+    async with ScriptedServer(first, play(opened(epoch=2), batch(1, [1, 2]))) as server, asyncio.timeout(120):
+        notices = await asyncio.to_thread(work)
+        assert server.calls[1].metadata["authorization"] == "Bearer token"
+    errors = [each.error for each in notices if isinstance(each, feedmux.Disconnected)]
+    assert [error.status for error in errors] == ["UNAVAILABLE"] * 3
+    assert "no route to the identity provider" in errors[1].message
+
+
+@pytest.mark.parametrize("given", [None, "", b"token", "a b", "schlüssel"])
+async def test_a_token_function_that_gives_no_token_is_unavailable(given: Any) -> None:
+    with (
+        feedmux.Client("127.0.0.1:1", token=lambda: given) as client,
+        pytest.raises(feedmux.Unavailable, match="the token function failed") as caught,
+    ):
+        await asyncio.to_thread(client.get_subscription, "s")
+    assert "schl" not in str(caught.value)
+
+
+async def test_a_token_function_that_waits_holds_up_no_other_session() -> None:
+    asked, may_end = threading.Event(), threading.Event()
+
+    def waits() -> str:
+        asked.set()
+        may_end.wait()
+        return "token"
+
+    def work(client: feedmux.Client) -> None:
+        def open_late() -> None:
+            with feedmux.Client(server.address, token=waits, session=QUICK) as other:
+                other.subscription("s").open().close()
+
+        opening = threading.Thread(target=open_late, daemon=True)
+        opening.start()
+        try:
+            asked.wait()
+            with client.subscription("s").open() as session:
+                assert session.next().sequence == 1
+        finally:
+            may_end.set()
+        opening.join()
+
+    async with ScriptedServer(play(opened(), batch(1, [1]))) as server:
+        await using(server, work)
+
+
+async def test_open_ends_at_its_timeout_also_within_an_attempt() -> None:
+    async def silent(call: Call) -> None:
+        await call.ended.wait()
+
+    def work(client: feedmux.Client) -> None:
+        with pytest.raises(feedmux.Unavailable, match=r"within 0\.1 s") as caught:
+            client.subscription("s").open(open_timeout_s=0.1, heartbeat_s=60.0)
+        assert caught.value.status == "DEADLINE_EXCEEDED"
+
+    async with ScriptedServer(silent) as server:
+        await using(server, work)
+
+
+async def test_open_ends_at_its_timeout_while_a_token_function_waits() -> None:
+    may_end = threading.Event()
+
+    def waits() -> str:
+        may_end.wait()
+        return "token"
+
+    def work() -> None:
+        with feedmux.Client("127.0.0.1:1", token=waits, timeout_s=0.1) as client:
+            with pytest.raises(feedmux.Unavailable):
+                client.subscription("s").open(open_timeout_s=0.1)
+            with pytest.raises(feedmux.Unavailable, match="token function"):
+                client.get_subscription("s")
+
+    try:
+        async with asyncio.timeout(60):
+            await asyncio.to_thread(work)
+    finally:
+        may_end.set()
+
+
+async def test_an_event_that_cannot_be_decoded_fails_alone() -> None:
+    bad = bson.encode({"_id": token(2), "n": 2, "text": "abc"}).replace(b"abc", b"\xff\xfe\xfd")
+    good = [bson.encode({"_id": token(number), "n": number}) for number in (1, 3)]
+    message = batch(1, [1, 2, 3])
+    message.batch.bson = good[0] + bad + good[1]
+
+    def work(client: feedmux.Client) -> list[Any]:
+        seen: list[Any] = []
+        with client.subscription("s").open() as session:
+            for event in session:
+                try:
+                    seen.append(event.document["n"])
+                except bson.errors.InvalidBSON:
+                    seen.append("undecodable")
+                if event.sequence == 3:
+                    break
+        return seen
+
+    async with ScriptedServer(play(opened(), message)) as server:
+        assert await using(server, work) == [1, "undecodable", 3]
+
+
+async def test_dates_that_python_cannot_hold_come_from_extended_json_too() -> None:
+    message = batch(1, [1, 2], json=True)
+    message.batch.json[0] = '{"_id": {"_data": "82"}, "at": {"$date": {"$numberLong": "253402300800000"}}}'
+
+    def work(client: feedmux.Client) -> list[Any]:
+        with client.subscription("s").open(format="extended_json_relaxed") as session:
+            first, second = session.next(), session.next()
+            return [first.document["at"], second.document["n"]]
+
+    async with ScriptedServer(play(opened(), message)) as server:
+        assert await using(server, work) == [DatetimeMS(253402300800000), 2]
+
+
+@pytest.mark.parametrize(
+    "made", [{"api_key": "  \n"}, {"api_key": "two words"}, {"token": "schlüssel"}, {"api_key": 7}]
+)
+def test_a_key_that_cannot_be_sent_is_refused_and_not_quoted(made: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="cannot be sent") as caught:
+        feedmux.Client("127.0.0.1:1", **made)
+    assert "schl" not in str(caught.value)
+    assert "words" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"window_events": 0},
+        {"window_bytes": 2**41},
+        {"message_bytes_max": 1},
+        {"heartbeat_s": 0.9},
+        {"backoff_first_s": -1.0},
+        {"backoff_most_s": -1.0},
+    ],
+)
+def test_options_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"1 to|64 KiB to|negative"):
+        feedmux.SessionOptions(**wrong)
+
+
+async def test_a_key_from_a_file_is_sent_without_its_newline() -> None:
+    def work() -> None:
+        with feedmux.Client(server.address, api_key="key\r\n", session=QUICK) as client:
+            client.subscription("s").open().close()
+
+    async with ScriptedServer(play(opened())) as server:
+        await asyncio.to_thread(work)
+        assert server.calls[0].metadata["authorization"] == "Bearer key"
+
+
+@pytest.mark.parametrize("only", [{"certificate": "client.pem"}, {"key": "client.key"}])
+def test_a_certificate_needs_its_key(only: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="a certificate and its key"):
+        feedmux.Tls(root="ca.pem", **only)
+
+
+async def test_unary_calls() -> None:
+    stored = subscriptions_pb2.Subscription(
+        name="s",
+        position=b"P",
+        etag="e",
+        on_invalidate="ON_INVALIDATE_CONTINUE",
+        on_history_lost="ON_HISTORY_LOST_EARLIEST",
+    )
+    stored.feed.source = "main"
+    stored.feed.pipeline.extended_json = "[]"
+    asked: dict[str, Any] = {}
+
+    def reply(kind: Any, answer: Any) -> Callable[[bytes], Any]:
+        def respond(raw: bytes) -> Any:
+            asked[kind.__name__] = kind.FromString(raw)
+            return answer(asked[kind.__name__]) if callable(answer) else answer
+
+        return respond
+
+    def page(request: Any) -> Any:
+        more = "" if request.page_token else "next"
+        return subscriptions_pb2.ListSubscriptionsResponse(subscriptions=[stored], next_page_token=more)
+
+    unary = {
+        "CreateSubscription": reply(subscriptions_pb2.CreateSubscriptionRequest, stored),
+        "GetSubscription": lambda _: (grpc.StatusCode.NOT_FOUND, "SUBSCRIPTION_NOT_FOUND"),
+        "ListSubscriptions": reply(subscriptions_pb2.ListSubscriptionsRequest, page),
+        "UpdateSubscription": reply(subscriptions_pb2.UpdateSubscriptionRequest, stored),
+        "SeekSubscription": reply(subscriptions_pb2.SeekSubscriptionRequest, stored),
+        "DeleteSubscription": reply(subscriptions_pb2.DeleteSubscriptionRequest, pb.Close()),
+        "ResolvePosition": reply(pb.ResolvePositionRequest, pb.ResolvePositionResponse(position=b"R")),
+    }
+
+    def work(client: feedmux.Client) -> None:
+        subscription = client.subscription("s")
+        info = subscription.create(database="shop", collection="orders", start="earliest", on_invalidate="continue")
+        assert (info.name, info.position, info.on_invalidate, info.on_history_lost) == (
+            "s",
+            b"P",
+            "continue",
+            "earliest",
+        )
+        assert asked["CreateSubscriptionRequest"].start.HasField("earliest")
+        assert asked["CreateSubscriptionRequest"].subscription.feed.collection == "orders"
+        with pytest.raises(feedmux.SubscriptionNotFound):
+            subscription.get()
+        assert [each.name for each in client.list_subscriptions()] == ["s", "s"]
+        subscription.update(on_history_lost="fail", etag="e")
+        assert asked["UpdateSubscriptionRequest"].update_mask.paths == ["on_history_lost"]
+        subscription.seek(b"P9")
+        assert asked["SeekSubscriptionRequest"].to.position == b"P9"
+        subscription.seek(token(4))
+        assert asked["SeekSubscriptionRequest"].to.start_after
+        subscription.delete(allow_missing=True)
+        assert asked["DeleteSubscriptionRequest"].allow_missing
+        assert client.resolve("latest").position == b"R"
+        assert client.feed(database="shop").resolve("earliest").position == b"R"
+        with pytest.raises(ValueError, match="on_invalidate"):
+            subscription.update(on_invalidate="never")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="nothing"):
+            subscription.update()
+        with pytest.raises(ValueError, match="not a start"):
+            subscription.seek("yesterday")  # type: ignore[arg-type]
+
+    async with ScriptedServer(unary=unary) as server:
+        await using(server, work)
+
+
+async def test_a_session_does_not_wait_for_what_a_fork_has_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(client: feedmux.Client) -> None:
+        with client.subscription("s").open() as session, monkeypatch.context() as forked:
+            forked.setattr(session._portal, "_process", 0)
+            for use in (session.next, session.try_next, lambda: next(session.batches()), session.close):
+                with pytest.raises(RuntimeError, match="fork first"):
+                    use()
+
+    async with ScriptedServer(play(opened())) as server:
+        await using(server, work)
+
+
+def test_a_process_forked_too_late_is_told() -> None:
+    # In a fresh process: this one has threads and connections that a fork would copy.
+    program = """
+import os, feedmux
+from feedmux.portal import portal
+early = os.fork()
+portal()
+if early == 0:
+    os._exit(0)
+assert os.waitpid(early, 0)[1] == 0
+made, told = portal(), 0
+if os.fork() == 0:
+    # Also by what was made before, such as a session in a `with`, whose loop is in the parent alone.
+    for use in (portal, lambda: made.call(asyncio.sleep(0))):
+        try:
+            use()
+        except RuntimeError:
+            told += 1
+    os._exit(2 - told)
+assert os.wait()[1] == 0
+"""
+    subprocess.run([sys.executable, "-c", "import asyncio\n" + program], check=True, timeout=60)
+
+
+def test_who_comes_after_the_end_of_the_interpreter_has_begun_is_told() -> None:
+    """Functions that were registered before feedmux was imported run after its own."""
+    program = """
+import asyncio, atexit
+
+def close():
+    try:
+        made.call(asyncio.sleep(0))
+    except RuntimeError as error:
+        print(error)
+
+atexit.register(close)
+from feedmux.portal import portal
+made = portal()
+made.call(asyncio.sleep(0))
+"""
+    ended = subprocess.run([sys.executable, "-c", program], check=True, timeout=60, capture_output=True, text=True)
+    assert "close sessions and clients earlier" in ended.stdout
+    assert not ended.stderr

@@ -1,0 +1,183 @@
+"""pymongo's interface over a session."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import bson
+import grpc
+import pytest
+from bson.codec_options import CodecOptions
+from bson.timestamp import Timestamp
+from pymongo.collation import Collation
+from pymongo.errors import AutoReconnect, InvalidOperation, OperationFailure, PyMongoError
+
+import feedmux
+from feedmux.errors import make_error
+from feedmux.mongo_errors import as_pymongo
+from tests.unit.client.scripted_server import Call, ScriptedServer, batch, opened, play, progress, token
+
+
+async def using(server: ScriptedServer, work: Callable[[feedmux.Client], Any]) -> Any:
+    def run() -> Any:
+        with feedmux.Client(server.address) as client:
+            return work(client)
+
+    async with asyncio.timeout(120):
+        return await asyncio.to_thread(run)
+
+
+def living(stream: feedmux.ChangeStream) -> bool:
+    return stream.alive
+
+
+async def invalidated(call: Call) -> None:
+    await call.send(opened(), batch(1, [1, 2]), progress(5))
+    await call.until(lambda c: False) if call.open.feed.batch_size else None
+    await call.abort(grpc.StatusCode.FAILED_PRECONDITION, "FEED_INVALIDATED")
+
+
+async def test_what_is_asked_for() -> None:
+    def work(client: feedmux.Client) -> None:
+        client["shop"]["orders"].watch(
+            [{"$match": {"n": 1}}],
+            full_document="updateLookup",
+            resume_after=token(3),
+            max_await_time_ms=50,
+            batch_size=7,
+            collation=Collation("de"),
+            comment={"why": 1},
+            full_document_before_change="whenAvailable",
+            show_expanded_events=True,
+        ).close()
+        client.shop.watch(start_at_operation_time=Timestamp(5, 6)).close()
+        client.watch(start_after=token(2), resume_after=token(1)).close()
+
+    async with ScriptedServer(play(opened())) as server:
+        await using(server, work)
+        one, two, three = (call.open for call in server.calls)
+    feed = one.feed
+    assert (feed.source, feed.database, feed.collection) == ("main", "shop", "orders")
+    assert bson.decode(feed.pipeline.bson) == {"pipeline": [{"$match": {"n": 1}}]}
+    assert (feed.full_document, feed.full_document_before_change) == ("updateLookup", "whenAvailable")
+    assert (feed.max_await_time_ms, feed.batch_size, feed.show_expanded_events) == (50, 7, True)
+    assert bson.decode(feed.collation)["locale"] == "de"
+    assert bson.decode(feed.comment) == {"comment": {"why": 1}}
+    assert bson.decode(one.start.resume_after) == token(3)
+    assert (two.feed.database, two.feed.collection) == ("shop", "")
+    assert two.start.start_at_operation_time.increment == 6
+    assert three.feed.database == ""
+    assert bson.decode(three.start.start_after) == token(2)
+
+
+async def test_iterating_until_the_invalidate() -> None:
+    def work(client: feedmux.Client) -> None:
+        with client.shop.orders.watch() as stream:
+            assert living(stream)
+            assert stream.next()["n"] == 1
+            assert stream.resume_token == token(1)
+            assert [change["n"] for change in stream] == [2]
+            assert stream.resume_token == token(5)
+            assert not living(stream)
+            assert stream.try_next() is None
+            with pytest.raises(StopIteration):
+                next(stream)
+
+    async with ScriptedServer(invalidated) as server:
+        await using(server, work)
+
+
+async def test_try_next_and_codec_options() -> None:
+    def work(client: feedmux.Client) -> None:
+        options: CodecOptions[Any] = CodecOptions(document_class=OrderedDict)
+        collection = client.get_database("shop").get_collection("orders").with_options(codec_options=options)
+        assert collection.full_name == "shop.orders"
+        with collection.watch(resume_after=token(0), max_await_time_ms=20) as stream:
+            assert isinstance(stream.try_next(), OrderedDict)
+            assert stream.try_next() is None
+            assert living(stream)
+        assert not living(stream)
+
+    async with ScriptedServer(play(opened(), batch(1, [1]))) as server:
+        await using(server, work)
+
+
+async def test_closing_the_client_is_pymongo_s_invalid_operation() -> None:
+    def work(client: feedmux.Client) -> None:
+        stream = client.shop.orders.watch()
+        assert stream.next()["n"] == 1
+        client.close()
+        with pytest.raises(InvalidOperation, match="after close"):
+            stream.next()
+        assert not stream.alive
+        with pytest.raises(StopIteration):
+            stream.next()
+
+    async with ScriptedServer(play(opened(), batch(1, [1]))) as server:
+        await using(server, work)
+
+
+async def test_asynchronously() -> None:
+    async with ScriptedServer(invalidated) as server:
+        client = feedmux.AsyncClient(server.address)
+        async with await client["shop"]["orders"].watch() as stream:
+            assert (await stream.next())["n"] == 1
+            assert stream.resume_token == token(1)
+            assert [change["n"] async for change in stream] == [2]
+            assert not stream.alive
+            assert await stream.try_next() is None
+        await client.close()
+
+
+async def test_failures_are_pymongo_s() -> None:
+    async def refused(call: Call) -> None:
+        await call.abort(
+            grpc.StatusCode.INVALID_ARGUMENT, "OPTION_REFUSED", code="40324", code_name="Location40324", labels="A,B"
+        )
+
+    def work(client: feedmux.Client) -> None:
+        with pytest.raises(OperationFailure) as caught:
+            client.shop.orders.watch([{"$nope": 1}])
+        assert caught.value.code == 40324
+        assert caught.value.details is not None
+        assert caught.value.details["codeName"] == "Location40324"
+        assert caught.value.has_error_label("B")
+
+    async with ScriptedServer(refused) as server:
+        await using(server, work)
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "kind", "code"),
+    [
+        ("OUT_OF_RANGE", "HISTORY_LOST", OperationFailure, 286),
+        ("FAILED_PRECONDITION", "START_AFTER_REQUIRED", OperationFailure, 260),
+        ("FAILED_PRECONDITION", "RESUME_TOKEN_NOT_FOUND", OperationFailure, 280),
+        ("PERMISSION_DENIED", "NAMESPACE_DENIED", OperationFailure, 13),
+        ("UNAVAILABLE", "", AutoReconnect, None),
+        ("RESOURCE_EXHAUSTED", "QUOTA_EXCEEDED", PyMongoError, None),
+    ],
+)
+def test_codes_without_mongodb_s_words(status: str, reason: str, kind: type[PyMongoError], code: int | None) -> None:
+    error = as_pymongo(make_error(status, "said", reason))
+    assert type(error) is kind
+    assert getattr(error, "code", None) == code
+    assert error.has_error_label("NonResumableChangeStreamError") == (reason == "HISTORY_LOST")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [
+        ({"pipeline": {"$match": {}}}, TypeError),
+        ({"full_document": 1}, TypeError),
+        ({"batch_size": "many"}, ValueError),
+        ({"batch_size": -1}, ValueError),
+        ({"start_at_operation_time": 5}, OperationFailure),
+        ({"max_await_time_ms": -1}, OperationFailure),
+        ({"session": object()}, ValueError),
+    ],
+)
+def test_arguments_are_checked_before_anything_is_sent(arguments: dict[str, Any], kind: type[Exception]) -> None:
+    with pytest.raises(kind):
+        feedmux.Client("127.0.0.1:1").shop.orders.watch(**arguments)

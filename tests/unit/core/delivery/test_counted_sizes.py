@@ -1,0 +1,91 @@
+"""The size that is counted for a retained object is the memory that it takes, measured with tracemalloc."""
+
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import bson
+import pytest
+
+from feedmux_server.core.delivery.ack_tracker import AckTracker
+from feedmux_server.core.delivery.cached_range import held_bytes
+from feedmux_server.core.delivery.namespaces import NamespaceIndex
+from feedmux_server.core.delivery.subscriber import Delivery
+from feedmux_server.core.events.chunk import Chunk, cut_batch
+from feedmux_server.core.limits.quota import UNLIMITED_QUOTAS, Account
+from feedmux_server.sessions.quota_gate import QuotaGate
+from tests.sim.events import event
+from tests.unit.core.delivery.streams_support import mark, token
+
+COUNT = 2_000
+
+
+def small_chunks(count: int) -> list[Chunk]:
+    """Chunks of one event each."""
+    chunks = []
+    for number in range(1, count + 1):
+        data = event(number, token(number), 50).data
+        chunks += cut_batch(data, mark(number - 1), mark(number), 0.0, bytes_max=len(data))
+    return chunks
+
+
+def indexes() -> tuple[Callable[[], Any], Callable[[Any], int]]:
+    """Indexes of changes in ten collections."""
+    chunks = []
+    for _ in range(4):
+        events = [
+            bson.encode(
+                {
+                    "_id": bson.decode(token(number).raw),
+                    "operationType": "insert",
+                    "ns": {"db": "shop", "coll": f"orders-{number % 10}"},
+                }
+            )
+            for number in range(1, 1001)
+        ]
+        data = b"".join(events)
+        chunks += cut_batch(data, mark(0), mark(1000), 0.0, bytes_max=len(data))
+    return lambda: [NamespaceIndex(each) for each in chunks], lambda made: sum(each.size_bytes for each in made)
+
+
+def trackers() -> tuple[Callable[[], Any], Callable[[Any], int]]:
+    """Trackers in which each event has its own chunk and its own delivery."""
+    chunks, paid = small_chunks(COUNT), list[int]()
+
+    def track() -> Any:
+        acks = AckTracker(mark(0), COUNT, paid.append)
+        allowance = QuotaGate(Account("t", UNLIMITED_QUOTAS, 0.0), lambda: None, holds=True)
+        for number, chunk in enumerate(chunks, 1):
+            acks.record(chunk, 0, 1)
+            allowance.sent(Delivery(number, 1, (), 1, 1, mark(0), 0.0), 0.0)
+        return acks, allowance
+
+    return track, lambda _: sum(paid)
+
+
+def deliveries() -> tuple[Callable[[], Any], Callable[[Any], int]]:
+    chunks = small_chunks(COUNT)
+
+    def keep() -> Any:
+        kept = []
+        for number, chunk in enumerate(chunks, 1):
+            assert chunk.bson is not None
+            data = bytes(bytearray(chunk.bson.data))
+            kept.append(Delivery(number, 1, (data,), len(data), len(data), token(number), float(number)))
+        return kept
+
+    return keep, lambda kept: sum(map(held_bytes, kept))
+
+
+@pytest.mark.parametrize("made", [indexes, trackers, deliveries])
+def test_what_is_counted_is_what_it_takes(made: Callable[[], tuple[Callable[[], Any], Callable[[Any], int]]]) -> None:
+    make, counted_of = made()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        kept = make()
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    counted = counted_of(kept)
+    assert 0.8 * taken < counted < 1.5 * taken, (taken, counted)

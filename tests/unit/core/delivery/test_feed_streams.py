@@ -1,0 +1,366 @@
+"""Which stream a subscriber joins, when streams are opened, merged and closed, and which subscribers wait for a
+slot."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from feedmux_server.core.delivery.shared_stream import StreamState
+from feedmux_server.core.delivery.subscriber import Ended, JoinPoint, SubscriberState
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.events.chunk import cut_batch
+from feedmux_server.core.positions.resume_token import ResumeToken
+from tests.sim.events import BEGIN, event, event_token
+from tests.unit.core.delivery.streams_support import (
+    Feed,
+    behind,
+    error,
+    fill,
+    mark,
+    native,
+    numbers,
+    opened,
+    stream_of,
+    token,
+)
+
+
+def invalidate(n: int) -> JoinPoint:
+    """The position after the invalidate that follows event `n`."""
+    return JoinPoint(event_token(BEGIN + 10 * n, invalidate=True), exact=True)
+
+
+def test_joins_where_the_place_is_covered() -> None:
+    feed = Feed()
+    first = feed.subscriber(behind(0))
+    fill(stream_of(first), 1, 6, chunk_events=3)
+    late = feed.subscriber(JoinPoint(token(4)))
+    assert late.stream is first.stream
+    assert numbers(late.take()) == [5, 6]
+    assert len(feed.port.started) == 1
+
+
+def test_the_first_opens_and_one_further_back_opens_another() -> None:
+    feed = Feed()
+    live = feed.subscriber(behind(100))
+    opened(stream_of(live))
+    late = feed.subscriber(behind(0))
+    assert [stream.origin for stream in feed.port.started] == [behind(100), behind(0)]
+    assert feed.streams.leader() is live.stream
+    assert feed.streams.is_trailing(stream_of(late))
+    assert feed.streams.trailing_count == 1
+    assert feed.streams.state_of(live) is SubscriberState.LIVE
+    assert feed.streams.state_of(late) is SubscriberState.CATCH_UP
+
+
+def test_the_stream_furthest_ahead_is_taken() -> None:
+    feed = Feed()
+    old = feed.subscriber(behind(0))
+    opened(stream_of(old))
+    new = feed.subscriber(behind(3))
+    fill(stream_of(old), 1, 5)
+    fill(stream_of(new), 4, 9)
+    assert feed.subscriber(behind(4)).stream is new.stream
+
+
+def test_waits_for_a_stream_within_the_join_distance() -> None:
+    far = ResumeToken.high_water_mark(BEGIN + (31 << 32))
+    near = ResumeToken.high_water_mark(BEGIN + (30 << 32))
+    feed = Feed(join_distance_s=30)
+    first = feed.subscriber(behind(0))
+    opened(stream_of(first))
+    assert feed.subscriber(JoinPoint(near)).stream is first.stream
+    assert feed.subscriber(JoinPoint(far)).stream is not first.stream
+
+
+def test_starts_that_mongodb_has_not_reached_are_waited_for_on_one_stream() -> None:
+    """A separate stream for each start would need a cursor for each, and all other streams of the feed would then count
+    as trailing."""
+    feed = Feed(join_distance_s=30)
+    feed.port.known_time, feed.port.trailing = BEGIN + 500, False
+    waiting = [feed.subscriber(JoinPoint(token(n))) for n in range(100, 50, -1)]
+    [stream] = feed.port.started
+    assert {each.stream for each in waiting} == {stream}
+    assert stream.origin == JoinPoint(ResumeToken.high_water_mark(BEGIN + 501))
+    fill(stream, 51, 99)
+    assert feed.subscriber(JoinPoint(mark(51))).stream is stream
+    assert waiting[0].take() is None, "its position is after all of them"
+    assert numbers(waiting[-1].take()) == list(range(52, 100))
+
+
+def test_a_native_start_without_events_leads_others_like_it_alone() -> None:
+    feed = Feed()
+    first, second = feed.subscriber(native(50)), feed.subscriber(native(60))
+    assert feed.streams.leader() is second.stream
+    assert feed.streams.state_of(second) is SubscriberState.LIVE
+    assert feed.streams.is_trailing(stream_of(first))
+    live = feed.subscriber(behind(1))
+    assert feed.streams.leader() is live.stream
+    assert feed.streams.is_trailing(stream_of(second))
+
+
+def test_a_native_start_of_another_tenant_needs_no_slot_beside_it() -> None:
+    feed = Feed()
+    feed.port.trailing = False
+    own = [feed.subscriber(native(50)) for _ in range(3)]
+    assert [each.stream is None for each in own] == [False, True, True]
+    other = feed.subscriber(behind(1), tenant="other")
+    assert stream_of(other).origin == behind(1)
+    assert feed.subscriber(native(50), tenant="other").stream is None
+
+
+def test_a_native_start_that_nobody_reads_any_more_is_of_no_use() -> None:
+    feed = Feed()
+    subscriber = feed.subscriber(native(50))
+    stream = opened(stream_of(subscriber))
+    assert not feed.streams.is_superfluous(stream)
+    feed.streams.remove(subscriber)
+    assert feed.streams.is_superfluous(stream), "no subscriber can join it"
+    fill(stream, 51, 52)
+    assert not feed.streams.is_superfluous(stream)
+
+
+def test_at_the_present_a_native_start_holds_no_slot() -> None:
+    feed = Feed()
+    opened(stream_of(feed.subscriber(behind(100))))
+    beside = stream_of(feed.subscriber(native(60)))
+    assert feed.streams.trailing_count == 1
+    opened(beside).append([], mark(100))
+    assert feed.streams.trailing_count == 0
+    assert feed.streams.is_beside(beside), "until it has an event, no subscriber joins it and it is not handed over"
+    fill(beside, 61, 62)
+    assert feed.streams.trailing_count == 1, "there was more than the present to read"
+    beside.append([], mark(100))
+    beside.move_to(StreamState.PAUSED)
+    assert feed.streams.trailing_count == 1, "when it resumes reading, it reads history"
+
+
+def test_a_refused_start_ends_those_who_gave_it() -> None:
+    """Other subscribers shared the stream: they continue at their own positions, on one stream."""
+    feed = Feed(join_distance_s=30)
+    others = [feed.subscriber(behind(n)) for n in range(5, 9)]
+    supplier = feed.subscriber(behind(2))
+    refused = stream_of(supplier)
+    assert {other.stream for other in others} == {refused}
+    refused.end(error(ErrorReason.HISTORY_LOST))
+    assert isinstance(supplier.take(), Ended)
+    assert [other.take() for other in others] == [None] * len(others)
+    streams = {stream_of(other).id for other in others}
+    assert streams == {feed.port.started[-1].id}
+    assert len(feed.port.started) == 2
+    assert feed.port.started[-1].origin == behind(5)
+
+
+def test_places_that_are_lost_too_are_not_asked_one_after_the_other() -> None:
+    feed = Feed(join_distance_s=3600)
+    places = [JoinPoint(ResumeToken.high_water_mark(BEGIN + (n << 32)), exact=True) for n in range(1000)]
+    subscribers = [feed.subscriber(place) for place in places]
+    oldest = datetime.fromtimestamp((BEGIN >> 32) + 990, UTC).isoformat().replace("+00:00", "Z")
+    lost = FeedmuxError(ErrorReason.HISTORY_LOST, "lost", {"oldest_time": oldest})
+    stream_of(subscribers[0]).end(lost)
+    taken = [subscriber.take() for subscriber in subscribers]
+    assert all(isinstance(each, Ended) for each in taken[:990])
+    assert taken[990:] == [None] * 10
+    assert len(feed.port.started) == 2
+
+
+def test_opens_are_gathered_at_the_earliest_place() -> None:
+    feed = Feed(join_distance_s=30)
+    later, earlier = feed.subscriber(behind(5)), feed.subscriber(behind(2))
+    assert later.stream is earlier.stream
+    assert stream_of(later).origin == behind(2)
+    fill(stream_of(later), 3, 7)
+    assert numbers(later.take()) == [6, 7]
+    assert numbers(earlier.take()) == [3, 4, 5, 6, 7]
+
+
+def test_a_native_token_opens_its_own_unless_it_is_in_the_ring() -> None:
+    feed = Feed(join_distance_s=30)
+    first = feed.subscriber(behind(0))
+    fill(stream_of(first), 1, 5, chunk_events=2, marked=False)
+    for n in range(1, 6):
+        joined = feed.subscriber(native(n))
+        assert joined.stream is first.stream
+        assert joined.at.native is None, "it is known to be one of MongoDB's tokens"
+    stranger = JoinPoint(event_token(BEGIN + 20, 9), native="resume_after")
+    assert feed.subscriber(stranger).stream is not first.stream
+    assert feed.subscriber(replace(invalidate(3), native="start_after")).stream is not first.stream
+
+
+def test_nobody_joins_a_native_start_before_mongodb_has_judged_it() -> None:
+    feed = Feed(join_distance_s=30)
+    own = feed.subscriber(native(3))
+    opened(stream_of(own))
+    other = feed.subscriber(JoinPoint(token(3)))
+    assert other.stream is not own.stream
+    fill(stream_of(own), 4, 4)
+    assert feed.subscriber(behind(4)).stream is own.stream
+
+
+def test_nobody_waits_before_an_invalidate_for_what_is_behind_it() -> None:
+    """The model found this: the stream ended there, and reported the end to a subscriber that had already passed it."""
+    feed = Feed(join_distance_s=30)
+    first = feed.subscriber(behind(0))
+    fill(stream_of(first), 1, 2)
+    assert feed.subscriber(invalidate(3)).stream is not first.stream
+    feed.port.trailing = False
+    assert feed.subscriber(invalidate(4)).stream is None
+
+
+def test_a_start_behind_an_invalidate_is_not_moved_back() -> None:
+    feed = Feed(join_distance_s=30)
+    behind_it = feed.subscriber(invalidate(3))
+    before_it = feed.subscriber(behind(1))
+    assert behind_it.stream is not before_it.stream
+    assert stream_of(behind_it).origin == invalidate(3)
+
+
+def test_hand_over_at_the_exact_event() -> None:
+    feed = Feed(events_max=8)
+    live = feed.subscriber(behind(10), events=0)
+    fill(stream_of(live), 11, 18, chunk_events=1)
+    late = feed.subscriber(behind(0), events=13)
+    trailing = stream_of(late)
+    fill(trailing, 1, 13, chunk_events=20)
+    assert numbers(late.take()) == list(range(1, 14))
+    late.grant(10, 1)
+    late.take()
+    assert late.stream is trailing, "the older half would evict it again"
+    fill(trailing, 14, 15)
+    assert numbers(late.take()) == [14, 15]
+    assert numbers(late.take()) == [16, 17, 18]
+    assert late.stream is live.stream
+    assert feed.streams.is_superfluous(trailing)
+
+
+def test_two_heads_at_one_place_merge_into_the_older() -> None:
+    """The model found this: while nothing is written neither stream is ahead, and both retained their cursors and a
+    slot."""
+    feed = Feed()
+    old = feed.subscriber(behind(3))
+    fill(stream_of(old), 4, 6)
+    new = feed.subscriber(behind(0))
+    fill(stream_of(new), 1, 6)
+    for subscriber in (old, new):
+        subscriber.take()
+        assert subscriber.take() is None
+    assert old.stream is new.stream is feed.port.started[0]
+
+
+@pytest.mark.parametrize(("version", "merges"), [(1, True), (2, False)])
+def test_streams_of_different_token_version_never_merge(version: int, merges: bool) -> None:
+    """The two streams could merge in every other respect: with one token version they do."""
+    feed = Feed()
+    behind_them = feed.subscriber(JoinPoint(ResumeToken.high_water_mark(BEGIN + 55, version), exact=True))
+    here = opened(stream_of(behind_them))
+    ahead = feed.subscriber(behind(0))
+    fill(stream_of(ahead), 1, 8, chunk_events=1)
+    assert stream_of(ahead) is not here
+    here.append([], ResumeToken.high_water_mark(BEGIN + 56, version))
+    behind_them.take()
+    assert (behind_them.stream is ahead.stream) == merges
+    assert (behind_them.stream is here) != merges
+
+
+def test_one_who_met_an_invalidate_is_not_carried_past_it() -> None:
+    """The model found this: the next stream covers exactly that position, and the end was never reported."""
+    feed = Feed()
+    stays = feed.subscriber(behind(0))
+    fill(stream_of(stays), 1, 2)
+    last = event(3, invalidate(2).place)
+    from_there = stream_of(stays)
+    from_there.append(cut_batch(last.data, from_there.ring.newest, None, 0.0, bytes_max=10**6), None)
+    assert numbers(stays.take())[-1] == 3
+    from_there.end(error(ErrorReason.FEED_INVALIDATED))
+    goes_on = feed.subscriber(invalidate(2))
+    fill(stream_of(goes_on), 5, 6)
+    assert isinstance(stays.take(), Ended)
+    assert stays.stream is from_there
+
+
+def test_a_closed_stream_keeps_nobody() -> None:
+    feed = Feed()
+    rich, poor = feed.subscriber(behind(0)), feed.subscriber(behind(0), events=0)
+    feed.streams.close(stream_of(rich))
+    assert [each.stream for each in (rich, poor)] == [None, None]
+    assert feed.woken == [rich.id, poor.id]
+    assert feed.streams.subscriber_count == 2
+    assert feed.streams.state_of(rich) is SubscriberState.LAGGING
+    rich.take()
+    poor.take()
+    assert [each.stream for each in (rich, poor)] == [feed.port.started[1], None]
+    poor.grant(1, 1)
+    assert poor.stream is rich.stream
+
+
+def test_without_a_slot_one_waits_and_is_admitted() -> None:
+    feed = Feed()
+    opened(stream_of(feed.subscriber(behind(100))))
+    feed.port.trailing = False
+    waiting = feed.subscriber(behind(0))
+    assert waiting.stream is None
+    assert feed.port.waiting == {waiting.id}
+    assert waiting.take() is None
+    feed.port.trailing = True
+    feed.streams.admit_waiting()
+    assert feed.woken == [waiting.id]
+    waiting.take()
+    assert stream_of(waiting).origin == behind(0)
+    assert not feed.port.waiting
+
+
+def test_without_a_slot_any_stream_that_will_come_by_is_taken() -> None:
+    feed = Feed()
+    opened(stream_of(feed.subscriber(behind(100))))
+    trailing = feed.subscriber(behind(0))
+    opened(stream_of(trailing))
+    feed.port.trailing = False
+    later = ResumeToken.high_water_mark(BEGIN + 500)
+    assert feed.subscriber(JoinPoint(later)).stream is trailing.stream
+
+
+def test_the_leading_stream_needs_no_slot() -> None:
+    feed = Feed()
+    feed.port.trailing = False
+    assert feed.subscriber(behind(0)).stream is not None
+    stream = feed.port.started[0]
+    stream.end(error())
+    assert feed.subscriber(behind(9)).stream is not None, "only a live stream counts"
+
+
+def test_stalled_streams_are_told_that_their_slot_is_wanted() -> None:
+    """A pump checks when it is about to rest; a pump that already rests would hold the slot for its whole idle time."""
+    feed = Feed()
+    opened(stream_of(feed.subscriber(behind(100))))
+    stalled = stream_of(feed.subscriber(behind(10), events=0))
+    opened(stalled).move_to(StreamState.PAUSED)
+    feed.port.trailing = False
+    feed.subscriber(behind(0))
+    assert feed.port.waiting
+    assert list(feed.streams.stalled_trailing()) == [stalled]
+
+
+def test_removing_gives_everything_back() -> None:
+    feed = Feed()
+    subscriber = feed.subscriber(behind(0), acks_max=10)
+    stream = stream_of(subscriber)
+    fill(stream, 1, 2)
+    subscriber.take()
+    assert stream.ring[0].holders == 1
+    feed.streams.remove(subscriber)
+    assert stream.ring[0].holders == 0
+    assert feed.streams.subscriber_count == 0
+    assert stream.subscribers == {}
+    assert not feed.streams.is_superfluous(stream), "the leading stream lingers"
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+def test_one_who_goes_while_detached_is_forgotten(waiting: bool) -> None:
+    feed = Feed()
+    opened(stream_of(feed.subscriber(behind(100))))
+    feed.port.trailing = not waiting
+    subscriber = feed.subscriber(behind(0))
+    feed.streams.remove(subscriber)
+    assert not feed.port.waiting
+    assert feed.streams.subscriber_count == 1

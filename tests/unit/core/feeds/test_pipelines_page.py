@@ -1,0 +1,39 @@
+"""docs/pipelines.md lists what the code allows."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from feedmux_server.core.feeds import pipeline_bounds as bounds
+from feedmux_server.core.feeds.pipeline_policy import STAGES_MAX
+from feedmux_server.core.feeds.regex_bounds import PATTERN_BYTES_MAX, REPETITIONS_MAX
+
+PAGE = Path(__file__).parents[4] / "docs" / "pipelines.md"
+LISTS = {
+    "stages": bounds.STAGES,
+    "variables": {f"$${name}" for name in bounds.CONSTANT_VARIABLES},
+    "expressions": bounds.OPERATORS,
+    "query": bounds.QUERY_OPERATORS | bounds.QUERY_TOP,
+}
+
+
+def written(names: set[str] | frozenset[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(names))
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_the_lists_are_those_of_the_code(name: str) -> None:
+    found = re.search(f"<!-- {name} -->(.*?)<!-- end -->", PAGE.read_text(), re.DOTALL)
+    assert found is not None
+    listed = re.findall(r"`(\$[^`]+)`", found[1])
+    assert listed == sorted(LISTS[name]), f"the list in docs/pipelines.md should be: {written(set(LISTS[name]))}"
+
+
+def test_the_limits_are_those_of_the_code() -> None:
+    page = PAGE.read_text()
+    assert f"{bounds.WEIGHT_MAX} times the event, and {bounds.CONSTANT_PER_PIPELINE_BYTE} times the pipeline" in page
+    assert f"+ {bounds.CONSTANT_BYTES // 1024} KiB" in page
+    assert f"{bounds.WORK_MAX:,} steps" in page
+    assert f"at most {STAGES_MAX} stages" in page
+    assert f"at most {PATTERN_BYTES_MAX:,} bytes and {REPETITIONS_MAX} repetitions" in page

@@ -1,0 +1,210 @@
+"""The work for one feed costs the same however many other feeds there are: measured in instructions, not time."""
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType, SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from bench.scale import IdleReader
+from feedmux_server.core.delivery.shared_stream import SharedStream, StreamState
+from feedmux_server.core.delivery.subscriber import JoinPoint, Subscriber
+from feedmux_server.core.events.chunk import cut_batch
+from feedmux_server.core.feeds.feed import FeedSpec, Scope
+from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
+from feedmux_server.core.limits.quota import Quotas
+from feedmux_server.rpc.service import LiveSession, Service
+from feedmux_server.streams.manager import KeyStreams, StreamManager
+from feedmux_server.streams.pump import Reader
+from tests.integration.wire import PATIENCE_S
+from tests.sim.events import event
+from tests.unit.core.delivery.streams_support import behind, mark, token
+from tests.unit.streams.manager_support import World, rings_of, world
+
+FEW, MANY = 20, 400
+CHUNK_BYTES = 1000
+
+
+class Count:
+    """Python instructions executed since the beginning of a `with counted()`."""
+
+    instructions = 0
+
+
+@contextmanager
+def counted() -> Iterator[Count]:
+    count, before = Count(), sys.gettrace()
+
+    def trace(frame: FrameType, what: str, _: Any) -> Any:
+        frame.f_trace_opcodes = True
+        count.instructions += what == "opcode"
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield count
+    finally:
+        sys.settrace(before)
+
+
+class Feeds:
+    """A manager with many feeds. Each feed has one subscriber at its head and three chunks in its ring."""
+
+    def __init__(self, manager: StreamManager) -> None:
+        self.manager = manager
+        self.subscribers: list[Subscriber] = []
+
+    async def fill(self, count: int) -> None:
+        for number in range(count):
+            self.subscribers.append(self.join(key(number), behind(9)))
+            for first in (10, 11, 12):
+                data = event(1, token(first), CHUNK_BYTES).data
+                self.stream(number).append(
+                    cut_batch(data, mark(first - 1), mark(first), 0.0, bytes_max=len(data)), mark(first)
+                )
+        while not all(each.state is StreamState.READING for each in map(self.stream, range(count))):
+            await asyncio.sleep(0)
+
+    def join(self, at_key: StreamKey, at: JoinPoint, tenant: str = "t", credit: int = 100) -> Subscriber:
+        subscriber = self.manager.subscriber(
+            at_key, tenant, at, lambda: None, durable=False, payload_max=1 << 20, wire_format="bson"
+        )
+        subscriber.grant(credit, 1 << 20)
+        return subscriber
+
+    def stream(self, number: int) -> SharedStream:
+        return self.manager.streams_of(key(number)).streams.streams[0]
+
+
+def key(number: int) -> StreamKey:
+    return stream_key(FeedSpec(Scope("main", "d", f"c{number}")))
+
+
+async def a_place_in_history(feeds: Feeds) -> Callable[[], object]:
+    """A subscriber that waits for a slot, and checks again as each heartbeat does."""
+    feeds.manager.slots._most = 0
+    waiting = feeds.join(key(0), behind(0))
+    assert waiting.stream is None
+    return waiting.take
+
+
+async def the_end_of_a_stream(feeds: Feeds) -> Callable[[], object]:
+    feeds.manager.slots._most = 0
+    for number in range(5):
+        assert feeds.join(key(number), behind(0), f"tenant-{number}").stream is None
+    feeds.manager.slots._most = 2
+    return feeds.manager.slot_free
+
+
+async def bytes_beyond_the_bound(feeds: Feeds) -> Callable[[], object]:
+    feeds.manager.memory.bytes_max = feeds.manager.memory.bytes - 5 * CHUNK_BYTES
+    return lambda: feeds.manager.filled(1 << 20)
+
+
+async def room_for_one_more(feeds: Feeds) -> Callable[[], object]:
+    account = feeds.manager.accounts.of("t")
+    for number in range(3):
+        feeds.manager.release(key(number), feeds.subscribers[number])
+    account.open_feed(key(3))
+    return lambda: feeds.manager._to_close(account, key(4))
+
+
+async def one_who_comes(feeds: Feeds) -> Callable[[], object]:
+    return lambda: feeds.join(key(5), behind(12))
+
+
+async def one_who_goes(feeds: Feeds) -> Callable[[], object]:
+    return lambda: feeds.manager.release(key(6), feeds.subscribers[6])
+
+
+async def a_new_feed(feeds: Feeds) -> Callable[[], object]:
+    return lambda: feeds.join(key(1_000_000), behind(12))
+
+
+OPERATIONS = [
+    a_place_in_history, the_end_of_a_stream, bytes_beyond_the_bound, room_for_one_more, one_who_comes, one_who_goes,
+    a_new_feed,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+async def test_no_cost_grows_with_the_feeds_of_others(operation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    costs = []
+    for count in (FEW, FEW, MANY):
+        async with world(monkeypatch, quotas=Quotas(shared_streams=4)) as here:
+            monkeypatch.setattr(KeyStreams, "_reader_at", lambda *_: cast(Reader, IdleReader()))
+            feeds = Feeds(here.manager)
+            await feeds.fill(count)
+            work = await operation(feeds)
+            with counted() as cost:
+                work()
+        costs.append(cost.instructions)
+    # Python walks sets of other sizes along other paths: a few instructions more or less.
+    assert costs[2] <= 1.1 * max(costs[:2]), costs
+    assert costs[2] > 20, "no work was done"
+
+
+async def test_a_slot_that_is_not_taken_goes_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch) as here:
+        monkeypatch.setattr(KeyStreams, "_reader_at", lambda *_: cast(Reader, IdleReader()))
+        feeds, woken = Feeds(here.manager), list[int]()
+        await feeds.fill(3)
+        here.manager.slots._most = 0
+        for number in range(3):
+            late = feeds.join(key(number), behind(0))
+            late.wake = lambda number=number: woken.append(number)  # type: ignore[misc]
+        here.manager.slots._most = 1
+        here.manager.slot_free()
+        assert woken == [0]
+        async with asyncio.timeout(PATIENCE_S):
+            while woken != [0, 1, 2]:
+                await asyncio.sleep(0.001)
+
+
+async def test_memory_is_the_sum_of_all_rings(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch) as here:
+        monkeypatch.setattr(KeyStreams, "_reader_at", lambda *_: cast(Reader, IdleReader()))
+        feeds = Feeds(here.manager)
+        await feeds.fill(FEW)
+        _adds_up(here)
+        feeds.stream(3).ring.grew(777)
+        _adds_up(here)
+        here.manager.memory.rings.evict(10 * feeds.stream(0).ring[0].size_bytes)
+        _adds_up(here)
+        left = [len(ring) for ring in rings_of(here.manager)]
+        assert sum(left) == 3 * FEW - 10
+        assert min(left) == 2, "each ring gave up one chunk before any gave up two"
+        here.manager.memory.rings.evict(1 << 40)
+        assert not any(rings_of(here.manager)), "no subscriber waits for any chunk"
+        _adds_up(here)
+        feeds.manager.streams_of(key(5)).streams.close(feeds.stream(5))
+        _adds_up(here)
+
+
+def _adds_up(here: World) -> None:
+    rings = rings_of(here.manager)
+    assert here.manager.memory.rings.bytes == sum(ring.bytes for ring in rings)
+    assert all((ring.bytes > 0) == (len(ring) > 0) for ring in rings)
+
+
+async def test_sessions_are_gone_through_in_turns() -> None:
+    """A session that ends meanwhile is skipped; a concurrent task gets its turns."""
+    service = cast(Service, SimpleNamespace(live={number: number for number in range(2_000)}))
+    turns, seen = 0, list[int]()
+
+    async def beside() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(beside())
+    async for live in Service._in_turns(service):
+        seen.append(cast(int, live))
+        service.live.pop(1_999, cast(LiveSession, None))
+    task.cancel()
+    assert seen == list(range(1_999))
+    assert turns >= 2_000 // 256
