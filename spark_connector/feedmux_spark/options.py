@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from feedmux.feeds import Feed
+from feedmux.feeds import Feed, FullDocument, FullDocumentBeforeChange, ReadPreference
 from feedmux.target import Tls, clean_token
 from feedmux_spark.errors import OptionError
 
@@ -321,12 +321,12 @@ class Options:
     database: str | None
     collection: str | None
     pipeline: str | None
-    full_document: str | None
-    full_document_before_change: str | None
+    full_document: FullDocument | None
+    full_document_before_change: FullDocumentBeforeChange | None
     show_expanded_events: bool
     collation: Mapping[str, Any] | None
     comment: str | None
-    read_preference: str | None
+    read_preference: ReadPreference | None
     read_concern: str | None
     match_collection_uuid_for_update_lookup: bool
     consumer_name: str | None

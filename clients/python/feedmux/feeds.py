@@ -9,6 +9,9 @@ import bson
 from bson.timestamp import Timestamp
 
 Format = Literal["bson", "extended_json_relaxed", "extended_json_canonical"]
+FullDocument = Literal["default", "updateLookup", "whenAvailable", "required"]
+FullDocumentBeforeChange = Literal["off", "whenAvailable", "required"]
+ReadPreference = Literal["primary", "primaryPreferred", "secondary", "secondaryPreferred", "nearest"]
 OnInvalidate = Literal["stop", "continue"]
 OnHistoryLost = Literal["fail", "earliest"]
 Pipeline = Sequence[Mapping[str, Any]]
@@ -26,14 +29,14 @@ class Feed:
     database: str | None = None
     collection: str | None = None
     pipeline: Pipeline | str | None = None
-    full_document: str | None = None
-    full_document_before_change: str | None = None
+    full_document: FullDocument | None = None
+    full_document_before_change: FullDocumentBeforeChange | None = None
     show_expanded_events: bool = False
     collation: Mapping[str, Any] | None = None
     comment: Any = None
     batch_size: int = 0
     max_await_time_ms: int = 0
-    read_preference: str | None = None
+    read_preference: ReadPreference | None = None
     read_concern: str | None = None
     match_collection_uuid_for_update_lookup: bool = False
     source: str = ""
@@ -43,14 +46,14 @@ class FeedArguments(TypedDict, total=False):
     """The fields of Feed as named arguments, without `database` and `collection`, which the methods name themselves."""
 
     pipeline: Pipeline | str | None
-    full_document: str | None
-    full_document_before_change: str | None
+    full_document: FullDocument | None
+    full_document_before_change: FullDocumentBeforeChange | None
     show_expanded_events: bool
     collation: Mapping[str, Any] | None
     comment: Any
     batch_size: int
     max_await_time_ms: int
-    read_preference: str | None
+    read_preference: ReadPreference | None
     read_concern: str | None
     match_collection_uuid_for_update_lookup: bool
     source: str

@@ -6,7 +6,7 @@ Only this module and `responses` use generated messages.
 import hashlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import bson
 from bson.timestamp import Timestamp
@@ -17,8 +17,11 @@ from feedmux.feeds import (
     Explanation,
     Feed,
     Format,
+    FullDocument,
+    FullDocumentBeforeChange,
     OnHistoryLost,
     OnInvalidate,
+    ReadPreference,
     Refusal,
     Start,
     SubscriptionInfo,
@@ -89,14 +92,16 @@ def feed_value(message: feed_pb2.Feed) -> Feed:
         database=message.database or None,
         collection=message.collection or None,
         pipeline=pipeline,
-        full_document=message.full_document or None,
-        full_document_before_change=message.full_document_before_change or None,
+        full_document=cast("FullDocument | None", message.full_document or None),
+        full_document_before_change=cast(
+            "FullDocumentBeforeChange | None", message.full_document_before_change or None
+        ),
         show_expanded_events=message.show_expanded_events,
         collation=bson.decode(message.collation) if message.collation else None,
         comment=bson.decode(message.comment).get("comment") if message.comment else None,
         batch_size=message.batch_size,
         max_await_time_ms=message.max_await_time_ms,
-        read_preference=message.read_preference or None,
+        read_preference=cast("ReadPreference | None", message.read_preference or None),
         read_concern=message.read_concern or None,
         match_collection_uuid_for_update_lookup=message.match_collection_uuid_for_update_lookup,
     )

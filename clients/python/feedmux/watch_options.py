@@ -6,7 +6,7 @@ Shared by both interfaces. The checks that pymongo makes run pymongo's own code.
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import bson
 from bson.codec_options import CodecOptions
@@ -19,7 +19,7 @@ from pymongo.collation import validate_collation_or_none
 from pymongo.errors import ConfigurationError
 from pymongo.read_preferences import _ServerMode
 
-from feedmux.feeds import Feed, Start
+from feedmux.feeds import Feed, FullDocument, FullDocumentBeforeChange, ReadPreference, Start
 from feedmux.mongo_refusals import (
     check_await,
     check_expanded,
@@ -105,8 +105,9 @@ def watch_plan(
         database,
         collection,
         _encoded(stages, codec) if stages else None,
-        full_document=full_document,
-        full_document_before_change=full_document_before_change,
+        # pymongo leaves it to MongoDB to reject other values.
+        full_document=cast("FullDocument | None", full_document),
+        full_document_before_change=cast("FullDocumentBeforeChange | None", full_document_before_change),
         show_expanded_events=bool(show_expanded_events),
         collation=collation_document,
         comment=_encoded(comment, codec),
@@ -124,7 +125,7 @@ def _encoded(value: Any, codec_options: CodecOptions[Any]) -> Any:
     return RawBSONDocument(bson.encode({"": value}, codec_options=codec_options), DEFAULT_RAW_BSON_OPTIONS)[""]
 
 
-def _mode(preference: _ServerMode | None) -> str | None:
+def _mode(preference: _ServerMode | None) -> ReadPreference | None:
     if preference is None:
         return None
     if any(preference.tag_sets) or preference.max_staleness != -1 or preference.hedge:
@@ -132,4 +133,4 @@ def _mode(preference: _ServerMode | None) -> str | None:
             "feedmux takes the mode of a read preference, not tag sets, max_staleness or hedge: put them into the URI"
             " of the server's source"
         )
-    return preference.mongos_mode
+    return cast("ReadPreference", preference.mongos_mode)

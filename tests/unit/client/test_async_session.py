@@ -305,14 +305,15 @@ async def test_an_inline_feed_goes_on_behind_the_last_batch() -> None:
         await call.until_closed()
 
     async with serving(first, second) as (server, client):
-        feed = client.feed(database="shop", collection="orders", pipeline=[{"$match": {"n": 1}}], full_document="x")
+        pipeline = [{"$match": {"n": 1}}]
+        feed = client.feed(database="shop", collection="orders", pipeline=pipeline, full_document="required")
         async with feed.open(start="earliest") as session:
             assert await take(session, 4) == [1, 2, 3, 4]
             session.ack()
         one, two = server.calls
         assert one.open.start.HasField("earliest")
         assert one.open.feed.source == "main"
-        assert one.open.feed.full_document == "x"
+        assert one.open.feed.full_document == "required"
         assert one.open.feed.pipeline.bson
         assert two.open.start.position == b"P2"
         assert two.acks == []
