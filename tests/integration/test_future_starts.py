@@ -16,7 +16,7 @@ from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.positions.resume_token import ResumeToken
-from feedmux_server.sessions.session import order_bytes
+from feedmux_server.core.positions.stored_order import order_bytes
 from feedmux_server.source.deployment import Source
 from tests.integration.servers import Here, until
 from tests.integration.wire import EARLIEST, LATEST, Api, at, feed, refused

@@ -11,12 +11,12 @@ from feedmux_server.core.feeds.feed_fingerprint import check_fingerprint, feed_f
 from feedmux_server.core.feeds.names import check_name
 from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.core.positions.stored_order import order_bytes
 from feedmux_server.ranges.cache import Wanted
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import Context
 from feedmux_server.rpc.subscribe import INSTANCE_BYTES_MAX
-from feedmux_server.sessions.session import order_bytes
 from feedmux_server.store.model import CommitRequest, CommitStatus, Place
 
 SLICES_MAX = 1_000

@@ -16,13 +16,14 @@ from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.limits.quota import Account
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.core.positions.start import StartKind
+from feedmux_server.core.positions.stored_order import order_bytes
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.receiving import Requests, first_message
 from feedmux_server.rpc.response_encoder import ResponseEncoder
 from feedmux_server.rpc.service import LiveSession, Service
 from feedmux_server.rpc.session_lifecycle import listed, opened_message, serve
 from feedmux_server.rpc.status import Context, internal_error
-from feedmux_server.sessions.session import RewoundMark, Session, SessionPolicy, SkippedMark, order_bytes
+from feedmux_server.sessions.session import RewoundMark, Session, SessionPolicy, SkippedMark
 from feedmux_server.store.handle import CommitHandle
 from feedmux_server.store.model import Lease, StoredSubscription
 from feedmux_server.store.store import SubscriptionStore

@@ -16,10 +16,10 @@ from feedmux_server.core.feeds.names import check_name
 from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.core.positions.start import Start, StartKind
+from feedmux_server.core.positions.stored_order import order_bytes
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import Context
-from feedmux_server.sessions.session import order_bytes
 from feedmux_server.store.model import StoredSubscription
 from feedmux_server.telemetry.audit import AuditEvent
 

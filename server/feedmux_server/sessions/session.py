@@ -18,6 +18,7 @@ from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.limits.headroom_alert import HeadroomAlert
 from feedmux_server.core.positions.position import PositionEncoder
 from feedmux_server.core.positions.resume_token import Given, ResumeToken
+from feedmux_server.core.positions.stored_order import order_bytes
 from feedmux_server.sessions.outbox import Outbox
 from feedmux_server.sessions.quota_gate import QuotaGate
 from feedmux_server.streams.manager import StreamManager
@@ -452,15 +453,3 @@ class Session:
         policy = self._policy
         wanted = policy.earliest_on_history_lost or (policy.from_earliest and not self.subscriber.events_sent)
         return wanted and error.reason is ErrorReason.HISTORY_LOST
-
-
-def order_bytes(place: ResumeToken) -> bytes:
-    """Bytes that order positions of one cluster time as MongoDB does; the stored position moves only forward by them.
-
-    Here, positions of a later token version sort after positions of an earlier version. So a session that begins at a
-    position of an older version may store what it has delivered since. After a return to an older version, the stored
-    position moves again only at the next cluster time.
-    """
-    _, kind, transaction, from_invalidate, tail = place.key
-    version = 0 if place.is_high_water_mark else place.version
-    return bytes((kind,)) + transaction.to_bytes(8) + bytes((from_invalidate, version)) + tail

@@ -14,7 +14,7 @@ from feedmux_server.core.delivery.cached_range import CachedRange, trimmed
 from feedmux_server.core.delivery.subscriber import Delivery, JoinPoint, Subscriber
 from feedmux_server.core.events.chunk import Chunk, cut_batch
 from feedmux_server.core.positions.resume_token import ResumeToken
-from feedmux_server.sessions.session import order_bytes
+from feedmux_server.core.positions.stored_order import order_bytes
 from tests.sim.events import BEGIN, number
 from tests.unit.core.delivery.streams_support import Feed, opened, stream_of
 
