@@ -80,7 +80,7 @@ class Source:
         observer: Observer = NOBODY,
         client: AsyncMongoClient[Mapping[str, Any]] | None = None,
     ) -> None:
-        """`client` is by default a new one for `config.uri`, which connects at the first command."""
+        """`client` is by default a new one for `uri`, which connects at the first command."""
         self.name = config.name
         self.observer = observer
         self._config = config
