@@ -93,6 +93,12 @@ async def running(
     """
     stop = stop or asyncio.Event()
     async with AsyncExitStack() as stack:
+        try:
+            credentials = Credentials(config, insecure_no_auth=insecure_no_auth)
+            audit = _audit_log(config)
+            stack.callback(audit.close)
+        except (StartupError, ConfigError) as error:
+            raise CannotStart(str(error)) from None
         health = Health()
         health_server = HealthServer(health)
         stack.push_async_callback(health_server.stop)
@@ -104,9 +110,6 @@ async def running(
             telemetry = _telemetry(config)
             stack.push_async_callback(telemetry.close)
             observer = telemetry.observer
-            credentials = Credentials(config, insecure_no_auth=insecure_no_auth)
-            audit = _audit_log(config)
-            stack.callback(audit.close)
             dependencies = await Dependencies.connect(config, stack, observer, credentials.position_keys)
         except (FeedmuxError, StartupError, ConfigError) as error:
             raise CannotStart(str(error)) from None

@@ -125,6 +125,11 @@ async def test_files(start: Start, tmp_path: Path) -> None:
     assert "tenants.0.quota" in said
 
 
+async def test_files_are_read_before_a_port_is_opened(start: Start, redis_server: RedisServer, tmp_path: Path) -> None:
+    listen = dict.fromkeys(("data", "operator", "health"), f"127.0.0.1:{redis_server.port}")
+    assert "tenants_file" in await start(insecure=False, tenants_file=str(tmp_path / "absent.yaml"), listen=listen)
+
+
 @pytest.mark.parametrize("name", ["data", "operator", "health"])
 async def test_a_port_in_use(start: Start, redis_server: RedisServer, name: str) -> None:
     listen = dict.fromkeys(("data", "operator", "health"), "127.0.0.1:0")
