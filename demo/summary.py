@@ -78,7 +78,8 @@ def tell(terminal: Terminal, written: int, in_mongodb: int, results: Sequence[Re
         f" cursor{'s' * (now.cursors_most != 1)} for {now.subscribers_most} subscribers.",
         file=terminal.stream,
     )
-    print(f"\nNext: {terminal.paint('./run dev --workload', 'bold')} starts this to play with.", file=terminal.stream)
+    next_command = terminal.paint("./run dev --workload", "bold")
+    print(f"\nNext: {next_command} starts the same servers, to try them out.", file=terminal.stream)
 
 
 def _promise(line: Any, results: Sequence[Result], name: str, kept: str) -> None:

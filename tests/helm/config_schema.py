@@ -1,4 +1,4 @@
-"""Write the part `config` of the chart's values.schema.json from the server's configuration model:
+"""Write the parts `config` and `tenants.inline` of the chart's values.schema.json from the server's model:
 `python -m tests.helm.config_schema`. With `--check`, compare instead, and exit with 1 on a difference.
 """
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from feedmux_server.config.server import Config
+from feedmux_server.config.tenants_file import Tenant
 
 COMMAND: Final = "python -m tests.helm.config_schema"
 SCHEMA: Final = Path(__file__).parents[2] / "helm" / "feedmux" / "values.schema.json"
@@ -31,6 +32,13 @@ def config_schema() -> Schema:
         for name, schema in whole["properties"].items()
     }
     return {"type": "object", "additionalProperties": False, "properties": properties}
+
+
+def tenant_schema() -> Schema:
+    """The JSON schema of an item of the value `tenants.inline`."""
+    whole = Tenant.model_json_schema()
+    definitions = whole.pop("$defs")
+    return _plain(whole, definitions) | {"required": whole["required"]}
 
 
 def _plain(schema: Schema, definitions: dict[str, Schema]) -> Schema:
@@ -55,9 +63,10 @@ def _plain(schema: Schema, definitions: dict[str, Schema]) -> Schema:
 
 
 def text() -> str:
-    """The whole file, with the present part `config`."""
+    """The whole file, with the present parts `config` and `tenants.inline`."""
     schema: Schema = json.loads(SCHEMA.read_text("utf-8"))
     schema["properties"]["config"] = config_schema()
+    schema["properties"]["tenants"]["properties"]["inline"]["items"] = tenant_schema()
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 

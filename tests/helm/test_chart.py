@@ -218,6 +218,8 @@ WRONG: dict[str, tuple[Values, str]] = {
     "another database": ({"redis": {"url": "mysql://x"}}, "'/redis/url'"),
     "a secret without a key": ({"redis": {"passwordSecret": {"name": "redis"}}}, "'/redis/passwordSecret"),
     "a tenant without a name": ({"tenants": {"inline": [{}]}}, "missing property 'name'"),
+    "a misspelt quota": ({"tenants": {"inline": [{"name": "a", "quotas": {"stream": 1}}]}}, "'stream'"),
+    "a grant that is no list": ({"tenants": {"inline": [{"name": "a", "grants": {"database": "shop"}}]}}, "grants"),
     "no sources": ({"sources": None}, "sources: name at least one MongoDB deployment"),
     "no Redis": ({"redis": {"url": ""}}, "redis: set exactly one"),
     "two Redis": ({"redis": {"bundled": {"enabled": True}}}, "set now: redis.url, redis.bundled.enabled"),
