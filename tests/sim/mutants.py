@@ -259,9 +259,9 @@ MUTANTS: Final = (
     Mutant(
         "a client that leaves while it opens leaves its lease",
         "Fenced",
-        "feedmux_server.rpc.subscribe:Subscribe._durable",
-        'self._service.spawn(partial(_release, store, opening), "lease-release")',
-        "pass",
+        "feedmux_server.rpc.subscribe:Subscribe._lease",
+        "await asyncio.wait([left])",
+        "left.cancel()",
         scenario="killed while opening",
     ),
     Mutant(

@@ -173,16 +173,26 @@ class Subscribe:
                 "a durable subscription begins at its stored position; use SeekSubscription to move that position",
                 field="open.start",
             )
+        stored, lease = await self._lease(request, tenant)
+        try:
+            return await self._at_stored(request, tenant, stored, lease)
+        except BaseException:
+            self._service.spawn(partial(self._service.store.release, lease), "lease-release")
+            raise
+
+    async def _lease(self, request: wire.Open, tenant: str) -> tuple[StoredSubscription, Lease]:
+        """Open the subscription in Redis. A client that leaves meanwhile does not cancel that: Redis would have a lease
+        that nobody knows, until it expires. The call, with its place in the quotas, lasts until Redis has answered."""
         store = self._service.store
-        # A client that leaves now must not cancel this: Redis would have a lease that nobody knows, until it expires.
         opening = asyncio.create_task(
             store.open(tenant, request.subscription, instance_id=request.instance_id, takeover=request.takeover),
             name="lease-open",
         )
         try:
-            return await self._at_stored(request, tenant, *await asyncio.shield(opening))
-        except BaseException:
-            self._service.spawn(partial(_release, store, opening), "lease-release")
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            left = self._service.spawn(partial(_release, store, opening), "lease-release")
+            await asyncio.wait([left])
             raise
 
     async def _at_stored(self, request: wire.Open, tenant: str, stored: StoredSubscription, lease: Lease) -> _Target:
