@@ -77,7 +77,7 @@ async def _serve(config: Config, insecure_no_auth: bool, ready: Callable[[Ports]
                 ready(server.ports)
             async with looking_for_cycles():
                 await stop.wait()
-            log.info("draining", extra={"count": len(server.service.live), "seconds": config.limits.drain_s})
+            log.info("draining", extra={"count": len(server.service.sessions), "seconds": config.limits.drain_s})
     except asyncio.CancelledError:
         if not stop.is_set():
             raise
@@ -140,7 +140,7 @@ async def running(
                     _warn_of_plaintext(config)
                 unfit = _Unfit(stop)
                 look = MetricsCollector(
-                    assembly.manager, assembly.ranges, assembly.batcher, config.limits.sessions, lambda: health.ready
+                    assembly.manager, assembly.ranges, assembly.committer, config.limits.sessions, lambda: health.ready
                 )
                 keeping += [
                     *credentials.start(service, tasks),
@@ -153,7 +153,7 @@ async def running(
                     yield Running(ports, service, telemetry.port)
                 finally:
                     await servers.drain(config.limits.drain_s, config.limits.drain_delay_s)
-                    await assembly.batcher.flush_all(2.0)
+                    await assembly.committer.flush_all(2.0)
                     _cancel(keeping)
                     await assembly.close()
                 refusal = unfit.found

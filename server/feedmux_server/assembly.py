@@ -20,8 +20,12 @@ from feedmux_server.jobs.oplog_monitor import OplogMonitor
 from feedmux_server.jobs.position_monitor import PositionMonitor
 from feedmux_server.jobs.subscription_expiry import sweep
 from feedmux_server.ranges.cache import RangeCache, RangeLimits
+from feedmux_server.rpc.access import Access
+from feedmux_server.rpc.admission import Admission
+from feedmux_server.rpc.call_audit import CallAudit
+from feedmux_server.rpc.live_sessions import LiveSessions
 from feedmux_server.rpc.receiving import RequestLimits
-from feedmux_server.rpc.service import Service
+from feedmux_server.rpc.service import Service, ServiceLimits
 from feedmux_server.source.deployment import Source
 from feedmux_server.source.reader import ReadLimits
 from feedmux_server.store.committer import Committer
@@ -45,14 +49,14 @@ class Assembly:
     manager: StreamManager
     ranges: RangeCache
     checks: RequestChecks
-    batcher: Committer
+    committer: Committer
     service: Service
 
     def start(self, tasks: Tasks) -> list[asyncio.Task[None]]:
         """Start the background tasks, to be cancelled after the drain. None of them reads a stream."""
         limits = self.config.limits
         return [
-            tasks.keep_running("commit-batcher", self.batcher.run),
+            tasks.keep_running("committer", self.committer.run),
             *OplogMonitor(self.manager, limits.history_look_s).start(tasks),
             *(
                 tasks.keep_running("read-watch", each.read_watch.run, of=name)
@@ -92,34 +96,38 @@ def assemble(
         observer=observer,
         control_replicas=None if config.redis.control_replicas == "auto" else config.redis.control_replicas,
     )
-    batcher = Committer(store, interval_s=config.redis.commit_interval_s)
+    committer = Committer(store, interval_s=config.redis.commit_interval_s)
     accounts = Accounts(credentials.quotas_of, monotonic_s)
     limits = limits or manager_limits(config.limits, config.wide)
     manager = StreamManager(sources, limits, tasks, accounts, observer, side_processes)
     ranges = RangeCache(manager, RangeLimits(config.limits.kept_bytes))
     checks = RequestChecks(side_processes)
     manager.memory.include("checks", lambda: checks.held_bytes)
+    admission = Admission(
+        credentials.auth, credentials.operator_auth, accounts, manager.memory.requests, config.limits.sessions
+    )
+    access = Access(manager, checks, admission, credentials.grants(), credentials.trusted())
+    manager.memory.include("policies", lambda: access.policies.bytes)
     service = Service(
         manager,
         store,
-        batcher,
-        credentials.auth,
-        credentials.operator_auth,
-        config.limits.sessions,
+        committer,
         ranges,
         checks,
-        audit,
-        stop,
-        config.limits.drain_s,
         credentials.position_keys,
-        credentials.grants(),
-        credentials.trusted(),
-        config.limits.connection_age_s,
-        config.limits.unused_subscription_days,
-        RequestLimits(config.limits.request_bytes, config.limits.first_message_s),
+        admission,
+        access,
+        LiveSessions(access, credentials.auth),
+        CallAudit(audit, credentials.auth, observer),
+        ServiceLimits(
+            RequestLimits(config.limits.request_bytes, config.limits.first_message_s),
+            config.limits.drain_s,
+            config.limits.connection_age_s,
+            config.limits.unused_subscription_days,
+        ),
+        stop,
     )
-    manager.memory.include("policies", lambda: service.policies.bytes)
-    return Assembly(config, manager, ranges, checks, batcher, service)
+    return Assembly(config, manager, ranges, checks, committer, service)
 
 
 def manager_limits(limits: LimitsSection, wide: WideSection) -> ManagerLimits:

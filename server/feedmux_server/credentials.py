@@ -141,7 +141,7 @@ class Credentials:
             tenants = await asyncio.to_thread(load_tenants, self._tenants_file)
         except ConfigError as error:
             log.error("the tenants file cannot be used; the tenants read before stay in force: %s", error)
-            service.audit.record(AuditEvent.TENANTS_REFUSED, reason="the file cannot be used")
+            service.audit.log.record(AuditEvent.TENANTS_REFUSED, reason="the file cannot be used")
             return not isinstance(error, FileUnreadable)
         await self.use_tenants(service, tenants.records())
         return True
@@ -159,8 +159,8 @@ class Credentials:
         )
         for what, names in (("added", changes.added), ("removed", changes.removed), ("changed", changes.changed)):
             for name in names:
-                service.audit.record(AuditEvent.TENANTS_CHANGED, tenant=name, reason=what)
-        await service.change_grants(self.grants(), self.trusted())
+                service.audit.log.record(AuditEvent.TENANTS_CHANGED, tenant=name, reason=what)
+        await service.sessions.change_grants(self.grants(), self.trusted())
         service.manager.accounts.refresh()
 
 
@@ -199,10 +199,10 @@ def _verifier(section: JwtSection, jwks: Jwks) -> JwtVerifier:
 async def _sweep(service: Service, every_s: float) -> None:
     while True:
         await asyncio.sleep(every_s)
-        await service.end_revoked()
+        await service.sessions.end_revoked()
 
 
 async def _flush_audit(service: Service) -> None:
     while True:
         await asyncio.sleep(60)
-        service.audit.flush_suppressed()
+        service.audit.log.flush_suppressed()

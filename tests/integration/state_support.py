@@ -1,4 +1,4 @@
-"""Helpers for the tests of the state store: positions by number, a recording listener, a running batcher."""
+"""Helpers for the tests of the state store: positions by number, a recording listener, a running committer."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -94,10 +94,10 @@ async def client(url: str) -> AsyncIterator[Redis]:
 
 
 @asynccontextmanager
-async def running(batcher: Committer) -> AsyncIterator[Committer]:
-    task = asyncio.create_task(batcher.run())
+async def running(committer: Committer) -> AsyncIterator[Committer]:
+    task = asyncio.create_task(committer.run())
     try:
-        yield batcher
+        yield committer
     finally:
         task.cancel()
         with suppress(asyncio.CancelledError):

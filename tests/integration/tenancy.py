@@ -58,7 +58,7 @@ class Tenancy:
         return (await self.outcome(key)).code == "UNAUTHENTICATED"
 
     async def until_live(self, count: int) -> None:
-        await until(lambda: len(self.here.server.service.live) == count)
+        await until(lambda: len(self.here.server.service.sessions) == count)
 
 
 def configuration(mongo: ReplicaSet, redis: RedisServer, folder: Path, *entries: dict[str, Any]) -> dict[str, Any]:

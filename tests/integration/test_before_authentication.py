@@ -173,7 +173,7 @@ async def test_streams_without_an_open_count(limited: Limited, database: Documen
         opened = await here.api.open(feed=feed(database.name, "c"))
         for each in (opened, *calls):
             each.cancel()
-        await until(lambda: (account.streams, here.server.service.streams) == (0, 0))
+        await until(lambda: (account.streams, here.server.service.admission.streams) == (0, 0))
 
 
 async def test_calls_without_a_request_end(limited: Limited) -> None:
@@ -182,17 +182,17 @@ async def test_calls_without_a_request_end(limited: Limited) -> None:
         ends = [await end_of(await silent(here)), await refused(get_subscription(here))]
         assert {(each.reason, each.metadata["quota"]) for each in ends} == {("QUOTA_EXCEEDED", "first_message_s")}
         assert all(each.retry_s for each in ends)
-        await until(lambda: (account.streams, account.calls, here.server.service.streams) == (0, 0, 0))
+        await until(lambda: (account.streams, account.calls, here.server.service.admission.streams) == (0, 0, 0))
 
 
 async def test_streams_without_an_open_count_for_the_server(limited: Limited, database: Documents) -> None:
     async with limited(sessions=3, first_message_s=MOST_S) as here, here.api.with_key(KEY_B) as other:
         calls = [await silent(here) for _ in range(3)]
-        await until(lambda: here.server.service.streams == 3)
+        await until(lambda: here.server.service.admission.streams == 3)
         outcome = await refused(other.watch(feed(database.name, "c")).opened())
         assert (outcome.reason, outcome.metadata["quota"]) == ("QUOTA_EXCEEDED", "sessions")
         calls[0].cancel()
-        await until(lambda: here.server.service.streams == 2)
+        await until(lambda: here.server.service.admission.streams == 2)
         receiver = other.watch(feed(database.name, "c"))
         await receiver.opened()
         receiver.cancel()
@@ -326,7 +326,7 @@ async def test_a_watcher_that_does_not_read_keeps_nobody_waiting(limited: Limite
 async def test_an_open_may_come_after_the_call(limited: Limited, database: Documents) -> None:
     async with limited(first_message_s=MOST_S) as here:
         call = await silent(here)
-        await until(lambda: here.server.service.streams == 1)
+        await until(lambda: here.server.service.admission.streams == 1)
         session = Session(call, 1 << 20)
         await session.send(open=wire.Open(feed=feed(database.name, "c")))
         await session.opened()

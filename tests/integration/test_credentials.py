@@ -80,7 +80,7 @@ async def test_a_file_behind_the_links_of_kubernetes(
     mounted = tmp_path / "mounted.yaml"
     mounted.symlink_to("..data/tenants.yaml")
     async with tenancy({**configured, "tenants_file": str(mounted)}, "key-a-canary") as site:
-        registry = site.here.server.service.auth.registry
+        registry = site.here.server.service.admission.auth.registry
         assert registry is not None
         assert list(registry.tenants) == ["a"]
         (tmp_path / "..new").symlink_to("..2")
@@ -139,7 +139,7 @@ async def test_a_client_that_does_not_read_is_cut_off(
     text = "x" * 900_000
     for _ in range(40):
         database.c.insert_one({"text": text})
-    (live,) = site.here.server.service.live.values()
+    (live,) = site.here.server.service.sessions
     before = -1
 
     def stuck() -> bool:

@@ -70,7 +70,7 @@ async def _trouble(here: Here, mongo: ReplicaSet, redis: RedisServer) -> None:
         await durable.ack_and_wait(3_000)
         await watch.take(3_000)
         watch.cancel()
-        await until(lambda: len(here.server.service.live) == 2)
+        await until(lambda: len(here.server.service.sessions) == 2)
         more = [api.watch(feed(database, f"more-{n}")) for n in range(2)]
         for each in more:
             await each.opened()

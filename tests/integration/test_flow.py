@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.core.positions.position import inspect_position
 from feedmux_server.embedded import RedisServer
-from feedmux_server.rpc.service import LiveSession
+from feedmux_server.rpc.live_sessions import LiveSession
 from feedmux_server.sessions.session import DegradedMark, Session
 from tests.integration.servers import Here, until
 from tests.integration.wire import EARLIEST, MANY, Api, Event, Receiver, at, feed, refused, seconds
@@ -22,7 +22,7 @@ def insert(database: Documents, numbers: range, pad: int = 0) -> None:
 
 
 def sessions_of(here: Here, database: Documents) -> list[LiveSession]:
-    return [each for each in here.server.service.sessions() if each.key.spec.scope.database == database.name]
+    return [each for each in here.server.service.sessions if each.key.spec.scope.database == database.name]
 
 
 async def sent_before_rest(here: Here, database: Documents, session: Receiver, written: int) -> list[Event]:

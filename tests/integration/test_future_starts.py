@@ -29,14 +29,14 @@ AHEAD_S = 86_400
 @pytest.fixture
 def tenant(here: Here) -> str:
     """Of the server without authentication."""
-    [tenant] = here.server.service.grants
+    [tenant] = here.server.service.access.grants
     return tenant
 
 
 async def position_of(here: Here, tenant: str, wanted: feed_pb2.Feed, token: ResumeToken) -> bytes:
     """As the server itself would make it."""
     service = here.server.service
-    key = service.key_of(await service.feed_of(wanted, tenant), tenant)
+    key = service.access.key_of(await service.access.feed_of(wanted, tenant), tenant)
     return service.positions(key, tenant).encode(token)
 
 

@@ -705,45 +705,45 @@ async def test_changed_grants_end_open_sessions_and_positions_go_on(
     watching, other = api.watch(asked, EARLIEST), (await tenant("orders")).watch(asked, heartbeat_interval=seconds(1))
     await watching.opened()
     await other.opened()
-    before = service.grants
-    live = next(live for live in service.sessions() if live.tenant == "team-a")
-    assert await service.change_grants(dict(before)) == 0
-    service.check_granted(live)
+    before = service.access.grants
+    live = next(live for live in service.sessions if live.tenant == "team-a")
+    assert await service.sessions.change_grants(dict(before)) == 0
+    service.sessions.check_granted(live)
     try:
         database["orders"].insert_one({"_id": 1, "owner": "a", "secret": 1})
         await watching.take(1)
         # Equal ones, newly made: nothing happens. Nor where the change is about something else.
         same = make_grant("*", "test_*", "orders", {"owner": "a"}, ["secret"])
-        assert await service.change_grants({**before, "team-a": (same,)}) == 0
-        assert await service.change_grants({**before, "team-a": (same, make_grant("*", "bank", "*"))}) == 0
+        assert await service.sessions.change_grants({**before, "team-a": (same,)}) == 0
+        assert await service.sessions.change_grants({**before, "team-a": (same, make_grant("*", "bank", "*"))}) == 0
         shown = make_grant("*", "test_*", "orders", {"owner": "a"})
-        assert await service.change_grants({**before, "team-a": (shown,)}) == 1
+        assert await service.sessions.change_grants({**before, "team-a": (shown,)}) == 1
         with pytest.raises(FeedmuxError) as caught:
-            service.check_granted(live)
+            service.sessions.check_granted(live)
         assert caught.value.reason is ErrorReason.GRANTS_CHANGED
         ended = await watching.end()
         assert (ended.code, ended.reason) == ("ABORTED", "GRANTS_CHANGED")
         database["orders"].insert_one({"_id": 2, "owner": "a", "secret": 2})
         again = api.watch(asked, at(position=watching.position))
         assert [each.document["fullDocument"]["secret"] for each in await again.take(1)] == [2]
-        assert await service.change_grants({**before, "team-a": ()}) == 1
+        assert await service.sessions.change_grants({**before, "team-a": ()}) == 1
         ended = await again.end()
         assert (ended.code, ended.reason) == ("PERMISSION_DENIED", "NAMESPACE_DENIED")
         assert (await api.watch(asked).end()).reason == "NAMESPACE_DENIED"
         # A tenant that was removed sees nothing, rather than everything.
-        await service.change_grants({name: each for name, each in before.items() if name != "all"})
+        await service.sessions.change_grants({name: each for name, each in before.items() if name != "all"})
         assert (await (await tenant("all")).watch(asked).end()).reason == "NAMESPACE_DENIED"
         await other.message()
     finally:
-        await service.change_grants(before)
+        await service.sessions.change_grants(before)
         other.cancel()
-    await until(lambda: not [live for live in service.sessions() if live.tenant in ("team-a", "orders")])
+    await until(lambda: not [live for live in service.sessions if live.tenant in ("team-a", "orders")])
 
 
 async def test_grants_that_change_while_a_session_opens_count(
     tenant: Any, here: Here, database: Documents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service, before = here.server.service, here.server.service.grants
+    service, before = here.server.service, here.server.service.access.grants
     source = service.manager.source("main")
     asking, going_on = asyncio.Event(), asyncio.Event()
     real = source.operation_time
@@ -758,24 +758,24 @@ async def test_grants_that_change_while_a_session_opens_count(
     async with asyncio.timeout(60):
         await asking.wait()
     try:
-        assert await service.change_grants({**before, "orders": ()}) == 0
+        assert await service.sessions.change_grants({**before, "orders": ()}) == 0
         going_on.set()
         async with asyncio.timeout(60):
             assert (await receiver.end()).reason == "NAMESPACE_DENIED"
     finally:
-        await service.change_grants(before)
+        await service.sessions.change_grants(before)
 
 
 async def test_a_subscriptions_feed_is_checked_at_every_turn(
     tenant: Any, here: Here, database: Documents, name: str
 ) -> None:
     api = await tenant("orders")
-    service, before = here.server.service, here.server.service.grants
+    service, before = here.server.service, here.server.service.access.grants
     await api.create(name, feed(database.name, "orders"))
     database["orders"].insert_one({"_id": 1})
     session = await api.open(name)
     await session.take(1)
-    assert await service.change_grants({**before, "orders": ()}) == 1
+    assert await service.sessions.change_grants({**before, "orders": ()}) == 1
     try:
         assert (await session.end()).reason == "NAMESPACE_DENIED"
         assert (await (await api.session(name)).end()).reason == "NAMESPACE_DENIED"
@@ -784,7 +784,7 @@ async def test_a_subscriptions_feed_is_checked_at_every_turn(
         assert (await refused(api.update(["feed"], name=name, feed=changed))).reason == "NAMESPACE_DENIED"
         await api.delete(name)
     finally:
-        await service.change_grants(before)
+        await service.sessions.change_grants(before)
 
 
 def test_the_biggest_policy_is_one_that_mongodb_takes(database: Documents) -> None:

@@ -250,7 +250,7 @@ async def test_keys_by_url(
 
 
 def jwks_of(site: Tenancy) -> jwks_module.Jwks:
-    verifier = site.here.server.service.auth._jwt
+    verifier = site.here.server.service.admission.auth._jwt
     assert verifier is not None
     assert isinstance(verifier._keys, jwks_module.Jwks)
     return verifier._keys

@@ -76,7 +76,7 @@ async def test_events_on_their_way(metered: Here, database: Documents, name: str
     assert page.value("feedmux_stage_duration_seconds_count", stage="read", source="main") > 0
     await durable.close()
     live.cancel()
-    await until(lambda: not metered.server.service.live)
+    await until(lambda: not metered.server.service.sessions)
     after = await seen(metered)
     assert after.value("feedmux_subscriber_active") == 0
     assert after.value("feedmux_session_opened_total") == 2

@@ -73,7 +73,7 @@ async def test_streams(limited: Limited, database: Documents) -> None:
         others = await other.open(feed=wanted)
         others.cancel()
         first.cancel()
-        await until(lambda: len(here.server.service.live) == 1)
+        await until(lambda: len(here.server.service.sessions) == 1)
         third = await here.api.open(feed=wanted)
         third.cancel()
         second.cancel()
@@ -86,7 +86,7 @@ async def test_shared_streams(limited: Limited, database: Documents) -> None:
         assert is_quota(await here.api.watch(feed(database.name, "d")).end(), "shared_streams")
         first.cancel()
         same.cancel()
-        await until(lambda: not here.server.service.live)
+        await until(lambda: not here.server.service.sessions)
         other = await here.api.open(feed=feed(database.name, "d"))
         other.cancel()
 
@@ -170,7 +170,7 @@ async def test_messages_of_sessions_are_read_more_slowly(limited: Limited, datab
         for _ in range(150):
             for session in sessions:
                 await session.credit(1, 1)
-        lives = list(here.server.service.live.values())
+        lives = list(here.server.service.sessions)
         await until(lambda: all(live.session.subscriber.credit.events == 151 for live in lives))
         # 300 messages at 100 a second, of which two seconds' worth may come at once.
         assert time.monotonic() - began_s >= 0.9
@@ -455,7 +455,7 @@ class Sampler:
     async def sample(self) -> None:
         found = await asyncio.to_thread(self._look)
         self.cursors = max(self.cursors, len({each["cursor"]["cursorId"] for each in found}))
-        self.sessions = max(self.sessions, len(self._here.server.service.live))
+        self.sessions = max(self.sessions, len(self._here.server.service.sessions))
 
     def _look(self) -> list[dict[str, Any]]:
         self._client[self._database]["clock"].insert_one({})  # so that streams come to the present at once

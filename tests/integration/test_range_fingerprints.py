@@ -102,13 +102,13 @@ async def test_a_changed_grant_takes_effect_and_is_no_changed_feed(
     plan = await api.plan(subscription=name, instance_id="one")
     carried = {"feed_fingerprint": plan.feed_fingerprint}
     assert await numbers(api, plan, feed=wanted, **carried) == list(range(5))
-    before = here.server.service.grants
+    before = here.server.service.access.grants
     hidden = make_grant("*", database.name, "*", hide=["n"])
     try:
-        await here.server.service.change_grants({**before, "default": (hidden,)})
+        await here.server.service.sessions.change_grants({**before, "default": (hidden,)})
         again = await api.plan(subscription=name, instance_id="one", **carried)
         assert again.feed_fingerprint == plan.feed_fingerprint
         events = await api.read_range(feed=wanted, after=again.after, until=again.end, **carried).rest()
         assert events == []  # the pipeline sees no `n`
     finally:
-        await here.server.service.change_grants(before)
+        await here.server.service.sessions.change_grants(before)

@@ -41,13 +41,13 @@ Documents = Database[dict[str, Any]]
 COUNT = 60
 
 
-async def attached(store: SubscriptionStore, batcher: Committer, names: list[str]) -> dict[str, tuple[Any, Recorder]]:
+async def attached(store: SubscriptionStore, committer: Committer, names: list[str]) -> dict[str, tuple[Any, Recorder]]:
     found: dict[str, tuple[Any, Recorder]] = {}
     for name in names:
         await until(partial(is_created, store, name))
         stored, lease = await store.open("t", name, instance_id="me")
         recorder = Recorder()
-        found[name] = batcher.attach(lease, stored, recorder), recorder
+        found[name] = committer.attach(lease, stored, recorder), recorder
     return found
 
 
@@ -73,12 +73,12 @@ async def test_a_cluster_commits_on_every_node_in_one_pass() -> None:
             assert (await check_redis(limited, nodes.url), (await probe(limited)).level) == ((), Level.OK)
             await limited.aclose()
             store = SubscriptionStore(client, lease_s=30.0)
-            batcher = Committer(store, interval_s=0.02)
+            committer = Committer(store, interval_s=0.02)
             names = [f"s{number}" for number in range(COUNT)]
-            sessions = await attached(store, batcher, names)
+            sessions = await attached(store, committer, names)
             used = {client.keyslot(f"feedmux:1:{{t/{name}}}") * 3 // 16384 for name in names}
             assert used == {0, 1, 2}, "all nodes have some"
-            async with running(batcher):
+            async with running(committer):
                 for handle, _ in sessions.values():
                     submit(handle, 7)
                 await until(lambda: all(recorder.commits for _, recorder in sessions.values()))
@@ -94,7 +94,7 @@ async def test_a_cluster_commits_on_every_node_in_one_pass() -> None:
             # With one node unavailable, commits to the other nodes succeed, and commits to this node wait.
             await nodes.servers[2].kill9()
             away = {name for name in names if client.keyslot(f"feedmux:1:{{t/{name}}}") >= 10923}
-            async with running(batcher):
+            async with running(committer):
                 for handle, _ in sessions.values():
                     submit(handle, 9)
                 here = [recorder for name, (_, recorder) in sessions.items() if name not in away]
@@ -113,9 +113,9 @@ async def test_a_whole_cluster_goes_away_and_comes_back() -> None:
         client = connect(nodes.url)
         try:
             store = SubscriptionStore(client, lease_s=30.0, timeout_s=1.5)
-            batcher = Committer(store, interval_s=0.02)
-            sessions = await attached(store, batcher, ["a", "b", "c"])
-            async with running(batcher):
+            committer = Committer(store, interval_s=0.02)
+            sessions = await attached(store, committer, ["a", "b", "c"])
+            async with running(committer):
                 for server in nodes.servers:
                     await server.kill9()
                 for handle, _ in sessions.values():
@@ -191,9 +191,9 @@ async def test_a_cluster_node_fails_over_while_commits_flow(fault: str) -> None:
 async def commits_through_failover(client: Client, nodes: Cluster | Sentinels, fault: str) -> None:
     """A primary is killed or freezes while 60 sessions commit: their commits wait, and then all are taken."""
     store = SubscriptionStore(client, lease_s=30.0, timeout_s=1.5)
-    batcher = Committer(store, interval_s=0.02)
+    committer = Committer(store, interval_s=0.02)
     names = [f"s{number}" for number in range(COUNT)]
-    sessions = await attached(store, batcher, names)
+    sessions = await attached(store, committer, names)
     number = 0
 
     def ack() -> None:
@@ -202,7 +202,7 @@ async def commits_through_failover(client: Client, nodes: Cluster | Sentinels, f
         for handle, _ in sessions.values():
             submit(handle, number)
 
-    async with running(batcher):
+    async with running(committer):
         async with asyncio.timeout(PATIENCE_S):
             while not all(len(recorder.commits) > 3 for _, recorder in sessions.values()):
                 ack()
@@ -226,7 +226,7 @@ async def commits_through_failover(client: Client, nodes: Cluster | Sentinels, f
     if fault == "freeze":
         # It resumes and still acts as the primary, and the server must not trust it.
         nodes.servers[0].resume()
-        async with running(batcher):
+        async with running(committer):
             async with asyncio.timeout(PATIENCE_S):
                 while not await is_replica(nodes.servers[0].port):
                     ack()
@@ -299,8 +299,8 @@ async def test_readers_go_on_through_a_failover(
             await until(lambda: all(len(reader.seen) > 50 for reader in readers))
             before = await nodes.primary()
             await before.kill9()
-            await until(lambda: not here.server.service.batcher.available)
-            await until(lambda: here.server.service.batcher.available)
+            await until(lambda: not here.server.service.committer.available)
+            await until(lambda: here.server.service.committer.available)
             assert (await nodes.primary()).port != before.port
             there = writer.count
             await until(lambda: all(reader.seen[-1] > there for reader in readers))
@@ -418,9 +418,9 @@ async def takes_commits(url: str, access: RedisAccess) -> None:
     client = connect(url, access)
     try:
         store = SubscriptionStore(client, lease_s=30.0)
-        batcher = Committer(store, interval_s=0.02)
-        sessions = await attached(store, batcher, [f"s{number}" for number in range(COUNT)])
-        async with running(batcher):
+        committer = Committer(store, interval_s=0.02)
+        sessions = await attached(store, committer, [f"s{number}" for number in range(COUNT)])
+        async with running(committer):
             for handle, _ in sessions.values():
                 submit(handle, 7)
             await until(lambda: all(recorder.commits for _, recorder in sessions.values()))

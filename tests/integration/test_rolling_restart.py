@@ -135,9 +135,9 @@ async def test_a_new_replica_gets_its_share(
                 await client.create_subscription(reader.name, database=database.name, collection="c")
         writing = asyncio.create_task(writer.run(mongo.uri, database.name))
         async with reading(readers, balancer.port):
-            await until(lambda: len(old.server.service.live) == 4)
+            await until(lambda: len(old.server.service.sessions) == 4)
             balancer.ports.append(new.server.ports.data)
-            await until(lambda: len(new.server.service.live) >= 1)
+            await until(lambda: len(new.server.service.sessions) >= 1)
             went = history.sessions
             await until(lambda: history.sessions >= went + 4)
             writer.stop()

@@ -81,7 +81,7 @@ async def test_an_idle_feed_has_no_more_cursors_than_the_quotas(
         newest = await newest_of(here, wanted, database)
         manager = here.server.service.manager
         receivers = [here.api.watch(wanted, start) for start in starts_of(kind, newest)]
-        await until(lambda: len(here.server.service.live) == MANY)
+        await until(lambda: len(here.server.service.sessions) == MANY)
         # Later than all of them: one more stream of another feed has been opened and read.
         other = here.api.watch(feed(database.name, "d"), LATEST)
         await other.opened()

@@ -34,7 +34,7 @@ async def cannot_start(configuration: dict[str, Any], *, insecure_no_auth: bool 
     with pytest.raises(CannotStart) as caught:
         async with running(Config(**configuration), insecure_no_auth=insecure_no_auth):
             pass
-    assert not [task for task in asyncio.all_tasks() - tasks if task.get_name() in ("commit-batcher", "manager")]
+    assert not [task for task in asyncio.all_tasks() - tasks if task.get_name() in ("committer", "manager")]
     with warnings.catch_warnings():
         # The driver may leave a socket open that was still connecting when its client was closed.
         warnings.simplefilter("ignore", ResourceWarning)

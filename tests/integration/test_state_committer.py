@@ -38,11 +38,11 @@ def tenant() -> str:
 
 
 async def opened(
-    store: SubscriptionStore, batcher: Committer, tenant: str, name: str = "s", instance: str = "one"
+    store: SubscriptionStore, committer: Committer, tenant: str, name: str = "s", instance: str = "one"
 ) -> tuple[CommitHandle, Recorder]:
     stored, lease = await store.open(tenant, name, instance_id=instance, takeover=True)
     recorder = Recorder()
-    return batcher.attach(lease, stored, recorder), recorder
+    return committer.attach(lease, stored, recorder), recorder
 
 
 async def forget(redis: Redis, tenant: str, name: str = "s") -> None:
@@ -51,8 +51,8 @@ async def forget(redis: Redis, tenant: str, name: str = "s") -> None:
 
 async def test_acks_are_committed_and_confirmed(store: SubscriptionStore, tenant: str) -> None:
     await create(store, tenant, "s")
-    async with running(Committer(store, interval_s=0.01)) as batcher:
-        handle, recorder = await opened(store, batcher, tenant)
+    async with running(Committer(store, interval_s=0.01)) as committer:
+        handle, recorder = await opened(store, committer, tenant)
         for number in range(1, 200):
             submit(handle, number)
             if number % 20 == 0:
@@ -67,8 +67,8 @@ async def test_acks_are_committed_and_confirmed(store: SubscriptionStore, tenant
 
 async def test_an_older_or_equal_place_is_no_news(store: SubscriptionStore, tenant: str) -> None:
     await create(store, tenant, "s", at=9)
-    async with running(Committer(store, interval_s=0.01)) as batcher:
-        handle, recorder = await opened(store, batcher, tenant)
+    async with running(Committer(store, interval_s=0.01)) as committer:
+        handle, recorder = await opened(store, committer, tenant)
         handle.submit(place(9).position, place(9).cluster_time, place(9).order, 0)
         assert handle.waiting is None
         handle.submit(place(4).position, place(4).cluster_time, place(4).order, 1)
@@ -82,11 +82,11 @@ async def test_commands_do_not_grow_with_the_number_of_acks(redis_factory: Any, 
     commands: list[int] = []
     async with client(server.url) as redis:
         store = SubscriptionStore(redis, lease_s=600.0)
-        batcher = Committer(store, interval_s=0.1)
+        committer = Committer(store, interval_s=0.1)
         handles = []
         for i in range(64):
             await create(store, tenant, f"s{i}")
-            handles.append((await opened(store, batcher, tenant, f"s{i}"))[0])
+            handles.append((await opened(store, committer, tenant, f"s{i}"))[0])
         number = 0
         for acks in (1, 1000):
             for _ in range(acks):
@@ -94,7 +94,7 @@ async def test_commands_do_not_grow_with_the_number_of_acks(redis_factory: Any, 
                 for handle in handles:
                     submit(handle, number)
             before = (await redis.info("commandstats"))["cmdstat_evalsha"]["calls"]
-            assert await batcher.flush_all(60) == 0
+            assert await committer.flush_all(60) == 0
             commands.append((await redis.info("commandstats"))["cmdstat_evalsha"]["calls"] - before)
         for handle in handles:
             await handle.detach()
@@ -102,11 +102,11 @@ async def test_commands_do_not_grow_with_the_number_of_acks(redis_factory: Any, 
 
 
 async def test_one_pass_is_one_round_trip_for_many(store: SubscriptionStore, redis: Redis, tenant: str) -> None:
-    batcher = Committer(store, interval_s=0.01)
+    committer = Committer(store, interval_s=0.01)
     pairs = []
     for i in range(50):
         await create(store, tenant, f"s{i}")
-        pairs.append(await opened(store, batcher, tenant, f"s{i}"))
+        pairs.append(await opened(store, committer, tenant, f"s{i}"))
     for handle, _ in pairs:
         submit(handle, 3)
     before = (await redis.info("commandstats"))["cmdstat_evalsha"]["calls"]
@@ -114,16 +114,16 @@ async def test_one_pass_is_one_round_trip_for_many(store: SubscriptionStore, red
     await asyncio.gather(*(handle.flush(2.0) for handle, _ in pairs))
     assert (await redis.info("commandstats"))["cmdstat_evalsha"]["calls"] - before == 50
     assert all(recorder.commits == [(3, place(3).position)] for _, recorder in pairs)
-    assert await batcher.flush_all(1.0) == 0
+    assert await committer.flush_all(1.0) == 0
     await asyncio.gather(*(handle.detach() for handle, _ in pairs))
 
 
 async def test_flush_all_without_the_task(store: SubscriptionStore, tenant: str) -> None:
-    batcher = Committer(store, interval_s=0.01)
+    committer = Committer(store, interval_s=0.01)
     await create(store, tenant, "s")
-    handle, recorder = await opened(store, batcher, tenant)
+    handle, recorder = await opened(store, committer, tenant)
     submit(handle, 8)
-    assert await batcher.flush_all(2.0) == 0
+    assert await committer.flush_all(2.0) == 0
     assert recorder.commits == [(8, place(8).position)]
 
 
@@ -137,12 +137,12 @@ async def test_leases_are_renewed_without_commits(redis: Redis, tenant: str) -> 
         assert until_ms is not None
         return int(until_ms)
 
-    async with running(Committer(store, interval_s=0.01, clock=clock)) as batcher:
-        handle, recorder = await opened(store, batcher, tenant)
+    async with running(Committer(store, interval_s=0.01, clock=clock)) as committer:
+        handle, recorder = await opened(store, committer, tenant)
         for _ in range(3):
             leased_until = await leased()
             clock.ahead_s += store.rules.renew_after_s
-            batcher.recheck(tenant, "s")  # renewals are looked for when something wakes the batcher
+            committer.recheck(tenant, "s")  # renewals are looked for when something wakes the committer
 
             async def renewed(before: int = leased_until) -> bool:
                 return await leased() > before
@@ -156,8 +156,8 @@ async def test_leases_are_renewed_without_commits(redis: Redis, tenant: str) -> 
 @pytest.mark.parametrize("cause", ["TAKEOVER", "SEEK", "UPDATE", "DELETE"])
 async def test_a_session_learns_why_it_lost(store: SubscriptionStore, tenant: str, cause: str) -> None:
     await create(store, tenant, "s")
-    async with running(Committer(store, interval_s=0.01)) as batcher:
-        handle, recorder = await opened(store, batcher, tenant)
+    async with running(Committer(store, interval_s=0.01)) as committer:
+        handle, recorder = await opened(store, committer, tenant)
         submit(handle, 1)
         await until(lambda: bool(recorder.commits))
         at = place(0)
@@ -170,7 +170,7 @@ async def test_a_session_learns_why_it_lost(store: SubscriptionStore, tenant: st
                 await store.update(tenant, "s", definition=b"b", etag="etag-b")
             case "DELETE":
                 await store.delete(tenant, "s")
-        batcher.recheck(tenant, "s")
+        committer.recheck(tenant, "s")
         await until(lambda: recorder.causes == [cause])
         submit(handle, 2)
         with pytest.raises(FeedmuxError) as caught:
@@ -188,9 +188,9 @@ async def test_a_session_learns_why_it_lost(store: SubscriptionStore, tenant: st
 
 async def test_an_older_session_of_this_process_is_fenced_at_once(store: SubscriptionStore, tenant: str) -> None:
     await create(store, tenant, "s")
-    batcher = Committer(store, interval_s=0.01)
-    _, first = await opened(store, batcher, tenant)
-    second, _ = await opened(store, batcher, tenant)
+    committer = Committer(store, interval_s=0.01)
+    _, first = await opened(store, committer, tenant)
+    second, _ = await opened(store, committer, tenant)
     assert first.causes == ["LEASE"], "it is the same instance"
     submit(second, 1)
     await second.flush(1.0)
@@ -200,16 +200,16 @@ async def test_an_older_session_of_this_process_is_fenced_at_once(store: Subscri
 async def test_everything_lost_is_restored_by_live_owners(store: SubscriptionStore, redis: Redis, tenant: str) -> None:
     await create(store, tenant, "idle", at=3)
     await create(store, tenant, "busy", at=3)
-    async with running(Committer(store, interval_s=0.01)) as batcher:
-        idle, idle_recorder = await opened(store, batcher, tenant, "idle")
-        busy, recorder = await opened(store, batcher, tenant, "busy")
+    async with running(Committer(store, interval_s=0.01)) as committer:
+        idle, idle_recorder = await opened(store, committer, tenant, "idle")
+        busy, recorder = await opened(store, committer, tenant, "busy")
         submit(busy, 10)
         await busy.flush(1.0)
         before = await store.get(tenant, "busy")
         await forget(redis, tenant, "idle")
         await forget(redis, tenant, "busy")
         submit(busy, 11)
-        batcher.recheck(tenant, "idle")
+        committer.recheck(tenant, "idle")
         await until(lambda: recorder.commits[-1] == (11, place(11).position))
         after = await store.get(tenant, "busy")
         assert (after.epoch, after.definition, after.create_ms) == (
@@ -229,8 +229,8 @@ async def test_everything_lost_is_restored_by_live_owners(store: SubscriptionSto
 async def test_an_owner_that_was_away_too_long_does_not_bring_back(redis: Redis, tenant: str) -> None:
     store, clock = SubscriptionStore(redis, lease_s=1.0, tombstone_s=60.0), Clock()
     await create(store, tenant, "s")
-    batcher = Committer(store, interval_s=0.01, clock=clock)
-    handle, recorder = await opened(store, batcher, tenant)
+    committer = Committer(store, interval_s=0.01, clock=clock)
+    handle, recorder = await opened(store, committer, tenant)
     await forget(redis, tenant)
     clock.ahead_s = 31.0
     submit(handle, 1)
@@ -244,8 +244,8 @@ async def test_an_owner_that_was_away_too_long_does_not_bring_back(redis: Redis,
 async def test_a_lapsed_owner_goes_on_when_nobody_came(store: SubscriptionStore, tenant: str) -> None:
     clock = Clock()
     await create(store, tenant, "s")
-    batcher = Committer(store, interval_s=0.01, clock=clock)
-    handle, _ = await opened(store, batcher, tenant)
+    committer = Committer(store, interval_s=0.01, clock=clock)
+    handle, _ = await opened(store, committer, tenant)
     clock.ahead_s = 31.0
     submit(handle, 1)
     await handle.flush(60)
@@ -262,11 +262,11 @@ async def test_a_listener_that_fails_and_a_key_that_redis_refuses_stop_nobody_el
 
     for name in ("bad", "odd", "good"):
         await create(store, tenant, name)
-    async with running(Committer(store, interval_s=0.01)) as batcher:
+    async with running(Committer(store, interval_s=0.01)) as committer:
         stored, lease = await store.open(tenant, "bad", instance_id="i")
-        bad = batcher.attach(lease, stored, Failing())
-        odd, odd_recorder = await opened(store, batcher, tenant, "odd")
-        good, recorder = await opened(store, batcher, tenant, "good")
+        bad = committer.attach(lease, stored, Failing())
+        odd, odd_recorder = await opened(store, committer, tenant, "odd")
+        good, recorder = await opened(store, committer, tenant, "good")
         await redis.set(f"feedmux:1:{{{tenant}/odd}}", "x")
         for number in range(1, 4):
             for handle in (bad, odd, good):
@@ -274,7 +274,7 @@ async def test_a_listener_that_fails_and_a_key_that_redis_refuses_stop_nobody_el
             await until(lambda n=number: recorder.commits[-1:] == [(n, place(n).position)])  # type: ignore[misc]
         assert odd_recorder.available == [False]
         assert recorder.available == []
-        assert batcher.available
+        assert committer.available
         with pytest.raises(FeedmuxError) as caught:
             await odd.flush(0.3)
         assert caught.value.reason is ErrorReason.STATE_UNAVAILABLE
@@ -288,16 +288,16 @@ async def test_sessions_are_told_of_a_pass_that_fails_unexpectedly(
     store: SubscriptionStore, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await create(store, tenant, "s")
-    batcher, plain = Committer(store, interval_s=0.01), store.commit_many
+    committer, plain = Committer(store, interval_s=0.01), store.commit_many
 
     async def defect(requests: Sequence[CommitRequest]) -> Sequence[CommitOutcome]:
         monkeypatch.setattr(store, "commit_many", plain)
         raise RuntimeError("a defect")
 
     monkeypatch.setattr(store, "commit_many", defect)
-    handle, recorder = await opened(store, batcher, tenant)
+    handle, recorder = await opened(store, committer, tenant)
     async with Tasks() as tasks:
-        task = tasks.keep_running("commit-batcher", batcher.run)
+        task = tasks.keep_running("committer", committer.run)
         submit(handle, 1)
         await until(lambda: bool(recorder.commits))
         task.cancel()
@@ -306,22 +306,22 @@ async def test_sessions_are_told_of_a_pass_that_fails_unexpectedly(
 
 
 async def test_memory_of_an_attached_session_is_gone_after_detach(store: SubscriptionStore, tenant: str) -> None:
-    batcher = Committer(store, interval_s=0.01)
+    committer = Committer(store, interval_s=0.01)
     await create(store, tenant, "s")
     for number in range(1, 6):
-        handle, _ = await opened(store, batcher, tenant)
+        handle, _ = await opened(store, committer, tenant)
         submit(handle, number)
         await handle.detach()
-    assert not batcher._handles
-    assert not batcher._newest
-    assert not batcher._due
+    assert not committer._handles
+    assert not committer._newest
+    assert not committer._due
 
 
 async def test_the_task_ends_when_cancelled_at_any_moment(store: SubscriptionStore, tenant: str) -> None:
     """redis-py under a socket timeout swallowed one cancellation in four."""
     await create(store, tenant, "s")
-    batcher = Committer(store, interval_s=0.0)
-    handle, _ = await opened(store, batcher, tenant)
+    committer = Committer(store, interval_s=0.0)
+    handle, _ = await opened(store, committer, tenant)
     rng, number = random.Random(7), 0
 
     async def ack() -> None:
@@ -333,7 +333,7 @@ async def test_the_task_ends_when_cancelled_at_any_moment(store: SubscriptionSto
 
     acks = asyncio.create_task(ack())
     for _ in range(200):
-        task = asyncio.create_task(batcher.run())
+        task = asyncio.create_task(committer.run())
         await asyncio.sleep(rng.random() * 0.003)
         task.cancel()
         done, _ = await asyncio.wait([task], timeout=60)

@@ -62,17 +62,17 @@ async def test_killed_and_restarted_commits_resume(redis_factory: RedisFactory) 
     async with client(server.url) as redis:
         store = SubscriptionStore(redis, lease_s=30.0)
         await create(store, "t", "s")
-        async with running(Committer(store, interval_s=0.01)) as batcher:
+        async with running(Committer(store, interval_s=0.01)) as committer:
             stored, lease = await store.open("t", "s", instance_id="one")
             recorder = Recorder()
-            handle = batcher.attach(lease, stored, recorder)
+            handle = committer.attach(lease, stored, recorder)
             submit(handle, 5)
             await handle.flush(PATIENCE_S)
             await server.kill9()
             for number in range(6, 500):
                 submit(handle, number)
             await until(lambda: recorder.available == [False])
-            assert not batcher.available
+            assert not committer.available
             error = await unavailable(store.get("t", "s"))
             assert error.metadata == {"redis_error": "CONNECTION"}
             await unavailable(handle.flush(0.2))
@@ -91,19 +91,19 @@ async def test_emptied_by_a_restart_without_persistence(redis_factory: RedisFact
         store = SubscriptionStore(redis, lease_s=600.0)
         names = [f"s{i}" for i in range(20)]
         clock = Clock()
-        async with running(Committer(store, interval_s=0.01, clock=clock)) as batcher:
+        async with running(Committer(store, interval_s=0.01, clock=clock)) as committer:
 
             def renew() -> None:
-                """The renewals of all become due; they are looked for when something wakes the batcher."""
+                """The renewals of all become due; they are looked for when something wakes the committer."""
                 clock.ahead_s += store.rules.renew_after_s
-                batcher.recheck("t", names[0])
+                committer.recheck("t", names[0])
 
             recorders = {}
             for name in names:
                 await create(store, "t", name, at=3)
                 stored, lease = await store.open("t", name, instance_id="one")
                 recorders[name] = Recorder()
-                batcher.attach(lease, stored, recorders[name])
+                committer.attach(lease, stored, recorders[name])
             await create(store, "t", "unowned")
             await redis.flushall()
             # Nobody acks: the renewals find the loss.
@@ -126,10 +126,10 @@ async def test_frozen_nothing_piles_up(redis_factory: RedisFactory) -> None:
     async with client(server.url) as redis, client(server.url) as other:
         store = CountingStore(redis, lease_s=600.0, timeout_s=0.4)
         await create(store, "t", "s")
-        async with running(Committer(store, interval_s=0.01)) as batcher:
+        async with running(Committer(store, interval_s=0.01)) as committer:
             stored, lease = await store.open("t", "s", instance_id="one")
             recorder = Recorder()
-            handle = batcher.attach(lease, stored, recorder)
+            handle = committer.attach(lease, stored, recorder)
             submit(handle, 1)
             await handle.flush(PATIENCE_S)
             server.pause()
@@ -169,10 +169,10 @@ async def test_paused_clients_then_on(redis_factory: RedisFactory) -> None:
     async with client(server.url) as redis, client(server.url) as other:
         store = SubscriptionStore(redis, lease_s=600.0, timeout_s=0.2)
         await create(store, "t", "s")
-        async with running(Committer(store, interval_s=0.01)) as batcher:
+        async with running(Committer(store, interval_s=0.01)) as committer:
             stored, lease = await store.open("t", "s", instance_id="one")
             recorder = Recorder()
-            handle = batcher.attach(lease, stored, recorder)
+            handle = committer.attach(lease, stored, recorder)
             await other.client_pause(600_000, all=False)
             submit(handle, 7)
             await until(lambda: recorder.available == [False])
@@ -188,10 +188,10 @@ async def test_out_of_memory_is_loud_and_passes(redis_factory: RedisFactory, cap
         store = SubscriptionStore(redis, lease_s=30.0)
         await create(store, "t", "s")
         await create(store, "t", "gone")
-        async with running(Committer(store, interval_s=0.01)) as batcher:
+        async with running(Committer(store, interval_s=0.01)) as committer:
             stored, lease = await store.open("t", "s", instance_id="one")
             recorder = Recorder()
-            handle = batcher.attach(lease, stored, recorder)
+            handle = committer.attach(lease, stored, recorder)
             await redis.config_set("maxmemory", "100kb")
             submit(handle, 3)
             await until(lambda: recorder.available == [False])
@@ -211,17 +211,17 @@ async def test_flush_and_detach_end_while_redis_is_frozen(redis_factory: RedisFa
     server = await redis_factory(persistence=False)
     async with client(server.url) as redis:
         store = SubscriptionStore(redis, lease_s=30.0)
-        batcher = Committer(store, interval_s=0.01)
+        committer = Committer(store, interval_s=0.01)
         handles = []
         for i in range(100):
             await create(store, "t", f"s{i}")
             stored, lease = await store.open("t", f"s{i}", instance_id="one")
-            handles.append(batcher.attach(lease, stored, Recorder()))
+            handles.append(committer.attach(lease, stored, Recorder()))
             submit(handles[-1], 1)
         server.pause()
         # In what time: see tests/unit/store/test_handle.py.
         async with asyncio.timeout(PATIENCE_S):
-            assert await batcher.flush_all(0.3) == 100
+            assert await committer.flush_all(0.3) == 100
             await asyncio.gather(*(handle.detach(0.3) for handle in handles))
         server.resume()
 
@@ -272,8 +272,8 @@ async def test_a_demoted_primary_is_left(redis_factory: RedisFactory) -> None:
         await create(store, "t", "s")
         stored, lease = await store.open("t", "s", instance_id="me")
         recorder = Recorder()
-        async with running(Committer(store, interval_s=0.01)) as batcher:
-            handle = batcher.attach(lease, stored, recorder)
+        async with running(Committer(store, interval_s=0.01)) as committer:
+            handle = committer.attach(lease, stored, recorder)
             submit(handle, 1)
             await until(lambda: handle.position == place(1).position)
             await ask(old.port, "CLIENT", "PAUSE", 60_000, "WRITE")

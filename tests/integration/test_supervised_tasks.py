@@ -26,7 +26,7 @@ from tests.telemetry.scrape import Scrape, scrape
 
 KEY, LATER_KEY = "key-a-canary", "later-key-canary"
 KINDS = {
-    "audit-suppressed", "commit-batcher", "credential-sweep", "event-loop-lag", "history", "position-keys", "readiness",
+    "audit-suppressed", "committer", "credential-sweep", "event-loop-lag", "history", "position-keys", "readiness",
     "read-watch", "stored-history", "tenants-file", "tls-files", "unused-subscriptions", "wide-plan",
 }  # fmt: skip
 """Of a server whose configuration has everything; its JWKS is a file or a URL."""

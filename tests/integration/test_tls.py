@@ -51,7 +51,7 @@ class Site:
             receiver = api.watch(feed("d"))
             try:
                 await receiver.opened()
-                (live,) = self.tenancy.here.server.service.live.values()
+                (live,) = self.tenancy.here.server.service.sessions
                 return live.tenant
             except grpc.aio.AioRpcError as error:
                 return error.code().name

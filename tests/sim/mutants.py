@@ -375,7 +375,7 @@ MUTANTS: Final = (
     Mutant(
         "sessions keep what their tenant is not granted any more",
         "Authorised",
-        "feedmux_server.rpc.service:Service.change_grants",
+        "feedmux_server.rpc.live_sessions:LiveSessions.change_grants",
         "live.end(refusal)",
         "pass",
         scenario="grants change",
@@ -383,7 +383,7 @@ MUTANTS: Final = (
     Mutant(
         "feeds are opened without the grants",
         "Authorised",
-        "feedmux_server.rpc.service:Service.key_of",
+        "feedmux_server.rpc.access:Access.key_of",
         "self.grants_of(tenant)",
         "None",
     ),

@@ -17,7 +17,6 @@ from feedmux_server.jobs.readiness import Check, Readiness
 from feedmux_server.rpc.handlers import data_handlers, operator_handlers
 from feedmux_server.rpc.health import CHANGE_FEED, OPERATOR, REDIS, SUBSCRIPTIONS, Health
 from feedmux_server.store.checks import check_writable
-from feedmux_server.store.model import DAY_S
 from feedmux_server.streams.manager import ManagerLimits
 from feedmux_server.supervision import Tasks
 from feedmux_server.telemetry.audit import AuditEvent, AuditLog
@@ -188,7 +187,6 @@ class SimServer:
                 side_processes=InlineSideProcess,
             )
             service = assembly.service
-            service.unused_days = self.settings.unused_s / DAY_S
             keeping = assembly.start(tasks)
             health = self.health = Health()
             own = (*data_handlers(service), *operator_handlers(service))
@@ -221,19 +219,19 @@ class SimServer:
         service, deadline_s = assembly.service, self.settings.config.limits.drain_s
         service.begin_drain(deadline_s)
         self.network.goaway(node)
-        await service.all_left(deadline_s + 1.0)
+        await service.sessions.all_left(deadline_s + 1.0)
         await asyncio.sleep(0.5)
         node.end_calls()
-        await assembly.batcher.flush_all(2.0)
+        await assembly.committer.flush_all(2.0)
 
     def _look_for_leftovers(self, node: Server, assembly: Assembly) -> None:
         service, manager = assembly.service, assembly.manager
         counts = {
-            "sessions": len(service.live),
-            "streams counted": service.streams,
+            "sessions": len(service.sessions),
+            "streams counted": service.admission.streams,
             "sessions of the stream manager": len(manager.sessions),
             "keys of the stream manager": sum(1 for each in manager.keyed() if each.streams.subscriber_count),
-            "commits": assembly.batcher.waiting,
+            "commits": assembly.committer.waiting,
             "cursors": manager.cursors,
         }
         self.problems += [f"Nothing left: {self.process}: {count} {what}" for what, count in counts.items() if count]

@@ -31,6 +31,7 @@ from feedmux_server.core.delivery.replay_buffer import RingLimits
 from feedmux_server.core.delivery.wide_plan import WideLimits
 from feedmux_server.core.positions.position import inspect_position
 from feedmux_server.source.reader import ReadLimits
+from feedmux_server.store.model import DAY_S
 from feedmux_server.streams.pump import PumpLimits
 from feedmux_server.streams.wide.stream import WideStreamLimits
 from tests.sim import records
@@ -270,6 +271,8 @@ class World:
         unused_s = rng.choice((0.0, UNUSED_S))
         if scenario:
             unused_s = SCENARIOS[scenario].unused_s or unused_s
+        unused = {"unused_subscription_days": unused_s / DAY_S}
+        config = config.model_copy(update={"limits": config.limits.model_copy(update=unused)})
         return ServerSettings(config, limits, self.tenants, unused_s, probed=rng.random() < 0.3)
 
     def _draw_shapes(self, scenario: str) -> list[FeedShape]:

@@ -38,7 +38,7 @@ class MetricsCollector:
 
     manager: StreamManager
     ranges: RangeCache
-    batcher: Committer
+    committer: Committer
     sessions_max: int
     ready: Callable[[], bool]
 
@@ -70,8 +70,8 @@ class MetricsCollector:
             survey.add(metrics.MEMORY_LIMIT, most, part)
         survey.add(metrics.MEMORY, self.ranges.kept_bytes, "kept")
         survey.add(metrics.MEMORY_LIMIT, self.ranges.limits.kept_bytes_max, "kept")
-        survey.add(metrics.COMMITS_WAITING, self.batcher.waiting)
-        survey.add(metrics.REDIS_AVAILABLE, self.batcher.available)
+        survey.add(metrics.COMMITS_WAITING, self.committer.waiting)
+        survey.add(metrics.REDIS_AVAILABLE, self.committer.available)
         with suppress(OSError):  # Linux has it
             survey.add(metrics.PROCESS_MEMORY, int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES)
         used = resource.getrusage(resource.RUSAGE_SELF)

@@ -47,7 +47,7 @@ class PositionMonitor:
         places: dict[tuple[str, str], array[int]] = {}
         alarms: dict[tuple[str, str], HeadroomAlert] = {}
         damaged: set[tuple[str, str]] = set()
-        tenants = tuple(self._service.grants)
+        tenants = tuple(self._service.access.grants)
         for tenant in tenants:
             names: list[str] = []
             async for stored in self._service.store.every(tenant, names.append):

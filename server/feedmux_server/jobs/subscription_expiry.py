@@ -22,7 +22,7 @@ _NOTICE_MOST_S = 7 * DAY_S
 
 async def sweep(service: Service) -> None:
     """Search again and again until cancelled; the server owns this task. Ends at once if subscriptions never expire."""
-    unused_s = service.unused_days * DAY_S
+    unused_s = service.limits.unused_days * DAY_S
     if not unused_s:
         return
     every_s = min(_EVERY_MOST_S, unused_s / 10)
@@ -31,7 +31,7 @@ async def sweep(service: Service) -> None:
         await asyncio.sleep(every_s)
         try:
             if await service.store.claim_sweep(every_s * 0.9):
-                for tenant in tuple(service.grants):
+                for tenant in tuple(service.access.grants):
                     await _sweep_tenant(service, tenant, unused_s, announced)
         except FeedmuxError as error:
             log.warning("could not search for unused subscriptions: %s", error.message)
@@ -39,7 +39,7 @@ async def sweep(service: Service) -> None:
 
 async def _sweep_tenant(service: Service, tenant: str, unused_s: float, announced: dict[tuple[str, str], int]) -> None:
     async for stored in service.store.every(tenant):
-        at_ms, key = stored.expires_ms(service.unused_days), (tenant, stored.name)
+        at_ms, key = stored.expires_ms(service.limits.unused_days), (tenant, stored.name)
         if at_ms is None:
             continue
         left_s = at_ms / 1000 - wall_s()
@@ -53,8 +53,8 @@ async def _sweep_tenant(service: Service, tenant: str, unused_s: float, announce
                 tenant,
                 stored.name,
             )
-            service.audit.record(AuditEvent.SUBSCRIPTION_EXPIRING, tenant=tenant, subscription=stored.name)
+            service.audit.log.record(AuditEvent.SUBSCRIPTION_EXPIRING, tenant=tenant, subscription=stored.name)
         elif left_s <= 0 and await service.store.expire(tenant, stored.name, unused_s):
             del announced[key]
             log.warning("deleted an unused subscription: tenant=%s subscription=%s", tenant, stored.name)
-            service.audit.record(AuditEvent.SUBSCRIPTION_EXPIRED, tenant=tenant, subscription=stored.name)
+            service.audit.log.record(AuditEvent.SUBSCRIPTION_EXPIRED, tenant=tenant, subscription=stored.name)

@@ -13,6 +13,7 @@ from feedmux_server.core.feeds.feed import FeedSpec, change_stream_options
 from feedmux_server.core.feeds.stream_key import StreamKey, user_stages
 from feedmux_server.core.grants.report import withheld
 from feedmux_server.rpc import convert
+from feedmux_server.rpc.caller import caller
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import Context
 from feedmux_server.source.deployment import Source
@@ -31,7 +32,7 @@ class Explain:
         self._turns: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(AT_A_TIME))
 
     async def __call__(self, data: bytes, context: Context) -> bytes:
-        tenant = self._service.caller().tenant
+        tenant = caller().tenant
         request = convert.parse(wire.ExplainRequest, data)
         response = wire.ExplainResponse()
         try:
@@ -48,11 +49,11 @@ class Explain:
     async def _fill(self, response: wire.ExplainResponse, request: wire.ExplainRequest, tenant: str) -> None:
         """Fill in the response up to the first rejection."""
         service = self._service
-        feed = await service.feed_of(request.feed, tenant)
-        key = service.key_of(feed, tenant)
+        feed = await service.access.feed_of(request.feed, tenant)
+        key = service.access.key_of(feed, tenant)
         await self._describe(response, feed, key, tenant)
         source = service.manager.source(key.spec.scope.source)
-        for each in await collection_images(source, service.grants_of(tenant), feed):
+        for each in await collection_images(source, service.access.grants_of(tenant), feed):
             response.images.append(
                 wire.ExplainResponse.CollectionImages(
                     database=each.database, collection=each.collection, enabled=each.enabled, for_grants=each.for_grants
@@ -67,7 +68,7 @@ class Explain:
         if left_s is not None:
             response.oplog_headroom.CopyFrom(convert.duration(left_s))
         await self._try(source, key, at, tenant)
-        service.admit()
+        service.admission.admit()
 
     async def _try(self, source: Source, key: StreamKey, at: JoinPoint, tenant: str) -> None:
         """Try to open the feed. Its cursor counts as a stream of the tenant while it is open."""
@@ -87,9 +88,10 @@ class Explain:
 
     async def _describe(self, response: wire.ExplainResponse, feed: FeedSpec, key: StreamKey, tenant: str) -> None:
         stages = bson.encode({"pipeline": [{"$changeStream": change_stream_options(key.spec)}, *user_stages(key)]})
-        response.pipeline = await self._service.checks.render(stages, tenant, self._service.charge_cpu(tenant))
+        charge = self._service.admission.charge_cpu(tenant)
+        response.pipeline = await self._service.checks.render(stages, tenant, charge)
         response.stream_key = str(key)
         response.stream_open = self._service.manager.is_read(key)
         response.may_be_view = self._service.manager.limits.wide.enabled and view_of(key) is not None
-        for what, why in withheld(self._service.grants_of(tenant), feed, self._service.policies):
+        for what, why in withheld(self._service.access.grants_of(tenant), feed, self._service.access.policies):
             response.withheld.append(wire.ExplainResponse.Withheld(what=what, why=why))

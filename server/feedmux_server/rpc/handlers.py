@@ -29,12 +29,12 @@ Unary = Callable[[bytes, Context], Awaitable[bytes]]
 
 def data_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
     """The handlers of ChangeFeed and Subscriptions."""
-    guard = partial(guarded, refused=service.refused, observer=service.manager.observer, service=CHANGE_FEED)
+    guard = partial(guarded, refused=service.audit.refused, observer=service.manager.observer, service=CHANGE_FEED)
     subscriptions = Subscriptions(service)
-    limits = service.request_limits
-    receive = partial(receive_one, identify=service.identify, limits=limits, received=service.charge_bytes)
-    one, streamed = partial(receive, counted=service.calling), partial(receive, counted=service.streaming)
-    subscribe = receive_all(Subscribe(service), service.identify, service.streaming)
+    admission, limits = service.admission, service.limits.requests
+    receive = partial(receive_one, identify=admission.identify, limits=limits, received=admission.charge_bytes)
+    one, streamed = partial(receive, counted=admission.calling), partial(receive, counted=admission.streaming)
+    subscribe = receive_all(Subscribe(service), admission.identify, admission.streaming)
     feed: dict[str, Any] = {
         "Subscribe": grpc.stream_stream_rpc_method_handler(guard("Subscribe", subscribe)),
         "Watch": grpc.stream_stream_rpc_method_handler(guard("Watch", streamed(Watch(service)))),
@@ -65,7 +65,7 @@ def data_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
 
 def operator_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
     """The handlers of Operator."""
-    guard = partial(guarded, refused=service.refused, observer=service.manager.observer, service=OPERATOR)
+    guard = partial(guarded, refused=service.audit.refused, observer=service.manager.observer, service=OPERATOR)
     operator = Operator(service)
     methods: dict[str, Unary] = {
         "ListSharedStreams": ListSharedStreams(service),
@@ -73,7 +73,8 @@ def operator_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
         "EndSubscriber": operator.end_subscriber,
         "Drain": operator.drain,
     }
-    one = partial(receive_one, identify=service.check_operator, counted=nullcontext, limits=service.request_limits)
+    identify, limits = service.admission.check_operator, service.limits.requests
+    one = partial(receive_one, identify=identify, counted=nullcontext, limits=limits)
     handlers: dict[str, Any] = {
         name: grpc.stream_unary_rpc_method_handler(guard(name, one(method))) for name, method in methods.items()
     }

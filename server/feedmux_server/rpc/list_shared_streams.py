@@ -12,7 +12,8 @@ from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.feeds.feed import change_stream_options
 from feedmux_server.core.feeds.stream_key import StreamKey, effective_stages
 from feedmux_server.rpc import convert
-from feedmux_server.rpc.service import LiveSession, Service
+from feedmux_server.rpc.live_sessions import LiveSession
+from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import Context
 from feedmux_server.source.deployment import Source
 from feedmux_server.streams.manager import KeyStreams
@@ -45,7 +46,7 @@ class ListSharedStreams:
     async def __call__(self, data: bytes, context: Context) -> bytes:
         request = convert.parse(wire.ListSharedStreamsRequest, data)
         service = self._service
-        sessions = {live.session.subscriber.id: live for live in service.sessions() if live.session.joined}
+        sessions = {live.session.subscriber.id: live for live in service.sessions if live.session.joined}
         response = wire.ListSharedStreamsResponse()
         feeds = sorted(
             (each for each in service.manager.keyed() if request.source in ("", each.source.name)),
@@ -78,7 +79,7 @@ class ListSharedStreams:
             wire.Totals(
                 shared_streams=sum(len(each.streams.streams) for each in service.manager.keyed()),
                 cursors=service.manager.cursors,
-                subscribers=len(service.live),
+                subscribers=len(service.sessions),
                 memory_bytes=service.manager.memory.bytes,
                 memory_bytes_max=service.manager.memory.bytes_max,
             )

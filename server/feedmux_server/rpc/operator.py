@@ -27,7 +27,7 @@ class Operator:
     async def list_tenants(self, data: bytes, context: Context) -> bytes:
         service = self._service
         request = convert.parse(wire.ListTenantsRequest, data)
-        ledger, registry = service.manager.ledger, service.auth.registry
+        ledger, registry = service.manager.ledger, service.admission.auth.registry
         streams = [stream for each in service.manager.keyed() for stream in each.streams.streams]
         streams_of: defaultdict[str, list[SharedStream]] = defaultdict(list)
         for number, stream in enumerate(streams):
@@ -42,7 +42,7 @@ class Operator:
             names = [name for name in names if name == request.tenant]
         counts = await service.store.count(names) if names else {}
         sizes = await service.store.sizes.sums(names) if names else {}
-        open_streams = Counter(live.tenant for live in service.sessions())
+        open_streams = Counter(live.tenant for live in service.sessions)
         trailing = service.manager.slots.used()
         everything = sum(use.upstream_bytes for use in ledger.uses.values())
         response = wire.ListTenantsResponse()
@@ -79,11 +79,13 @@ class Operator:
         request = convert.parse(wire.EndSubscriberRequest, data)
         if not request.subscriber_id:
             raise FeedmuxError(ErrorReason.MESSAGE_INVALID, "subscriber_id is required", field="subscriber_id")
-        for live in service.sessions():
+        for live in service.sessions:
             if live.session.joined and str(live.session.subscriber.id) == request.subscriber_id:
                 live.end(FeedmuxError(ErrorReason.ENDED_BY_OPERATOR, "an operator ended the session"))
                 ended = f"session of tenant {live.tenant}"
-                service.did(AuditEvent.OPERATOR, "EndSubscriber", context, subscription=live.subscription, reason=ended)
+                service.audit.did(
+                    AuditEvent.OPERATOR, "EndSubscriber", context, subscription=live.subscription, reason=ended
+                )
                 return wire.EndSubscriberResponse(
                     tenant=live.tenant, subscription=live.subscription
                 ).SerializeToString()
@@ -92,7 +94,7 @@ class Operator:
     async def drain(self, data: bytes, context: Context) -> bytes:
         service = self._service
         convert.parse(wire.DrainRequest, data)
-        service.did(AuditEvent.OPERATOR, "Drain", context)
-        response = wire.DrainResponse(sessions=len(service.live), deadline=convert.duration(service.drain_s))
+        service.audit.did(AuditEvent.OPERATOR, "Drain", context)
+        response = wire.DrainResponse(sessions=len(service.sessions), deadline=convert.duration(service.limits.drain_s))
         service.stop.set()
         return response.SerializeToString()

@@ -6,7 +6,7 @@ from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import subscriptions_pb2
 from feedmux_server.core.delivery.credit import BYTES_GRANT_MAX, EVENTS_GRANT_MAX
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.feeds.feed import FeedSpec
+from feedmux_server.core.feeds.feed import FeedSpec, route_of
 from feedmux_server.core.feeds.feed_fingerprint import check_fingerprint, feed_fingerprint
 from feedmux_server.core.feeds.names import check_name
 from feedmux_server.core.feeds.stream_key import StreamKey
@@ -14,6 +14,7 @@ from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.core.positions.stored_order import order_bytes
 from feedmux_server.ranges.cache import Wanted
 from feedmux_server.rpc import convert
+from feedmux_server.rpc.caller import caller
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import Context
 from feedmux_server.rpc.subscribe import INSTANCE_BYTES_MAX
@@ -32,8 +33,8 @@ class PlanRange:
 
     async def __call__(self, data: bytes, context: Context) -> bytes:
         service = self._service
-        tenant = service.caller().tenant
-        service.admit()
+        tenant = caller().tenant
+        service.admission.admit()
         request = convert.parse(wire.PlanRangeRequest, data)
         _check(request)
         feed, key, after = await self._target(request, tenant)
@@ -67,7 +68,7 @@ class PlanRange:
             slices=slices,
             caught_up=plan.caught_up,
             latest=convert.cluster_time(latest),
-            routing_key=service.routing_key(key),
+            routing_key=route_of(key.spec.scope),
             feed_fingerprint=feed_fingerprint(feed),
         )
         return response.SerializeToString()
@@ -76,15 +77,15 @@ class PlanRange:
         """The feed, and where the range begins. Opens the target subscription and stores its processed position."""
         service = self._service
         if request.WhichOneof("target") == "feed":
-            feed = await service.feed_of(request.feed, tenant)
-            key = service.key_of(feed, tenant)
+            feed = await service.access.feed_of(request.feed, tenant)
+            key = service.access.key_of(feed, tenant)
             check_fingerprint(feed, request.feed_fingerprint)
             return feed, key, request.after
         check_name("subscription", request.subscription)
         stored, lease = await service.store.open(tenant, request.subscription, instance_id=request.instance_id)
         content = subscriptions_pb2.Subscription.FromString(stored.definition)
-        feed = await service.feed_of(content.feed, tenant)
-        key = service.key_of(feed, tenant)
+        feed = await service.access.feed_of(content.feed, tenant)
+        key = service.access.key_of(feed, tenant)
         processed = None
         try:
             # Check before `processed` is stored: it may have been processed under another feed.

@@ -18,6 +18,7 @@ from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.ranges.cache import PIECE_BYTES_MAX, GivenUp
 from feedmux_server.ranges.reader import RangeReader
 from feedmux_server.rpc import convert
+from feedmux_server.rpc.caller import caller
 from feedmux_server.rpc.response_encoder import ResponseEncoder
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import Context
@@ -44,12 +45,12 @@ class ReadRange:
 
     async def __call__(self, data: bytes, context: Context) -> None:
         service = self._service
-        identity = service.caller()
+        identity = caller()
         tenant = identity.tenant
         request = convert.parse(wire.ReadRangeRequest, data)
         message_bytes_max = convert.message_bytes_max(request.message_bytes_max)
         feed = await self._feed(request, tenant)
-        key = service.key_of(feed, tenant)
+        key = service.access.key_of(feed, tenant)
         check_fingerprint(feed, request.feed_fingerprint)
         starts = service.starts(key, tenant)
         after = await starts.position(request.after, "after")
@@ -60,7 +61,7 @@ class ReadRange:
             )
         framer = ResponseEncoder(starts.encoder(), BSON, message_bytes_max)
         account, signal = service.manager.accounts.of(tenant), Wakeup()
-        with service.keeping(feed):
+        with service.admission.keeping(feed):
             async with service.manager.holding(tenant, key):
                 allowance = QuotaGate(account, signal.set, holds=False)
                 outbox = Outbox(service.manager.memory.unsent, tenant, framer.payload_max, signal.set)
@@ -95,7 +96,7 @@ class ReadRange:
             nonlocal refusal, timer
             timer = loop.call_later(CHECK_EVERY_S, look)
             try:
-                self._service.check_holds(identity, feed, key)
+                self._service.sessions.check_holds(identity, feed, key)
             except FeedmuxError as error:
                 refusal = error
                 timer.cancel()
@@ -138,12 +139,12 @@ class ReadRange:
     async def _feed(self, request: wire.ReadRangeRequest, tenant: str) -> FeedSpec:
         match request.WhichOneof("target"):
             case "feed":
-                return await self._service.feed_of(request.feed, tenant)
+                return await self._service.access.feed_of(request.feed, tenant)
             case "subscription":
                 check_name("subscription", request.subscription)
                 stored = await self._service.store.get(tenant, request.subscription)
                 content = subscriptions_pb2.Subscription.FromString(stored.definition)
-                return await self._service.feed_of(content.feed, tenant)
+                return await self._service.access.feed_of(content.feed, tenant)
         raise FeedmuxError(
             ErrorReason.MESSAGE_INVALID, "a range needs a subscription name or a feed", {"field": "target"}
         )

@@ -4,6 +4,7 @@ from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed_fingerprint import feed_fingerprint
 from feedmux_server.rpc import convert
+from feedmux_server.rpc.caller import caller
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import Context
 
@@ -16,10 +17,10 @@ class ResolvePosition:
 
     async def __call__(self, data: bytes, context: Context) -> bytes:
         service = self._service
-        tenant = service.caller().tenant
+        tenant = caller().tenant
         request = convert.parse(wire.ResolvePositionRequest, data)
-        feed = await service.feed_of(request.feed, tenant)
-        key = service.key_of(feed, tenant)
+        feed = await service.access.feed_of(request.feed, tenant)
+        key = service.access.key_of(feed, tenant)
         if request.start.WhichOneof("at") is None:
             raise FeedmuxError(ErrorReason.MESSAGE_INVALID, "start is required", {"field": "start"}, field="start")
         starts = service.starts(key, tenant)

@@ -98,7 +98,7 @@ class Servers:
         self._service.begin_drain(deadline_s)
         # Close connections to new calls at once, so that reconnecting clients reach another server. Streams continue.
         going = asyncio.gather(*(server.stop(deadline_s + 1.0) for server in self._servers))
-        await self._service.all_left(deadline_s + 1.0)
+        await self._service.sessions.all_left(deadline_s + 1.0)
         await self.stop(0.5)
         await going
 

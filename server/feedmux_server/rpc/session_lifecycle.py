@@ -8,11 +8,13 @@ from contextlib import asynccontextmanager
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.core.delivery.subscriber import Delivery, JoinPoint
 from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.core.feeds.feed import route_of
 from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.positions.position import PositionEncoder
 from feedmux_server.rpc.convert import cluster_time, duration
+from feedmux_server.rpc.live_sessions import LiveSession
 from feedmux_server.rpc.response_encoder import ResponseEncoder
-from feedmux_server.rpc.service import LiveSession, Service
+from feedmux_server.rpc.service import Service
 from feedmux_server.sessions.session import AGED, Session
 
 AGE_SPREAD = (1.15, 1.5)
@@ -29,16 +31,16 @@ async def listed(service: Service, live: LiveSession) -> AsyncIterator[None]:
     Raises QUOTA_EXCEEDED when the tenant may read no further feed.
     """
     await service.manager.make_room(live.tenant, live.key)
-    service.check_draining()
-    service.check_granted(live)
-    with service.keeping(live.feed):
+    service.admission.check_draining()
+    service.sessions.check_granted(live)
+    with service.admission.keeping(live.feed):
         account = service.manager.accounts.of(live.tenant)
         account.open_feed(live.key)
-        number = service.enter(live)
+        number = service.sessions.enter(live)
         aging: asyncio.TimerHandle | None = None
-        if service.connection_age_s:
-            age_s = service.connection_age_s * random.uniform(*AGE_SPREAD)
-            aging = asyncio.get_running_loop().call_later(age_s, live.session.drain, service.drain_s, AGED)
+        if service.limits.connection_age_s:
+            age_s = service.limits.connection_age_s * random.uniform(*AGE_SPREAD)
+            aging = asyncio.get_running_loop().call_later(age_s, live.session.drain, service.limits.drain_s, AGED)
         outcome = "CANCELLED"
         try:
             yield
@@ -57,7 +59,7 @@ async def listed(service: Service, live: LiveSession) -> AsyncIterator[None]:
                 aging.cancel()
             service.manager.observer.session_ended(live.tenant, outcome)
             live.session.close()
-            service.leave(number)
+            service.sessions.leave(number)
             account.close_feed(live.key)
 
 
@@ -86,7 +88,7 @@ def opened_message(
         ),
         heartbeat_interval=duration(heartbeat_s),
         at_last_acked=at_last_acked,
-        routing_key=service.routing_key(key),
+        routing_key=route_of(key.spec.scope),
     )
 
 

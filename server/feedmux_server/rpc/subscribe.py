@@ -18,9 +18,11 @@ from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.core.positions.start import StartKind
 from feedmux_server.core.positions.stored_order import order_bytes
 from feedmux_server.rpc import convert
+from feedmux_server.rpc.caller import caller
+from feedmux_server.rpc.live_sessions import LiveSession
 from feedmux_server.rpc.receiving import Requests, first_message
 from feedmux_server.rpc.response_encoder import ResponseEncoder
-from feedmux_server.rpc.service import LiveSession, Service
+from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.session_lifecycle import listed, opened_message, serve
 from feedmux_server.rpc.status import Context, internal_error
 from feedmux_server.sessions.session import RewoundMark, Session, SessionPolicy, SkippedMark
@@ -63,7 +65,7 @@ class Subscribe:
 
     async def __call__(self, requests: Requests, context: Context) -> None:
         service = self._service
-        identity = service.caller()
+        identity = caller()
         tenant = identity.tenant
         request = await _first(requests, service)
         heartbeat_s = convert.heartbeat_s(request.heartbeat_interval, request.HasField("heartbeat_interval"))
@@ -79,7 +81,7 @@ class Subscribe:
             check_first_credit(request.credit)
         target = await self._target(request, tenant)
         if target.lease is not None and target.lease.taken_over:
-            service.did(AuditEvent.TAKEOVER, "Subscribe", context, subscription=request.subscription)
+            service.audit.did(AuditEvent.TAKEOVER, "Subscribe", context, subscription=request.subscription)
         key, at = target.key, target.at
         positions = service.positions(key, tenant)
         framer = ResponseEncoder(positions, wire_format, message_bytes_max)
@@ -93,7 +95,7 @@ class Subscribe:
         session = Session(service.manager, key, positions, policy)
         commits: CommitHandle | None = None
         if target.lease is not None and target.stored is not None:
-            commits = service.batcher.attach(target.lease, target.stored, session)
+            commits = service.committer.attach(target.lease, target.stored, session)
         live = LiveSession(
             session, target.feed, key, identity, request.subscription, request.instance_id, context.peer() or ""
         )
@@ -158,8 +160,8 @@ class Subscribe:
                 "last_acked is for durable subscriptions; use start for a feed",
                 field="open.last_acked",
             )
-        feed = await self._service.feed_of(request.feed, tenant)
-        key = self._service.key_of(feed, tenant)
+        feed = await self._service.access.feed_of(request.feed, tenant)
+        key = self._service.access.key_of(feed, tenant)
         start = convert.start(request.start)
         at = await self._service.starts(key, tenant).resolve(start)
         from_earliest = start.kind is StartKind.EARLIEST
@@ -197,8 +199,8 @@ class Subscribe:
 
     async def _at_stored(self, request: wire.Open, tenant: str, stored: StoredSubscription, lease: Lease) -> _Target:
         content = subscriptions_pb2.Subscription.FromString(stored.definition)
-        feed = await self._service.feed_of(content.feed, tenant)
-        key = self._service.key_of(feed, tenant)
+        feed = await self._service.access.feed_of(content.feed, tenant)
+        key = self._service.access.key_of(feed, tenant)
         starts = self._service.starts(key, tenant)
         at = await starts.position(stored.position, "the stored position")
         rewound_from, at_last_acked = 0, False
@@ -262,9 +264,9 @@ def _is_cancelled() -> bool:
 
 
 async def _first(requests: Requests, service: Service) -> wire.Open:
-    data = await first_message(requests, service.request_limits)
+    data = await first_message(requests, service.limits.requests)
     if data is not None:
-        service.charge_bytes(len(data))
+        service.admission.charge_bytes(len(data))
         request = convert.parse(wire.SubscribeRequest, data)
         if request.WhichOneof("message") == "open":
             return request.open

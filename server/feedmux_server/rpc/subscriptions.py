@@ -18,6 +18,7 @@ from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.core.positions.start import Start, StartKind
 from feedmux_server.core.positions.stored_order import order_bytes
 from feedmux_server.rpc import convert
+from feedmux_server.rpc.caller import caller
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import Context
 from feedmux_server.store.model import StoredSubscription
@@ -42,12 +43,12 @@ class Subscriptions:
         self._service = service
 
     async def create(self, data: bytes, context: Context) -> bytes:
-        tenant = self._service.caller().tenant
+        tenant = caller().tenant
         request = convert.parse(subscriptions_pb2.CreateSubscriptionRequest, data)
         wanted = request.subscription
         check_name("subscription.name", wanted.name)
         _check_policies(wanted)
-        key = self._service.key_of(await self._service.feed_of(wanted.feed, tenant), tenant)
+        key = self._service.access.key_of(await self._service.access.feed_of(wanted.feed, tenant), tenant)
         place = await self._resolve(convert.start(request.start), tenant, key)
         definition = _checked(convert.definition(wanted))
         await self._check_room(tenant, wanted.name)
@@ -69,13 +70,13 @@ class Subscriptions:
         return self._message(stored).SerializeToString()
 
     async def get(self, data: bytes, context: Context) -> bytes:
-        tenant = self._service.caller().tenant
+        tenant = caller().tenant
         request = convert.parse(subscriptions_pb2.GetSubscriptionRequest, data)
         check_name("name", request.name)
         return self._message(await self._service.store.get(tenant, request.name)).SerializeToString()
 
     async def list_(self, data: bytes, context: Context) -> bytes:
-        tenant = self._service.caller().tenant
+        tenant = caller().tenant
         request = convert.parse(subscriptions_pb2.ListSubscriptionsRequest, data)
         if request.page_size < 0:
             raise FeedmuxError(ErrorReason.MESSAGE_INVALID, "page_size must not be negative", field="page_size")
@@ -93,7 +94,7 @@ class Subscriptions:
         return response.SerializeToString()
 
     async def update(self, data: bytes, context: Context) -> bytes:
-        tenant = self._service.caller().tenant
+        tenant = caller().tenant
         request = convert.parse(subscriptions_pb2.UpdateSubscriptionRequest, data)
         wanted = request.subscription
         check_name("subscription.name", wanted.name)
@@ -107,7 +108,7 @@ class Subscriptions:
             else:
                 setattr(content, name, getattr(wanted, name))
         _check_policies(content)
-        spec = await self._service.feed_of(content.feed, tenant)
+        spec = await self._service.access.feed_of(content.feed, tenant)
         if (spec.scope.source, spec.scope.database, spec.scope.collection) != before:
             raise FeedmuxError(
                 ErrorReason.MESSAGE_INVALID,
@@ -115,7 +116,7 @@ class Subscriptions:
                 {"field": "subscription.feed"},
                 field="subscription.feed",
             )
-        self._service.key_of(spec, tenant)
+        self._service.access.key_of(spec, tenant)
         definition = _checked(convert.definition(content))
         # If the caller gives no etag, the etag just read guards the read-modify-write.
         async with self._room_for(tenant, wanted.name, definition):
@@ -130,7 +131,7 @@ class Subscriptions:
         return self._message(updated).SerializeToString()
 
     async def delete(self, data: bytes, context: Context) -> bytes:
-        tenant = self._service.caller().tenant
+        tenant = caller().tenant
         request = convert.parse(subscriptions_pb2.DeleteSubscriptionRequest, data)
         check_name("name", request.name)
         try:
@@ -139,18 +140,18 @@ class Subscriptions:
         except FeedmuxError as error:
             if not (request.allow_missing and error.reason is ErrorReason.SUBSCRIPTION_NOT_FOUND):
                 raise
-        self._service.did(AuditEvent.DELETE, "DeleteSubscription", context, subscription=request.name)
+        self._service.audit.did(AuditEvent.DELETE, "DeleteSubscription", context, subscription=request.name)
         return empty_pb2.Empty().SerializeToString()
 
     async def seek(self, data: bytes, context: Context) -> bytes:
-        tenant = self._service.caller().tenant
+        tenant = caller().tenant
         request = convert.parse(subscriptions_pb2.SeekSubscriptionRequest, data)
         check_name("name", request.name)
         if request.to.WhichOneof("at") is None:
             raise FeedmuxError(ErrorReason.MESSAGE_INVALID, "to is required", {"field": "to"}, field="to")
         stored = await self._service.store.get(tenant, request.name)
         content = subscriptions_pb2.Subscription.FromString(stored.definition)
-        key = self._service.key_of(await self._service.feed_of(content.feed, tenant), tenant)
+        key = self._service.access.key_of(await self._service.access.feed_of(content.feed, tenant), tenant)
         place = await self._resolve(convert.start(request.to), tenant, key)
         with self._rechecking(tenant, request.name):
             sought = await self._service.store.seek(
@@ -160,7 +161,7 @@ class Subscriptions:
                 cluster_time=place.cluster_time,
                 order=order_bytes(place),
             )
-        self._service.did(AuditEvent.SEEK, "SeekSubscription", context, subscription=request.name)
+        self._service.audit.did(AuditEvent.SEEK, "SeekSubscription", context, subscription=request.name)
         return self._message(sought).SerializeToString()
 
     @contextmanager
@@ -169,7 +170,7 @@ class Subscriptions:
         try:
             yield
         finally:
-            self._service.batcher.recheck(tenant, name)
+            self._service.committer.recheck(tenant, name)
 
     async def _exists(self, tenant: str, name: str, wanted: bytes) -> FeedmuxError | None:
         """The error SUBSCRIPTION_EXISTS with the differences; None if the subscription was deleted meanwhile."""
@@ -186,7 +187,7 @@ class Subscriptions:
         )
 
     def _message(self, stored: StoredSubscription) -> subscriptions_pb2.Subscription:
-        return _message(stored, self._service.unused_days)
+        return _message(stored, self._service.limits.unused_days)
 
     def _room_for(self, tenant: str, name: str, definition: bytes) -> AbstractAsyncContextManager[None]:
         """Reserve room while the definition is written. Raises QUOTA_EXCEEDED if the tenant's definitions would be too

@@ -3,8 +3,10 @@
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.core.positions.start import StartKind
 from feedmux_server.rpc import convert
+from feedmux_server.rpc.caller import caller
+from feedmux_server.rpc.live_sessions import LiveSession
 from feedmux_server.rpc.response_encoder import ResponseEncoder
-from feedmux_server.rpc.service import LiveSession, Service
+from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.session_lifecycle import listed, opened_message, serve
 from feedmux_server.rpc.status import Context
 from feedmux_server.sessions.session import Session, SessionPolicy
@@ -22,14 +24,14 @@ class Watch:
 
     async def __call__(self, data: bytes, context: Context) -> None:
         service = self._service
-        identity = service.caller()
+        identity = caller()
         tenant = identity.tenant
         request = convert.parse(wire.WatchRequest, data)
         heartbeat_s = convert.heartbeat_s(request.heartbeat_interval, request.HasField("heartbeat_interval"))
         message_bytes_max = convert.message_bytes_max(request.message_bytes_max)
         wire_format = convert.wire_format(request.format)
-        feed = await service.feed_of(request.feed, tenant)
-        key = service.key_of(feed, tenant)
+        feed = await service.access.feed_of(request.feed, tenant)
+        key = service.access.key_of(feed, tenant)
         start = convert.start(request.start)
         at = await service.starts(key, tenant).resolve(start)
         positions = service.positions(key, tenant)

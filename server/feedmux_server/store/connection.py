@@ -51,7 +51,7 @@ class RedisAccess:
 def connect(url: str, access: RedisAccess | None = None, *, connect_timeout_s: float = 2.0) -> Client:
     """Make a client that connects at the first command. Raises StartupError.
 
-    The client retries nothing: not all scripts are idempotent, and the batcher has its own backoff. A connection that
+    The client retries nothing: not all scripts are idempotent, and the committer has its own backoff. A connection that
     died in the pool is replaced before use.
 
     The caller of a command (`commands`, `checks`) sets its time limit, not `socket_timeout`: with `socket_timeout`,

@@ -2,7 +2,7 @@
 
 Invariant: at most one place waits, however many acks arrive and however long Redis is unavailable. State changes here,
 in synchronous methods; `committer` does the input and output, and only `committer` calls the methods below the line
-"For the batcher".
+"For the committer".
 """
 
 import logging
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class CommitListener(Protocol):
-    """Called by the batcher, from its task or from `flush`; must neither block nor await."""
+    """Called by the committer, from its task or from `flush`; must neither block nor await."""
 
     def committed(self, delivery_sequence: int, position: bytes) -> None:
         """Acks up to `delivery_sequence` are durable; `position` is what is stored."""
@@ -46,7 +46,7 @@ class Waiting(NamedTuple):
 
 
 class Committer(Protocol):
-    """What a handle needs of its batcher."""
+    """What a handle needs of its committer."""
 
     def wake(self, handle: "CommitHandle") -> None: ...
     async def flush(self, handle: "CommitHandle", timeout_s: float) -> None: ...
@@ -58,7 +58,7 @@ class CommitHandle:
 
     __slots__ = (
         "_available",
-        "_batcher",
+        "_committer",
         "_listener",
         "_stored",
         "attached",
@@ -73,13 +73,13 @@ class CommitHandle:
 
     def __init__(
         self,
-        batcher: Committer,
+        committer: Committer,
         lease: Lease,
         stored: StoredSubscription,
         listener: CommitListener,
         now_s: float,
     ) -> None:
-        self._batcher = batcher
+        self._committer = committer
         self._stored = stored
         self._listener = listener
         self._available = True
@@ -110,15 +110,15 @@ class CommitHandle:
             number = waiting.number + 1
         self.waiting = Waiting(Place(position, cluster_time, order), delivery_sequence, number)
         if waiting is None:
-            self._batcher.wake(self)
+            self._committer.wake(self)
 
     async def flush(self, timeout_s: float) -> None:
         """Store now what was submitted before. Raises FENCED, or STATE_UNAVAILABLE after `timeout_s`."""
-        await self._batcher.flush(self, timeout_s)
+        await self._committer.flush(self, timeout_s)
 
     async def detach(self, timeout_s: float = 2.0) -> None:
         """Flush and release the lease as far as `timeout_s` allows, then forget the session. Does not raise."""
-        await self._batcher.detach(self, timeout_s)
+        await self._committer.detach(self, timeout_s)
 
     @property
     def available(self) -> bool:
@@ -130,7 +130,7 @@ class CommitHandle:
         """The stored position, as far as this session knows."""
         return self._stored.position
 
-    # For the batcher:
+    # For the committer:
 
     def request(self) -> CommitRequest:
         return CommitRequest(self.lease, None if self.waiting is None else self.waiting.place)

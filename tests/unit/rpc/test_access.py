@@ -1,4 +1,4 @@
-"""What the calls of a server share: grants that change while the server iterates over its sessions."""
+"""The grants of a tenant are compiled into the key of its feeds."""
 
 from collections.abc import Callable, Hashable
 from types import SimpleNamespace
@@ -8,24 +8,10 @@ import bson
 from bson.raw_bson import RawBSONDocument
 
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
-from feedmux_server.core.grants.grant import Grant, Grants
+from feedmux_server.core.grants.grant import Grant
 from feedmux_server.core.grants.stages import PolicyCache
-from feedmux_server.rpc.service import Service
-
-
-async def test_new_grants_hold_before_any_session_is_looked_at() -> None:
-    """Otherwise the server would reject a new tenant whose key it has just accepted."""
-    seen: list[Any] = []
-    service = SimpleNamespace(grants={}, trusted=frozenset({"old"}), live={})
-
-    async def end_revoked() -> None:
-        seen.append((dict(service.grants), service.trusted))
-
-    service.end_revoked = end_revoked
-    service._in_turns = lambda: Service._in_turns(cast(Service, service))
-    grants: dict[str, Grants] = {"new": None}
-    assert await Service.change_grants(cast(Service, service), grants, frozenset({"new"})) == 0
-    assert seen == [(grants, {"new"})]
+from feedmux_server.rpc.access import Access
+from feedmux_server.streams.manager import StreamManager
 
 
 def test_the_grants_of_a_tenant_are_compiled_once_for_all_its_opens() -> None:
@@ -45,11 +31,13 @@ def test_the_grants_of_a_tenant_are_compiled_once_for_all_its_opens() -> None:
         accounts=SimpleNamespace(of=lambda tenant: SimpleNamespace(check_pipeline=lambda size: None)),
         one_of=lambda key: key,
     )
+    nothing = cast(Any, None)
     grants = tuple(Grant("main", "shop", f"orders{i}") for i in range(3))
-    service = SimpleNamespace(grants_of=lambda tenant: grants, policies=Counting(), manager=manager)
+    access = Access(cast(StreamManager, manager), nothing, nothing, {"team": grants}, frozenset())
+    access.policies = Counting()
     feeds = [
         FeedSpec(Scope("main", "shop"), pipeline=bson.encode({"pipeline": [{"$match": {"a": i}}]})) for i in (1, 2)
     ]
-    keys = [Service.key_of(cast(Service, service), feed, "team") for feed in feeds]
+    keys = [access.key_of(feed, "team") for feed in feeds]
     assert keys[0] != keys[1]
     assert len(compiled) == len(set(compiled)) > 0

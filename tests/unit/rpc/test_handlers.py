@@ -45,9 +45,9 @@ async def test_every_method_has_a_handler_of_its_kind(make: Any, files: tuple[An
 async def test_a_drain_takes_no_session_and_waits_for_none() -> None:
     async with Tasks() as tasks:
         assembly = assembled(tasks)
-        assembly.service.admit()
+        assembly.service.admission.admit()
         assembly.service.begin_drain(60.0)
-        await assembly.service.all_left(60.0)
+        await assembly.service.sessions.all_left(60.0)
         with pytest.raises(FeedmuxError, match="shutting down"):
-            assembly.service.admit()
+            assembly.service.admission.admit()
         await assembly.close()

@@ -186,7 +186,7 @@ class SlowStore:
 
 
 def unrun(answers: int = 1000) -> tuple[SlowStore, Committer]:
-    """A batcher whose task does not run, and a store that answers `answers` requests at once."""
+    """A committer whose task does not run, and a store that answers `answers` requests at once."""
     store: Any = SlowStore()
     store.answers = asyncio.Semaphore(answers)
     return store, Committer(store, interval_s=0.001, clock=asyncio.get_running_loop().time)
@@ -194,16 +194,16 @@ def unrun(answers: int = 1000) -> tuple[SlowStore, Committer]:
 
 @asynccontextmanager
 async def slow() -> AsyncIterator[tuple[SlowStore, Committer, CommitHandle, Recorder]]:
-    """A running batcher with one session, and a store that answers nothing yet."""
-    store, batcher = unrun(answers=0)
+    """A running committer with one session, and a store that answers nothing yet."""
+    store, committer = unrun(answers=0)
     recorder = Recorder()
-    handle = batcher.attach(LEASE, stored_at(0), recorder)
-    async with running(batcher):
-        yield store, batcher, handle, recorder
+    handle = committer.attach(LEASE, stored_at(0), recorder)
+    async with running(committer):
+        yield store, committer, handle, recorder
 
 
 @in_virtual_time
-async def test_the_batcher_sends_what_came_while_it_waited() -> None:
+async def test_the_committer_sends_what_came_while_it_waited() -> None:
     async with slow() as (store, _, handle, recorder):
         submit(handle, 1)
         await store.was_asked()
@@ -238,7 +238,7 @@ async def test_a_flush_meanwhile_waits_for_its_own_ack() -> None:
 
 @in_virtual_time
 async def test_a_detach_meanwhile_stores_the_last_ack_and_releases() -> None:
-    async with slow() as (store, batcher, handle, _):
+    async with slow() as (store, committer, handle, _):
         submit(handle, 1)
         await store.was_asked()
         submit(handle, 2)
@@ -248,7 +248,7 @@ async def test_a_detach_meanwhile_stores_the_last_ack_and_releases() -> None:
         await detaching
         assert store.sent == [place(1), place(2)]
         assert store.released == [LEASE]
-        assert (handle.waiting, handle.attached, batcher.waiting) == (None, False, 0)
+        assert (handle.waiting, handle.attached, committer.waiting) == (None, False, 0)
         submit(handle, 3)
         await asyncio.sleep(SOON_S)
         assert store.sent == [place(1), place(2)]
@@ -286,17 +286,17 @@ async def test_an_answer_that_comes_after_the_detach_fences_nobody() -> None:
 
 @in_virtual_time
 async def test_commits_flow_again_by_themselves() -> None:
-    async with slow() as (store, batcher, handle, recorder):
+    async with slow() as (store, committer, handle, recorder):
         store.outcome = FeedmuxError(ErrorReason.STATE_UNAVAILABLE, "away")
         for _ in range(100):
             store.answers.release()
         submit(handle, 1)
         await until(lambda: recorder.available == [False])
-        assert not batcher.available
+        assert not committer.available
         submit(handle, 2)
         store.outcome = None
         await until(lambda: recorder.commits == [(2, place(2).position)])
-        assert (recorder.available, batcher.available) == ([False, True], True)
+        assert (recorder.available, committer.available) == ([False, True], True)
 
 
 @in_virtual_time
@@ -320,39 +320,39 @@ OTHER = replace(LEASE, name="other")
 
 @in_virtual_time
 async def test_an_older_session_that_is_attached_late_fences_nobody_and_asks_the_store() -> None:
-    store, batcher = unrun()
+    store, committer = unrun()
     newest, older = Recorder(), Recorder()
-    first = batcher.attach(NEWER, stored_at(0), newest)
-    late = batcher.attach(LEASE, stored_at(0), older)
+    first = committer.attach(NEWER, stored_at(0), newest)
+    late = committer.attach(LEASE, stored_at(0), older)
     assert (newest.causes, older.causes) == ([], [])
-    task = asyncio.create_task(batcher.run())
+    task = asyncio.create_task(committer.run())
     await store.was_asked()
     assert store.leases == [LEASE], "it asks whether the session still owns the subscription"
     await late.detach()
-    batcher.recheck("t", "s")
+    committer.recheck("t", "s")
     await store.was_asked()
     assert store.leases == [LEASE, NEWER], "the newest session is still known"
     task.cancel()
     assert first.attached
     last = Recorder()
-    third = batcher.attach(replace(LEASE, epoch=9), stored_at(0), last)
+    third = committer.attach(replace(LEASE, epoch=9), stored_at(0), last)
     assert (newest.causes, first.attached, third.attached) == (["LEASE"], False, True)
-    batcher.attach(replace(LEASE, epoch=10, instance_id="other"), stored_at(0), Recorder())
+    committer.attach(replace(LEASE, epoch=10, instance_id="other"), stored_at(0), Recorder())
     assert (last.causes, third.attached) == (["TAKEOVER"], False)
 
 
 @in_virtual_time
 async def test_a_flush_sends_what_others_flush_at_the_same_time_and_not_what_was_flushed_before() -> None:
-    store, batcher = unrun()
-    one = batcher.attach(LEASE, stored_at(0), Recorder())
-    other = batcher.attach(OTHER, stored_at(0), Recorder())
+    store, committer = unrun()
+    one = committer.attach(LEASE, stored_at(0), Recorder())
+    other = committer.attach(OTHER, stored_at(0), Recorder())
     submit(one, 1)
     await one.flush(1.0)
     submit(other, 1)
     await other.flush(1.0)
     assert store.leases == [LEASE, OTHER]
     store.answers = asyncio.Semaphore(0)
-    third = batcher.attach(replace(LEASE, name="third"), stored_at(0), Recorder())
+    third = committer.attach(replace(LEASE, name="third"), stored_at(0), Recorder())
     flushing = []
     for handle in (one, other, third):
         submit(handle, 2)
@@ -366,9 +366,9 @@ async def test_a_flush_sends_what_others_flush_at_the_same_time_and_not_what_was
 
 @in_virtual_time
 async def test_a_key_that_redis_refuses_is_left_in_peace_for_a_while() -> None:
-    store, batcher = unrun()
+    store, committer = unrun()
     recorder = Recorder()
-    handle = batcher.attach(LEASE, stored_at(0), recorder)
+    handle = committer.attach(LEASE, stored_at(0), recorder)
     store.outcome = CommitOutcome(CommitStatus.FAILED)
     submit(handle, 1)
     with pytest.raises(FeedmuxError):
@@ -376,9 +376,9 @@ async def test_a_key_that_redis_refuses_is_left_in_peace_for_a_while() -> None:
     assert [at_s for at_s, _ in store.trips] == [0.0, BACKOFF_FIRST_S, 2 * BACKOFF_FIRST_S], "not in a tight loop"
     assert recorder.available == [False]
     store.outcome = None
-    async with running(batcher):
-        batcher.recheck("t", "other than that one")
-        batcher.recheck("t", "s")
+    async with running(committer):
+        committer.recheck("t", "other than that one")
+        committer.recheck("t", "s")
         await until(lambda: recorder.commits == [(1, place(1).position)])
     refused_s, asked_s = (at_s for at_s, _ in store.trips[-2:])
     assert BACKOFF_MAX_S <= asked_s - refused_s < BACKOFF_MAX_S + 0.01
@@ -388,12 +388,15 @@ async def test_a_key_that_redis_refuses_is_left_in_peace_for_a_while() -> None:
 
 @in_virtual_time
 async def test_after_an_outage_a_refused_key_is_not_told_that_it_is_available() -> None:
-    store, batcher = unrun()
+    store, committer = unrun()
     recorders = Recorder(), Recorder()
-    refused, fine = batcher.attach(LEASE, stored_at(0), recorders[0]), batcher.attach(OTHER, stored_at(0), recorders[1])
+    refused, fine = (
+        committer.attach(LEASE, stored_at(0), recorders[0]),
+        committer.attach(OTHER, stored_at(0), recorders[1]),
+    )
     store.outcome = CommitOutcome(CommitStatus.FAILED)
     submit(refused, 1)
-    await batcher.flush_all(0.05)
+    await committer.flush_all(0.05)
     store.outcome = FeedmuxError(ErrorReason.STATE_UNAVAILABLE, "away")
     submit(fine, 1)
     with pytest.raises(FeedmuxError):
@@ -405,24 +408,24 @@ async def test_after_an_outage_a_refused_key_is_not_told_that_it_is_available() 
 
 @in_virtual_time
 async def test_the_end_does_not_wait_for_a_redis_that_never_answers() -> None:
-    store, batcher = unrun(answers=0)
+    store, committer = unrun(answers=0)
     loop = asyncio.get_running_loop()
-    handles = [batcher.attach(replace(LEASE, name=f"s{n}"), stored_at(0), Recorder()) for n in range(100)]
+    handles = [committer.attach(replace(LEASE, name=f"s{n}"), stored_at(0), Recorder()) for n in range(100)]
     for handle in handles:
         submit(handle, 1)
-    assert await batcher.flush_all(0.3) == 100
+    assert await committer.flush_all(0.3) == 100
     assert loop.time() == 0.3
     await asyncio.gather(*(handle.detach(0.3) for handle in handles))
     assert loop.time() == 0.6, "all of them together, not one after the other"
-    assert (store.released, batcher.waiting) == ([], 0)
+    assert (store.released, committer.waiting) == ([], 0)
 
 
 @in_virtual_time
 async def test_the_lease_of_an_idle_session_is_renewed_in_time() -> None:
-    store, batcher = unrun()
-    handle = batcher.attach(LEASE, stored_at(0), Recorder())
+    store, committer = unrun()
+    handle = committer.attach(LEASE, stored_at(0), Recorder())
     began_s = 0.0
-    async with running(batcher):
+    async with running(committer):
         await asyncio.sleep(5 * LEASE_S)
     for at_s, _ in store.trips:
         assert store.rules.renew_after_s <= at_s - began_s < LEASE_S / 2

@@ -4,7 +4,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType, SimpleNamespace
+from types import FrameType
 from typing import Any, cast
 
 import pytest
@@ -16,7 +16,6 @@ from feedmux_server.core.events.chunk import cut_batch
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
 from feedmux_server.core.limits.quota import Quotas
-from feedmux_server.rpc.service import LiveSession, Service
 from feedmux_server.streams.manager import KeyStreams, StreamManager
 from feedmux_server.streams.pump import Reader
 from tests.integration.wire import PATIENCE_S
@@ -188,23 +187,3 @@ def _adds_up(here: World) -> None:
     rings = rings_of(here.manager)
     assert here.manager.memory.rings.bytes == sum(ring.bytes for ring in rings)
     assert all((ring.bytes > 0) == (len(ring) > 0) for ring in rings)
-
-
-async def test_sessions_are_gone_through_in_turns() -> None:
-    """A session that ends meanwhile is skipped; a concurrent task gets its turns."""
-    service = cast(Service, SimpleNamespace(live={number: number for number in range(2_000)}))
-    turns, seen = 0, list[int]()
-
-    async def beside() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    task = asyncio.create_task(beside())
-    async for live in Service._in_turns(service):
-        seen.append(cast(int, live))
-        service.live.pop(1_999, cast(LiveSession, None))
-    task.cancel()
-    assert seen == list(range(1_999))
-    assert turns >= 2_000 // 256

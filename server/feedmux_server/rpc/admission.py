@@ -1,0 +1,129 @@
+"""Whether a call may run now: who makes it, and what the caller's quotas and the server's limits leave free."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.feeds.feed import FeedSpec
+from feedmux_server.core.limits.memory import Pool
+from feedmux_server.core.limits.quota import Accounts
+from feedmux_server.rpc.auth import Authenticator
+from feedmux_server.rpc.caller import caller, identified
+from feedmux_server.rpc.status import Context
+from feedmux_server.tenants.model import Identity, Unauthenticated
+
+BYTES_PER_REQUEST = 8 * 1024
+"""Bytes of a request that count as one more request in the quota `requests_per_s`; …"""
+CPU_S_PER_REQUEST = 0.005
+"""… and the seconds of CPU for checking it that count the same."""
+REQUEST_COPIES = 3
+"""How many copies of its pipeline a long call keeps, about: as it was sent, as it was checked, and for MongoDB."""
+
+
+class Admission:
+    """See the module."""
+
+    def __init__(
+        self,
+        auth: Authenticator,
+        operator_auth: Authenticator,
+        accounts: Accounts,
+        requests: Pool,
+        sessions_max: int,
+    ) -> None:
+        """`requests` is the memory for the pipelines of open streams."""
+        self.auth = auth
+        self.draining = False
+        self.streams = 0
+        """The number of running stream calls whose caller is known; `LiveSessions` has those with an open session."""
+        self._operator_auth = operator_auth
+        self._accounts = accounts
+        self._requests = requests
+        self._sessions_max = sessions_max
+
+    async def identify(self, context: Context) -> Identity:
+        """Identify the caller. Waits if the tenant's calls come too fast. Raises UNAUTHENTICATED, and QUOTA_EXCEEDED if
+        the calls come so fast that waiting does not help."""
+        identity = await self.auth.identify(context)
+        identified(identity)
+        wait_s = self._accounts.of(identity.tenant).request(self._accounts.clock())
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
+        return identity
+
+    async def check_operator(self, context: Context) -> None:
+        """Raises UNAUTHENTICATED, or METHOD_DENIED for a tenant's credentials."""
+        try:
+            identified(await self._operator_auth.identify(context))
+        except Unauthenticated:
+            await self.identify(context)
+            raise FeedmuxError(
+                ErrorReason.METHOD_DENIED, "this method is for operators; a tenant's credentials do not permit it"
+            ) from None
+
+    def admit(self) -> None:
+        """Raises DRAINING or QUOTA_EXCEEDED when the server accepts no further session."""
+        self.check_draining()
+        if self.streams >= self._sessions_max:
+            raise FeedmuxError(
+                ErrorReason.QUOTA_EXCEEDED,
+                f"the server already serves {self._sessions_max} sessions, which is its limit; try again",
+                {"quota": "sessions"},
+                retry_after_s=5.0,
+            )
+
+    def check_draining(self) -> None:
+        """Raises DRAINING."""
+        if self.draining:
+            raise FeedmuxError(ErrorReason.DRAINING, "the server is shutting down; reconnect", retry_after_s=1.0)
+
+    @contextmanager
+    def streaming(self) -> Iterator[None]:
+        """Count the caller's stream, even before anything was received. Raises DRAINING, QUOTA_EXCEEDED."""
+        self.admit()
+        account = self._accounts.of(caller().tenant)
+        account.open_stream()
+        self.streams += 1
+        try:
+            yield
+        finally:
+            self.streams -= 1
+            account.close_stream()
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """Count a call of the caller that is not a stream. Raises QUOTA_EXCEEDED."""
+        account = self._accounts.of(caller().tenant)
+        account.open_call()
+        try:
+            yield
+        finally:
+            account.close_call()
+
+    @contextmanager
+    def keeping(self, feed: FeedSpec) -> Iterator[None]:
+        """Count the memory of a stream's request while the stream lasts. Raises QUOTA_EXCEEDED."""
+        tenant, pool = caller().tenant, self._requests
+        size = REQUEST_COPIES * (len(feed.pipeline) + len(feed.collation) + len(feed.comment))
+        if size > pool.room(tenant):
+            raise FeedmuxError(
+                ErrorReason.QUOTA_EXCEEDED,
+                "the pipelines of open streams fill the memory reserved for them; send shorter pipelines, or fewer",
+                {"quota": "requests_memory"},
+                retry_after_s=5.0,
+            )
+        held = pool.hold(tenant, size)
+        try:
+            yield
+        finally:
+            held.release()
+
+    def charge_bytes(self, size: int) -> None:
+        """Charge the caller for a request of `size` bytes."""
+        self._accounts.of(caller().tenant).charge(size / BYTES_PER_REQUEST, self._accounts.clock())
+
+    def charge_cpu(self, tenant: str) -> Callable[[float], None]:
+        """A function that charges a tenant for seconds of CPU used outside the event loop."""
+        account = self._accounts.of(tenant)
+        return lambda cpu_s: account.charge(cpu_s / CPU_S_PER_REQUEST, self._accounts.clock())

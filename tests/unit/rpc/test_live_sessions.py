@@ -1,0 +1,76 @@
+"""Sessions that end with their credential or their grants."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+from feedmux_server.core.grants.grant import Grants
+from feedmux_server.rpc.access import Access
+from feedmux_server.rpc.auth import Authenticator
+from feedmux_server.rpc.live_sessions import LiveSession, LiveSessions
+
+
+def make_sessions(access: Any = None, *, holds: bool = True) -> LiveSessions:
+    auth = SimpleNamespace(holds=lambda identity: holds)
+    return LiveSessions(cast(Access, access), cast(Authenticator, auth))
+
+
+async def test_new_grants_hold_before_any_session_is_checked() -> None:
+    """Otherwise the server would reject a new tenant whose key it has just accepted."""
+    access, seen = SimpleNamespace(grants={}, trusted=frozenset({"old"})), []
+
+    class Watched(LiveSessions):
+        async def end_revoked(self) -> None:
+            seen.append((dict(access.grants), access.trusted))
+
+    grants: dict[str, Grants] = {"new": None}
+    sessions = Watched(cast(Access, access), cast(Authenticator, None))
+    assert await sessions.change_grants(grants, frozenset({"new"})) == 0
+    assert seen == [(grants, {"new"})]
+
+
+async def test_sessions_are_checked_in_turns() -> None:
+    """A session that ends meanwhile is skipped; a concurrent task gets its turns."""
+    ended: list[int] = []
+    sessions = make_sessions(holds=False)
+
+    def live(number: int) -> LiveSession:
+        def end(_: object) -> None:
+            ended.append(number)
+            if number == 0:
+                sessions.leave(2_000)
+
+        return cast(LiveSession, SimpleNamespace(identity=number, end=end))
+
+    for number in range(2_000):
+        sessions.enter(live(number))
+    turns = 0
+
+    async def beside() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(beside())
+    await sessions.end_revoked()
+    task.cancel()
+    assert ended == list(range(1_999))
+    assert turns >= 2_000 // 256
+
+
+async def test_a_drain_reaches_every_session_and_waits_until_all_have_left() -> None:
+    sessions, drained = make_sessions(), list[float]()
+    numbers = [
+        sessions.enter(cast(LiveSession, SimpleNamespace(session=SimpleNamespace(drain=drained.append))))
+        for _ in range(3)
+    ]
+    sessions.drain(5.0)
+    assert drained == [5.0] * 3
+    waiting = asyncio.create_task(sessions.all_left(60.0))
+    for number in numbers:
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        sessions.leave(number)
+    await waiting
+    assert len(sessions) == 0
