@@ -22,7 +22,8 @@ from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.rpc.plan_range import SLICES_AT_ONCE
 from feedmux_server.source.deployment import Source
 from feedmux_server.source.reader import Batch
-from feedmux_server.streams.manager import KeyStreams, ManagerLimits, StreamManager
+from feedmux_server.streams.key_streams import KeyStreams, ManagerLimits
+from feedmux_server.streams.manager import StreamManager
 from feedmux_server.streams.pump import PumpLimits, Reader
 from feedmux_server.supervision import Tasks
 
@@ -72,7 +73,7 @@ async def _figures(count: int) -> Figures:
             manager = StreamManager({"main": source}, limits, tasks, accounts)
             figures = await _measure(manager, count)
             manager.stop()
-        await manager.renderer.close()
+        await manager.renderers.chunks.close()
     finally:
         KeyStreams._reader_at = plain  # type: ignore[method-assign]
     return figures
@@ -91,20 +92,20 @@ async def _measure(manager: StreamManager, count: int) -> Figures:
         waiting[0].take()
     manager.slots._most = 1
     with _timed(took, "end_of_a_stream_ms"):
-        manager.slot_free()
+        manager.slot_turns.slot_free()
         for each in waiting:
             each.take()
     account = manager.accounts.of("t")
     for number in range(40):
         manager.release(_key(number + WAITING // 2), _others(manager, number + WAITING // 2))
     with _timed(took, "room_for_a_feed_ms"):
-        manager._to_close(account, _key(-1))
+        manager.left._to_close(account, _key(-1))
     with _timed(took, "subscriber_of_a_new_feed_ms"):
         _join(manager, count, 9)
     excess = min(1 << 20, manager.memory.rings.bytes // 4)
     manager.memory.bytes_max = manager.memory.bytes - excess
     with _timed(took, "eviction_of_a_mebibyte_ms"):
-        manager.filled(1 << 20)
+        manager.memory.grew(1 << 20)
     kept = _range()
     with _timed(took, "a_turn_of_slices_ms"):
         assert len(list(islice(kept.slices(SLICES), SLICES_AT_ONCE))) == SLICES_AT_ONCE

@@ -10,7 +10,7 @@ from functools import partial
 
 import uvloop
 
-from feedmux_server.assembly import assemble
+from feedmux_server.assembly import Assembly, assemble
 from feedmux_server.config.errors import ConfigError
 from feedmux_server.config.sections import LimitsSection
 from feedmux_server.config.server import Config
@@ -45,9 +45,13 @@ class Running:
     """A server that is serving."""
 
     ports: Ports
-    service: Service
+    assembly: Assembly
     metrics_port: int | None = None
     """Port of the metrics page, if there is one."""
+
+    @property
+    def service(self) -> Service:
+        return self.assembly.service
 
 
 def serve(config: Config, *, insecure_no_auth: bool, ready: Callable[[Ports], None] | None = None) -> None:
@@ -139,18 +143,24 @@ async def running(
                 if not insecure_no_auth:
                     _warn_of_plaintext(config)
                 unfit = _Unfit(stop)
-                look = MetricsCollector(
-                    assembly.manager, assembly.ranges, assembly.committer, config.limits.sessions, lambda: health.ready
+                collect = MetricsCollector(
+                    assembly.manager,
+                    service.sessions,
+                    assembly.results,
+                    assembly.ranges,
+                    assembly.committer,
+                    config.limits.sessions,
+                    lambda: health.ready,
                 )
                 keeping += [
                     *credentials.start(service, tasks),
-                    *telemetry.watch(look, tasks),
+                    *telemetry.watch(collect, tasks),
                     tasks.keep_running("readiness", partial(unfit.watch, readiness)),
                 ]
                 try:
                     health.show(readiness.there)
                     health.started()
-                    yield Running(ports, service, telemetry.port)
+                    yield Running(ports, assembly, telemetry.port)
                 finally:
                     await servers.drain(config.limits.drain_s, config.limits.drain_delay_s)
                     await assembly.committer.flush_all(2.0)

@@ -16,6 +16,7 @@ from feedmux_server.core.delivery.replay_buffer import RingLimits
 from feedmux_server.core.delivery.wide_plan import WideLimits
 from feedmux_server.core.limits.quota import Accounts
 from feedmux_server.credentials import Credentials
+from feedmux_server.jobs.monitor_results import MonitorResults
 from feedmux_server.jobs.oplog_monitor import OplogMonitor
 from feedmux_server.jobs.position_monitor import PositionMonitor
 from feedmux_server.jobs.subscription_expiry import sweep
@@ -31,7 +32,8 @@ from feedmux_server.source.reader import ReadLimits
 from feedmux_server.store.committer import Committer
 from feedmux_server.store.connection import Client
 from feedmux_server.store.store import SubscriptionStore
-from feedmux_server.streams.manager import ManagerLimits, StreamManager
+from feedmux_server.streams.key_streams import ManagerLimits
+from feedmux_server.streams.manager import StreamManager
 from feedmux_server.streams.pump import PumpLimits
 from feedmux_server.streams.wide.stream import WideStreamLimits
 from feedmux_server.supervision import Tasks
@@ -51,18 +53,16 @@ class Assembly:
     checks: RequestChecks
     committer: Committer
     service: Service
+    results: MonitorResults
 
     def start(self, tasks: Tasks) -> list[asyncio.Task[None]]:
         """Start the background tasks, to be cancelled after the drain. None of them reads a stream."""
-        limits = self.config.limits
+        limits, sources = self.config.limits, self.manager.sources
         return [
             tasks.keep_running("committer", self.committer.run),
-            *OplogMonitor(self.manager, limits.history_look_s).start(tasks),
-            *(
-                tasks.keep_running("read-watch", each.read_watch.run, of=name)
-                for name, each in self.manager.sources.items()
-            ),
-            tasks.keep_running("stored-history", PositionMonitor(self.service, limits.stored_look_s).run),
+            *OplogMonitor(sources.values(), self.service.sessions, self.results, limits.history_look_s).start(tasks),
+            *(tasks.keep_running("read-watch", each.read_watch.run, of=name) for name, each in sources.items()),
+            tasks.keep_running("stored-history", PositionMonitor(self.service, self.results, limits.stored_look_s).run),
             tasks.keep_running("unused-subscriptions", partial(sweep, self.service)),
         ]
 
@@ -70,8 +70,7 @@ class Assembly:
         """End all reads and side processes. Call it only once no session is open any more."""
         self.ranges.close()
         self.manager.stop()
-        await self.manager.renderer.close()
-        await self.manager.large_renderer.close()
+        await self.manager.renderers.close()
         await self.checks.close()
 
 
@@ -127,7 +126,7 @@ def assemble(
         ),
         stop,
     )
-    return Assembly(config, manager, ranges, checks, committer, service)
+    return Assembly(config, manager, ranges, checks, committer, service, MonitorResults.of_sources(sources))
 
 
 def manager_limits(limits: LimitsSection, wide: WideSection) -> ManagerLimits:

@@ -137,7 +137,7 @@ async def test_nobody_is_told_on_an_oplog_with_room(mongo: ReplicaSet, redis_ser
             for first in range(0, 100, 20):
                 client[name]["c"].insert_many([{"n": first + n, "text": "x" * 1000} for n in range(20)])
                 assert len(await session.take(20)) == 20
-        looks = here.server.service.manager.forecasts["main"]
+        looks = here.server.assembly.results.forecasts["main"]
         await until(lambda: looks.bytes_per_s is not None)
         assert not session.notices
         await session.close()
@@ -178,7 +178,7 @@ async def test_an_oplog_that_may_not_be_read_is_said_once(
             admin.admin.command("createRole", "feedmuxOplog", roles=[], privileges=privileges)
             admin.admin.command("grantRolesToUser", "feeds", roles=["feedmuxOplog"])
             async with serving(configuration) as here:
-                forecast = here.server.service.manager.forecasts["main"]
+                forecast = here.server.assembly.results.forecasts["main"]
                 await until(lambda: forecast.state is not None)
                 assert forecast.state is not None
                 assert forecast.state.size_max_bytes == 64 << 20

@@ -32,14 +32,14 @@ def numbers(client: Client) -> list[int]:
 
 
 def renderer_pid(world: World) -> int:
-    pid = world.manager.renderer._process.pid
+    pid = world.manager.renderers.chunks._process.pid
     assert pid is not None
     return pid
 
 
 def freeze_renderer(world: World) -> int:
     """Stop the process. It stays frozen: the server does not replace it."""
-    world.manager.renderer._process._timeout_s = LONG_S
+    world.manager.renderers.chunks._process._timeout_s = LONG_S
     pid = renderer_pid(world)
     os.kill(pid, signal.SIGSTOP)
     return pid
@@ -55,7 +55,7 @@ async def after_progress(client: Client, task: "asyncio.Task[Output | None] | No
 
 async def waits_for_a_rendering(world: World, client: Client) -> None:
     async with asyncio.timeout(60):
-        while client.session._rendering is None or not world.manager.renderer._process.held_bytes:
+        while client.session._rendering is None or not world.manager.renderers.chunks._process.held_bytes:
             await asyncio.sleep(0.001)
 
 
@@ -63,7 +63,9 @@ def adds_up(world: World) -> None:
     manager = world.manager
     chunks: set[Chunk] = set()
     tracked = 0
-    for session in manager.sessions:
+    for session in world.sessions:
+        if not session.joined:
+            continue
         acks = session.subscriber.acks
         sent = acks._sent if acks is not None else ()
         tracked += TRACKED_BYTES * len(sent)
@@ -71,7 +73,7 @@ def adds_up(world: World) -> None:
     rings = rings_of(manager)
     held = tracked + sum(chunk.size_bytes for chunk in chunks if chunk.evicted)
     in_rings = sum(ring[seq].size_bytes for ring in rings for seq in range(ring.first_seq, ring.next_seq))
-    beside = manager.renderer.memory_bytes + manager.memory.unsent.bytes
+    beside = manager.renderers.chunks.memory_bytes + manager.memory.unsent.bytes
     assert manager.memory.bytes == in_rings + held + beside
     assert manager.accounts.backlog.bytes == held == sum(account.backlog_bytes for account in manager.accounts)
 
@@ -120,7 +122,7 @@ async def test_a_session_goes_on_while_the_renderer_is_frozen(monkeypatch: pytes
                 await task
         client.close()
         first.close()
-        assert here.manager.renderer.waiting == 0
+        assert here.manager.renderers.chunks.waiting == 0
         in_bson.close()
 
 
@@ -129,7 +131,7 @@ async def test_small_chunks_do_not_wait_for_large_events(monkeypatch: pytest.Mon
         large, written = here.feed("large")
         small, log = here.feed("small")
         written.write(1, padding=3 << 20)
-        renderer = here.manager.large_renderer
+        renderer = here.manager.renderers.large
         renderer._process = SideProcess(side_render.__name__, lambda _: LONG_S)  # and it freezes over so much padding
         waiting = here.session(large, "t", 0, RELAXED, credit=16 << 20)
         taking = asyncio.create_task(waiting.take(1))
@@ -149,7 +151,7 @@ async def test_small_chunks_do_not_wait_for_large_events(monkeypatch: pytest.Mon
 
 async def test_a_chunk_that_cannot_be_rendered_ends_only_who_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(monkeypatch, chunk_bytes=200_000) as here:
-        here.manager.renderer._process = SideProcess(side_render.__name__, side_render.limit_s)
+        here.manager.renderers.chunks._process = SideProcess(side_render.__name__, side_render.limit_s)
         poison, poisoned = here.feed("poison")
         good, log = here.feed("good")
         log.write(3)
@@ -179,7 +181,7 @@ async def test_everybody_gets_the_events_of_their_own_feed_whatever_happens(
     monkeypatch.setattr(sessions, "CONTINUE_PAUSE_S", 0.0)
     chance = random.Random(seed)
     async with world(monkeypatch, ring_bytes=20_000) as here:
-        monkeypatch.setattr(here.manager.renderer._process, "_timeout_s", 0.4)
+        monkeypatch.setattr(here.manager.renderers.chunks._process, "_timeout_s", 0.4)
         feeds = {name: here.feed(name) for name in "abc"}
         for _, log in feeds.values():
             log.write(100, padding=100)
@@ -218,7 +220,7 @@ async def test_everybody_gets_the_events_of_their_own_feed_whatever_happens(
                     reading[chance.randrange(len(reading))].cancel()
             if chance.random() < 0.3:
                 here.evict()
-            if seen >= 150 * (harmed + 1) and here.manager.renderer._process.pid is not None:
+            if seen >= 150 * (harmed + 1) and here.manager.renderers.chunks._process.pid is not None:
                 os.kill(renderer_pid(here), chance.choice((signal.SIGKILL, signal.SIGSTOP)))
                 harmed += 1
             for _ in range(chance.randrange(4)):
@@ -234,8 +236,8 @@ async def test_everybody_gets_the_events_of_their_own_feed_whatever_happens(
         for outcome in await asyncio.gather(*reading, return_exceptions=True):
             assert outcome is None or isinstance(outcome, asyncio.CancelledError), outcome
         # Sessions continue with a process that is not frozen.
-        monkeypatch.setattr(here.manager.renderer._process, "_timeout_s", LONG_S)
-        if (pid := here.manager.renderer._process.pid) is not None:
+        monkeypatch.setattr(here.manager.renderers.chunks._process, "_timeout_s", LONG_S)
+        if (pid := here.manager.renderers.chunks._process.pid) is not None:
             os.kill(pid, signal.SIGKILL)
         for name, (key, log) in feeds.items():
             log.write(5)
@@ -244,7 +246,7 @@ async def test_everybody_gets_the_events_of_their_own_feed_whatever_happens(
                 await last.take(5)
             assert numbers(last)[-1] == log.base + len(log.events)
             last.close()
-        assert (here.manager.renderer.waiting, here.manager.renderer._pending) == (0, {})
+        assert (here.manager.renderers.chunks.waiting, here.manager.renderers.chunks._pending) == (0, {})
         assert here.manager.accounts.backlog.bytes == 0
 
 
@@ -270,7 +272,7 @@ async def _addresses_are_used_again(monkeypatch: pytest.MonkeyPatch) -> bool:
         waiting = [here.session(theirs, "theirs", after, RELAXED) for after in range(20, 120)]
         tasks = [asyncio.create_task(each.take(1)) for each in waiting]
         async with asyncio.timeout(60):
-            while here.manager.renderer.waiting < 99:
+            while here.manager.renderers.chunks.waiting < 99:
                 await asyncio.sleep(0.01)
         used = {
             id(ring[seq]) for ring in rings_of(here.manager) for seq in range(ring.first_seq, ring.next_seq)
@@ -312,20 +314,21 @@ async def test_cancelled_sessions_leave_nothing_in_the_queue(monkeypatch: pytest
         clients = [here.session(key, "t", after, RELAXED) for after in range(2, 200)]
         tasks = [asyncio.create_task(client.take(1)) for client in clients]
         async with asyncio.timeout(60):
-            while here.manager.renderer.waiting < 50:
+            while here.manager.renderers.chunks.waiting < 50:
                 await asyncio.sleep(0.01)
-        assert here.manager.renderer.waiting <= len(clients), "one for each session"
+        assert here.manager.renderers.chunks.waiting <= len(clients), "one for each session"
         adds_up(here)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for client in (*clients, warm):
             client.close()
-        assert here.manager.renderer.waiting == 0
+        assert here.manager.renderers.chunks.waiting == 0
         async with asyncio.timeout(60):
             while rings_of(here.manager):
                 await asyncio.sleep(0.01)
-        assert here.manager.memory.bytes == here.manager.renderer.memory_bytes < 10_000, "the request being asked"
+        rendering = here.manager.renderers.chunks.memory_bytes
+        assert here.manager.memory.bytes == rendering < 10_000, "the request being asked"
 
 
 async def test_what_is_not_acknowledged_is_counted_and_bounded(

@@ -230,7 +230,7 @@ async def test_every_metric_of_the_table_comes_from_somewhere(metered: Here, dat
     await session.ack_and_wait(300)
     await session.close()
     second = await api.open(name)
-    await until(lambda: metered.server.service.manager.forecasts["main"].state is not None)
+    await until(lambda: metered.server.assembly.results.forecasts["main"].state is not None)
     faults_only = {
         "feedmux.stream.resumes", "feedmux.redis.errors", "feedmux.history.notices", "feedmux.quota.refusals",
         "feedmux.ring.window", "feedmux.quota.utilization", "feedmux.quota.limit",

@@ -449,8 +449,8 @@ MUTANTS: Final = (
         "a subscriber that has left is still listed",
         "Nothing left",
         "feedmux_server.streams.manager:StreamManager.release",
-        "streams.streams.remove(subscriber)",
-        "streams.streams.leave(subscriber)",
+        "self._keys[key].streams.remove(subscriber)",
+        "self._keys[key].streams.leave(subscriber)",
     ),
     Mutant(
         "a session that ends keeps its chunks",

@@ -17,7 +17,7 @@ from feedmux_server.jobs.readiness import Check, Readiness
 from feedmux_server.rpc.handlers import data_handlers, operator_handlers
 from feedmux_server.rpc.health import CHANGE_FEED, OPERATOR, REDIS, SUBSCRIPTIONS, Health
 from feedmux_server.store.checks import check_writable
-from feedmux_server.streams.manager import ManagerLimits
+from feedmux_server.streams.key_streams import ManagerLimits
 from feedmux_server.supervision import Tasks
 from feedmux_server.telemetry.audit import AuditEvent, AuditLog
 from feedmux_server.telemetry.observer import NOBODY
@@ -229,7 +229,6 @@ class SimServer:
         counts = {
             "sessions": len(service.sessions),
             "streams counted": service.admission.streams,
-            "sessions of the stream manager": len(manager.sessions),
             "keys of the stream manager": sum(1 for each in manager.keyed() if each.streams.subscriber_count),
             "commits": assembly.committer.waiting,
             "cursors": manager.cursors,

@@ -6,46 +6,47 @@ once, and from then on only checks whether MongoDB answers: without the oplog th
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from functools import partial
 
 from feedmux_server.clock import monotonic_s
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.jobs.monitor_results import MonitorResults
+from feedmux_server.rpc.live_sessions import LiveSessions
 from feedmux_server.source.deployment import Source
-from feedmux_server.streams.manager import StreamManager
 from feedmux_server.supervision import Tasks
 
 log = logging.getLogger(__name__)
 
 _UNREADABLE = frozenset({ErrorReason.SOURCE_UNAUTHORIZED, ErrorReason.SOURCE_UNSUITABLE, ErrorReason.OPTION_REFUSED})
 """Errors that a retry does not change: not permitted, no oplog, or (a mongos) no access to an oplog."""
-_SLICE = 500
-"""Sessions to check before other tasks get a turn at the event loop."""
 
 
 class OplogMonitor:
     """Watches the oplogs of all sources."""
 
-    def __init__(self, manager: StreamManager, every_s: float) -> None:
-        self._manager = manager
+    def __init__(
+        self, sources: Iterable[Source], sessions: LiveSessions, results: MonitorResults, every_s: float
+    ) -> None:
+        self._sources = sources
+        self._sessions = sessions
+        self._results = results
         self._every_s = every_s
 
     def start(self, tasks: Tasks) -> list[asyncio.Task[None]]:
         """Start one task for each source. The caller cancels the tasks at the end."""
-        return [
-            tasks.keep_running("history", partial(self._watch, source), of=name)
-            for name, source in self._manager.sources.items()
-        ]
+        return [tasks.keep_running("history", partial(self._watch, source), of=source.name) for source in self._sources]
 
     async def _watch(self, source: Source) -> None:
         readable = True
         while True:
             try:
                 if readable:
-                    self._manager.forecasts[source.name].observe(await source.oplog(), monotonic_s())
+                    self._results.forecasts[source.name].observe(await source.oplog(), monotonic_s())
                     await self._tell_sessions(source.name)
                 else:
                     await source.operation_time()
-                self._manager.sources_away.discard(source.name)
+                self._results.unavailable.discard(source.name)
             except FeedmuxError as error:
                 if readable and error.reason in _UNREADABLE:
                     readable = False
@@ -57,13 +58,12 @@ class OplogMonitor:
                     )
                     continue
                 if error.reason is ErrorReason.SOURCE_UNAVAILABLE:
-                    self._manager.sources_away.add(source.name)
+                    self._results.unavailable.add(source.name)
             await asyncio.sleep(self._every_s)
 
     async def _tell_sessions(self, source: str) -> None:
-        forecast = self._manager.forecasts[source]
-        for number, session in enumerate(list(self._manager.sessions)):
-            if number % _SLICE == _SLICE - 1:
-                await asyncio.sleep(0)
-            if session.source == source and session in self._manager.sessions:
+        forecast = self._results.forecasts[source]
+        async for live in self._sessions.in_turns():
+            session = live.session
+            if session.joined and session.source == source:
                 session.has_headroom(forecast.headroom_s(session.subscriber.safe_place.cluster_time >> 32))

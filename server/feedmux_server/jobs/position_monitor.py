@@ -1,7 +1,7 @@
 """Checks the stored positions of all durable subscriptions: a disconnected consumer gets no notice, so metrics and a
 line in the log warn the operator.
 
-Every replica checks all of them, page by page, every `limits.stored_look_s`. While Redis is unavailable, the last
+Every replica checks all of them, page by page, every `limits.stored_check_s`. While Redis is unavailable, the last
 results remain.
 """
 
@@ -16,18 +16,20 @@ from feedmux.v1 import subscriptions_pb2
 from feedmux_server.clock import monotonic_s
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.limits.headroom_alert import HeadroomAlert
+from feedmux_server.core.limits.oplog_forecast import OplogForecast
+from feedmux_server.jobs.monitor_results import MonitorResults
 from feedmux_server.rpc.service import Service
 from feedmux_server.store.model import StoredSubscription
-from feedmux_server.streams.manager import StreamManager
 
 log = logging.getLogger(__name__)
 
 
 class PositionMonitor:
-    """Fills `StreamManager.stored_places` and `StreamManager.damaged`."""
+    """Fills `stored_times` and `damaged` of the results."""
 
-    def __init__(self, service: Service, every_s: float) -> None:
+    def __init__(self, service: Service, results: MonitorResults, every_s: float) -> None:
         self._service = service
+        self._results = results
         self._every_s = every_s
         self._alarms: dict[tuple[str, str], HeadroomAlert] = {}
         self._damaged: set[tuple[str, str]] = set()
@@ -37,12 +39,12 @@ class PositionMonitor:
         while True:
             began_s = monotonic_s()
             try:
-                await self._look()
+                await self._check()
             except FeedmuxError as error:
                 log.debug("cannot check stored positions now", extra={"reason": error.reason.value})
             await asyncio.sleep(max(self._every_s - (monotonic_s() - began_s), self._every_s / 2))
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         manager = self._service.manager
         places: dict[tuple[str, str], array[int]] = {}
         alarms: dict[tuple[str, str], HeadroomAlert] = {}
@@ -57,9 +59,9 @@ class PositionMonitor:
                 places.setdefault((source, tenant), array("L")).append(second)
                 alarm = self._alarms.get((tenant, stored.name)) or HeadroomAlert(manager.limits.history_at_risk_s)
                 alarms[tenant, stored.name] = alarm
-                _warn(manager, alarm, source, tenant, stored)
+                _warn(self._results.forecasts[source], alarm, source, tenant, stored)
             damaged.update((tenant, name) for name in names)
-        manager.stored_places = {key: array("L", sorted(found)) for key, found in places.items()}
+        self._results.stored_times = {key: array("L", sorted(found)) for key, found in places.items()}
         self._alarms = alarms
         for tenant, name in damaged - self._damaged:
             log.error(
@@ -68,11 +70,10 @@ class PositionMonitor:
             )
         self._damaged = damaged
         found = Counter(tenant for tenant, _ in damaged)
-        manager.damaged = {tenant: found[tenant] for tenant in tenants}
+        self._results.damaged = {tenant: found[tenant] for tenant in tenants}
 
 
-def _warn(manager: StreamManager, alarm: HeadroomAlert, source: str, tenant: str, stored: StoredSubscription) -> None:
-    forecast = manager.forecasts[source]
+def _warn(forecast: OplogForecast, alarm: HeadroomAlert, source: str, tenant: str, stored: StoredSubscription) -> None:
     if forecast.state is None:
         return
     headroom_s = forecast.headroom_s(stored.cluster_time >> 32)

@@ -177,7 +177,7 @@ class RangeCache:
                 del self._waiting[tenant, key]
                 return waiting.reader
             self._leave(account, key)
-        await self.manager.make_room(tenant, key)
+        await self.manager.left.make_room(tenant, key)
         account.open_feed(key)
         try:
             return RangeReader(self.manager, key, tenant, at, PIECE_BYTES_MAX)

@@ -16,7 +16,7 @@ from feedmux_server.rpc.live_sessions import LiveSession
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import Context
 from feedmux_server.source.deployment import Source
-from feedmux_server.streams.manager import KeyStreams
+from feedmux_server.streams.key_streams import KeyStreams
 from feedmux_server.streams.wide.manager import WideStreams
 from feedmux_server.streams.wide.view_reader import ViewReader
 

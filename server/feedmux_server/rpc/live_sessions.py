@@ -107,7 +107,7 @@ class LiveSessions:
         await self.end_revoked()
         distrusted = trusted_before - access.trusted
         ended, same = 0, dict[str, bool]()
-        async for live in self._in_turns():
+        async for live in self.in_turns():
             tenant = live.tenant
             if tenant not in same:
                 same[tenant] = tenant not in distrusted and before.get(tenant, ()) == access.grants_of(tenant)
@@ -135,11 +135,11 @@ class LiveSessions:
 
     async def end_revoked(self) -> None:
         """End the sessions whose credentials would no longer be accepted."""
-        async for live in self._in_turns():
+        async for live in self.in_turns():
             if not self._auth.holds(live.identity):
                 live.end(Unauthenticated("credential expired or revoked while streaming"))
 
-    async def _in_turns(self) -> AsyncIterator[LiveSession]:
+    async def in_turns(self) -> AsyncIterator[LiveSession]:
         """All sessions that are still open when their turn comes; other tasks get turns at the loop in between."""
         for count, (number, live) in enumerate(list(self._live.items()), 1):
             if number in self._live:

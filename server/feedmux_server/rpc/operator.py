@@ -27,7 +27,7 @@ class Operator:
     async def list_tenants(self, data: bytes, context: Context) -> bytes:
         service = self._service
         request = convert.parse(wire.ListTenantsRequest, data)
-        ledger, registry = service.manager.ledger, service.admission.auth.registry
+        usage, registry = service.manager.usage, service.admission.auth.registry
         streams = [stream for each in service.manager.keyed() for stream in each.streams.streams]
         streams_of: defaultdict[str, list[SharedStream]] = defaultdict(list)
         for number, stream in enumerate(streams):
@@ -37,20 +37,20 @@ class Operator:
             for tenant in +stream.account.tenants:
                 streams_of[tenant].append(stream)
         configured = set(registry.tenants) if registry is not None else set()
-        names = sorted(configured | set(ledger.uses))
+        names = sorted(configured | set(usage.uses))
         if request.tenant:
             names = [name for name in names if name == request.tenant]
         counts = await service.store.count(names) if names else {}
         sizes = await service.store.sizes.sums(names) if names else {}
         open_streams = Counter(live.tenant for live in service.sessions)
         trailing = service.manager.slots.used()
-        everything = sum(use.upstream_bytes for use in ledger.uses.values())
+        everything = sum(use.upstream_bytes for use in usage.uses.values())
         response = wire.ListTenantsResponse()
         response.since.FromMilliseconds(int(self._since_s * 1000))
         for number, name in enumerate(names):
             if number % TENANTS_AT_ONCE == 0:
                 await asyncio.sleep(0)  # deliveries do not wait for thousands of tenants
-            use, account = ledger.uses.get(name) or TenantUse(), service.manager.accounts.of(name)
+            use, account = usage.uses.get(name) or TenantUse(), service.manager.accounts.of(name)
             mine = streams_of[name]
             response.tenants.append(
                 wire.TenantUsage(

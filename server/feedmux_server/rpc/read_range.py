@@ -62,7 +62,7 @@ class ReadRange:
         framer = ResponseEncoder(starts.encoder(), BSON, message_bytes_max)
         account, signal = service.manager.accounts.of(tenant), Wakeup()
         with service.admission.keeping(feed):
-            async with service.manager.holding(tenant, key):
+            async with service.manager.left.holding(tenant, key):
                 allowance = QuotaGate(account, signal.set, holds=False)
                 outbox = Outbox(service.manager.memory.unsent, tenant, framer.payload_max, signal.set)
                 call = _Call(tenant, key, until, allowance, outbox, signal, framer, context)

@@ -197,7 +197,6 @@ class Session:
             batch_events_max=self._policy.batch_events_max,
         )
         self._observer = self._manager.observer.session(tenant)
-        self._manager.sessions[self] = None
 
     async def opened(self) -> None:
         """Wait until MongoDB has accepted the feed, for one heartbeat interval at most. Raises MongoDB's rejection."""
@@ -221,7 +220,6 @@ class Session:
         """Leave the feed."""
         self._withdraw()
         if self._subscriber is not None:
-            self._manager.sessions.pop(self, None)
             self._manager.release(self._key, self._subscriber)
             self._subscriber = None
         if self._allowance is not None:
@@ -440,7 +438,7 @@ class Session:
             return
         self._withdraw()
         subscriber = self.subscriber
-        self._rendering = self._manager.renderer_of(wanted.chunk).request(
+        self._rendering = self._manager.renderers.of(wanted.chunk).request(
             wanted.chunk, wanted.ring, subscriber.format, subscriber.tenant, self._signal.set
         )
 

@@ -15,8 +15,10 @@ from feedmux_server.core.delivery.feed_streams import FeedStreams
 from feedmux_server.core.delivery.shared_stream import SharedStream, StreamState
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.limits.backoff import Backoff
+from feedmux_server.core.limits.memory import Memory
 from feedmux_server.core.limits.quota import Accounts
 from feedmux_server.source.reader import Batch, Failed
+from feedmux_server.streams.slot_turns import SlotTurns
 from feedmux_server.streams.wakeup import Wakeup
 from feedmux_server.telemetry.log import correlation_id
 from feedmux_server.telemetry.observer import Observer, Trace
@@ -72,25 +74,15 @@ class Reader(Protocol):
         """Close the cursor. Does not raise if MongoDB is unavailable."""
 
 
-class PumpHost(Protocol):
-    """What the pump asks of the stream manager."""
+@dataclass(frozen=True, slots=True)
+class PumpHost:
+    """What all pumps of a process share."""
 
-    def filled(self, size: int) -> None:
-        """Note bytes added to a ring: the stream manager checks the memory budget."""
-
-    @property
-    def slots_wanted(self) -> bool:
-        """Whether a subscriber waits for the slot of a trailing stream."""
-
-    def slot_free(self) -> None:
-        """Note that the stream no longer needs its slot."""
-
-    @property
-    def accounts(self) -> Accounts:
-        """The accounts that are charged for reads."""
-
-    @property
-    def observer(self) -> Observer: ...
+    memory: Memory
+    slots: SlotTurns
+    accounts: Accounts
+    """Charged for reads."""
+    observer: Observer
 
 
 class Pump:
@@ -224,10 +216,10 @@ class Pump:
         trailed = self._streams.is_trailing(stream)
         stream.append(batch.chunks, batch.post_batch)
         if trailed and not self._streams.is_trailing(stream):
-            self._host.slot_free()
+            self._host.slots.slot_free()
         if batch.chunks:
             size = stream.ring.cum_bytes - before
-            self._host.filled(size)
+            self._host.memory.grew(size)
             if not batch.gathered_s:
                 self._host.observer.batch_in_ring(self._source, batch.chunks[0].read_time_s)
             takers = stream.wake_takers()
@@ -274,7 +266,7 @@ class Pump:
         if stream.state is StreamState.READING:
             stream.move_to(StreamState.PAUSED)
         if stream.subscribers:
-            if self._streams.is_trailing(stream) and self._host.slots_wanted and not stream.has_usable_credit:
+            if self._streams.is_trailing(stream) and self._host.slots.wanted and not stream.has_usable_credit:
                 return False
             wait_s = limits.idle_close_s
         elif stream.unwanted or self._streams.is_superfluous(stream) or stream.state is StreamState.RECOVERING:
@@ -301,7 +293,7 @@ class Pump:
 
     async def _let_readers_finish(self) -> None:
         """Wait until the subscribers of an ended stream have read the ring to the end, or have left."""
-        self._host.filled(0)
+        self._host.memory.grew(0)
         if self._reader is not None:
             await self._reader.close()
         while self._stream.subscribers:

@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 RELAXED = "extended_json_relaxed"
 CANONICAL = "extended_json_canonical"
 
+_LARGE_BYTES = 2 * 1024 * 1024
+"""Chunks are cut at half of this size; a chunk larger than this holds a single event."""
 FAILED_S = 60.0
 """How long a chunk is not tried again after the process died or froze twice on it: other chunks wait meanwhile."""
 
@@ -190,3 +192,25 @@ def _fail(rendering: _Rendering, what: str) -> None:
     )
     failures = chunk.cannot_render(rendering.wire_format, error)
     asyncio.get_running_loop().call_later(FAILED_S, failures.pop, rendering.wire_format, None)
+
+
+class Renderers:
+    """The renderers of a server. Single large events, which take up to a minute each, have their own, so that other
+    chunks do not wait for them. End them with `close`."""
+
+    def __init__(self, filled: Callable[[int], None], side_processes: SideProcesses = SideProcess) -> None:
+        self.chunks = Renderer(filled, side_processes)
+        self.large = Renderer(filled, side_processes)
+
+    def of(self, chunk: Chunk) -> Renderer:
+        """The renderer for the chunk."""
+        is_large = chunk.bson is not None and chunk.bson.size_bytes > _LARGE_BYTES
+        return self.large if is_large else self.chunks
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.chunks.memory_bytes + self.large.memory_bytes
+
+    async def close(self) -> None:
+        await self.chunks.close()
+        await self.large.close()

@@ -26,7 +26,8 @@ from feedmux_server.rpc.response_encoder import ResponseEncoder
 from feedmux_server.sessions.session import Output, Session, SessionPolicy
 from feedmux_server.source.deployment import Source
 from feedmux_server.source.reader import Batch
-from feedmux_server.streams.manager import KeyStreams, ManagerLimits, StreamManager
+from feedmux_server.streams.key_streams import KeyStreams, ManagerLimits
+from feedmux_server.streams.manager import StreamManager
 from feedmux_server.streams.pump import PumpLimits, Reader
 from feedmux_server.supervision import Tasks
 from tests.sim.events import event
@@ -200,8 +201,8 @@ async def world(
             ready.set_result(manager)
             await done
             manager.stop()
-            await manager.renderer.close()
-            await manager.large_renderer.close()
+            await manager.renderers.chunks.close()
+            await manager.renderers.large.close()
 
     running = asyncio.create_task(run())
     made = World(await ready, logs)

@@ -16,7 +16,8 @@ from feedmux_server.core.events.chunk import cut_batch
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
 from feedmux_server.core.limits.quota import Quotas
-from feedmux_server.streams.manager import KeyStreams, StreamManager
+from feedmux_server.streams.key_streams import KeyStreams
+from feedmux_server.streams.manager import StreamManager
 from feedmux_server.streams.pump import Reader
 from tests.integration.wire import PATIENCE_S
 from tests.sim.events import event
@@ -95,12 +96,12 @@ async def the_end_of_a_stream(feeds: Feeds) -> Callable[[], object]:
     for number in range(5):
         assert feeds.join(key(number), behind(0), f"tenant-{number}").stream is None
     feeds.manager.slots._most = 2
-    return feeds.manager.slot_free
+    return feeds.manager.slot_turns.slot_free
 
 
 async def bytes_beyond_the_bound(feeds: Feeds) -> Callable[[], object]:
     feeds.manager.memory.bytes_max = feeds.manager.memory.bytes - 5 * CHUNK_BYTES
-    return lambda: feeds.manager.filled(1 << 20)
+    return lambda: feeds.manager.memory.grew(1 << 20)
 
 
 async def room_for_one_more(feeds: Feeds) -> Callable[[], object]:
@@ -108,7 +109,7 @@ async def room_for_one_more(feeds: Feeds) -> Callable[[], object]:
     for number in range(3):
         feeds.manager.release(key(number), feeds.subscribers[number])
     account.open_feed(key(3))
-    return lambda: feeds.manager._to_close(account, key(4))
+    return lambda: feeds.manager.left._to_close(account, key(4))
 
 
 async def one_who_comes(feeds: Feeds) -> Callable[[], object]:
@@ -156,7 +157,7 @@ async def test_a_slot_that_is_not_taken_goes_to_the_next(monkeypatch: pytest.Mon
             late = feeds.join(key(number), behind(0))
             late.wake = lambda number=number: woken.append(number)  # type: ignore[misc]
         here.manager.slots._most = 1
-        here.manager.slot_free()
+        here.manager.slot_turns.slot_free()
         assert woken == [0]
         async with asyncio.timeout(PATIENCE_S):
             while woken != [0, 1, 2]:

@@ -1,0 +1,150 @@
+"""The streams of one key, and the pumps and tasks that run them."""
+
+import asyncio
+import contextvars
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from feedmux_server.core.delivery.credit import CreditLimits
+from feedmux_server.core.delivery.feed_streams import FeedStreams, StreamLimits
+from feedmux_server.core.delivery.shared_stream import SharedStream
+from feedmux_server.core.delivery.slots import Slots
+from feedmux_server.core.delivery.subscriber import Subscriber
+from feedmux_server.core.delivery.wide_plan import WideLimits, view_of
+from feedmux_server.core.feeds.stream_key import StreamKey
+from feedmux_server.core.limits.usage_meter import UsageMeter
+from feedmux_server.source.deployment import Source
+from feedmux_server.source.reader import ChangeStreamReader, ReadLimits
+from feedmux_server.streams.left_streams import LeftStreams
+from feedmux_server.streams.pump import Pump, PumpHost, PumpLimits, Reader
+from feedmux_server.streams.scheduler import ROUND_BYTES
+from feedmux_server.streams.wide.manager import WideStreams
+from feedmux_server.streams.wide.stream import WideStreamLimits
+from feedmux_server.streams.wide.view_reader import ViewReader
+from feedmux_server.supervision import Tasks
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerLimits:
+    """Bounds of the process."""
+
+    streams: StreamLimits = field(default_factory=StreamLimits)
+    pump: PumpLimits = field(default_factory=PumpLimits)
+    read: ReadLimits = field(default_factory=ReadLimits)
+    credit: CreditLimits = field(default_factory=CreditLimits)
+    memory_bytes_max: int = 1024 * 1024 * 1024
+    """Memory for everything but ranges. Above it, the oldest chunks of the largest rings are evicted, and subscribers
+    at those chunks read MongoDB again."""
+    trailing_max: int = 32
+    """Streams that read history besides the leading stream of their key. Each costs MongoDB an oplog scan."""
+    wide: WideLimits = field(default_factory=WideLimits)
+    wide_stream: WideStreamLimits = field(default_factory=WideStreamLimits)
+    view_inbox_bytes: int = 4 * 1024 * 1024
+    """Bytes of events that may wait for the reader of one view; above it the view reads MongoDB with its own cursor."""
+    unacked_events_max: int = 50_000
+    """Delivery to a durable subscription pauses at this many unacknowledged events."""
+    round_bytes: int = ROUND_BYTES
+    """Bytes of deliveries in one round of the event loop; above it, sessions take turns by tenant."""
+    history_at_risk_s: tuple[float, ...] = (3_600.0, 600.0)
+    """A session is notified when the time until its position leaves the oplog falls below each of these."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamParts:
+    """What the streams of all keys share."""
+
+    limits: ManagerLimits
+    host: PumpHost
+    tasks: Tasks
+    usage: UsageMeter
+    slots: Slots
+    left: LeftStreams
+    wide: WideStreams
+    ids: "itertools.count[int]"
+    """Of streams and subscribers."""
+
+
+class KeyStreams:
+    """The streams of one key; `FeedStreams` decides when one is opened and closed (as its `StreamPort`)."""
+
+    def __init__(self, parts: StreamParts, source: Source, key: StreamKey, on_empty: Callable[[], None]) -> None:
+        """`on_empty` is called when a pump has ended and there may be no other."""
+        self.source = source
+        self.key = key
+        self.streams = FeedStreams(parts.limits.streams, self, parts.usage, parts.host.memory.rings)
+        self.pumps: dict[int, Pump] = {}
+        self.tasks: dict[int, asyncio.Task[None]] = {}
+        """The tasks of the pumps, by stream id."""
+        self._parts = parts
+        self._on_empty = on_empty
+
+    def start(self, stream: SharedStream) -> None:
+        parts = self._parts
+        cause = parts.host.observer.here
+        pump = Pump(stream, self.streams, self._reader_at, parts.limits.pump, parts.host, self.source.name, cause)
+        self.pumps[stream.id] = pump
+        # In its own context: the pump outlives the call that first asked for it, and is not part of that call's trace.
+        task = parts.tasks.run_once(
+            "pump", pump.run, of=f"{stream.id}-{self.key.spec.scope.namespace}", context=contextvars.Context()
+        )
+        self.tasks[stream.id] = task
+        task.add_done_callback(lambda _: self._pump_done(stream))
+
+    def may_trail(self, tenant: str) -> bool:
+        return self._parts.slots.may_trail(tenant)
+
+    @property
+    def known_time(self) -> int:
+        return self.source.known_time
+
+    def waits(self, subscriber: Subscriber) -> None:
+        self._parts.slots.waits(self.streams, subscriber)
+        self._parts.slots.poke_stalled()
+
+    def waits_no_longer(self, subscriber: Subscriber) -> None:
+        self._parts.slots.waits_no_longer(subscriber)
+
+    def streams_changed(self) -> None:
+        self._parts.slots.changed(self.streams)
+
+    def left(self, stream: SharedStream) -> None:
+        self._parts.left.add(self, stream)
+
+    def next_stream_id(self) -> int:
+        return next(self._parts.ids)
+
+    def _reader_at(self, stream: SharedStream) -> Reader:
+        parts, limits = self._parts, self._parts.limits
+
+        def is_watched() -> bool:
+            return bool(stream.watching)
+
+        reader = ChangeStreamReader(
+            self.source,
+            self.key,
+            stream.origin,
+            limits.read,
+            reads_for=lambda: next(iter(stream.account.tenants), ""),
+            is_watched=is_watched,
+        )
+        narrowing = view_of(self.key) if limits.wide.enabled else None
+        if narrowing is None:
+            return reader
+        return ViewReader(
+            self.key,
+            narrowing,
+            reader,
+            limits.read,
+            limits.view_inbox_bytes,
+            parts.wide,
+            parts.host.memory.rings,
+            is_watched,
+        )
+
+    def _pump_done(self, stream: SharedStream) -> None:
+        del self.tasks[stream.id]
+        del self.pumps[stream.id]
+        self._parts.left.discard(stream.id)
+        self._parts.host.slots.slot_free()
+        self._on_empty()

@@ -1,0 +1,91 @@
+"""Streams that a tenant was the last to leave, and that still hold a cursor for it: they wait for clients to reconnect.
+
+Every cursor that a tenant caused counts until it is closed, so a tenant gets no more cursors by opening and leaving
+feeds in turn.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Hashable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from feedmux_server.clock import monotonic_s
+from feedmux_server.core.delivery.shared_stream import SharedStream
+from feedmux_server.core.limits.quota import UNLIMITED, Account, Accounts, exceeded
+
+if TYPE_CHECKING:
+    from feedmux_server.streams.key_streams import KeyStreams
+
+_CLOSE_WAIT_S = 3.0
+"""How long an opening waits for cursors of its tenant that are being closed; a running getMore must end first."""
+
+
+class LeftStreams:
+    """See the module."""
+
+    def __init__(self, accounts: Accounts) -> None:
+        self._accounts = accounts
+        self._left: dict[int, tuple[str, KeyStreams]] = {}
+        """By stream id, until the stream closes or has a subscriber again."""
+        self._left_by: defaultdict[str, set[int]] = defaultdict(set)
+        """The same by tenant."""
+
+    def add(self, each: "KeyStreams", stream: SharedStream) -> None:
+        """Note that the last subscriber of a stream has left."""
+        if stream.id in each.pumps:
+            self.discard(stream.id)
+            self._left[stream.id] = stream.left_by, each
+            self._left_by[stream.left_by].add(stream.id)
+
+    def discard(self, number: int) -> None:
+        """Note that the stream has a subscriber again, or is closed."""
+        tenant, _ = self._left.pop(number, ("", None))
+        if tenant in self._left_by:
+            self._left_by[tenant].discard(number)
+            if not self._left_by[tenant]:
+                del self._left_by[tenant]
+
+    @asynccontextmanager
+    async def holding(self, tenant: str, feed: Hashable) -> AsyncIterator[None]:
+        """Count `feed` against the tenant's quota inside the block. Raises QUOTA_EXCEEDED."""
+        await self.make_room(tenant, feed)
+        account = self._accounts.of(tenant)
+        account.open_feed(feed)
+        try:
+            yield
+        finally:
+            account.close_feed(feed)
+
+    async def make_room(self, tenant: str, feed: Hashable) -> None:
+        """Close what the tenant keeps open without use, the oldest first, until one more stream of `feed` fits its
+        quotas: readers that wait for a next plan, and streams that wait for clients to reconnect.
+
+        Call this right before `open_feed`, which raises QUOTA_EXCEEDED if there is still no room.
+        """
+        account = self._accounts.of(tenant)
+        account.give_up_spares(feed)
+        deadline_s = monotonic_s() + _CLOSE_WAIT_S
+        while left := self._to_close(account, feed):
+            for stream, _ in left:
+                stream.close_early()
+            # Do not wait for all of them: another tenant may join one of the streams meanwhile, which keeps it open.
+            await asyncio.wait([task for _, task in left], timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
+            account.give_up_spares(feed)
+            if monotonic_s() > deadline_s:
+                raise exceeded("shared_streams", account.quotas.shared_streams)
+
+    def _to_close(self, account: Account, feed: Hashable) -> list[tuple[SharedStream, asyncio.Task[None]]]:
+        """Streams that the tenant has left and that, together with `feed` and the feeds it reads, exceed its quota."""
+        room = account.quotas.shared_streams - len({*account.feeds, feed})
+        if account.quotas.shared_streams == UNLIMITED or room < 0:
+            return []
+        left: list[tuple[SharedStream, asyncio.Task[None]]] = []
+        for number in sorted(self._left_by.get(account.tenant, ())):
+            _, each = self._left[number]
+            stream = each.pumps[number].stream
+            if stream.subscribers:
+                self.discard(number)
+            elif stream.holds_cursor_for and (each.key != feed or each.streams.is_beside(stream)):
+                left.append((stream, each.tasks[number]))
+        return left[: max(0, len(left) - room)]
