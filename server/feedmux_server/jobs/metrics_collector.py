@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from feedmux_server.core.delivery.feed_streams import FeedStreams
 from feedmux_server.core.delivery.shared_stream import SharedStream
 from feedmux_server.core.limits.quota import Account
 from feedmux_server.jobs.monitor_results import MonitorResults
@@ -22,7 +21,6 @@ from feedmux_server.sessions.session import Session
 from feedmux_server.store.committer import Committer
 from feedmux_server.streams.key_streams import KeyStreams
 from feedmux_server.streams.manager import StreamManager
-from feedmux_server.streams.wide.view_reader import ViewReader
 from feedmux_server.telemetry import metrics
 from feedmux_server.telemetry.metrics_snapshot import MetricsSnapshot
 
@@ -105,7 +103,7 @@ class MetricsCollector:
         pump = each.pumps.get(stream.id)
         reader = pump.reader if pump is not None else None
         snapshot.add(metrics.CURSORS, reader is not None and reader.has_cursor, source)
-        snapshot.add(metrics.VIEWS, isinstance(reader, ViewReader) and reader.view_of is not None, source)
+        snapshot.add(metrics.VIEWS, each.wide_stream_of(stream) is not None, source)
         if stream is not each.streams.leader():
             return
         if ring.first_seq:
@@ -119,8 +117,7 @@ class MetricsCollector:
         subscriber, source = session.subscriber, session.source
         tenant, place_s = subscriber.tenant, subscriber.safe_place.cluster_time >> 32
         snapshot.most(metrics.LAG_EVENTS, subscriber.lag_events(), tenant)
-        if isinstance(subscriber.streams, FeedStreams):
-            snapshot.add(metrics.SUBSCRIBERS, 1, tenant, subscriber.streams.state_of(subscriber).value)
+        snapshot.add(metrics.SUBSCRIBERS, 1, tenant, subscriber.streams.state_of(subscriber).value)
         if subscriber.acks is not None:
             snapshot.add(metrics.UNACKED, subscriber.acks.outstanding, tenant)
         now_s = self._now_s(source)

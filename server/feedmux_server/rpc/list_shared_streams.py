@@ -18,7 +18,6 @@ from feedmux_server.rpc.status import Context
 from feedmux_server.source.deployment import Source
 from feedmux_server.streams.key_streams import KeyStreams
 from feedmux_server.streams.wide.manager import WideStreams
-from feedmux_server.streams.wide.view_reader import ViewReader
 
 PIPELINE_CHARS = 4096
 """The most characters shown of a stream's pipeline."""
@@ -127,7 +126,7 @@ def _lag_s(newest: int, now: int) -> float:
 
 
 def _stream(each: KeyStreams, stream: SharedStream, now: int, pipeline: str) -> wire.SharedStream:
-    pump = each.pumps.get(stream.id)
+    pump, wide = each.pumps.get(stream.id), each.wide_stream_of(stream)
     ring, reader = stream.ring, pump.reader if pump is not None else None
     return wire.SharedStream(
         id=str(stream.id),
@@ -146,7 +145,7 @@ def _stream(each: KeyStreams, stream: SharedStream, now: int, pipeline: str) -> 
         batches_read=stream.batches_read,
         resumes=stream.resumes,
         cursor_open=reader is not None and reader.has_cursor,
-        view_of=reader.view_of.scope.namespace if isinstance(reader, ViewReader) and reader.view_of else "",
+        view_of=wide.scope.namespace if wide is not None else "",
         subscriber_count=len(stream.subscribers),
     )
 
@@ -155,7 +154,7 @@ def _subscriber(streams: FeedStreams, subscriber: Subscriber, sessions: dict[int
     live = sessions.get(subscriber.id)
     stream = subscriber.stream
     behind_s = 0.0
-    if isinstance(stream, SharedStream):
+    if stream is not None:
         behind_s = _lag_s(subscriber.at.place.cluster_time, stream.ring.newest.cluster_time)
     return wire.Subscriber(
         id=str(subscriber.id),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from feedmux_server.clock import monotonic_s
-from feedmux_server.core.delivery.shared_stream import SharedStream, StreamState
+from feedmux_server.core.delivery.shared_stream import StreamState
 from feedmux_server.core.delivery.subscriber import Delivery, Ended, JoinPoint, NeedsRender, NeedsRoom, Subscriber
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.stream_key import StreamKey
@@ -203,7 +203,7 @@ class Session:
         deadline_s = monotonic_s() + self._policy.heartbeat_s
         while (left_s := deadline_s - monotonic_s()) > 0:
             stream = self.subscriber.stream
-            if not isinstance(stream, SharedStream) or stream.opened:
+            if stream is None or stream.opened:
                 return
             if stream.end_error is not None:
                 error = self.subscriber.end_met()
@@ -251,7 +251,7 @@ class Session:
             delivery.count,
             delivery.size,
             delivery.read_time_s,
-            stream.trace if isinstance(stream, SharedStream) else None,
+            stream.trace if stream is not None else None,
         )
 
     def has_headroom(self, headroom_s: float) -> None:
@@ -385,7 +385,7 @@ class Session:
         if subscriber.acks is not None and subscriber.acks.progress(place):
             self._submit()
         stream = subscriber.stream
-        away = isinstance(stream, SharedStream) and stream.away
+        away = stream is not None and stream.away
         if away != self._source_away:
             self._source_away = away
             self._marks.append(ProgressMark(place))

@@ -20,7 +20,7 @@ from feedmux_server.streams.left_streams import LeftStreams
 from feedmux_server.streams.pump import Pump, PumpHost, PumpLimits, Reader
 from feedmux_server.streams.scheduler import ROUND_BYTES
 from feedmux_server.streams.wide.manager import WideStreams
-from feedmux_server.streams.wide.stream import WideStreamLimits
+from feedmux_server.streams.wide.stream import WideStream, WideStreamLimits
 from feedmux_server.streams.wide.view_reader import ViewReader
 from feedmux_server.supervision import Tasks
 
@@ -76,6 +76,8 @@ class KeyStreams:
         self.pumps: dict[int, Pump] = {}
         self.tasks: dict[int, asyncio.Task[None]] = {}
         """The tasks of the pumps, by stream id."""
+        self._views: dict[int, ViewReader] = {}
+        """The readers of the pumps that may be views, by stream id."""
         self._parts = parts
         self._on_empty = on_empty
 
@@ -114,6 +116,11 @@ class KeyStreams:
     def next_stream_id(self) -> int:
         return next(self._parts.ids)
 
+    def wide_stream_of(self, stream: SharedStream) -> WideStream | None:
+        """The wide stream whose view the stream is now, if it is one."""
+        view = self._views.get(stream.id)
+        return view.view_of if view is not None else None
+
     def _reader_at(self, stream: SharedStream) -> Reader:
         parts, limits = self._parts, self._parts.limits
 
@@ -131,7 +138,7 @@ class KeyStreams:
         narrowing = view_of(self.key) if limits.wide.enabled else None
         if narrowing is None:
             return reader
-        return ViewReader(
+        view = self._views[stream.id] = ViewReader(
             self.key,
             narrowing,
             reader,
@@ -141,10 +148,12 @@ class KeyStreams:
             parts.host.memory.rings,
             is_watched,
         )
+        return view
 
     def _pump_done(self, stream: SharedStream) -> None:
         del self.tasks[stream.id]
         del self.pumps[stream.id]
+        self._views.pop(stream.id, None)
         self._parts.left.discard(stream.id)
         self._parts.host.slots.slot_free()
         self._on_empty()

@@ -104,7 +104,7 @@ class FeedStreams:
 
     def state_of(self, subscriber: Subscriber) -> SubscriberState:
         stream = subscriber.stream
-        if not isinstance(stream, SharedStream):
+        if stream is None:
             return SubscriberState.LAGGING
         return SubscriberState.CATCH_UP if self.is_trailing(stream) else SubscriberState.LIVE
 
@@ -138,7 +138,7 @@ class FeedStreams:
 
     def leave(self, subscriber: Subscriber) -> None:
         """Detach the subscriber, which keeps its position and joins again when it has credit."""
-        if isinstance(subscriber.stream, SharedStream):
+        if subscriber.stream is not None:
             self._detach(subscriber, subscriber.stream)
         self.detached[subscriber.id] = subscriber
         self._wait_no_longer(subscriber)
@@ -153,7 +153,7 @@ class FeedStreams:
     def hand_over(self, subscriber: Subscriber) -> None:
         """Move a subscriber from a trailing stream to one ahead that safely covers its position, at the exact event."""
         here = subscriber.stream
-        if len(self.streams) == 1 or not isinstance(here, SharedStream) or not self._verified(here):
+        if len(self.streams) == 1 or here is None or not self._verified(here):
             return
         if here.end_error is not None and subscriber.at_head:
             return  # report the end of this stream first: a stream after an invalidate does not continue it

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from feedmux_server.core.delivery.ack_tracker import AckTracker, check_sequence
 from feedmux_server.core.delivery.credit import CreditWindow
@@ -18,6 +18,10 @@ from feedmux_server.core.delivery.replay_buffer import ReplayBuffer
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.chunk import Chunk, View
 from feedmux_server.core.positions.resume_token import ResumeToken
+
+if TYPE_CHECKING:
+    from feedmux_server.core.delivery.feed_streams import FeedStreams
+    from feedmux_server.core.delivery.shared_stream import SharedStream
 
 BSON = "bson"
 _UNLIMITED = 1 << 62
@@ -96,28 +100,6 @@ class Ended:
     error: FeedmuxError
 
 
-class Host(Protocol):
-    """The stream a subscriber is attached to, as `Subscriber` sees it."""
-
-    ring: ReplayBuffer
-
-    @property
-    def end_error(self) -> FeedmuxError | None: ...
-
-    def poke(self) -> None:
-        """Notify the pump of a change that may let it continue to read."""
-
-
-class Finder(Protocol):
-    """Finds a stream for a subscriber."""
-
-    def join(self, subscriber: "Subscriber") -> None: ...
-
-    def leave(self, subscriber: "Subscriber") -> None: ...
-
-    def hand_over(self, subscriber: "Subscriber") -> None: ...
-
-
 def _is_lost_too(error: FeedmuxError, place: ResumeToken) -> bool:
     """Return whether MongoDB would reject this position as it rejected another, so that subscribers at positions that
     have left the oplog do not ask MongoDB one after the other."""
@@ -137,7 +119,7 @@ class Subscriber:
         self,
         subscriber_id: int,
         tenant: str,
-        streams: Finder,
+        streams: "FeedStreams",
         at: JoinPoint,
         credit: CreditWindow,
         wake: Callable[[], None],
@@ -165,7 +147,7 @@ class Subscriber:
         self.format = wire_format
         self.wants_progress = wants_progress
         """Whether to wake it also when the stream has read further without finding an event."""
-        self.stream: Host | None = None
+        self.stream: SharedStream | None = None
         self.seq = 0
         self.index = 0
         self.events_sent = 0
