@@ -11,7 +11,7 @@ from bson.raw_bson import RawBSONDocument
 from pymongo import AsyncMongoClient
 
 from feedmux_server.cancellation import cancellable
-from feedmux_server.embedded import ReplicaSet
+from feedmux_server.embedded import ReplicaSet, mongod
 from feedmux_server.source.cursor import RawChangeStreamCursor
 from feedmux_server.source.deployment import Source, SourceConfig
 
@@ -34,9 +34,12 @@ async def losing(outcome: object) -> object:
     return outcome
 
 
+@pytest.mark.parametrize("guard", [cancellable, mongod.cancellable], ids=["server", "embedded"])
 @pytest.mark.parametrize("outcome", ["a result", ValueError()])
-async def test_a_lost_cancellation_is_raised(outcome: object) -> None:
-    task = asyncio.create_task(cancellable(losing(outcome)))
+async def test_a_lost_cancellation_is_raised(
+    outcome: object, guard: Callable[[Awaitable[object]], Awaitable[object]]
+) -> None:
+    task = asyncio.ensure_future(guard(losing(outcome)))
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.wait({task})

@@ -8,15 +8,14 @@ and the journal on, so that acknowledged writes survive `kill9`. Neighbours: `pr
 import asyncio
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from pymongo import AsyncMongoClient
 from pymongo.errors import OperationFailure, PyMongoError
 
-from feedmux_server.cancellation import cancellable
 from feedmux_server.embedded.mongod_binary import find_mongod, library_env
 from feedmux_server.embedded.ports import free_ports
 from feedmux_server.embedded.process import EmbeddedError, Process
@@ -28,6 +27,7 @@ _POLL_S = 0.05
 _ALREADY_INITIALIZED = 23
 
 Client = AsyncMongoClient[dict[str, Any]]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +269,19 @@ class ReplicaSet:
             except OperationFailure as error:
                 if error.code != _ALREADY_INITIALIZED:
                     raise
+
+
+async def cancellable(call: Awaitable[T]) -> T:
+    """Return or raise what `call` does, but raise CancelledError if this task was cancelled meanwhile: in Python 3.11
+    pymongo can lose a cancellation."""
+    task = asyncio.current_task()
+    assert task is not None
+    before = task.cancelling()
+    try:
+        return await call
+    finally:
+        if task.cancelling() > before:
+            raise asyncio.CancelledError
 
 
 async def _step_down(node: Mongod, pause_s: int, catch_up_s: int, *, force: bool) -> None:
