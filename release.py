@@ -297,8 +297,9 @@ def check_wheel(wheel: Path, version: str) -> None:
     info = f"feedmux-{version}.dist-info"
     with zipfile.ZipFile(wheel) as opened:
         names = [name for name in opened.namelist() if not name.endswith("/")]
-        typed = [f"{package}/py.typed" for package in ("feedmux", "feedmux_server", "feedmux_spark")]
-        code = r"(feedmux|feedmux_server|feedmux_spark)/(?!(.*/)?tests?/)(.+\.(pyi?|lua)|py\.typed)"
+        packages = ("feedmux", "feedmux_server", "feedmux_embedded", "feedmux_spark")
+        typed = [f"{package}/py.typed" for package in packages]
+        code = rf"({'|'.join(packages)})/(?!(.*/)?tests?/)(.+\.(pyi?|lua)|py\.typed)"
         expect(
             names,
             [*typed, "pyspark_feedmux.py", f"{info}/METADATA", f"{info}/licenses/LICENSE", f"{info}/entry_points.txt"],

@@ -20,8 +20,8 @@ from bench.measure import MIB
 from bench.report import Figures, Result, Target, median_ratio, medians, progress
 from bench.settings import COLLECTION, DATABASE, Settings
 from bench.stage import Stage
-from feedmux_server.embedded import Process
-from feedmux_server.embedded.workdir import WorkDir
+from feedmux_embedded import Process
+from feedmux_embedded.workdir import WorkDir
 
 EVENTS = 5_000_000
 OPLOG_MB = 8192

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from feedmux_server.embedded import Process
+from feedmux_embedded import Process
 
 MIB = 1024 * 1024
 

@@ -17,9 +17,9 @@ from pymongo import MongoClient
 from bench.report import progress
 from feedmux.v1 import operator_pb2 as wire
 from feedmux.v1 import operator_pb2_grpc
-from feedmux_server.embedded import Process, RedisServer, ReplicaSet
-from feedmux_server.embedded.ports import free_ports
-from feedmux_server.embedded.workdir import WorkDir
+from feedmux_embedded import Process, RedisServer, ReplicaSet
+from feedmux_embedded.ports import free_ports
+from feedmux_embedded.workdir import WorkDir
 from feedmux_server.tenants.registry import hash_key
 
 OPLOG_MB = 4096

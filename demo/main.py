@@ -18,8 +18,8 @@ from demo.world import Child, World, started
 from feedmux.cli.sample_workload import COLLECTION, DATABASE
 from feedmux.cli.terminal import Terminal
 from feedmux.feeds import Feed, Start
+from feedmux_embedded import EmbeddedError
 from feedmux_server.cancellation import cancellable
-from feedmux_server.embedded import EmbeddedError
 
 _FRAME_S = 0.2
 _DOWN_S = 1.5

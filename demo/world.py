@@ -1,7 +1,7 @@
 """The demo's world: a MongoDB replica set, Redis, the feedmux server, and the processes that write and read.
 
-Invariant: none of these processes outlives this one, however it ends (`embedded.process`), and all of them listen only
-on 127.0.0.1.
+Invariant: none of these processes outlives this one, however it ends (`feedmux_embedded.process`), and all of them
+listen only on 127.0.0.1.
 """
 
 import json
@@ -21,9 +21,9 @@ import feedmux
 from feedmux.cli.keys import NewKey, new_key
 from feedmux.cli.terminal import Terminal
 from feedmux.v1 import operator_pb2_grpc
-from feedmux_server.embedded import Process, RedisServer, ReplicaSet
-from feedmux_server.embedded.ports import free_ports
-from feedmux_server.embedded.workdir import WorkDir
+from feedmux_embedded import Process, RedisServer, ReplicaSet
+from feedmux_embedded.ports import free_ports
+from feedmux_embedded.workdir import WorkDir
 
 ROOT = Path(__file__).resolve().parents[1]
 # Rings of a few seconds, to show what happens to subscribers that fall behind them.

@@ -21,7 +21,7 @@ from pymongo.database import Database
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_embedded import RedisServer, ReplicaSet
 from tests import default_ports
 
 # A busy machine distorts timings, so Hypothesis deadlines prove nothing about the code.

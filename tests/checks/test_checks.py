@@ -12,8 +12,7 @@ TOOLS = Path(sys.executable).parent
 COMMANDS = {
     "ruff check": "ruff check --quiet .",
     "ruff format": "ruff format --quiet --check --diff .",
-    "mypy": "mypy --no-error-summary clients/python/feedmux server/feedmux_server spark_connector tests bench demo "
-    "release.py",
+    "mypy": "mypy --no-error-summary clients/python/feedmux server spark_connector tests bench demo release.py",
     "import-linter": "lint-imports --no-logo",
     "buf lint": "buf lint proto",
     "buf breaking": "buf breaking proto --against proto/last_release.yaml",

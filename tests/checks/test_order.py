@@ -15,7 +15,6 @@ REPOSITORY = Path(__file__).parents[2]
 OUTSIDE: Final = (
     "server/feedmux_server/clock.py",
     "server/feedmux_server/doctor.py",
-    "server/feedmux_server/embedded/",
     "server/feedmux_server/workers/check_worker.py",
     "server/feedmux_server/workers/side_process.py",
     "server/feedmux_server/source/checks.py",

@@ -29,6 +29,7 @@ WHEEL = {
     "feedmux/cli/__init__.py": "",
     "feedmux_server/py.typed": "",
     "feedmux_server/store/lua/commit.lua": "",
+    "feedmux_embedded/py.typed": "",
     "feedmux_spark/py.typed": "",
     "pyspark_feedmux.py": "",
     "feedmux-1.2.3.dist-info/METADATA": "Name: feedmux\n\nA description.\n",

@@ -14,8 +14,8 @@ import pytest
 import pytest_asyncio
 
 from feedmux.cli.keys import new_key
-from feedmux_server.embedded import Process, RedisServer, ReplicaSet
-from feedmux_server.embedded.ports import free_ports
+from feedmux_embedded import Process, RedisServer, ReplicaSet
+from feedmux_embedded.ports import free_ports
 from tests.started import Started
 
 FEEDMUX = (sys.executable, "-m", "feedmux.cli")

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from feedmux_embedded import RedisServer, ReplicaSet
+from feedmux_embedded.ports import free_ports
 from feedmux_server.app import CannotStart, running
 from feedmux_server.config.errors import ConfigError
 from feedmux_server.config.load import load_config, make_config
-from feedmux_server.embedded import RedisServer, ReplicaSet
-from feedmux_server.embedded.ports import free_ports
 from tests.cli.conftest import run, write_config
 from tests.integration.certificates import Authority
 

@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 from pymongo import MongoClient
 
-from feedmux_server.embedded import Process, RedisServer, ReplicaSet
-from feedmux_server.embedded.ports import free_ports
+from feedmux_embedded import Process, RedisServer, ReplicaSet
+from feedmux_embedded.ports import free_ports
 from tests.cli.conftest import FEEDMUX, TIMEOUT_S, clean_environment, run
 
 SERVICES = yaml.safe_load((Path(__file__).parents[2] / "compose.yaml").read_text())["services"]

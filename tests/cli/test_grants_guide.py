@@ -12,10 +12,10 @@ import pytest_asyncio
 from pymongo import MongoClient
 
 from feedmux.cli.keys import new_key
+from feedmux_embedded import Process, RedisServer
+from feedmux_embedded.ports import free_ports
 from feedmux_server.config.errors import ConfigError
 from feedmux_server.config.load import load_tenants
-from feedmux_server.embedded import Process, RedisServer
-from feedmux_server.embedded.ports import free_ports
 from tests.cli.conftest import FEEDMUX, clean_environment, run
 from tests.conftest import ReplicaSetFactory
 

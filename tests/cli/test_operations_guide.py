@@ -13,10 +13,10 @@ import yaml
 from pymongo import AsyncMongoClient, MongoClient
 from pymongo.errors import OperationFailure
 
+from feedmux_embedded import RedisServer, ReplicaSet
+from feedmux_embedded.ports import free_ports
 from feedmux_server.config.load import make_config
 from feedmux_server.core.feeds.feed import Scope, route_of
-from feedmux_server.embedded import RedisServer, ReplicaSet
-from feedmux_server.embedded.ports import free_ports
 from feedmux_server.store.connection import connect
 from feedmux_server.store.schema import LAYOUT
 from tests.cli.conftest import run, write_config

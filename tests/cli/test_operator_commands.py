@@ -5,8 +5,8 @@ import subprocess
 from pathlib import Path
 
 from feedmux.cli.keys import new_key
-from feedmux_server.embedded import RedisServer, ReplicaSet
-from feedmux_server.embedded.ports import free_ports
+from feedmux_embedded import RedisServer, ReplicaSet
+from feedmux_embedded.ports import free_ports
 from tests.cli.conftest import FEEDMUX, Site, clean_environment, run, write_config
 from tests.started import Started
 

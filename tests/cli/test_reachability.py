@@ -15,7 +15,7 @@ from cryptography import x509
 from feedmux.cli.failure import CliError
 from feedmux.cli.reachability import server_at, why_unreachable
 from feedmux.target import Tls
-from feedmux_server.embedded.ports import free_ports
+from feedmux_embedded.ports import free_ports
 from tests.integration.certificates import Authority
 
 GUARD_S = 60.0

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
+from feedmux_embedded import Mongod, RedisServer, ReplicaSet
 from feedmux_server.config.load import make_config
 from feedmux_server.config.sections import LimitsSection
 from feedmux_server.config.server import Config
-from feedmux_server.embedded import Mongod, RedisServer, ReplicaSet
 from tests.cli.conftest import FEEDMUX, Site, clean_environment, run, write_config
 from tests.started import Started, descendants
 

@@ -3,9 +3,9 @@
 import tomllib
 from pathlib import Path
 
+from feedmux_embedded import RedisServer, ReplicaSet
+from feedmux_embedded.ports import free_ports
 from feedmux_server.config.load import load_tenants, make_config
-from feedmux_server.embedded import RedisServer, ReplicaSet
-from feedmux_server.embedded.ports import free_ports
 from tests.cli.guides import blocks, run_commands
 
 GUIDE = "tenants.md"

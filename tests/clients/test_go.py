@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from feedmux_server.embedded import Process
+from feedmux_embedded import Process
 
 FOLDER = Path(__file__).parents[2] / "clients" / "go" / "feedmux"
 TIMEOUT_S = 280.0

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from feedmux_server.embedded import Process
+from feedmux_embedded import Process
 
 FOLDER = Path(__file__).parents[2] / "clients" / "java"
 GENERATED = FOLDER / "src" / "main" / "java" / "dev" / "feedmux" / "v1"

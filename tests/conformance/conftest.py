@@ -13,7 +13,7 @@ import pytest_asyncio
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_embedded import RedisServer, ReplicaSet
 from tests.integration.servers import Here, serving, settings
 from tests.integration.wire import Api
 

@@ -18,8 +18,8 @@ from pymongo import AsyncMongoClient, MongoClient
 from pymongo.errors import OperationFailure, PyMongoError
 
 import feedmux
+from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.core.positions.resume_token import ResumeToken
-from feedmux_server.embedded import RedisServer, ReplicaSet
 from tests.integration.servers import serving, settings
 
 PATIENCE_S: Final = 20.0

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from pymongo import MongoClient, WriteConcern
 
-from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_embedded import RedisServer, ReplicaSet
 from tests.conformance.conftest import Site
 from tests.conformance.faults import Document, Documents, failing, insert, profiled, writing, written_more
 from tests.conformance.statements import DRIVERS, FEEDMUX, SERVER, shows

@@ -14,7 +14,7 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 from feedmux.v1 import feed_pb2
-from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_embedded import RedisServer, ReplicaSet
 from tests.conformance.conftest import Site
 from tests.conformance.faults import Document, Documents, insert
 from tests.conformance.statements import DRIVERS, FEEDMUX, SERVER, shows

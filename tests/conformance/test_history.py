@@ -12,7 +12,7 @@ from pymongo import MongoClient
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2, operator_pb2
-from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_embedded import RedisServer, ReplicaSet
 from tests.conformance.conftest import Site
 from tests.conformance.faults import INSERTS, Document, Documents, insert, now, oldest, overrun, rfc3339
 from tests.conformance.statements import DRIVERS, FEEDMUX, SERVER, shows

@@ -8,7 +8,7 @@ import pytest_asyncio
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_embedded import RedisServer, ReplicaSet
 from tests.conformance.faults import Document, insert, writing, written_more
 from tests.conformance.proxy import Proxy, proxied
 from tests.conformance.statements import DRIVERS, FEEDMUX, shows

@@ -33,7 +33,7 @@ from pymongo.write_concern import WriteConcern
 import feedmux
 from feedmux.async_watch import AsyncCollection, AsyncDatabase
 from feedmux.watch import Collection, Database
-from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_embedded import RedisServer, ReplicaSet
 from tests.conformance.pymongo_support import (
     ASYNC_FEEDMUX,
     ASYNC_PYMONGO,

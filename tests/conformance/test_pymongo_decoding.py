@@ -17,7 +17,7 @@ from bson.raw_bson import RawBSONDocument
 from bson.son import SON
 
 import feedmux
-from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_embedded import RedisServer, ReplicaSet
 from tests.conformance.pymongo_support import ASYNC_FEEDMUX, FEEDMUX, Lockstep, Site, beside, close_made, shape
 from tests.conformance.statements import PYMONGO as DOCUMENT
 from tests.conformance.statements import shows

@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 from bson import Timestamp
 
+from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.core.positions.resume_token import ResumeToken
-from feedmux_server.embedded import RedisServer, ReplicaSet
 from tests.conformance.pymongo_support import (
     ASYNC_FEEDMUX,
     ASYNC_PYMONGO,

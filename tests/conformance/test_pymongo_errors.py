@@ -10,7 +10,7 @@ import pytest_asyncio
 from pymongo import errors
 
 import feedmux
-from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_embedded import RedisServer, ReplicaSet
 from tests.conformance.pymongo_support import ASYNC_FEEDMUX, FEEDMUX, Lockstep, Site, beside, close_made
 from tests.conformance.statements import PYMONGO as DOCUMENT
 from tests.conformance.statements import shows

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from pymongo import MongoClient
 
-from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_embedded import RedisServer, ReplicaSet
 from tests.conformance.statements import PYMONGO as DOCUMENT
 from tests.conformance.statements import shows
 from tests.integration.servers import KEY_A, Here, serving, settings, tenants_file

@@ -13,7 +13,7 @@ import pytest_asyncio
 from bson import Timestamp
 from pymongo.database import Database
 
-from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_embedded import RedisServer, ReplicaSet
 from tests.conformance.pymongo_support import ASYNC_FEEDMUX, FEEDMUX, PAIRS, Action, Lockstep, Site, beside, close_made
 from tests.conformance.statements import PYMONGO as DOCUMENT
 from tests.conformance.statements import shows

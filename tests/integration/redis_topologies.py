@@ -9,9 +9,9 @@ from typing import Any
 from redis import exceptions as redis_errors
 from redis.asyncio import Redis
 
-from feedmux_server.embedded import Process, RedisServer
-from feedmux_server.embedded.ports import free_ports
-from feedmux_server.embedded.redis_server import find_redis_server
+from feedmux_embedded import Process, RedisServer
+from feedmux_embedded.ports import free_ports
+from feedmux_embedded.redis_server import find_redis_server
 from tests.integration.servers import until
 from tests.integration.wire import PATIENCE_S
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from pymongo import MongoClient
 
+from feedmux_embedded import Process
+from feedmux_embedded.ports import free_ports
 from feedmux_server.app import Running, running
 from feedmux_server.config.server import Config
-from feedmux_server.embedded import Process
-from feedmux_server.embedded.ports import free_ports
 from feedmux_server.tenants.registry import hash_key
 from tests.integration.wire import PATIENCE_S, Api
 

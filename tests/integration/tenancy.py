@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from feedmux.v1 import feed_pb2
-from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.tenants.registry import hash_key
 from tests.integration.servers import OPERATOR_KEY, Here, serving, settings, until
 from tests.integration.wire import Refused, feed, refused

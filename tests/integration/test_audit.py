@@ -13,7 +13,7 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 from feedmux.v1 import operator_pb2
-from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.tenants.registry import hash_key
 from tests.conftest import RedisFactory
 from tests.integration.issuer import AUDIENCE, ISSUER, SigningPair, jwks

@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from pymongo.database import Database
 
 from feedmux.v1 import change_feed_pb2 as wire
-from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.rpc import health, health_service
 from feedmux_server.rpc.receiving import RequestLimits
 from feedmux_server.tenants.registry import hash_key

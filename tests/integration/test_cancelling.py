@@ -10,8 +10,8 @@ from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 from pymongo import AsyncMongoClient
 
+from feedmux_embedded import ReplicaSet, mongod
 from feedmux_server.cancellation import cancellable
-from feedmux_server.embedded import ReplicaSet, mongod
 from feedmux_server.source.cursor import RawChangeStreamCursor
 from feedmux_server.source.deployment import Source, SourceConfig
 

@@ -17,7 +17,7 @@ from pymongo.errors import OperationFailure
 
 import feedmux
 from feedmux.async_client import AsyncSubscription
-from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_embedded import RedisServer, ReplicaSet
 from tests.integration.servers import Here, serving, settings
 
 Documents = AsyncCollection[dict[str, Any]]

@@ -11,8 +11,8 @@ import pytest_asyncio
 from pymongo.database import Database
 from redis.asyncio import Redis, RedisCluster
 
+from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.embedded import RedisServer, ReplicaSet
 from feedmux_server.store.commands import Command, Commands
 from feedmux_server.store.connection import REPLICATED_MAX, Client, connect
 from feedmux_server.store.model import StoredSubscription

@@ -11,7 +11,7 @@ import pytest
 from pymongo.database import Database
 
 from feedmux.v1 import feed_pb2
-from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.workers import request_checks
 from tests.integration.servers import KEY_A, KEY_B, serving, settings, tenants_file, until
 from tests.integration.wire import feed

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from pymongo.database import Database
 
-from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.rpc import read_range
 from feedmux_server.rpc import service as service_module
 from feedmux_server.sessions.outbox import Outbox

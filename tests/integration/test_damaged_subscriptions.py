@@ -7,7 +7,7 @@ import pytest
 from pymongo.database import Database
 from redis.asyncio import Redis
 
-from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_embedded import RedisServer, ReplicaSet
 from tests.integration.servers import serving, settings, until
 from tests.integration.state_support import client
 from tests.integration.wire import LATEST, feed, refused

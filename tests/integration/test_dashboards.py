@@ -19,9 +19,9 @@ import yaml
 from pymongo import MongoClient
 
 from feedmux.v1 import change_feed_pb2 as wire
+from feedmux_embedded import Process, RedisServer, ReplicaSet
+from feedmux_embedded.ports import free_ports
 from feedmux_server.core.errors import ErrorReason
-from feedmux_server.embedded import Process, RedisServer, ReplicaSet
-from feedmux_server.embedded.ports import free_ports
 from feedmux_server.tenants.registry import hash_key
 from tests.integration.servers import KEY_A, Here, serving, settings, until
 from tests.integration.wire import LATEST, feed

@@ -12,7 +12,7 @@ import pytest
 from pymongo.database import Database
 
 from feedmux.v1 import feed_pb2, operator_pb2
-from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.store.scripts import Answer, ScriptCall
 from feedmux_server.tenants.registry import hash_key
 from tests.integration.servers import KEY_A, KEY_B, OPERATOR_KEY, Here, serving, settings

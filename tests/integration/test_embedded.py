@@ -17,7 +17,7 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 from redis.asyncio import Redis
 
-from feedmux_server.embedded import (
+from feedmux_embedded import (
     EmbeddedError,
     Mongod,
     Process,
@@ -27,7 +27,7 @@ from feedmux_server.embedded import (
     ports,
     workdir,
 )
-from feedmux_server.embedded.ports import free_ports
+from feedmux_embedded.ports import free_ports
 from tests.default_ports import DEFAULT_PORTS
 
 ReplicaSetFactory = Callable[..., Awaitable[ReplicaSet]]
@@ -151,7 +151,7 @@ async def test_redis_that_does_not_start_says_why() -> None:
 
 _PARENT = """
 import asyncio, sys, time
-from feedmux_server.embedded import RedisServer
+from feedmux_embedded import RedisServer
 async def main():
     server = RedisServer()
     await server.start()
@@ -243,7 +243,7 @@ def test_no_port_is_given_that_servers_of_the_user_have_by_default(monkeypatch: 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere processes do not know of each other")
 def test_a_process_keeps_its_ports_also_while_nobody_listens_on_them() -> None:
-    code = "from feedmux_server.embedded.ports import free_ports; print(*free_ports(1), flush=True); input()"
+    code = "from feedmux_embedded.ports import free_ports; print(*free_ports(1), flush=True); input()"
     command = [sys.executable, "-c", code]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None

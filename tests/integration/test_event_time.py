@@ -17,9 +17,9 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from feedmux.v1 import feed_pb2
+from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.core.delivery.shared_stream import SharedStream
 from feedmux_server.core.feeds import pipeline_policy
-from feedmux_server.embedded import RedisServer, ReplicaSet
 from feedmux_server.source.deployment import Source
 from feedmux_server.source.read_watch import Operation
 from tests.integration.servers import Here, serving, settings, until

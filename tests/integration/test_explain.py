@@ -10,7 +10,7 @@ from pymongo.database import Database
 import feedmux
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2
-from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_embedded import RedisServer, ReplicaSet
 from tests.integration.grants_support import granted, key_of, with_images
 from tests.integration.servers import Here
 from tests.integration.wire import EARLIEST, Api, at, feed, refused

@@ -17,7 +17,7 @@ from pymongo.errors import PyMongoError
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2
-from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_embedded import RedisServer, ReplicaSet
 from tests.conftest import RedisFactory, ReplicaSetFactory
 from tests.integration.servers import Here, cursors, server_process, serving, settings, until
 from tests.integration.wire import FIXED_WINDOW, MANY, Api, at, feed, refused, seconds

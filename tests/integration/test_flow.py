@@ -7,8 +7,8 @@ from pymongo.database import Database
 from redis.asyncio import Redis
 
 from feedmux.v1 import change_feed_pb2 as wire
+from feedmux_embedded import RedisServer
 from feedmux_server.core.positions.position import inspect_position
-from feedmux_server.embedded import RedisServer
 from feedmux_server.rpc.live_sessions import LiveSession
 from feedmux_server.sessions.session import DegradedMark, Session
 from tests.integration.servers import Here, until

@@ -12,10 +12,10 @@ from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 
 from feedmux.v1 import feed_pb2
+from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.grants.grant import make_grant
 from feedmux_server.core.positions.resume_token import ResumeToken
-from feedmux_server.embedded import RedisServer, ReplicaSet
 from tests.integration.grants_support import Documents, granted, key_of, now, see, with_images
 from tests.integration.servers import Here, until
 from tests.integration.wire import EARLIEST, LATEST, Api, at, feed, refused, seconds

@@ -21,8 +21,8 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 from feedmux.v1 import feed_pb2
+from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.core.grants import stages as grant_stages
-from feedmux_server.embedded import RedisServer, ReplicaSet
 from tests.integration.grants_support import Seen, granted, now, see, with_images
 from tests.integration.servers import Here
 from tests.integration.wire import feed

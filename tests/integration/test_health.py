@@ -11,9 +11,9 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from pymongo.database import Database
 
+from feedmux_embedded import RedisServer, ReplicaSet
+from feedmux_embedded.ports import free_ports
 from feedmux_server import app
-from feedmux_server.embedded import RedisServer, ReplicaSet
-from feedmux_server.embedded.ports import free_ports
 from tests.conftest import RedisFactory, ReplicaSetFactory
 from tests.integration.servers import Here, ServerProcess, serving, settings, until
 from tests.integration.wire import feed, refused

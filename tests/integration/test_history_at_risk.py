@@ -14,7 +14,7 @@ from pymongo import AsyncMongoClient, MongoClient
 import feedmux
 from feedmux.notices import HistoryAtRisk
 from feedmux.v1 import change_feed_pb2 as wire
-from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_embedded import RedisServer, ReplicaSet
 from tests.integration.servers import Here, serving, settings, until
 from tests.integration.wire import LATEST, feed
 from tests.telemetry.scrape import scrape

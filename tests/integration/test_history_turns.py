@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.source import catchup_limiter, reader
 from tests.integration.servers import serving, settings, until
 from tests.integration.wire import LATEST, at, feed

@@ -9,7 +9,7 @@ import pytest_asyncio
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.source import reader
 from feedmux_server.source.reader import ChangeStreamReader
 from feedmux_server.streams.wide.view_reader import ViewReader

@@ -16,10 +16,10 @@ import pytest_asyncio
 from pymongo.database import Database
 
 import feedmux
+from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.app import CannotStart
 from feedmux_server.config.errors import ConfigError
 from feedmux_server.config.load import make_config
-from feedmux_server.embedded import RedisServer, ReplicaSet
 from feedmux_server.tenants import jwks as jwks_module
 from tests.integration.issuer import AUDIENCE, ISSUER, SigningPair, jwks, web_server
 from tests.integration.servers import serving, until

@@ -13,7 +13,7 @@ from pymongo.database import Database
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2
-from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_embedded import RedisServer, ReplicaSet
 from tests.integration.raw_http2 import RawConnection
 from tests.integration.servers import KEY_A, KEY_B, ServerProcess, server_process, settings, until
 from tests.integration.tenancy import entry

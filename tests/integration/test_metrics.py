@@ -14,10 +14,10 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 from feedmux.v1 import change_feed_pb2 as wire
+from feedmux_embedded import RedisServer, ReplicaSet
+from feedmux_embedded.ports import free_ports
 from feedmux_server.app import CannotStart, running
 from feedmux_server.config.load import make_config
-from feedmux_server.embedded import RedisServer, ReplicaSet
-from feedmux_server.embedded.ports import free_ports
 from feedmux_server.telemetry import otel_setup
 from feedmux_server.telemetry.metrics import METRICS, Kind
 from feedmux_server.tenants.registry import hash_key

@@ -13,12 +13,12 @@ from pymongo import MongoClient
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
+from feedmux_embedded.mongod import ReplicaSet
+from feedmux_embedded.redis_server import RedisServer
 from feedmux_server import clock
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.positions.resume_token import ResumeToken
-from feedmux_server.embedded.mongod import ReplicaSet
-from feedmux_server.embedded.redis_server import RedisServer
 from feedmux_server.source.deployment import Source, SourceConfig
 from feedmux_server.store.connection import connect
 from feedmux_server.store.model import CommitRequest, Lease, RestoreRequest, StoredSubscription

@@ -9,7 +9,7 @@ import pytest_asyncio
 from pymongo.database import Database
 
 from feedmux.v1 import operator_pb2
-from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_embedded import RedisServer, ReplicaSet
 from tests.integration.servers import OPERATOR_KEY, until
 from tests.integration.tenancy import Tenancy, configuration, entry, tenancy
 from tests.integration.wire import Api, feed, refused

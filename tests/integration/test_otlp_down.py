@@ -12,8 +12,8 @@ from typing import Any, Literal
 import pytest
 from pymongo.database import Database
 
-from feedmux_server.embedded import RedisServer, ReplicaSet
-from feedmux_server.embedded.ports import free_ports
+from feedmux_embedded import RedisServer, ReplicaSet
+from feedmux_embedded.ports import free_ports
 from feedmux_server.telemetry.otel_setup import TelemetryOptions, start_telemetry
 from tests.integration.servers import server_process, settings, until
 from tests.integration.wire import LATEST, Api, feed, refused

@@ -10,7 +10,7 @@ import pytest_asyncio
 from pymongo import MongoClient
 
 from feedmux.v1 import feed_pb2
-from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_embedded import RedisServer, ReplicaSet
 from tests.integration.tenancy import Tenancy, configuration, entry, tenancy
 from tests.integration.wire import LATEST, Refused, feed, refused
 

@@ -9,9 +9,9 @@ import pytest
 from pymongo.database import Database
 from redis.asyncio import Redis
 
+from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.core.positions.position import inspect_position
 from feedmux_server.core.positions.position_keys import PositionKeys, format_keys, parse_keys
-from feedmux_server.embedded import RedisServer, ReplicaSet
 from feedmux_server.store.connection import StartupError
 from feedmux_server.store.signing_keys import KEYS_KEY, SigningKeys
 from tests.conftest import RedisFactory

@@ -13,8 +13,8 @@ from pymongo import MongoClient
 
 from feedmux.errors import make_error
 from feedmux.recovery import Step, next_step
+from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.core.errors import STATUS, ErrorReason
-from feedmux_server.embedded import RedisServer, ReplicaSet
 from tests.conftest import ReplicaSetFactory
 from tests.integration.servers import KEY_A, REPOSITORY, Here, serving, settings, tenants_file
 

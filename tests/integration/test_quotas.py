@@ -15,8 +15,8 @@ from pymongo.database import Database
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2, operator_pb2
+from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.config.tenants_file import QuotaSection
-from feedmux_server.embedded import RedisServer, ReplicaSet
 from feedmux_server.tenants.registry import hash_key
 from tests.integration.servers import KEY_A, KEY_B, OPERATOR_KEY, Here, serving, settings, tenants_file, until
 from tests.integration.wire import EARLIEST, LATEST, Api, Event, Refused, Session, feed, refusal, refused, seconds

@@ -14,7 +14,7 @@ from pymongo.asynchronous.database import AsyncDatabase
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
-from feedmux_server.embedded import ReplicaSet
+from feedmux_embedded import ReplicaSet
 from feedmux_server.source.cursor import Interrupted, RawBatch, RawChangeStreamCursor, aggregate_on
 from tests.integration.servers import until
 from tests.integration.wire import split

@@ -16,9 +16,9 @@ from pymongo.database import Database
 from redis.asyncio import RedisCluster
 
 import feedmux
+from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.core.check_result import Level
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.embedded import RedisServer, ReplicaSet
 from feedmux_server.store import connection
 from feedmux_server.store.checks import RedisAway, check_redis, check_writable, examine_sentinels, probe
 from feedmux_server.store.committer import Committer

@@ -14,7 +14,7 @@ import feedmux
 from feedmux.link import Link, Stream
 from feedmux.responses import Opened
 from feedmux.runner import Runner
-from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_embedded import RedisServer, ReplicaSet
 from tests.conftest import RedisFactory
 from tests.integration.servers import KEY_A, Here, serving, settings, tenants_file, until
 from tests.integration.test_health import told

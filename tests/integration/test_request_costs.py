@@ -19,7 +19,7 @@ from pymongo.database import Database
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2, operator_pb2, subscriptions_pb2
-from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.tenants.registry import hash_key
 from feedmux_server.workers.request_checks import KnownVerdicts
 from tests.integration.servers import KEY_A, OPERATOR_KEY, Here, serving, settings

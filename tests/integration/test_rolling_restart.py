@@ -12,7 +12,7 @@ from pymongo import AsyncMongoClient
 from pymongo.database import Database
 
 import feedmux
-from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_embedded import RedisServer, ReplicaSet
 from tests.integration.balancer import balanced
 from tests.integration.client_history import ClientHistory, written_since
 from tests.integration.servers import ServerProcess, serving, settings, until

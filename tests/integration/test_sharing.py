@@ -11,7 +11,7 @@ from pymongo.database import Database
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import operator_pb2
-from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_embedded import RedisServer, ReplicaSet
 from tests.integration.servers import Here, cursors, serving, settings, until
 from tests.integration.wire import LATEST, MANY, Api, Receiver, Session, at, feed
 

@@ -11,8 +11,8 @@ import pytest
 from pymongo.database import Database
 
 from feedmux.v1 import feed_pb2
+from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.core.positions.resume_token import ResumeToken
-from feedmux_server.embedded import RedisServer, ReplicaSet
 from tests.integration.servers import KEY_A, KEY_B, Here, serving, settings, tenants_file, until
 from tests.integration.wire import EARLIEST, LATEST, Api, Receiver, feed
 from tests.integration.wire import at as start_at

@@ -16,10 +16,10 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from pymongo import MongoClient
 from pymongo.database import Database
 
+from feedmux_embedded import Mongod, RedisServer, ReplicaSet
+from feedmux_embedded.ports import free_ports
 from feedmux_server.app import CannotStart, running
 from feedmux_server.config.server import Config
-from feedmux_server.embedded import Mongod, RedisServer, ReplicaSet
-from feedmux_server.embedded.ports import free_ports
 from feedmux_server.tenants.registry import hash_key
 from tests.conftest import RedisFactory
 from tests.integration.servers import KEY_A, OPERATOR_KEY, Here, server_process, settings, tenants_file, until

@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 from redis.asyncio import Redis
 
+from feedmux_embedded import RedisServer
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.embedded import RedisServer
 from feedmux_server.store.committer import Committer
 from feedmux_server.store.handle import CommitHandle
 from feedmux_server.store.model import CommitOutcome, CommitRequest

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 from redis.exceptions import ResponseError
 
+from feedmux_embedded import RedisServer
+from feedmux_embedded.ports import free_ports
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.embedded import RedisServer
-from feedmux_server.embedded.ports import free_ports
 from feedmux_server.store.checks import check_redis, check_writable
 from feedmux_server.store.committer import Committer
 from feedmux_server.store.connection import COMMANDS_MAX, StartupError, connect

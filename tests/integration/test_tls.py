@@ -16,11 +16,11 @@ from cryptography import x509
 from pymongo.database import Database
 
 from feedmux.target import Tls
+from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.config.errors import ConfigError
 from feedmux_server.config.load import make_config
 from feedmux_server.core.check_result import Level
 from feedmux_server.doctor import _files
-from feedmux_server.embedded import RedisServer, ReplicaSet
 from feedmux_server.rpc.server import Ports
 from tests.integration.certificates import Authority
 from tests.integration.servers import KEY_A, serving, settings, tenants_file, until

@@ -16,9 +16,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from pymongo.database import Database
 
 import feedmux
+from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.app import CannotStart, running
 from feedmux_server.config.load import make_config
-from feedmux_server.embedded import RedisServer, ReplicaSet
 from feedmux_server.telemetry.log import JsonFormatter
 from tests.integration.servers import Here, serving, settings, until
 from tests.integration.wire import LATEST, PATIENCE_S, Receiver, feed, refused

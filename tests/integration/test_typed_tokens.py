@@ -9,8 +9,8 @@ from bson.raw_bson import RawBSONDocument
 from pymongo.database import Database
 
 from feedmux.v1 import change_feed_pb2 as wire
+from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.core.positions.position import inspect_position
-from feedmux_server.embedded import RedisServer, ReplicaSet
 from tests.integration.servers import serving, settings
 from tests.integration.wire import LATEST, Api, at, feed, refused
 

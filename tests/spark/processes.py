@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from feedmux_server.embedded import Process
+from feedmux_embedded import Process
 from tests.integration.servers import REPOSITORY
 from tests.spark.support import wait_until
 

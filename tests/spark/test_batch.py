@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 from pyspark.sql import SparkSession
 
-from feedmux_server.embedded import RedisServer
-from feedmux_server.embedded.ports import free_ports
+from feedmux_embedded import RedisServer
+from feedmux_embedded.ports import free_ports
 from tests.integration.servers import KEY_A, server_process, settings, tenants_file
 from tests.spark.processes import Driver
 from tests.spark.support import Documents, Sink, Site, drain, insert, numbers, offset

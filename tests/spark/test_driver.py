@@ -13,7 +13,7 @@ from pymongo import MongoClient
 
 import feedmux
 from feedmux.feeds import Start
-from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_spark import planning, stream
 from feedmux_spark.connection import Connection
 from feedmux_spark.errors import FeedmuxSparkError

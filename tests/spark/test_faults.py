@@ -14,7 +14,7 @@ from pymongo import MongoClient
 from pyspark.sql import SparkSession
 
 import feedmux
-from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_embedded import RedisServer, ReplicaSet
 from tests.conformance.faults import overrun, writing, written_more
 from tests.integration.servers import server_process, settings
 from tests.spark.processes import Driver, alive, readers

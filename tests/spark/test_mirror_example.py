@@ -12,7 +12,7 @@ from typing import Any
 from pymongo.database import Database
 
 from feedmux.cli.sample_workload import Shop
-from feedmux_server.embedded import Process
+from feedmux_embedded import Process
 from tests.integration.servers import REPOSITORY
 from tests.spark.support import Site
 

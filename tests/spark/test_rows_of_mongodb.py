@@ -12,7 +12,7 @@ from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from feedmux_server.embedded import ReplicaSet
+from feedmux_embedded import ReplicaSet
 from feedmux_spark.rows import default_schema, row_maker
 
 Client = MongoClient[dict[str, Any]]

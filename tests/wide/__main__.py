@@ -13,7 +13,7 @@ from typing import Any
 
 from pymongo import MongoClient
 
-from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_embedded import RedisServer, ReplicaSet
 from tests.integration.servers import serving, settings
 from tests.wide.differential import Options, Round, compare
 

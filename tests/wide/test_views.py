@@ -11,10 +11,10 @@ from pymongo import MongoClient
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import operator_pb2
+from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.core.delivery import namespaces
 from feedmux_server.core.feeds import simple_filter
 from feedmux_server.core.positions.resume_token import ResumeToken
-from feedmux_server.embedded import RedisServer, ReplicaSet
 from feedmux_server.streams.wide import stream, view_reader
 from feedmux_server.tenants.registry import hash_key
 from tests.integration.servers import KEY_A, Here, serving, settings, until

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 import pytest
 import pytest_asyncio
 
-from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_embedded import RedisServer, ReplicaSet
 from tests.conformance.clients.histories import select
 from tests.conformance.clients.runners import LANGUAGES, Runner, RunnerFailed, build, started
 from tests.conformance.clients.worlds import World

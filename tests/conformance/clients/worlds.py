@@ -16,7 +16,7 @@ from cryptography import x509
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from feedmux_server.embedded import RedisServer, ReplicaSet
+from feedmux_embedded import RedisServer, ReplicaSet
 from tests.conformance.clients.scenario import Case
 from tests.conformance.clients.scripts import script
 from tests.conformance.proxy import Proxy, proxied

@@ -123,7 +123,7 @@ def _needing(name: str, command: Command) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
-        if missing in ("", "feedmux", "feedmux_server"):
+        if missing in ("", "feedmux", "feedmux_server", "feedmux_embedded"):
             raise
         raise CliError(
             f"`feedmux {name}` needs the Python package {missing}, which is not installed",

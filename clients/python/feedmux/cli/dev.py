@@ -67,9 +67,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import uvloop
 
+    from feedmux_embedded import EmbeddedError
     from feedmux_server.app import CannotStart
     from feedmux_server.config.errors import ConfigError
-    from feedmux_server.embedded import EmbeddedError
     from feedmux_server.telemetry import log
 
     log.configure(args.log_level, "auto")
@@ -84,8 +84,8 @@ def run(args: argparse.Namespace) -> int:
 
 async def _dev(args: argparse.Namespace) -> None:
     from feedmux.cli.sample_workload import write_sample
+    from feedmux_embedded import RedisServer, ReplicaSet
     from feedmux_server.app import running
-    from feedmux_server.embedded import RedisServer, ReplicaSet
 
     me = asyncio.current_task()
     assert me is not None
@@ -148,7 +148,7 @@ def _home(folder: Path) -> _Home:
         pass
     except (OSError, ValueError, TypeError):
         raise CliError(f"{file} cannot be read", "Delete the folder to start afresh.") from None
-    from feedmux_server.embedded.ports import free_ports
+    from feedmux_embedded.ports import free_ports
 
     key, operator = new_key(), new_key()
     mongodb_port, redis_port = free_ports(2)

@@ -4,8 +4,8 @@
 children's files. Nothing here serves users' data: every instance lives in a temporary folder.
 """
 
-from feedmux_server.embedded.mongod import Mongod, MongodOptions, ReplicaSet
-from feedmux_server.embedded.process import EmbeddedError, Process
-from feedmux_server.embedded.redis_server import RedisServer
+from feedmux_embedded.mongod import Mongod, MongodOptions, ReplicaSet
+from feedmux_embedded.process import EmbeddedError, Process
+from feedmux_embedded.redis_server import RedisServer
 
 __all__ = ["EmbeddedError", "Mongod", "MongodOptions", "Process", "RedisServer", "ReplicaSet"]

@@ -16,10 +16,10 @@ from typing import Any, Self, TypeVar
 from pymongo import AsyncMongoClient
 from pymongo.errors import OperationFailure, PyMongoError
 
-from feedmux_server.embedded.mongod_binary import find_mongod, library_env
-from feedmux_server.embedded.ports import free_ports
-from feedmux_server.embedded.process import EmbeddedError, Process
-from feedmux_server.embedded.workdir import WorkDir
+from feedmux_embedded.mongod_binary import find_mongod, library_env
+from feedmux_embedded.ports import free_ports
+from feedmux_embedded.process import EmbeddedError, Process
+from feedmux_embedded.workdir import WorkDir
 
 READY_TIMEOUT_S = 60.0
 SET_NAME = "feedmux"

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from feedmux_server.embedded.ports import free_ports
-from feedmux_server.embedded.process import POLL_S, EmbeddedError, Process
-from feedmux_server.embedded.workdir import WorkDir
+from feedmux_embedded.ports import free_ports
+from feedmux_embedded.process import POLL_S, EmbeddedError, Process
+from feedmux_embedded.workdir import WorkDir
 
 READY_TIMEOUT_S = 20.0
 

@@ -9,7 +9,7 @@ import subprocess
 import sysconfig
 from pathlib import Path
 
-from feedmux_server.embedded.process import EmbeddedError
+from feedmux_embedded.process import EmbeddedError
 
 _BUNDLED = {
     "libcurl.so.4": ("pycurl.libs/libcurl-*.so*", "pip install pycurl, or apt-get install libcurl4"),
