@@ -14,7 +14,7 @@ from pymongo import MongoClient
 
 from demo.subscriber import DIGEST_BYTES, digest
 from demo.workload import END
-from feedmux.cli.sample_workload import COLLECTION, DATABASE
+from feedmux_server.cli.sample_workload import COLLECTION, DATABASE
 from feedmux_server.core.positions.position import inspect_position
 from feedmux_server.core.positions.resume_token import ResumeToken
 

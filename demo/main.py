@@ -15,11 +15,11 @@ from demo.check import Result, check, read_record, read_truth
 from demo.observer import Observer
 from demo.view import View, make_view
 from demo.world import Child, World, started
-from feedmux.cli.sample_workload import COLLECTION, DATABASE
 from feedmux.cli.terminal import Terminal
 from feedmux.feeds import Feed, Start
 from feedmux_embedded import EmbeddedError
 from feedmux_server.cancellation import cancellable
+from feedmux_server.cli.sample_workload import COLLECTION, DATABASE
 
 _FRAME_S = 0.2
 _DOWN_S = 1.5

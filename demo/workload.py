@@ -11,7 +11,7 @@ from typing import Any
 
 from pymongo import MongoClient, ReplaceOne
 
-from feedmux.cli.sample_workload import COLLECTION, DATABASE, Shop
+from feedmux_server.cli.sample_workload import COLLECTION, DATABASE, Shop
 
 END = "end"
 _TICK_S = 0.02

@@ -18,12 +18,12 @@ import grpc.aio
 from pymongo import AsyncMongoClient
 
 import feedmux
-from feedmux.cli.keys import NewKey, new_key
 from feedmux.cli.terminal import Terminal
 from feedmux.v1 import operator_pb2_grpc
 from feedmux_embedded import Process, RedisServer, ReplicaSet
 from feedmux_embedded.ports import free_ports
 from feedmux_embedded.workdir import WorkDir
+from feedmux_server.cli.keys import NewKey, new_key
 
 ROOT = Path(__file__).resolve().parents[1]
 # Rings of a few seconds, to show what happens to subscribers that fall behind them.

@@ -13,6 +13,7 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 OUTSIDE: Final = (
+    "server/feedmux_server/cli/",
     "server/feedmux_server/clock.py",
     "server/feedmux_server/doctor.py",
     "server/feedmux_server/workers/check_worker.py",

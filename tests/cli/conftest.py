@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from feedmux.cli.keys import new_key
 from feedmux_embedded import Process, RedisServer, ReplicaSet
 from feedmux_embedded.ports import free_ports
+from feedmux_server.cli.keys import new_key
 from tests.started import Started
 
 FEEDMUX = (sys.executable, "-m", "feedmux.cli")

@@ -11,9 +11,9 @@ import pytest
 import pytest_asyncio
 from pymongo import MongoClient
 
-from feedmux.cli.keys import new_key
 from feedmux_embedded import Process, RedisServer
 from feedmux_embedded.ports import free_ports
+from feedmux_server.cli.keys import new_key
 from feedmux_server.config.errors import ConfigError
 from feedmux_server.config.load import load_tenants
 from tests.cli.conftest import FEEDMUX, clean_environment, run

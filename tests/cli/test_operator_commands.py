@@ -4,9 +4,9 @@ import json
 import subprocess
 from pathlib import Path
 
-from feedmux.cli.keys import new_key
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_embedded.ports import free_ports
+from feedmux_server.cli.keys import new_key
 from tests.cli.conftest import FEEDMUX, Site, clean_environment, run, write_config
 from tests.started import Started
 

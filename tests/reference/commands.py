@@ -14,7 +14,7 @@ _HEAD: Final = """\
 
 `feedmux COMMAND --help` prints the same in a terminal; [The command line](../command-line.md) explains contexts,
 completion, output and exit codes. `feedmux --version` prints the version. Written by
-`{command}` from `clients/python/feedmux/cli/`.
+`{command}` from `clients/python/feedmux/cli/` and `server/feedmux_server/cli/`.
 
 """
 _CONNECTION: Final = """\

@@ -11,8 +11,8 @@ from typing import Any
 
 from pymongo.database import Database
 
-from feedmux.cli.sample_workload import Shop
 from feedmux_embedded import Process
+from feedmux_server.cli.sample_workload import Shop
 from tests.integration.servers import REPOSITORY
 from tests.spark.support import Site
 

@@ -1,8 +1,9 @@
 """The command line `feedmux`: finds the command, runs it, and turns a failure into a message and an exit code.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. Each command is a separate module. It is imported only
-when the command is called, and imports gRPC and the server only when the command runs, so that help appears at once and
-client commands do not need the server's packages. See also `failure` and `terminal`.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. Each command is a separate module: in
+`feedmux_server.cli` if it uses the server's code or makes its files, else here. It is imported only when the command is
+called, and imports gRPC and the server only when the command runs, so that help appears at once and client commands do
+not need the server's packages. See also `failure` and `terminal`.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Final
 
 from feedmux.cli.failure import CliError, as_cli_error
 from feedmux.cli.parser import Parser
@@ -20,32 +22,38 @@ from feedmux.cli.terminal import Terminal, silence_stdout
 INTERRUPTED = 130
 COMPLETE = "__complete"
 """The command that the scripts of `feedmux completion` call with SHELL and the words up to the cursor."""
+_SERVER: Final = "feedmux_server.cli"
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command: the module with its `add_arguments(parser)` and `run(args)`, and the package it needs installed."""
+    """A command: the package of its module, which has its name, and what its user has to install.
 
-    module: str
+    The module has `add_arguments(parser)` and `run(args)`.
+    """
+
     summary: str
+    package: str = __name__
     install: str = "feedmux"
 
 
 COMMANDS = {
-    "watch": Command("watch", "show changes as they happen"),
-    "consume": Command("consume", "print or process the events of a durable subscription, and acknowledge them"),
-    "explain": Command("explain", "show what opening a feed would do, what is withheld, and why it would be rejected"),
-    "subscriptions": Command("subscriptions", "list, create, change, move and delete durable subscriptions"),
-    "streams": Command("streams", "show what the server reads from MongoDB, and for which subscribers"),
-    "doctor": Command("doctor", "check a deployment, and say what to fix"),
-    "drain": Command("drain", "make a server move its clients to other servers, then stop"),
-    "token": Command("token", "show the content of a resume token or position"),
-    "context": Command("context", "store connection options under a name, so that commands need no options"),
-    "completion": Command("completion", "print a script that completes commands in bash, zsh or fish"),
-    "keys": Command("keys", "make API keys"),
-    "tenants": Command("tenants", "check a tenants file, or show what each tenant uses", "feedmux[server]"),
-    "serve": Command("serve", "run the server on your own MongoDB and Redis", "feedmux[server]"),
-    "dev": Command("dev", "run the server with an embedded MongoDB and Redis, for trying it out", "feedmux[embedded]"),
+    "watch": Command("show changes as they happen"),
+    "consume": Command("print or process the events of a durable subscription, and acknowledge them"),
+    "explain": Command("show what opening a feed would do, what is withheld, and why it would be rejected"),
+    "subscriptions": Command("list, create, change, move and delete durable subscriptions"),
+    "streams": Command("show what the server reads from MongoDB, and for which subscribers"),
+    "doctor": Command("check a deployment, and say what to fix", _SERVER),
+    "drain": Command("make a server move its clients to other servers, then stop"),
+    "token": Command("show the content of a resume token or position", _SERVER),
+    "context": Command("store connection options under a name, so that commands need no options"),
+    "completion": Command("print a script that completes commands in bash, zsh or fish"),
+    "keys": Command("make API keys", _SERVER),
+    "tenants": Command("check a tenants file, or show what each tenant uses", _SERVER, "feedmux[server]"),
+    "serve": Command("run the server on your own MongoDB and Redis", _SERVER, "feedmux[server]"),
+    "dev": Command(
+        "run the server with an embedded MongoDB and Redis, for trying it out", _SERVER, "feedmux[embedded]"
+    ),
 }
 
 
@@ -110,7 +118,7 @@ def _parser(called: str) -> Parser:
         )
         if called == name:
             with _needing(name, command):
-                module: _Module = importlib.import_module(f"{__name__}.{command.module}")  # type: ignore[assignment]
+                module: _Module = importlib.import_module(f"{command.package}.{name}")  # type: ignore[assignment]
                 module.add_arguments(each)
             each.set_defaults(run=module.run)
     return parser

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 from feedmux.cli.connection import add_json_option
 from feedmux.cli.failure import CliError
-from feedmux.cli.keys import new_key
 from feedmux.cli.terminal import Terminal, print_json
+from feedmux_server.cli.keys import new_key
 
 if TYPE_CHECKING:
     from feedmux_server.app import Running
@@ -83,9 +83,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _dev(args: argparse.Namespace) -> None:
-    from feedmux.cli.sample_workload import write_sample
     from feedmux_embedded import RedisServer, ReplicaSet
     from feedmux_server.app import running
+    from feedmux_server.cli.sample_workload import write_sample
 
     me = asyncio.current_task()
     assert me is not None
