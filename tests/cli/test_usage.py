@@ -140,6 +140,7 @@ def test_a_missing_extra_names_the_installation(command: str, extra: str) -> Non
         ["watch", "--help"],
         ["subscriptions", "--help"],
         ["streams", "--help"],
+        ["doctor", "--help"],
         ["keys", "new"],
         ["token", "decode", "8265A1B2C3000000012B022C0100296E5A1004"],
     ],
@@ -155,10 +156,13 @@ def test_the_client_commands_need_nothing_of_the_server(arguments: list[str]) ->
         ["watch", "shop", "--endpoint", "localhost:1"],
         ["subscriptions", "list", "--endpoint", "localhost:1"],
         ["streams", "--operator-endpoint", "localhost:1"],
+        ["drain", "--operator-endpoint", "localhost:1"],
+        ["tenants", "usage", "--operator-endpoint", "localhost:1"],
     ],
 )
 def test_no_server_is_one_clear_line(arguments: list[str]) -> None:
-    done = run(*arguments)
+    """Also where only the client's packages are installed."""
+    done = run_without(SERVER_PACKAGES, *arguments)
     assert done.returncode == 1
     assert done.stdout == ""
     reason, hint = done.stderr.splitlines()
