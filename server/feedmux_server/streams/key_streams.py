@@ -17,8 +17,9 @@ from feedmux_server.core.limits.usage_meter import UsageMeter
 from feedmux_server.source.deployment import Source
 from feedmux_server.source.reader import ChangeStreamReader, ReadLimits
 from feedmux_server.streams.left_streams import LeftStreams
-from feedmux_server.streams.pump import Pump, PumpHost, PumpLimits, Reader
+from feedmux_server.streams.pump import Pump, PumpHost, PumpLimits
 from feedmux_server.streams.scheduler import ROUND_BYTES
+from feedmux_server.streams.upstream import Reader
 from feedmux_server.streams.wide.manager import WideStreams
 from feedmux_server.streams.wide.stream import WideStream, WideStreamLimits
 from feedmux_server.streams.wide.view_reader import ViewReader

@@ -6,19 +6,17 @@ needs it. It never awaits a subscriber. Up the data path: `source.reader`; down:
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from feedmux_server.core.delivery.feed_streams import FeedStreams
 from feedmux_server.core.delivery.shared_stream import SharedStream, StreamState
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.limits.backoff import Backoff
 from feedmux_server.core.limits.memory import Memory
 from feedmux_server.core.limits.quota import Accounts
 from feedmux_server.source.reader import Batch, Failed
 from feedmux_server.streams.slot_turns import SlotTurns
+from feedmux_server.streams.upstream import Reader, TraceContext, Upstream
 from feedmux_server.streams.wakeup import Wakeup
 from feedmux_server.telemetry.log import correlation_id
 from feedmux_server.telemetry.observer import Observer, Trace
@@ -47,31 +45,6 @@ class PumpLimits:
     as long as the batch's fan-out took: events that arrive meanwhile share their messages. That leaves the event loop
     half of its time for everything else. A longer pause would save CPU and add to the latency of a busy feed; the first
     event after a quiet time never waits."""
-    retry_initial_s: float = 0.2
-    retry_max_s: float = 10.0
-
-
-class Reader(Protocol):
-    """What a pump reads from: `source.reader`, or a view of a wide stream."""
-
-    @property
-    def is_open(self) -> bool: ...
-
-    @property
-    def has_cursor(self) -> bool:
-        """Whether the reader holds its own cursor in MongoDB."""
-
-    async def open(self) -> None:
-        """Open the cursor. Raises `Failed`, or FeedmuxError when a retry cannot help."""
-
-    async def read(self) -> Batch:
-        """Wait for events for a while. Raises as `open` does."""
-
-    def hurry(self) -> None:
-        """End a read that waits for events for longer than usual, so that the next read reports progress."""
-
-    async def close(self) -> None:
-        """Close the cursor. Does not raise if MongoDB is unavailable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +77,9 @@ class Pump:
         self._reader_at = reader_at
         self._limits = limits
         self._host = host
-        self._source = source
-        self._cause = cause
-        self._failed_by = ""
+        self._trace = TraceContext(source, {"feedmux.stream.id": stream.id}, cause)
         self._demand = Wakeup()
-        self._backoff = Backoff(limits.retry_initial_s, limits.retry_max_s, 2.0, 0.5)
-        self._reader: Reader | None = None
-        self._failures = 0
+        self._upstream: Upstream | None = None
         self._not_before_s = 0.0
         stream.demand_changed = self._demand_changed
 
@@ -121,7 +90,7 @@ class Pump:
     @property
     def reader(self) -> Reader | None:
         """The reader; None before the first read of MongoDB."""
-        return self._reader
+        return self._upstream.reader if self._upstream is not None else None
 
     async def run(self) -> None:
         stream = self._stream
@@ -147,33 +116,32 @@ class Pump:
             stream.demand_changed = _ignore
             if stream in self._streams.streams:
                 self._streams.close(stream)
-            if self._reader is not None:
-                await self._reader.close()
+            await self._close_reader()
 
     async def _advance(self) -> None:
         """Take one step: open the cursor if there is none, then do one getMore."""
         stream = self._stream
-        if self._reader is None:
+        if self._upstream is None:
             # Only now is the start fixed: while opens were gathered, it could still move back.
-            self._reader = self._reader_at(stream)
-        reader = self._reader
+            self._upstream = Upstream(self._reader_at(stream), self._host.observer, self._trace)
+        upstream = self._upstream
         try:
-            if not reader.is_open:
+            if not upstream.reader.is_open:
                 stream.move_to(StreamState.OPENING)
-                await self._open(reader)
+                try:
+                    await upstream.open()
+                finally:
+                    stream.trace = upstream.trace
                 stream.opened = True
                 stream.wake_all()
             if stream.state is not StreamState.READING:
                 stream.move_to(StreamState.READING)
-            await self._pace(reader)
-            batch = await reader.read()
+            await self._pace(upstream.reader)
+            batch = await upstream.read()
         except Failed as failure:
-            await self._recover(failure)
+            await self._recover(upstream, failure)
             return
-        self._failures = 0
-        self._failed_by = ""
         stream.away = False
-        self._backoff.reset()
         await self._publish(batch)
         if batch.exhausted:
             raise FeedmuxError(
@@ -181,19 +149,6 @@ class Pump:
                 "the feed ended with an invalidate event (drop, rename or dropDatabase). Its last position works as"
                 " start_after; a subscription with on_invalidate CONTINUE continues by itself",
             )
-
-    async def _open(self, reader: Reader) -> None:
-        """Open the reader in its own trace, because a stream outlives the call that first asked for it. The trace of a
-        resume is linked to the trace that it resumes."""
-        stream = self._stream
-        attributes: dict[str, str | int] = {"feedmux.source": self._source, "feedmux.stream.id": stream.id}
-        if self._failed_by:
-            attributes["error.type"] = self._failed_by
-        name = "feedmux stream resume" if self._failed_by else "feedmux stream open"
-        cause = self._cause if stream.trace is None else stream.trace
-        with self._host.observer.span(name, attributes, root=True, links=(cause,)) as span:
-            stream.trace = span.trace
-            await reader.open()
 
     async def _pace(self, reader: Reader) -> None:
         """Wait until the last batch was fanned out, and until a tenant of the stream may cause another read.
@@ -221,7 +176,7 @@ class Pump:
             size = stream.ring.cum_bytes - before
             self._host.memory.grew(size)
             if not batch.gathered_s:
-                self._host.observer.batch_in_ring(self._source, batch.chunks[0].read_time_s)
+                self._host.observer.batch_in_ring(self._trace.source, batch.chunks[0].read_time_s)
             takers = stream.wake_takers()
             if size < SMALL_BATCH_BYTES and takers * _MESSAGE_MAX_S > batch.gathered_s:
                 await self._measure_fan_out(takers)
@@ -236,26 +191,22 @@ class Pump:
         took_s = min(now_s - began_s, takers * _MESSAGE_MAX_S)
         self._not_before_s = now_s + min(self._limits.pace_max_s, took_s)
 
-    async def _recover(self, failure: Failed) -> None:
-        """Recover as in the driver specification: one attempt at once, then attempts with backoff. Unlike there, the
-        pump continues for as long as a subscriber waits."""
+    async def _recover(self, upstream: Upstream, failure: Failed) -> None:
+        """Wait before the next attempt, for as long as a subscriber waits."""
         stream = self._stream
         stream.resumes += 1
-        self._failed_by = failure.kind
-        self._host.observer.resumed(self._source, failure.kind)
+        delay_s = upstream.retry_delay_s(failure)
         stream.move_to(StreamState.RECOVERING)
         stream.wake_all()
-        self._failures += 1
         cause = failure.__cause__
         log.warning(
             "a change stream is resumed after an error",
             extra={"stream": stream.id, "error": type(cause).__name__, "code": getattr(cause, "code", None)},
         )
-        if failure.at_once and self._failures == 1:
+        if not delay_s:
             return
         stream.away = True
         stream.wake_all()
-        delay_s = self._backoff.next_delay(random.random())
         await asyncio.sleep(delay_s)
         if not stream.subscribers:
             await self._wait_demand(self._limits.linger_s)
@@ -277,16 +228,20 @@ class Pump:
             return True
         if not stream.subscribers:
             return False
-        if self._reader is not None and self._reader.is_open:
-            await self._reader.close()
+        if self._upstream is not None and self._upstream.reader.is_open:
+            await self._upstream.reader.close()
             stream.move_to(StreamState.IDLE)
         return True
 
     def _demand_changed(self) -> None:
         self._demand.set()
         stream = self._stream
-        if self._reader is not None and (stream.watching or stream.unwanted):
-            self._reader.hurry()
+        if self._upstream is not None and (stream.watching or stream.unwanted):
+            self._upstream.reader.hurry()
+
+    async def _close_reader(self) -> None:
+        if self._upstream is not None:
+            await self._upstream.reader.close()
 
     async def _wait_demand(self, timeout_s: float) -> bool:
         return await self._demand.wait(timeout_s)
@@ -294,8 +249,7 @@ class Pump:
     async def _let_readers_finish(self) -> None:
         """Wait until the subscribers of an ended stream have read the ring to the end, or have left."""
         self._host.memory.grew(0)
-        if self._reader is not None:
-            await self._reader.close()
+        await self._close_reader()
         while self._stream.subscribers:
             await self._wait_demand(self._limits.idle_close_s)
 

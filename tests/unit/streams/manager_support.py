@@ -28,7 +28,8 @@ from feedmux_server.source.deployment import Source
 from feedmux_server.source.reader import Batch
 from feedmux_server.streams.key_streams import KeyStreams, ManagerLimits
 from feedmux_server.streams.manager import StreamManager
-from feedmux_server.streams.pump import PumpLimits, Reader
+from feedmux_server.streams.pump import PumpLimits
+from feedmux_server.streams.upstream import Reader
 from feedmux_server.supervision import Tasks
 from tests.sim.events import event
 from tests.unit.core.delivery.streams_support import mark, token

@@ -18,7 +18,7 @@ from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
 from feedmux_server.core.limits.quota import Quotas
 from feedmux_server.streams.key_streams import KeyStreams
 from feedmux_server.streams.manager import StreamManager
-from feedmux_server.streams.pump import Reader
+from feedmux_server.streams.upstream import Reader
 from tests.integration.wire import PATIENCE_S
 from tests.sim.events import event
 from tests.unit.core.delivery.streams_support import behind, mark, token

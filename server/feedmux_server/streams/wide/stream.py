@@ -7,7 +7,6 @@ scope is put into its inbox, in order and once, until the view is detached.
 """
 
 import asyncio
-import random
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,12 +19,12 @@ from feedmux_server.core.events.chunk import Chunk
 from feedmux_server.core.feeds.feed import Scope
 from feedmux_server.core.feeds.simple_filter import SimpleFilter
 from feedmux_server.core.feeds.stream_key import StreamKey
-from feedmux_server.core.limits.backoff import Backoff
 from feedmux_server.core.limits.memory import Memory
 from feedmux_server.core.limits.quota import UNLIMITED
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.source.reader import ChangeStreamReader, Failed
-from feedmux_server.telemetry.observer import NOBODY, Observer, Trace
+from feedmux_server.streams.upstream import TraceContext, Upstream
+from feedmux_server.telemetry.observer import NOBODY, Observer
 
 _AHEAD_S = 10
 """A view may be this far ahead, in cluster time."""
@@ -42,8 +41,6 @@ class WideStreamLimits:
     millisecond."""
     away_s: float = 5.0
     """If MongoDB is unavailable for longer, the views try on their own, and their subscribers are notified."""
-    retry_initial_s: float = 0.2
-    retry_max_s: float = 10.0
 
 
 class View(Protocol):
@@ -82,8 +79,6 @@ class WideStream:
         self._memory = memory or Memory(UNLIMITED)
         self.ring = ReplayBuffer(start, limits.ring, self._memory.rings)
         self.away_since_s: float | None = None
-        self.failure: Failed | None = None
-        """MongoDB's last failure, until MongoDB answers again."""
         self.ended = False
         self.batches_read = 0
         self.events_read = 0
@@ -92,11 +87,10 @@ class WideStream:
         self._limits = limits
         self._reader = reader
         self._observer = observer
-        self._trace: Trace = None
+        self._upstream = Upstream(reader, observer, TraceContext(key.spec.scope.source, {"feedmux.stream.wide": True}))
         self._ahead: dict[View, ResumeToken] = {}
         """Views whose position this stream has not reached yet: events before that position are not for them."""
         self._views: defaultdict[Scope, dict[View, None]] = defaultdict(dict)
-        self._backoff = Backoff(limits.retry_initial_s, limits.retry_max_s, 2.0, 0.5)
 
     @property
     def scope(self) -> Scope:
@@ -119,7 +113,7 @@ class WideStream:
         """MongoDB's failure, once it has lasted so long that views should ask MongoDB themselves; else None."""
         if self.away_since_s is None or monotonic_s() - self.away_since_s < self._limits.away_s:
             return None
-        return self.failure
+        return self._upstream.failure
 
     def progress(self) -> ResumeToken:
         """The position before which everything has been offered. Never the token of another feed's event: a view could
@@ -185,26 +179,24 @@ class WideStream:
 
     async def run(self) -> None:
         """Run until cancelled. Raises FeedmuxError when MongoDB refuses to continue."""
+        upstream = self._upstream
         try:
             while True:
                 try:
                     if not self._reader.is_open:
-                        await self._open()
-                    batch = await self._reader.read()
+                        await upstream.open()
+                    batch = await upstream.read()
                 except Failed as failure:
-                    self.failure = failure
-                    self._observer.resumed(self.scope.source, failure.kind)
+                    delay_s = upstream.retry_delay_s(failure)
                     if self.away_since_s is None:
                         self.away_since_s = monotonic_s()
-                        if failure.at_once:
-                            continue
-                    if self.away_for_long is not None:
-                        for view in self._attached():
-                            view.away()
-                    await asyncio.sleep(self._backoff.next_delay(random.random()))
+                    if delay_s:
+                        if self.away_for_long is not None:
+                            for view in self._attached():
+                                view.away()
+                        await asyncio.sleep(delay_s)
                     continue
-                self.away_since_s = self.failure = None
-                self._backoff.reset()
+                self.away_since_s = None
                 self._publish(batch.chunks, batch.post_batch)
                 if batch.exhausted:
                     return
@@ -218,15 +210,6 @@ class WideStream:
             self._ahead.clear()
             self.ring.close()
             await self._reader.close()
-
-    async def _open(self) -> None:
-        name = "feedmux stream open" if self.failure is None else "feedmux stream resume"
-        attributes: dict[str, str | bool] = {"feedmux.source": self.scope.source, "feedmux.stream.wide": True}
-        if self.failure is not None:
-            attributes["error.type"] = self.failure.kind
-        with self._observer.span(name, attributes, root=True, links=(self._trace,)) as span:
-            self._trace = span.trace
-            await self._reader.open()
 
     def _publish(self, chunks: list[Chunk], post_batch: ResumeToken | None) -> None:
         ring = self.ring

@@ -226,7 +226,7 @@ async def test_a_read_looks_before_it_waits() -> None:
     assert loop.time() == began_s
     wide = place.known.wide
     assert wide is not None
-    wide.failure, wide.away_since_s = Failed(AutoReconnect(), at_once=False), began_s - 60
+    wide._upstream.failure, wide.away_since_s = Failed(AutoReconnect(), at_once=False), began_s - 60
     place.view.away()
     with pytest.raises(Failed):
         await place.read()
