@@ -13,6 +13,7 @@ from feedmux_server.config.server import Config
 from feedmux_server.core.delivery.credit import CreditLimits
 from feedmux_server.core.delivery.feed_streams import StreamLimits
 from feedmux_server.core.delivery.replay_buffer import RingLimits
+from feedmux_server.core.delivery.stream_steps import RestLimits
 from feedmux_server.core.delivery.wide_plan import WideLimits
 from feedmux_server.core.limits.quota import Accounts
 from feedmux_server.credentials import Credentials
@@ -136,7 +137,7 @@ def manager_limits(limits: LimitsSection, wide: WideSection) -> ManagerLimits:
             min(limits.read_ahead_bytes, limits.ring_bytes // 2),
             limits.join_distance_s,
         ),
-        pump=PumpLimits(limits.gather_ms / 1000, limits.linger_s, limits.idle_close_s),
+        pump=PumpLimits(limits.gather_ms / 1000, RestLimits(limits.linger_s, limits.idle_close_s)),
         read=ReadLimits(
             batch_events=limits.batch_events, max_await_ms=limits.max_await_ms, event_time_s=limits.event_time_s
         ),

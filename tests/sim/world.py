@@ -28,6 +28,7 @@ from feedmux_server.assembly import manager_limits
 from feedmux_server.core.delivery.credit import CreditLimits
 from feedmux_server.core.delivery.feed_streams import StreamLimits
 from feedmux_server.core.delivery.replay_buffer import RingLimits
+from feedmux_server.core.delivery.stream_steps import RestLimits
 from feedmux_server.core.delivery.wide_plan import WideLimits
 from feedmux_server.core.positions.position import inspect_position
 from feedmux_server.source.reader import ReadLimits
@@ -248,7 +249,9 @@ class World:
         limits = replace(
             manager_limits(config.limits, config.wide),
             streams=StreamLimits(ring, max(1, ring.bytes_max // 2), rng.choice((0, 5, 10))),
-            pump=PumpLimits(rng.choice((0.0, 0.005, 0.2)), rng.choice((0.5, 10.0)), rng.choice((2.0, 60.0))),
+            pump=PumpLimits(
+                rng.choice((0.0, 0.005, 0.2)), RestLimits(rng.choice((0.5, 10.0)), rng.choice((2.0, 60.0)))
+            ),
             read=ReadLimits(
                 batch_events=rng.choice((2, 10, 4_000)),
                 max_await_ms=rng.choice((300, 1_000)),

@@ -7,10 +7,11 @@ needs it. It never awaits a subscriber. Up the data path: `source.reader`; down:
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from feedmux_server.core.delivery.feed_streams import FeedStreams
 from feedmux_server.core.delivery.shared_stream import SharedStream, StreamState
+from feedmux_server.core.delivery.stream_steps import RestLimits, Step, after_rest, next_step, rest_s
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.limits.memory import Memory
 from feedmux_server.core.limits.quota import Accounts
@@ -32,14 +33,11 @@ _TURNS_TO_WRITE = 2
 
 @dataclass(frozen=True, slots=True)
 class PumpLimits:
-    """When a pump rests and gives up."""
+    """The times of a pump."""
 
     gather_s: float = 0.005
     """Opens for one key are gathered for this long and begin at the earliest position."""
-    linger_s: float = 10.0
-    """A stream without subscribers stays for this long, so that a reconnect finds its ring."""
-    idle_close_s: float = 60.0
-    """If no subscriber can take more for this long, the cursor in MongoDB is closed; the position is retained."""
+    rest: RestLimits = field(default_factory=RestLimits)
     pace_max_s: float = 0.02
     """The longest pause after a small batch. Each batch costs a message for each subscriber, so the next read waits for
     as long as the batch's fan-out took: events that arrive meanwhile share their messages. That leaves the event loop
@@ -96,14 +94,11 @@ class Pump:
         stream = self._stream
         try:
             await asyncio.sleep(self._limits.gather_s)
-            while stream.state is not StreamState.ENDED:
-                if (stream.opened or not stream.subscribers) and not stream.wants_more():
-                    if not await self._rest():
-                        break
-                elif self._streams.is_superfluous(stream):
-                    break
-                else:
+            while (step := self._next_step()) is not Step.END:
+                if step is Step.READ:
                     await self._advance()
+                elif await self._rest() is Step.END:
+                    break
         except FeedmuxError as error:
             stream.end(error)
             await self._let_readers_finish()
@@ -117,6 +112,9 @@ class Pump:
             if stream in self._streams.streams:
                 self._streams.close(stream)
             await self._close_reader()
+
+    def _next_step(self) -> Step:
+        return next_step(self._stream, self._streams, slots_wanted=self._host.slots.wanted)
 
     async def _advance(self) -> None:
         """Take one step: open the cursor if there is none, then do one getMore."""
@@ -209,29 +207,19 @@ class Pump:
         stream.wake_all()
         await asyncio.sleep(delay_s)
         if not stream.subscribers:
-            await self._wait_demand(self._limits.linger_s)
+            await self._demand.wait(self._limits.rest.linger_s)
 
-    async def _rest(self) -> bool:
-        """Rest while no subscriber can take more. False when the stream is no longer needed."""
-        stream, limits = self._stream, self._limits
+    async def _rest(self) -> Step:
+        """Rest while no subscriber can take more."""
+        stream, limits = self._stream, self._limits.rest
         if stream.state is StreamState.READING:
             stream.move_to(StreamState.PAUSED)
-        if stream.subscribers:
-            if self._streams.is_trailing(stream) and self._host.slots.wanted and not stream.has_usable_credit:
-                return False
-            wait_s = limits.idle_close_s
-        elif stream.unwanted or self._streams.is_superfluous(stream) or stream.state is StreamState.RECOVERING:
-            return False
-        else:
-            wait_s = limits.linger_s
-        if await self._wait_demand(wait_s) or stream.wants_more():
-            return True
-        if not stream.subscribers:
-            return False
-        if self._upstream is not None and self._upstream.reader.is_open:
+        demand_changed = await self._demand.wait(rest_s(stream, limits))
+        step = after_rest(stream, demand_changed=demand_changed)
+        if step is Step.CLOSE_CURSOR and self._upstream is not None and self._upstream.reader.is_open:
             await self._upstream.reader.close()
             stream.move_to(StreamState.IDLE)
-        return True
+        return step
 
     def _demand_changed(self) -> None:
         self._demand.set()
@@ -243,15 +231,12 @@ class Pump:
         if self._upstream is not None:
             await self._upstream.reader.close()
 
-    async def _wait_demand(self, timeout_s: float) -> bool:
-        return await self._demand.wait(timeout_s)
-
     async def _let_readers_finish(self) -> None:
         """Wait until the subscribers of an ended stream have read the ring to the end, or have left."""
         self._host.memory.grew(0)
         await self._close_reader()
         while self._stream.subscribers:
-            await self._wait_demand(self._limits.idle_close_s)
+            await self._demand.wait(self._limits.rest.idle_close_s)
 
 
 def _ignore() -> None:

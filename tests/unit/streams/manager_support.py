@@ -14,6 +14,7 @@ from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.core.delivery.feed_streams import StreamLimits
 from feedmux_server.core.delivery.replay_buffer import ReplayBuffer, RingLimits
 from feedmux_server.core.delivery.shared_stream import SharedStream
+from feedmux_server.core.delivery.stream_steps import RestLimits
 from feedmux_server.core.delivery.subscriber import BSON, Delivery, JoinPoint
 from feedmux_server.core.delivery.wide_plan import WideLimits
 from feedmux_server.core.events.chunk import cut_batch
@@ -187,7 +188,7 @@ async def world(
     source = SimpleNamespace(name="main", known_time=1 << 63)
     limits = ManagerLimits(
         streams=StreamLimits(RingLimits(bytes_max=ring_bytes), read_ahead_bytes=ring_bytes // 2, join_distance_s=0),
-        pump=PumpLimits(gather_s=0.0, linger_s=0.05),
+        pump=PumpLimits(gather_s=0.0, rest=RestLimits(linger_s=0.05)),
         memory_bytes_max=memory_bytes,
         unacked_events_max=unacked_max,
         wide=WideLimits(enabled=False),
