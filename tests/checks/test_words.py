@@ -15,7 +15,6 @@ from tests.telemetry.promql import dashboard, rules
 
 GENERATED: Final = (
     "clients/go/feedmux/feedmuxpb/",
-    "clients/java/src/main/java/dev/feedmux/v1/",
     "clients/node/src/gen/",
     "clients/python/feedmux/v1/",
 )
