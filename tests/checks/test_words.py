@@ -13,11 +13,7 @@ import pytest
 from tests.checks.test_docs import REPOSITORY, WORDS, listed, wrong_words
 from tests.telemetry.promql import dashboard, rules
 
-GENERATED: Final = (
-    "clients/go/feedmux/feedmuxpb/",
-    "clients/node/src/gen/",
-    "clients/python/feedmux/v1/",
-)
+GENERATED: Final = ("clients/go/feedmux/feedmuxpb/", "clients/python/feedmux/v1/")
 QUOTES: Final = ("tests/checks/test_docs.py", "tests/checks/test_words.py")
 """The table of words, and its test."""
 LINE_COMMENT: Final = {
