@@ -23,6 +23,7 @@ from pymongo.errors import OperationFailure
 from pymongo.read_preferences import ReadPreference
 
 from feedmux_server.cancellation import cancellable
+from feedmux_server.core.events.bson_walk import ARRAY, DOCUMENT, find, value_end
 from feedmux_server.source.private_names import (
     _array_of_documents_to_buffer,
     _CursorAddress,
@@ -33,37 +34,16 @@ from feedmux_server.source.read_watch import Address
 
 _REPLY = CodecOptions[dict[str, Any]](unicode_decode_error_handler="replace")
 _EMPTY_ARRAY = b"\x05\x00\x00\x00\x00"
-_DOCUMENT, _ARRAY = 3, 4
 _CURSOR_KILLED = 237
-_FIXED_BYTES = {1: 8, 7: 12, 8: 1, 9: 8, 10: 0, 16: 4, 17: 8, 18: 8, 19: 16}
-"""Sizes of the BSON types of fixed length that a reply's envelope has."""
 
 
 def find_batch(reply: bytes) -> tuple[int, int, int] | None:
     """Where `cursor`, and within it the array `nextBatch`, lie in a getMore's reply; None for a reply without them."""
-    cursor = _find(reply, 0, b"cursor", _DOCUMENT)
-    batch = _find(reply, cursor, b"nextBatch", _ARRAY) if cursor is not None else None
+    cursor = find(reply, 0, b"cursor", DOCUMENT)
+    batch = find(reply, cursor, b"nextBatch", ARRAY) if cursor is not None else None
     if cursor is None or batch is None:
         return None
-    return cursor, batch, batch + int.from_bytes(reply[batch : batch + 4], "little")
-
-
-def _find(reply: bytes, at: int, wanted: bytes, kind_wanted: int) -> int | None:
-    """Where the value of field `wanted` of the document at `at` begins."""
-    end = at + int.from_bytes(reply[at : at + 4], "little") - 1
-    at += 4
-    while at < end:
-        kind = reply[at]
-        name_end = reply.index(0, at + 1)
-        value = name_end + 1
-        if kind == kind_wanted and reply[at + 1 : name_end] == wanted:
-            return value
-        size = _FIXED_BYTES.get(kind)
-        if size is None:
-            size = int.from_bytes(reply[value : value + 4], "little")
-            size += {2: 4, 5: 5}.get(kind, 0)
-        at = value + size
-    return None
+    return cursor, batch, value_end(reply, ARRAY, batch)
 
 
 @dataclass(frozen=True, slots=True)

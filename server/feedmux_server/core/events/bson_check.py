@@ -9,47 +9,25 @@ from dataclasses import dataclass
 from typing import Final
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.events.bson_walk import (
+    ARRAY,
+    BINARY,
+    BOOL,
+    CODE,
+    CODE_WITH_SCOPE,
+    DB_POINTER,
+    DOCUMENT,
+    FIXED_BYTES,
+    OBJECT_ID_BYTES,
+    REGEX,
+    STRING,
+    SYMBOL,
+)
 
 DEPTH_MAX: Final = 100
-DOCUMENT: Final = 0x03
-ARRAY: Final = 0x04
-
-_DOUBLE: Final = 0x01
-_STRING: Final = 0x02
-_BINARY: Final = 0x05
-_UNDEFINED: Final = 0x06
-_OBJECT_ID: Final = 0x07
-_BOOL: Final = 0x08
-_DATE: Final = 0x09
-_NULL: Final = 0x0A
-_REGEX: Final = 0x0B
-_DB_POINTER: Final = 0x0C
-_CODE: Final = 0x0D
-_SYMBOL: Final = 0x0E
-_CODE_WITH_SCOPE: Final = 0x0F
-_INT32: Final = 0x10
-_TIMESTAMP: Final = 0x11
-_INT64: Final = 0x12
-_DECIMAL128: Final = 0x13
-_MIN_KEY: Final = 0xFF
-_MAX_KEY: Final = 0x7F
-
-_FIXED_BYTES: Final = {
-    _DOUBLE: 8,
-    _UNDEFINED: 0,
-    _OBJECT_ID: 12,
-    _DATE: 8,
-    _NULL: 0,
-    _INT32: 4,
-    _TIMESTAMP: 8,
-    _INT64: 8,
-    _DECIMAL128: 16,
-    _MIN_KEY: 0,
-    _MAX_KEY: 0,
-}
 # The subtype that repeats the length within.
 _OLD_BINARY: Final = 2
-_STRINGS: Final = frozenset({_STRING, _CODE, _SYMBOL})
+_STRINGS: Final = frozenset({STRING, CODE, SYMBOL})
 _DOCUMENT_BYTES_MIN: Final = 5
 
 
@@ -120,26 +98,24 @@ class _Walk:
         return element
 
     def _value(self, kind: int, name: str, end: int) -> None:
-        size = _FIXED_BYTES.get(kind)
+        size = FIXED_BYTES.get(kind)
         if size is not None:
             self._skip(size, end, name)
+            if kind == BOOL and self._data[self._position - 1] > 1:
+                raise self._fault("a boolean is neither true nor false", name)
         elif kind in (DOCUMENT, ARRAY):
             self._enter(name, end, is_array=kind == ARRAY)
         elif kind in _STRINGS:
             self._string(end, name)
-        elif kind == _BOOL:
-            self._skip(1, end, name)
-            if self._data[self._position - 1] > 1:
-                raise self._fault("a boolean is neither true nor false", name)
-        elif kind == _BINARY:
+        elif kind == BINARY:
             self._binary(end, name)
-        elif kind == _REGEX:
+        elif kind == REGEX:
             self._cstring(end, "a regular expression", name)
             self._cstring(end, "a regular expression", name)
-        elif kind == _DB_POINTER:
+        elif kind == DB_POINTER:
             self._string(end, name)
-            self._skip(12, end, name)
-        elif kind == _CODE_WITH_SCOPE:
+            self._skip(OBJECT_ID_BYTES, end, name)
+        elif kind == CODE_WITH_SCOPE:
             end_outer = self._position + self._length(end, name)
             if not self._position <= end_outer <= end:
                 raise self._fault("a length does not fit", name)

@@ -11,18 +11,17 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-from struct import Struct
 from typing import Protocol
 
 from bson.raw_bson import RawBSONDocument
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.events.bson_walk import length_at
 from feedmux_server.core.positions.resume_token import ResumeToken, UnknownTokenLayout
 
 CHUNK_OVERHEAD_BYTES = 650
 """What a chunk costs beside its events: measured with tracemalloc over one-event chunks."""
 
-_LENGTH = Struct("<i").unpack_from
 _EMBEDDED_ID = b"\x03_id\x00"
 
 
@@ -33,7 +32,7 @@ def document_offsets(data: bytes) -> "array[int]":
     """
     offsets = array("L", (0,))
     append, end, at = offsets.append, len(data), 0
-    length_of = _LENGTH
+    length_of = length_at
     while at < end:
         size = length_of(data, at)[0] if end - at >= 5 else 0
         at += size
@@ -47,7 +46,7 @@ def event_id(data: bytes, at: int, end: int) -> bytes:
     """The event's `_id` document, which is MongoDB's resume token. It need not be the first field."""
     if data[at + 4 : at + 9] == _EMBEDDED_ID:
         begin = at + 9
-        return data[begin : begin + _LENGTH(data, begin)[0]]
+        return data[begin : begin + length_at(data, begin)[0]]
     token = RawBSONDocument(data[at:end]).get("_id")
     if not isinstance(token, RawBSONDocument):
         raise FeedmuxError(

@@ -12,7 +12,8 @@ from bson import json_util
 from bson.codec_options import DatetimeConversion
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.events.bson_check import ARRAY, DOCUMENT, Element, shorten_path, walk
+from feedmux_server.core.events.bson_check import Element, shorten_path, walk
+from feedmux_server.core.events.bson_walk import ARRAY, DOCUMENT
 from feedmux_server.core.feeds.pipeline_bounds import STAGES, PipelineUnbounded, check_bounds
 
 STAGES_MAX: Final = 50

@@ -1,0 +1,89 @@
+"""Finds values in BSON that MongoDB sent, without decoding or checking it.
+
+The one table of BSON's types for the server. `bson_check` walks what clients sent, and checks every byte.
+"""
+
+from struct import Struct
+from typing import Final
+
+DOUBLE: Final = 0x01
+STRING: Final = 0x02
+DOCUMENT: Final = 0x03
+ARRAY: Final = 0x04
+BINARY: Final = 0x05
+BOOL: Final = 0x08
+REGEX: Final = 0x0B
+DB_POINTER: Final = 0x0C
+CODE: Final = 0x0D
+SYMBOL: Final = 0x0E
+CODE_WITH_SCOPE: Final = 0x0F
+
+OBJECT_ID_BYTES: Final = 12
+FIXED_BYTES: Final = {
+    DOUBLE: 8,
+    0x06: 0,  # undefined
+    0x07: OBJECT_ID_BYTES,
+    BOOL: 1,
+    0x09: 8,  # date
+    0x0A: 0,  # null
+    0x10: 4,  # int32
+    0x11: 8,  # timestamp
+    0x12: 8,  # int64
+    0x13: 16,  # decimal128
+    0x7F: 0,  # MaxKey
+    0xFF: 0,  # MinKey
+}
+"""The bytes of a value, by its type; those of every other type depend on the value."""
+# What the length at the beginning of a value leaves out.
+_NOT_IN_LENGTH: Final = {
+    STRING: 4,
+    DOCUMENT: 0,
+    ARRAY: 0,
+    BINARY: 5,
+    DB_POINTER: 4 + OBJECT_ID_BYTES,
+    CODE: 4,
+    SYMBOL: 4,
+    CODE_WITH_SCOPE: 0,
+}
+
+length_at: Final = Struct("<i").unpack_from
+"""The length at a position, as a tuple of one: so a hot loop need not call a function of Python."""
+
+
+def find(data: bytes, at: int, name: bytes, kind: int) -> int | None:
+    """Where the value of field `name`, if it has type `kind`, begins in the document at `at`.
+
+    Raises ValueError on a type that BSON does not have.
+    """
+    end = at + length_at(data, at)[0] - 1
+    at += 4
+    while at < end:
+        name_end = data.index(0, at + 1)
+        if data[at] == kind and data[at + 1 : name_end] == name:
+            return name_end + 1
+        at = value_end(data, data[at], name_end + 1)
+    return None
+
+
+def find_text(data: bytes, at: int, name: bytes) -> bytes:
+    """The UTF-8 of the field `name` of the document at `at`; empty where it has no string of this name."""
+    value = find(data, at, name, STRING)
+    return text_at(data, value) if value is not None else b""
+
+
+def value_end(data: bytes, kind: int, at: int) -> int:
+    """Where the value of type `kind` at `at` ends, and the next element begins. Raises ValueError as `find` does."""
+    size = FIXED_BYTES.get(kind)
+    if size is not None:
+        return at + size
+    beside = _NOT_IN_LENGTH.get(kind)
+    if beside is not None:
+        return at + beside + int(length_at(data, at)[0])
+    if kind == REGEX:
+        return data.index(0, data.index(0, at) + 1) + 1
+    raise ValueError(f"no BSON type {kind}")
+
+
+def text_at(data: bytes, at: int) -> bytes:
+    """The UTF-8 of the string at `at`."""
+    return data[at + 4 : at + 3 + length_at(data, at)[0]]
