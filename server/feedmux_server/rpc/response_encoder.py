@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.core.delivery.subscriber import BSON, Delivery
+from feedmux_server.core.events.batch_fields import BSON_TAG, json_text, varint
 from feedmux_server.core.positions.position import PositionEncoder
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.rpc.convert import cluster_time, duration, timestamp
@@ -22,13 +23,11 @@ from feedmux_server.sessions.session import (
     RewoundMark,
     SkippedMark,
 )
-from feedmux_server.workers.render_worker import JSON_FIELD_TAG, varint
 
 FRAME_BYTES = 16 * 1024
 """Room reserved in a message for everything but the events."""
 
 _BATCH_TAG = b"\x12"  # SubscribeResponse.batch = 2
-_BSON_TAG = b"\x7a"  # Batch.bson = 15
 
 
 class ResponseEncoder:
@@ -65,7 +64,7 @@ class ResponseEncoder:
             read_time=timestamp(delivery.read_time_s),
         ).SerializeToString()
         parts, delivery.parts = delivery.parts, ()
-        events_head = _BSON_TAG + varint(delivery.wire_size) if self._is_bson else b""
+        events_head = BSON_TAG + varint(delivery.wire_size) if self._is_bson else b""
         size = len(head) + len(events_head) + delivery.wire_size
         return b"".join((_BATCH_TAG, varint(size), head, events_head, *parts))
 
@@ -73,7 +72,7 @@ class ResponseEncoder:
         """Split one event into pieces. `take` returns an event that exceeds the message by itself."""
         data, end = delivery.parts[0], delivery.end
         if not self._is_bson:
-            data = _text(data)
+            data = json_text(data)
         room = self.payload_max
         count = -(-len(data) // room)
         for index in range(count):
@@ -134,11 +133,3 @@ class ResponseEncoder:
 
     def opened(self, message: wire.Opened) -> bytes:
         return wire.SubscribeResponse(opened=message).SerializeToString()
-
-
-def _text(part: bytes) -> bytes:
-    """The JSON text of one event of a rendered view: without field tag and length."""
-    at = len(JSON_FIELD_TAG)
-    while part[at] & 0x80:
-        at += 1
-    return part[at + 1 :]

@@ -14,13 +14,12 @@ from collections.abc import Callable
 from struct import Struct
 
 from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.core.events.batch_fields import json_field
 from feedmux_server.core.events.chunk import View, document_offsets
 from feedmux_server.core.events.extended_json import render_events
 from feedmux_server.workers.side_worker import serve_requests
 
 _COUNT = Struct("<Q")
-JSON_FIELD_TAG = b"\x82\x01"
-"""Tag of `Batch.json` (field 16, length-delimited): a view holds its texts already encoded as that repeated field."""
 _YIELD_EVERY = 16
 """Texts between two yields: about a third of a millisecond. Without a yield, Linux checks which other process wants the
 core only at its ticks (4 ms), whatever the priorities, and a chunk has hundreds of texts. So deliveries, and MongoDB if
@@ -29,7 +28,7 @@ _yield: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
 
 
 def json_view(data: bytes, canonical: bool) -> View:
-    """Each event as `tag, length, text`, so that any run of events is a run of bytes. Only the text counts as its size.
+    """Each event as a field of `Batch`. Only the text counts as its size.
 
     Raises FeedmuxError BSON_INVALID.
     """
@@ -39,23 +38,13 @@ def json_view(data: bytes, canonical: bool) -> View:
     for number, text in enumerate(render_events(data, document_offsets(data), canonical)):
         if number % _YIELD_EVERY == 0:
             _yield()
-        part = b"".join((JSON_FIELD_TAG, varint(len(text)), text))
+        part = json_field(text)
         parts.append(part)
         at += len(part)
         texts += len(text)
         offsets.append(at)
         event_bytes.append(texts)
     return View(b"".join(parts), offsets, event_bytes)
-
-
-def varint(value: int) -> bytes:
-    """Protobuf's variable-length integer."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append((value & 0x7F) | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def request_of(data: bytes, canonical: bool) -> bytes:
