@@ -15,8 +15,9 @@ from pymongo import MongoClient
 from pymongo.collection import Collection
 from pymongo.errors import OperationFailure
 
-from feedmux_server.core.feeds import pipeline_bounds
-from feedmux_server.core.feeds.pipeline_bounds import PipelineUnbounded, check_bounds
+from feedmux_server.core.feeds.pipeline_bounds import operators
+from feedmux_server.core.feeds.pipeline_bounds.budget import PipelineUnbounded
+from feedmux_server.core.feeds.pipeline_bounds.stages import check_bounds
 
 EXAMPLES = int(os.environ.get("FEEDMUX_BOUNDS_EXAMPLES", "300"))
 _RAW = CodecOptions(document_class=RawBSONDocument)
@@ -299,6 +300,6 @@ def test_what_grows_most_keeps_within_its_bound(
 def test_the_comparison_finds_a_bound_that_is_too_small(
     collection: Collection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline_bounds, "_OBJECT_TO_ARRAY", 2)
+    monkeypatch.setattr(operators, "_OBJECT_TO_ARRAY", 2)
     with pytest.raises(AssertionError):
         check(collection, *WORST[1])

@@ -13,7 +13,7 @@ from feedmux_server.core.positions.position_keys import KEY_BYTES_MIN, format_ke
 from feedmux_server.source.read_watch import OPENS_ARE_SLOWER
 from tests.sim.mongo import FAILINGS
 from tests.sim.tenants import names_key, subscription_key
-from tests.unit.core.feeds.pipelines import ALLOWED, REFUSED
+from tests.unit.core.feeds.pipeline_bounds.pipelines import ALLOWED, REFUSED
 
 if TYPE_CHECKING:
     from tests.sim.programs import OperatorClient

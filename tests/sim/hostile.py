@@ -26,7 +26,7 @@ from feedmux_server.core.errors import STATUS, ErrorReason
 from tests.sim.mongo import SimMongo
 from tests.sim.network import Call, SimChannel
 from tests.sim.programs import metadata_of
-from tests.unit.core.feeds.pipelines import ALLOWED, REFUSED
+from tests.unit.core.feeds.pipeline_bounds.pipelines import ALLOWED, REFUSED
 
 NAME: Final = "hostile"
 """The name of its own subscription: it tries to move others' subscriptions, and must not succeed."""

@@ -14,11 +14,11 @@ from bson.codec_options import DatetimeConversion
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.bson_check import Element, shorten_path, walk
 from feedmux_server.core.events.bson_walk import ARRAY, DOCUMENT
-from feedmux_server.core.feeds.pipeline_bounds import STAGES, PipelineUnbounded, check_bounds
+from feedmux_server.core.feeds.pipeline_bounds.budget import PipelineUnbounded
+from feedmux_server.core.feeds.pipeline_bounds.stages import STAGES, check_bounds
 
 STAGES_MAX: Final = 50
 PIPELINE_BYTES_MAX: Final = 64 * 1024
-STAGES_ALLOWED: Final = STAGES
 OPERATORS_REFUSED: Final = frozenset({"$function", "$where", "$accumulator"})
 _FIELD: Final = "feed.pipeline"
 # The longest notation of a value, {"$numberInt":"1"}, takes a few times the bytes of its BSON.
@@ -81,7 +81,7 @@ def check_pipeline(pipeline: bytes, *, bounded: bool) -> None:
                 raise _invalid("a stage must be a document", element.path)
         elif element.depth == _STAGE_DEPTH + 1:
             stage_fields += 1
-            if element.name not in STAGES_ALLOWED:
+            if element.name not in STAGES:
                 raise _not_allowed(element, "this stage may not follow $changeStream")
         if literal_depth and element.depth > literal_depth:
             continue

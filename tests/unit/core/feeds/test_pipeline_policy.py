@@ -7,13 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.feeds.pipeline_bounds.stages import STAGES
 from feedmux_server.core.feeds.pipeline_policy import (
     PIPELINE_BYTES_MAX,
-    STAGES_ALLOWED,
     STAGES_MAX,
     check_pipeline,
     pipeline_from_extended_json,
 )
+from tests.unit.core.feeds.pipeline_bounds.pipelines import REFUSED, check, set_
 
 MATCH = {"$match": {"operationType": "insert"}}
 ALLOWED = (ErrorReason.BSON_INVALID, ErrorReason.PIPELINE_INVALID, ErrorReason.STAGE_NOT_ALLOWED)
@@ -40,7 +41,7 @@ def refused_text(text: str) -> FeedmuxError:
         [MATCH] * STAGES_MAX,
         [{"$changeStreamSplitLargeEvent": {}}],
         [{"$unset": ["a", "b"]}],
-        [{name: {}} for name in sorted(STAGES_ALLOWED)],
+        [{name: {}} for name in sorted(STAGES)],
         [{"$addFields": {"x": {"$literal": {"$function": {"$where": [{"$accumulator": 1}]}}}}}],
         [{"$match": {"field": "$where"}}],
     ],
@@ -219,3 +220,23 @@ def test_any_json_raises_nothing_else(value: Any) -> None:
         check_pipeline(pipeline_from_extended_json(json.dumps([{"$match": value}])), bounded=False)
     except FeedmuxError as error:
         assert error.reason in ALLOWED  # noqa: PT017 - it need not raise
+
+
+def test_a_name_that_stands_twice_is_refused() -> None:
+    """Python takes the last occurrence, MongoDB may take another."""
+    pipeline = bson.encode({"pipeline": [{"$set": {"x": {"$literal": 1, "$reducex": {}}}}]})
+    twice = pipeline.replace(b"$reducex", b"$literal")
+    with pytest.raises(FeedmuxError) as caught:
+        check_pipeline(twice, bounded=True)
+    assert caught.value.reason is ErrorReason.PIPELINE_INVALID
+    assert "twice" in caught.value.message
+
+
+def test_any_takes_what_bounded_refuses() -> None:
+    stages, _ = REFUSED[0]
+    check_pipeline(bson.encode({"pipeline": stages}), bounded=False)
+
+
+def test_a_refusal_says_what_to_do() -> None:
+    with pytest.raises(FeedmuxError, match=r"32 times are allowed.*docs/pipelines.md.*`pipelines: any`"):
+        check(set_(x=["$$ROOT"] * 40))

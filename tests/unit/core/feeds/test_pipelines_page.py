@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from feedmux_server.core.feeds import pipeline_bounds as bounds
+from feedmux_server.core.feeds.pipeline_bounds import budget, expressions, match_query, stages
 from feedmux_server.core.feeds.pipeline_policy import STAGES_MAX
 from feedmux_server.core.feeds.regex_bounds import PATTERN_BYTES_MAX, REPETITIONS_MAX
 
 PAGE = Path(__file__).parents[4] / "docs" / "pipelines.md"
 LISTS = {
-    "stages": bounds.STAGES,
-    "variables": {f"$${name}" for name in bounds.CONSTANT_VARIABLES},
-    "expressions": bounds.OPERATORS,
-    "query": bounds.QUERY_OPERATORS | bounds.QUERY_TOP,
+    "stages": stages.STAGES,
+    "variables": {f"$${name}" for name in expressions.CONSTANT_VARIABLES},
+    "expressions": expressions.OPERATORS,
+    "query": match_query.QUERY_OPERATORS | match_query.QUERY_TOP,
 }
 
 
@@ -32,8 +32,8 @@ def test_the_lists_are_those_of_the_code(name: str) -> None:
 
 def test_the_limits_are_those_of_the_code() -> None:
     page = PAGE.read_text()
-    assert f"{bounds.WEIGHT_MAX} times the event, and {bounds.CONSTANT_PER_PIPELINE_BYTE} times the pipeline" in page
-    assert f"+ {bounds.CONSTANT_BYTES // 1024} KiB" in page
-    assert f"{bounds.WORK_MAX:,} steps" in page
+    assert f"{budget.WEIGHT_MAX} times the event, and {budget.CONSTANT_PER_PIPELINE_BYTE} times the pipeline" in page
+    assert f"+ {budget.CONSTANT_BYTES // 1024} KiB" in page
+    assert f"{budget.WORK_MAX:,} steps" in page
     assert f"at most {STAGES_MAX} stages" in page
     assert f"at most {PATTERN_BYTES_MAX:,} bytes and {REPETITIONS_MAX} repetitions" in page

@@ -1,13 +1,30 @@
-"""Pipelines that a tenant with `pipelines: bounded` may run, and rejected pipelines, each with the part that is
-rejected."""
+"""Pipelines that a tenant with `pipelines: bounded` may run, and rejected ones, by the module that rejects them."""
 
 from typing import Any
 
+import bson
+import pytest
 from bson import Code, Int64, ObjectId, Regex
 from bson.son import SON
 
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.feeds.pipeline_policy import check_pipeline
+
 DOCUMENT = "$fullDocument"
 EACH = "$$this"
+
+
+def check(stages: list[Any]) -> None:
+    check_pipeline(bson.encode({"pipeline": stages}), bounded=True)
+
+
+def assert_refused(stages: list[Any], operator: str) -> None:
+    with pytest.raises(FeedmuxError) as caught:
+        check(stages)
+    error = caught.value
+    assert error.reason is ErrorReason.STAGE_NOT_ALLOWED, error.message
+    assert error.metadata["operator"] == operator, error.message
+    assert error.message.startswith(f"{operator}: ")
 
 
 def set_(**fields: Any) -> list[Any]:
@@ -128,26 +145,10 @@ def map_(over: Any, body: Any, **more: Any) -> dict[str, Any]:
     return {"$map": {"input": over, "in": body, **more}}
 
 
-REFUSED: list[tuple[list[Any], str]] = [
-    # Pipelines that killed mongod.
-    (set_(x={"$reduce": {"input": {"$range": [0, 40]}, "initialValue": [1], "in": DOUBLE_ARRAY}}), "$reduce"),
-    (set_(x={"$range": [0, 100_000_000]}), "$range"),
-    (set_(x={"$zip": {"inputs": ["$a", "$a"]}}), "$zip"),
-    (set_(x={"$replaceAll": {"input": "$a", "find": "a", "replacement": "$a"}}), "$replaceAll"),
-    (set_(x={"$regexFindAll": {"input": "$a", "regex": "."}}), "$regexFindAll"),
-    (set_(x={"$rand": {}}), "$rand"),
-    (set_(x={"$ofTheFuture": 1}), "$ofTheFuture"),
-    (set_(x={"$function": {"body": "f", "args": [], "lang": "js"}}), "$function"),
-    # Variables that double.
-    (set_(x=lets(30, {"$concat": ["$$x", "$$x"]})), "$let"),
-    (set_(x=lets(2000 // 60, {"$concatArrays": ["$$x", "$$x"]})), "$let"),
-    (set_(x=lets(8, ["$$x", "$$x"])), "$let"),
-    (set_(x=lets(8, {"a": "$$x", "b": "$$x"})), "$let"),
-    (set_(x={"$size": lets(8, ["$$x", "$$x"])}), "$let"),
-    (set_(x={"$size": [["$$ROOT"] * 40]}), "$size"),
-    (set_(x={"$eq": [1, {"$concat": ["$a"] * 40}]}), "$eq"),
-    (set_(x={"$let": {"vars": {"CURRENT": {"a": ["$$ROOT"] * 40}}, "in": "$a"}}), "$let"),
-    (set_(x={"$let": {"vars": {"x": {"$literal": "x" * 4000}}, "in": [["$$x"] * 100] * 3}}), "$set"),
+Refused = tuple[list[Any], str]
+"""Stages, and the operator that the rejection names."""
+
+REFUSED_BUDGET: list[Refused] = [
     # Expressions that copy the event.
     (set_(x={"$concat": ["$a"] * 40}), "$set"),
     (set_(x={"$mergeObjects": ["$$ROOT"] * 40}), "$set"),
@@ -167,16 +168,91 @@ REFUSED: list[tuple[list[Any], str]] = [
     (set_(x={"$switch": {"branches": [{"case": {"$size": [["$$ROOT"] * 40]}, "then": 1}]}}), "$size"),
     (set_(x={"$arrayElemAt": [[["$$ROOT"] * 40], 0]}), "$set"),
     (set_(x={"$first": [[["$$ROOT"] * 40]]}), "$set"),
-    # Growth stage by stage.
-    ([{"$set": {"x": ["$x", "$x", DOCUMENT]}}] * 6, "$set"),
-    ([{"$set": {f"x{i}": "$$ROOT"}} for i in range(6)], "$set"),
-    ([{"$project": {"x": "$$ROOT", "y": "$$ROOT"}}] * 6, "$project"),
-    ([{"$replaceWith": {"a": "$$ROOT", "b": "$$ROOT"}}] * 6, "$replaceWith"),
+    # Expensive computation.
+    ([{"$match": {"$and": [{"fullDocument.a": i} for i in range(600)]}}], "$match"),
+    ([{"$match": {"$expr": {"$and": [{"$eq": ["$a", "$b"]}] * 1500}}}], "$match"),
+    (set_(x=map_("$a", {"$and": [{"$eq": [EACH, 1]}] * 400})), "$set"),
+]
+
+REFUSED_DOCUMENT: list[Refused] = [
+    # Fields that MongoDB sets in each element of an array.
+    ([{"$set": {"fullDocument.a.b": "$$ROOT"}}], "$set"),
+    ([{"$set": {"documentKey.a.b": DOCUMENT}}], "$set"),
+    ([{"$set": {"fullDocument": {"a": {"b": {"c": DOCUMENT}}}}}], "$set"),
+    ([{"$project": {"fullDocument.a.b": DOCUMENT}}], "$project"),
+    ([{"$project": {"fullDocument": {"a": {"b": DOCUMENT}}}}], "$project"),
+    ([{"$replaceWith": DOCUMENT}, {"$set": {"a.b": "$c"}}], "$set"),
+    ([{"$set": {"fullDocument.a.b": "x" * 1000}}], "$set"),
+    ([{"$set": {"fullDocument": "$a"}}, {"$set": {"fullDocument.x": "$$ROOT"}}], "$set"),
+]
+
+REFUSED_LITERALS: list[Refused] = [
+    # Regular expressions.
+    ([{"$match": {"a": {"$regex": "(a+)+$"}}}], "$regex"),
+    ([{"$match": {"a": Regex("(a|a)*b")}}], "a regular expression"),
+    ([{"$match": {"a": {"$not": Regex("(.*)\\1")}}}], "a regular expression"),
+    ([{"$match": {"a": {"$in": ["x", Regex("(?=a)")]}}}], "a regular expression"),
+    ([{"$match": {"a": {"$elemMatch": {"$regex": "((a?)b*)*"}}}}], "$regex"),
+    ([{"$match": {"a": {"$regex": "a b #(", "$options": "x"}}}], "$regex"),
+    (set_(x={"$regexMatch": {"input": "$a", "regex": "$b"}}), "$regexMatch"),
+    (set_(x={"$regexFind": {"input": "$a", "regex": "(a*)*"}}), "$regexFind"),
+]
+
+REFUSED_ARGUMENTS: list[Refused] = [
+    # Unusual forms.
+    (set_(x={"$concat": "$a", "$reduce": 1}), "$concat"),
+    (set_(x={"$map": {"input": "$a", "in": 1, "arrayIndexAs": "i"}}), "$map"),
+    (set_(x={"$map": ["$a", 1]}), "$map"),
+    (set_(x={"$cond": [1]}), "$cond"),
+    (set_(x={"$first": []}), "$first"),
+    (set_(x={"$let": {"vars": {"ROOT": 1}, "in": 1}}), "ROOT"),
+    (set_(x="$$USER_ROLES"), "$$USER_ROLES"),
+    (set_(x="$$nothing.a"), "$$nothing"),
+    (set_(x="$a.$b"), "$b"),
+    (set_(x=Code("x")), "JavaScript"),
+    ([{"$set": {"$x": 1}}], "$x"),
+    ([{"$set": {"a.$b": 1}}], "$b"),
+    ([{"$set": 5}], "$set"),
+    ([{"$unset": 5}], "$unset"),
+    ([{"$replaceRoot": {"newRoot": {}, "x": 1}}], "$replaceRoot"),
+    ([{"$group": {}}], "$group"),
+]
+
+REFUSED_OPERATORS: list[Refused] = [
+    # Deep nesting.
     (
-        [{"$replaceRoot": {"newRoot": {"a": "$a", "b": "$a"}}}, {"$replaceWith": {"a": ["$$ROOT"] * 9}}] * 3,
-        "$replaceRoot",
+        set_(x={"$objectToArray": {"$arrayToObject": {"$objectToArray": {"a": {"$objectToArray": "$a"}}}}}),
+        "$arrayToObject",
     ),
-    ([{"$set": {f"fullDocument.x{i}": "$fullDocument"}} for i in range(6)], "$set"),
+    (set_(x={"$split": ["$a", ","]}, y={"$split": ["$a", ";"]}, z={"$split": ["$a", "."]}), "$set"),
+    ([{"$set": {"x": {"$objectToArray": DOCUMENT}}}, {"$set": {"x": map_("$x", {"$objectToArray": EACH})}}], "$set"),
+    # Searches for a text from the event in another text from the event.
+    (set_(x={"$indexOfBytes": ["$a", "$b"]}), "$indexOfBytes"),
+    (set_(x={"$split": ["$a", "$b"]}), "$split"),
+    (set_(x={"$trim": {"input": "$a", "chars": "$b"}}), "$trim"),
+    (set_(x={"$replaceOne": {"input": "$a", "find": "$b", "replacement": ""}}), "$replaceOne"),
+]
+
+REFUSED_EXPRESSIONS: list[Refused] = [
+    # Pipelines that killed mongod.
+    (set_(x={"$reduce": {"input": {"$range": [0, 40]}, "initialValue": [1], "in": DOUBLE_ARRAY}}), "$reduce"),
+    (set_(x={"$range": [0, 100_000_000]}), "$range"),
+    (set_(x={"$zip": {"inputs": ["$a", "$a"]}}), "$zip"),
+    (set_(x={"$replaceAll": {"input": "$a", "find": "a", "replacement": "$a"}}), "$replaceAll"),
+    (set_(x={"$regexFindAll": {"input": "$a", "regex": "."}}), "$regexFindAll"),
+    (set_(x={"$rand": {}}), "$rand"),
+    (set_(x={"$ofTheFuture": 1}), "$ofTheFuture"),
+    (set_(x={"$function": {"body": "f", "args": [], "lang": "js"}}), "$function"),
+    # Variables that double.
+    (set_(x=lets(30, {"$concat": ["$$x", "$$x"]})), "$let"),
+    (set_(x=lets(2000 // 60, {"$concatArrays": ["$$x", "$$x"]})), "$let"),
+    (set_(x=lets(8, ["$$x", "$$x"])), "$let"),
+    (set_(x=lets(8, {"a": "$$x", "b": "$$x"})), "$let"),
+    (set_(x={"$size": lets(8, ["$$x", "$$x"])}), "$let"),
+    (set_(x={"$size": [["$$ROOT"] * 40]}), "$size"),
+    (set_(x={"$eq": [1, {"$concat": ["$a"] * 40}]}), "$eq"),
+    (set_(x={"$let": {"vars": {"CURRENT": {"a": ["$$ROOT"] * 40}}, "in": "$a"}}), "$let"),
+    (set_(x={"$let": {"vars": {"x": {"$literal": "x" * 4000}}, "in": [["$$x"] * 100] * 3}}), "$set"),
     # Array elements multiplied by the size of the event.
     (set_(x=map_("$a", "$$ROOT")), "$map"),
     (set_(x=map_("$a", DOCUMENT)), "$map"),
@@ -201,40 +277,9 @@ REFUSED: list[tuple[list[Any], str]] = [
     (set_(x=map_("$a", {"$literal": "x" * 1000})), "$set"),
     (set_(x=map_("$a", map_([1] * 100, "y"))), "$set"),
     (set_(x=map_(map_("$a", [EACH] * 20), [EACH] * 20)), "$map"),
-    ([{"$set": {"fullDocument.a.b": "$$ROOT"}}], "$set"),
-    ([{"$set": {"documentKey.a.b": DOCUMENT}}], "$set"),
-    ([{"$set": {"fullDocument": {"a": {"b": {"c": DOCUMENT}}}}}], "$set"),
-    ([{"$project": {"fullDocument.a.b": DOCUMENT}}], "$project"),
-    ([{"$project": {"fullDocument": {"a": {"b": DOCUMENT}}}}], "$project"),
-    ([{"$replaceWith": DOCUMENT}, {"$set": {"a.b": "$c"}}], "$set"),
-    ([{"$set": {"fullDocument.a.b": "x" * 1000}}], "$set"),
-    ([{"$set": {"fullDocument": "$a"}}, {"$set": {"fullDocument.x": "$$ROOT"}}], "$set"),
-    ([{"$redact": {"$cond": [{"$in": ["$a", "$$ROOT.b"]}, "$$DESCEND", "$$KEEP"]}}], "$redact"),
-    # Deep nesting.
-    (
-        set_(x={"$objectToArray": {"$arrayToObject": {"$objectToArray": {"a": {"$objectToArray": "$a"}}}}}),
-        "$arrayToObject",
-    ),
-    (set_(x={"$split": ["$a", ","]}, y={"$split": ["$a", ";"]}, z={"$split": ["$a", "."]}), "$set"),
-    ([{"$set": {"x": {"$objectToArray": DOCUMENT}}}, {"$set": {"x": map_("$x", {"$objectToArray": EACH})}}], "$set"),
-    # Searches for a text from the event in another text from the event.
-    (set_(x={"$indexOfBytes": ["$a", "$b"]}), "$indexOfBytes"),
-    (set_(x={"$split": ["$a", "$b"]}), "$split"),
-    (set_(x={"$trim": {"input": "$a", "chars": "$b"}}), "$trim"),
-    (set_(x={"$replaceOne": {"input": "$a", "find": "$b", "replacement": ""}}), "$replaceOne"),
-    # Expensive computation.
-    ([{"$match": {"$and": [{"fullDocument.a": i} for i in range(600)]}}], "$match"),
-    ([{"$match": {"$expr": {"$and": [{"$eq": ["$a", "$b"]}] * 1500}}}], "$match"),
-    (set_(x=map_("$a", {"$and": [{"$eq": [EACH, 1]}] * 400})), "$set"),
-    # Regular expressions.
-    ([{"$match": {"a": {"$regex": "(a+)+$"}}}], "$regex"),
-    ([{"$match": {"a": Regex("(a|a)*b")}}], "a regular expression"),
-    ([{"$match": {"a": {"$not": Regex("(.*)\\1")}}}], "a regular expression"),
-    ([{"$match": {"a": {"$in": ["x", Regex("(?=a)")]}}}], "a regular expression"),
-    ([{"$match": {"a": {"$elemMatch": {"$regex": "((a?)b*)*"}}}}], "$regex"),
-    ([{"$match": {"a": {"$regex": "a b #(", "$options": "x"}}}], "$regex"),
-    (set_(x={"$regexMatch": {"input": "$a", "regex": "$b"}}), "$regexMatch"),
-    (set_(x={"$regexFind": {"input": "$a", "regex": "(a*)*"}}), "$regexFind"),
+]
+
+REFUSED_MATCH_QUERY: list[Refused] = [
     # The query language.
     ([{"$match": {"$where": "sleep(1)"}}], "$where"),
     ([{"$match": {"$text": {"$search": "x"}}}], "$text"),
@@ -246,21 +291,30 @@ REFUSED: list[tuple[list[Any], str]] = [
     ([{"$match": {"a": Code("x")}}], "JavaScript"),
     ([{"$match": {"a": {"$not": {"$elemMatch": {"$_internalNew": 1}}}}}], "$_internalNew"),
     ([{"$match": {"a": SON([("$ref", "c"), ("$id", 1), ("$where", "x")])}}], "$ref"),
-    # Unusual forms.
-    (set_(x={"$concat": "$a", "$reduce": 1}), "$concat"),
-    (set_(x={"$map": {"input": "$a", "in": 1, "arrayIndexAs": "i"}}), "$map"),
-    (set_(x={"$map": ["$a", 1]}), "$map"),
-    (set_(x={"$cond": [1]}), "$cond"),
-    (set_(x={"$first": []}), "$first"),
-    (set_(x={"$let": {"vars": {"ROOT": 1}, "in": 1}}), "ROOT"),
-    (set_(x="$$USER_ROLES"), "$$USER_ROLES"),
-    (set_(x="$$nothing.a"), "$$nothing"),
-    (set_(x="$a.$b"), "$b"),
-    (set_(x=Code("x")), "JavaScript"),
-    ([{"$set": {"$x": 1}}], "$x"),
-    ([{"$set": {"a.$b": 1}}], "$b"),
-    ([{"$set": 5}], "$set"),
-    ([{"$unset": 5}], "$unset"),
-    ([{"$replaceRoot": {"newRoot": {}, "x": 1}}], "$replaceRoot"),
-    ([{"$group": {}}], "$group"),
 ]
+
+REFUSED_STAGES: list[Refused] = [
+    # Growth stage by stage.
+    ([{"$set": {"x": ["$x", "$x", DOCUMENT]}}] * 6, "$set"),
+    ([{"$set": {f"x{i}": "$$ROOT"}} for i in range(6)], "$set"),
+    ([{"$project": {"x": "$$ROOT", "y": "$$ROOT"}}] * 6, "$project"),
+    ([{"$replaceWith": {"a": "$$ROOT", "b": "$$ROOT"}}] * 6, "$replaceWith"),
+    (
+        [{"$replaceRoot": {"newRoot": {"a": "$a", "b": "$a"}}}, {"$replaceWith": {"a": ["$$ROOT"] * 9}}] * 3,
+        "$replaceRoot",
+    ),
+    ([{"$set": {f"fullDocument.x{i}": "$fullDocument"}} for i in range(6)], "$set"),
+    # A part of each document in the document.
+    ([{"$redact": {"$cond": [{"$in": ["$a", "$$ROOT.b"]}, "$$DESCEND", "$$KEEP"]}}], "$redact"),
+]
+
+REFUSED = (
+    REFUSED_BUDGET
+    + REFUSED_DOCUMENT
+    + REFUSED_LITERALS
+    + REFUSED_ARGUMENTS
+    + REFUSED_OPERATORS
+    + REFUSED_EXPRESSIONS
+    + REFUSED_MATCH_QUERY
+    + REFUSED_STAGES
+)

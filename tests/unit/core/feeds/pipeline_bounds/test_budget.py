@@ -1,0 +1,12 @@
+"""What makes too much of an event, or takes too much work, is rejected."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.core.feeds.pipeline_bounds.pipelines import REFUSED_BUDGET, assert_refused
+
+
+@pytest.mark.parametrize(("stages", "operator"), REFUSED_BUDGET, ids=lambda value: repr(value)[:100])
+def test_what_exceeds_a_limit_is_refused(stages: list[Any], operator: str) -> None:
+    assert_refused(stages, operator)

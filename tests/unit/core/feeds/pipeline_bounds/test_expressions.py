@@ -1,0 +1,12 @@
+"""Expressions that grow through variables and loops are rejected, and operators that are not known."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.core.feeds.pipeline_bounds.pipelines import REFUSED_EXPRESSIONS, assert_refused
+
+
+@pytest.mark.parametrize(("stages", "operator"), REFUSED_EXPRESSIONS, ids=lambda value: repr(value)[:100])
+def test_what_grows_is_refused(stages: list[Any], operator: str) -> None:
+    assert_refused(stages, operator)

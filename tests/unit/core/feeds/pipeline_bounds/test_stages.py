@@ -1,0 +1,83 @@
+"""Which pipelines a tenant with `pipelines: bounded` may run: what people write passes, what grows is rejected."""
+
+import contextlib
+import sys
+from types import FrameType
+from typing import Any
+
+import bson
+import pytest
+
+from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.core.feeds.pipeline_policy import PIPELINE_BYTES_MAX, check_pipeline
+from tests.unit.core.feeds.pipeline_bounds.pipelines import (
+    ALLOWED,
+    DOCUMENT,
+    REFUSED_STAGES,
+    assert_refused,
+    check,
+    lets,
+    set_,
+)
+
+
+@pytest.mark.parametrize("stages", ALLOWED, ids=lambda stages: repr(stages)[:100])
+def test_what_people_write_passes(stages: list[Any]) -> None:
+    check(stages)
+
+
+@pytest.mark.parametrize(("stages", "operator"), REFUSED_STAGES, ids=lambda value: repr(value)[:100])
+def test_what_grows_from_stage_to_stage_is_refused(stages: list[Any], operator: str) -> None:
+    assert_refused(stages, operator)
+
+
+COSTLY: dict[str, list[Any]] = {
+    "operators": set_(x={"$and": [{"$eq": ["$a", 1]}] * 1700}),
+    "fields": [{"$project": {f"a{i}": f"$fullDocument.f{i}" for i in range(1500)}}],
+    "set below, and read": [
+        {"$set": {f"fullDocument.f{i}": "$clusterTime" for i in range(1000)}},
+        {"$match": {"$expr": {"$and": [{"$eq": [DOCUMENT, 1]}] * 550}}},
+    ],
+    "a variable of many parts": set_(
+        x={"$let": {"vars": {"v": [f"$fullDocument.f{i}" for i in range(1000)]}, "in": {"$and": ["$$v"] * 2500}}}
+    ),
+    "paths": set_(x=["$" + ".".join(["a"] * 100)] * 250),
+    "conditions": [{"$match": {"$or": [{f"ns.{i}": i} for i in range(2600)]}}],
+    "deep": set_(x=lets(24, {"$ifNull": [[f"$a{i}" for i in range(100)], "$$x"]})),
+}
+
+
+LINES_MAX = 8_000_000
+"""Lines of Python that a check may execute; the most expensive check executes 5.5 million, in a fifth of a second."""
+
+
+class TooManyLines(AssertionError):
+    pass
+
+
+def check_with_lines_counted(pipeline: bytes) -> None:
+    """Run a check, and raise TooManyLines inside it once it has executed more lines than allowed."""
+    left = LINES_MAX
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal left
+        if event == "line":
+            left -= 1
+            if left < 0:
+                raise TooManyLines
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        check_pipeline(pipeline, bounded=True)
+    finally:
+        sys.settrace(before)
+
+
+@pytest.mark.parametrize("stages", COSTLY.values(), ids=COSTLY)
+def test_the_check_takes_few_steps(stages: list[Any]) -> None:
+    pipeline = bson.encode({"pipeline": stages})
+    assert 15_000 < len(pipeline) <= PIPELINE_BYTES_MAX
+    with contextlib.suppress(FeedmuxError):
+        check_with_lines_counted(pipeline)
