@@ -10,7 +10,8 @@ from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_embedded import RedisServer
 from feedmux_server.core.positions.position import inspect_position
 from feedmux_server.rpc.live_sessions import LiveSession
-from feedmux_server.sessions.session import DegradedMark, Session
+from feedmux_server.sessions.outputs import DegradedMark
+from feedmux_server.sessions.session import Session
 from tests.integration.servers import Here, until
 from tests.integration.wire import EARLIEST, MANY, Api, Event, Receiver, at, feed, refused, seconds
 

@@ -15,7 +15,7 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.chunk import Chunk
 from feedmux_server.core.limits.quota import Quotas
 from feedmux_server.sessions import session as sessions
-from feedmux_server.sessions.session import DegradedMark, DrainingMark, Output, ProgressMark
+from feedmux_server.sessions.outputs import DegradedMark, DrainingMark, Output, ProgressMark
 from feedmux_server.workers.rendering import CANONICAL, RELAXED
 from feedmux_server.workers.side_process import SideProcess
 from tests.integration import side_render
@@ -55,7 +55,7 @@ async def after_progress(client: Client, task: "asyncio.Task[Output | None] | No
 
 async def waits_for_a_rendering(world: World, client: Client) -> None:
     async with asyncio.timeout(60):
-        while client.session._rendering is None or not world.manager.renderers.chunks._process.held_bytes:
+        while not client.session._rendering.waits or not world.manager.renderers.chunks._process.held_bytes:
             await asyncio.sleep(0.001)
 
 
@@ -95,13 +95,13 @@ async def test_a_session_goes_on_while_the_renderer_is_frozen(monkeypatch: pytes
         for _ in range(3):
             assert isinstance(await task, ProgressMark)
             task = asyncio.create_task(client.next())
-        client.session.state_available(False)
+        client.session.commits.state_available(False)
         assert isinstance(await after_progress(client, task), DegradedMark)
         in_bson = here.session(key, "t", 20)
         assert len(await in_bson.take(20)) == 20, "format BSON needs no renderer"
         adds_up(here)
         if end == "fenced":
-            client.session.fenced("REPLACED")
+            client.session.commits.fenced("REPLACED")
             with pytest.raises(FeedmuxError) as caught:
                 await after_progress(client)
             assert caught.value.reason is ErrorReason.FENCED

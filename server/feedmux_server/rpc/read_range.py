@@ -23,9 +23,7 @@ from feedmux_server.rpc.response_encoder import ResponseEncoder
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import Context
 from feedmux_server.rpc.watch import WINDOW_BYTES, WINDOW_EVENTS
-from feedmux_server.sessions.outbox import Outbox
-from feedmux_server.sessions.quota_gate import QuotaGate
-from feedmux_server.streams.scheduler import Scheduler
+from feedmux_server.sessions.send_gate import SendGate
 from feedmux_server.streams.wakeup import Wakeup
 from feedmux_server.tenants.model import Identity
 
@@ -60,12 +58,11 @@ class ReadRange:
                 ErrorReason.MESSAGE_INVALID, "`until` is before `after`", {"field": "until"}, field="until"
             )
         framer = ResponseEncoder(starts.encoder(), BSON, message_bytes_max)
-        account, signal = service.manager.accounts.of(tenant), Wakeup()
+        signal = Wakeup()
         with service.admission.keeping(feed):
             async with service.manager.left.holding(tenant, key):
-                allowance = QuotaGate(account, signal.set, holds=False)
-                outbox = Outbox(service.manager.memory.unsent, tenant, framer.payload_max, signal.set)
-                call = _Call(tenant, key, until, allowance, outbox, signal, framer, context)
+                gate = SendGate(service.manager, tenant, framer.payload_max, signal.set, holds=False)
+                call = _Call(tenant, key, until, gate, signal, framer, context)
                 try:
                     with self._while_granted(identity, feed, key):
                         needed: int | None = call.usual_bytes
@@ -73,14 +70,13 @@ class ReadRange:
                             await self._room(call, needed)
                             needed = await self._pass(call, call.after or after, needed)
                 finally:
-                    allowance.close()
-                    outbox.close()
+                    gate.close()
         service.ranges.was_read(key, tenant, after.place, until, call.sent)
 
     async def _room(self, call: "_Call", size: int) -> None:
         """Wait until the call may hold `size` bytes, and hold them."""
         while not call.holds_instead(size):
-            call.outbox.wait()
+            call.gate.outbox.wait()
             await call.signal.wait(call.quiet_s)
             await call.beat()
 
@@ -117,7 +113,7 @@ class ReadRange:
     async def _pass(self, call: "_Call", after: JoinPoint, held: int) -> int | None:
         """Send the events after `after`, with `held` bytes of room to begin with. Returns None when all are sent, else
         how much room the next pass needs: no call holds events while it waits for room."""
-        service, outbox = self._service, call.outbox
+        outbox = call.gate.outbox
         async with aclosing(self._deliveries(call, after)) as deliveries:
             async for delivery in deliveries:
                 if delivery is None:
@@ -126,7 +122,7 @@ class ReadRange:
                 size = max(delivery.wire_size, _BESIDE_BYTES) + outbox.cost(delivery.wire_size)
                 if size > held and not call.holds_instead(size):
                     return size
-                await call.send(service.manager.turns, delivery)
+                await call.send(delivery)
                 end = delivery.end
                 del delivery
                 if not call.until.is_after(end):
@@ -184,8 +180,7 @@ class _Call:
     tenant: str
     key: StreamKey
     until: ResumeToken
-    allowance: QuotaGate
-    outbox: Outbox
+    gate: SendGate
     signal: Wakeup
     framer: ResponseEncoder
     context: Context
@@ -202,15 +197,15 @@ class _Call:
     @property
     def usual_bytes(self) -> int:
         """The bytes the call holds with a message, unless the message is one large event."""
-        return _BESIDE_BYTES + self.outbox.cost(self.payload_max)
+        return _BESIDE_BYTES + self.gate.outbox.cost(self.payload_max)
 
     def holds_instead(self, size: int) -> bool:
         """Release what the call holds and hold `size` bytes instead. If there is no room, hold nothing and return
         False."""
-        self.outbox.written()
-        if not self.outbox.fits(size):
+        self.gate.outbox.written()
+        if not self.gate.outbox.fits(size):
             return False
-        self.outbox.hold(size)
+        self.gate.outbox.hold(size)
         return True
 
     @property
@@ -224,17 +219,16 @@ class _Call:
             await self.context.write(b"")
             self.written_s = monotonic_s()
 
-    async def send(self, turns: Scheduler, delivery: Delivery) -> None:
+    async def send(self, delivery: Delivery) -> None:
         """Write a delivery when its tenant's quotas and turn allow."""
-        allowance, began_s = self.allowance, monotonic_s()
-        while (held_s := allowance.wait_s(monotonic_s())) > 0:
+        gate, began_s = self.gate, monotonic_s()
+        while (held_s := gate.quota.wait_s(monotonic_s())) > 0:
             await self.signal.wait(min(held_s, self.quiet_s))
             await self.beat()
-        allowance.held_back(monotonic_s() - began_s)
-        if turns.crowded:
-            await turns.wait(self.tenant)
-        turns.spend(delivery.size)
-        allowance.sent(delivery, monotonic_s())
+        gate.quota.held_back(monotonic_s() - began_s)
+        if gate.crowded:
+            await gate.turn()
+        gate.sends(delivery)
         for frame in self.framer.frames(replace(delivery, first_sequence=self.sent + 1)):
             await self.context.write(frame)
         self.written_s = monotonic_s()

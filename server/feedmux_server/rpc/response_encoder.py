@@ -12,7 +12,7 @@ from feedmux_server.core.events.batch_fields import BSON_TAG, json_text, varint
 from feedmux_server.core.positions.position import PositionEncoder
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.rpc.convert import cluster_time, duration, timestamp
-from feedmux_server.sessions.session import (
+from feedmux_server.sessions.outputs import (
     CommittedMark,
     DegradedMark,
     DrainingMark,

@@ -25,7 +25,8 @@ from feedmux_server.rpc.response_encoder import ResponseEncoder
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.session_lifecycle import listed, opened_message, serve
 from feedmux_server.rpc.status import Context, internal_error
-from feedmux_server.sessions.session import RewoundMark, Session, SessionPolicy, SkippedMark
+from feedmux_server.sessions.outputs import RewoundMark, SkippedMark
+from feedmux_server.sessions.session import Session, SessionPolicy
 from feedmux_server.store.handle import CommitHandle
 from feedmux_server.store.model import Lease, StoredSubscription
 from feedmux_server.store.store import SubscriptionStore
@@ -95,7 +96,7 @@ class Subscribe:
         session = Session(service.manager, key, positions, policy)
         commits: CommitHandle | None = None
         if target.lease is not None and target.stored is not None:
-            commits = service.committer.attach(target.lease, target.stored, session)
+            commits = service.committer.attach(target.lease, target.stored, session.commits)
         live = LiveSession(
             session, target.feed, key, identity, request.subscription, request.instance_id, context.peer() or ""
         )

@@ -2,15 +2,15 @@
 
 A session stands between the `Subscriber` (credit, position, acks) and the wire. It owns the heartbeat, the policies on
 invalidate and lost history, and the path of acks into commits. One task calls `next_output`; other tasks on the same
-loop call `grant`, `ack`, `drain` and the commit listener's methods, which only set state and wake that task.
+loop call `grant`, `ack`, `drain` and the methods of `SessionCommits`, which only set state and wake that task.
 """
 
 import asyncio
 from collections import deque
 from dataclasses import dataclass
-from typing import Protocol
 
 from feedmux_server.clock import monotonic_s
+from feedmux_server.core.delivery.session_state import Phase, SessionState, SessionStep
 from feedmux_server.core.delivery.shared_stream import StreamState
 from feedmux_server.core.delivery.subscriber import Delivery, Ended, JoinPoint, NeedsRender, NeedsRoom, Subscriber
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
@@ -18,17 +18,21 @@ from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.limits.headroom_alert import HeadroomAlert
 from feedmux_server.core.positions.position import PositionEncoder
 from feedmux_server.core.positions.resume_token import Given, ResumeToken
-from feedmux_server.core.positions.stored_order import order_bytes
-from feedmux_server.sessions.outbox import Outbox
-from feedmux_server.sessions.quota_gate import QuotaGate
+from feedmux_server.sessions.outputs import (
+    DegradedMark,
+    DrainingMark,
+    GapMark,
+    HistoryAtRiskMark,
+    Output,
+    ProgressMark,
+)
+from feedmux_server.sessions.rendering_wait import RenderingWait
+from feedmux_server.sessions.send_gate import SendGate
+from feedmux_server.sessions.session_commits import Commits, SessionCommits
 from feedmux_server.streams.manager import StreamManager
 from feedmux_server.streams.wakeup import Wakeup
 from feedmux_server.telemetry.observer import NO_SESSION, SessionObserver
-from feedmux_server.workers.rendering import Ticket
 
-FLUSH_TIMEOUT_S = 5.0
-RECONNECT_S = 0.2
-"""The retry delay for a drained client. Its connection is already closing; clients spread their reconnects."""
 CONTINUE_PAUSE_S = 0.05
 SHUTTING_DOWN = "the server is shutting down; reconnect"
 AGED = "the session has reached its age (limits.connection_age_s of the server); reconnect"
@@ -36,82 +40,8 @@ _NOT_HELD_S = float("inf")
 _UNTIL_WOKEN_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class ProgressMark:
-    """Everything up to `place` was delivered."""
-
-    place: ResumeToken
-
-
-@dataclass(frozen=True, slots=True)
-class CommittedMark:
-    sequence: int
-    position: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class DrainingMark:
-    deadline_s: float
-    place: ResumeToken
-
-
-@dataclass(frozen=True, slots=True)
-class DegradedMark:
-    dependency: str
-    away: bool
-
-
-@dataclass(frozen=True, slots=True)
-class RewoundMark:
-    begins: ResumeToken
-    reached: int
-    """Cluster time that an earlier session had reached."""
-
-
-@dataclass(frozen=True, slots=True)
-class SkippedMark:
-    acked: ResumeToken
-    """How far this client had acknowledged."""
-    begins: ResumeToken
-
-
-@dataclass(frozen=True, slots=True)
-class GapMark:
-    begins: ResumeToken
-    ends: ResumeToken
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class HistoryAtRiskMark:
-    """The session's position leaves the oplog in `remaining_s`."""
-
-    remaining_s: float
-
-
 class _NeedsTurn:
     """There is something to take, but the loop is crowded."""
-
-
-Output = (
-    Delivery
-    | ProgressMark
-    | CommittedMark
-    | DrainingMark
-    | DegradedMark
-    | RewoundMark
-    | SkippedMark
-    | GapMark
-    | HistoryAtRiskMark
-)
-
-
-class Commits(Protocol):
-    """Where acknowledged positions are committed: a `store.handle.CommitHandle`."""
-
-    def submit(self, position: bytes, cluster_time: int, order: bytes, delivery_sequence: int) -> None: ...
-
-    async def flush(self, timeout_s: float) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,20 +64,14 @@ class Session:
     ) -> None:
         self._manager = manager
         self._key = key
-        self._positions = positions
         self._policy = policy
         self._signal = Wakeup()
         self._subscriber: Subscriber | None = None
-        self._allowance: QuotaGate | None = None
-        self._outbox: Outbox | None = None
-        self._rendering: Ticket | None = None
-        """The ticket the session waits for while the next chunk has no view in its format."""
-        self._commits: Commits | None = None
+        self._gate: SendGate | None = None
+        self._rendering = RenderingWait(manager.renderers, self._signal.set)
         self._marks: deque[Output] = deque()
-        self._end: FeedmuxError | None = None
-        self._close_asked = False
-        self._drain_deadline: float | None = None
-        self._drained_for = ""
+        self._state = SessionState()
+        self.commits = SessionCommits(positions, self._state, self._marks, self._signal.set)
         self._heard_s = monotonic_s()
         self._source_away = False
         self._history = HeadroomAlert(manager.limits.history_at_risk_s)
@@ -170,7 +94,7 @@ class Session:
     @property
     def end_error(self) -> FeedmuxError | None:
         """The error that ends the session, once that is decided."""
-        return self._end
+        return self._state.error
 
     def begin(
         self,
@@ -183,9 +107,8 @@ class Session:
         commits: Commits | None = None,
     ) -> None:
         """Join the feed. End the session with `close`."""
-        self._commits = commits
-        self._allowance = QuotaGate(self._manager.accounts.of(tenant), self._signal.set, holds=durable)
-        self._outbox = Outbox(self._manager.memory.unsent, tenant, payload_max, self._signal.set)
+        self.commits.handle = commits
+        self._gate = SendGate(self._manager, tenant, payload_max, self._signal.set, holds=durable)
         self._subscriber = self._manager.subscriber(
             self._key,
             tenant,
@@ -218,14 +141,12 @@ class Session:
 
     def close(self) -> None:
         """Leave the feed."""
-        self._withdraw()
+        self._rendering.withdraw()
         if self._subscriber is not None:
             self._manager.release(self._key, self._subscriber)
             self._subscriber = None
-        if self._allowance is not None:
-            self._allowance.close()
-        if self._outbox is not None:
-            self._outbox.close()
+        if self._gate is not None:
+            self._gate.close()
 
     # Actions of the client and of other tasks. None of these methods awaits.
 
@@ -234,17 +155,17 @@ class Session:
 
     def ack(self, sequence: int) -> None:
         if self.subscriber.ack(sequence):
-            self._submit()
-        if self._allowance is not None:
-            self._allowance.acked(sequence)
+            self.commits.submit(self.subscriber.acks)
+        if self._gate is not None:
+            self._gate.quota.acked(sequence)
         self._observer.acked(sequence)
-        if self._drain_deadline is not None:
+        if self._state.phase is Phase.DRAINING:
             self._signal.set()
 
     def written(self, delivery: Delivery) -> None:
         """Note that HTTP/2 has taken a delivery."""
-        if self._outbox is not None:
-            self._outbox.written()
+        if self._gate is not None:
+            self._gate.outbox.written()
         stream = self._subscriber.stream if self._subscriber is not None else None
         self._observer.sent(
             delivery.first_sequence + delivery.count - 1,
@@ -262,42 +183,24 @@ class Session:
 
     def ask_close(self) -> None:
         """Close at the client's request: flush its acks, then end the stream with OK."""
-        self._close_asked = True
+        self._state.close()
         self._signal.set()
 
     def fail(self, error: FeedmuxError) -> None:
         """End the session with `error` as soon as possible."""
-        if self._end is None:
-            self._end = error
+        if self._state.fail(error):
             self._signal.set()
 
     def drain(self, deadline_s: float, why: str = SHUTTING_DOWN) -> None:
         """Ask the client to reconnect, and end the session `deadline_s` from now at the latest."""
-        if self._drain_deadline is None and self._subscriber is not None:
-            self._drain_deadline = asyncio.get_running_loop().time() + deadline_s
-            self._drained_for = why
-            self._withdraw()
+        if self._subscriber is not None and self._state.drain(monotonic_s() + deadline_s, why):
+            self._rendering.withdraw()
             self._marks.append(DrainingMark(deadline_s, self.subscriber.at.place))
             self._signal.set()
 
     def notice(self, mark: Output) -> None:
         self._marks.append(mark)
         self._signal.set()
-
-    # Methods of the commit listener.
-
-    def committed(self, delivery_sequence: int, position: bytes) -> None:
-        mark = CommittedMark(delivery_sequence, position)
-        if self._marks and isinstance(self._marks[-1], CommittedMark):
-            self._marks[-1] = mark  # so a client that does not read does not accumulate marks
-        else:
-            self.notice(mark)
-
-    def fenced(self, cause: str) -> None:
-        self.fail(FeedmuxError(ErrorReason.FENCED, "the session lost its subscription", {"cause": cause}))
-
-    def state_available(self, available: bool) -> None:
-        self.notice(DegradedMark("state", not available))
 
     async def next_output(self) -> Output | None:
         """Return the next output to send; None when the client has closed. Raises FeedmuxError at the end of the
@@ -307,22 +210,24 @@ class Session:
             if self._marks:
                 self._heard_s = monotonic_s()
                 return self._marks.popleft()
-            if self._end is not None:
-                raise self._end
-            if self._close_asked or self._drained():
-                await self._flush()
+            step = self._state.next_step(monotonic_s(), unacked=self._unacked)
+            if step is SessionStep.FAIL and self._state.error is not None:
+                raise self._state.error
+            if step is SessionStep.FLUSH:
+                await self.commits.flush()
                 if self._marks:
                     continue
-                if self._close_asked:
+                error = self._state.end()
+                if error is None:
                     return None
-                raise FeedmuxError(ErrorReason.DRAINING, self._drained_for, retry_after_s=RECONNECT_S)
-            taken, held_s = self._take(has_turn=has_turn) if self._drain_deadline is None else (None, _NOT_HELD_S)
+                raise error
+            taken, held_s = self._take(has_turn=has_turn) if step is SessionStep.SEND else (None, _NOT_HELD_S)
             has_turn = isinstance(taken, _NeedsTurn)
             if has_turn:
-                await self._manager.turns.wait(self.subscriber.tenant)
+                await self._gated.turn()
                 continue  # much may have happened meanwhile
             if isinstance(taken, Delivery):
-                self._withdraw()
+                self._rendering.withdraw()
                 self._heard_s = monotonic_s()
                 return taken
             if isinstance(taken, NeedsRender):
@@ -330,36 +235,34 @@ class Session:
                 if error is not None:
                     await self._end_with(error)
                     continue
-                self._request(taken)
+                self._rendering.request(taken, self.subscriber)
             if isinstance(taken, Ended):
-                self._withdraw()
+                self._rendering.withdraw()
                 await self._meet_end(taken.error)
                 continue
-            left_s = self._heard_s + self._policy.heartbeat_s - monotonic_s()
+            now_s = monotonic_s()
+            left_s = self._heard_s + self._policy.heartbeat_s - now_s
             if left_s <= 0:
                 return self._heartbeat()
-            left_s = min(left_s, held_s)
-            if self._drain_deadline is not None:
-                left_s = min(left_s, max(0.01, self._drain_deadline - asyncio.get_running_loop().time()))
-            await self._wait(left_s, held_back=held_s != _NOT_HELD_S)
+            drain_left_s = max(0.01, self._state.drain_left_s(now_s))
+            await self._wait(min(left_s, held_s, drain_left_s), throttled=held_s != _NOT_HELD_S)
 
-    async def _wait(self, most_s: float, *, held_back: bool) -> None:
+    async def _wait(self, most_s: float, *, throttled: bool) -> None:
         began_s = monotonic_s()
         await self._signal.wait(most_s)
-        if held_back and self._allowance is not None:
-            self._allowance.held_back(monotonic_s() - began_s)
+        if throttled and self._gate is not None:
+            self._gate.quota.held_back(monotonic_s() - began_s)
 
     def _take(self, *, has_turn: bool) -> tuple[Delivery | NeedsRender | Ended | _NeedsTurn | None, float]:
         """Take what comes next, and return with it how long the tenant's quotas throttle the session."""
-        subscriber, allowance, outbox, turns = self.subscriber, self._allowance, self._outbox, self._manager.turns
-        assert allowance is not None
-        assert outbox is not None
+        subscriber, gate = self.subscriber, self._gated
         if subscriber.has_next:
-            held_s = allowance.wait_s(monotonic_s())
+            held_s = gate.quota.wait_s(monotonic_s())
             if held_s > 0:
                 return None, held_s
-            if turns.crowded and not has_turn:
+            if gate.crowded and not has_turn:
                 return _NeedsTurn(), _NOT_HELD_S
+        outbox = gate.outbox
         subscriber.payload_max, subscriber.event_max = outbox.limits()
         taken = subscriber.take()
         if isinstance(taken, NeedsRoom):
@@ -367,23 +270,25 @@ class Session:
             return None, _UNTIL_WOKEN_S
         if isinstance(taken, Delivery):
             outbox.hold(outbox.cost(taken.wire_size))
-            turns.spend(taken.size)
-            allowance.sent(taken, monotonic_s())
+            gate.sends(taken)
         return taken, _NOT_HELD_S
 
-    def _drained(self) -> bool:
-        """Whether, while draining, the client has acknowledged everything sent to it, or the time is up."""
-        if self._drain_deadline is None:
-            return False
+    @property
+    def _gated(self) -> SendGate:
+        assert self._gate is not None, "the session has not begun"
+        return self._gate
+
+    @property
+    def _unacked(self) -> bool:
         acks = self.subscriber.acks
-        return acks is None or not acks.outstanding or asyncio.get_running_loop().time() >= self._drain_deadline
+        return acks is not None and acks.outstanding > 0
 
     def _heartbeat(self) -> Output:
         self._heard_s = monotonic_s()
         subscriber = self.subscriber
         place = subscriber.progress()
         if subscriber.acks is not None and subscriber.acks.progress(place):
-            self._submit()
+            self.commits.submit(subscriber.acks)
         stream = subscriber.stream
         away = stream is not None and stream.away
         if away != self._source_away:
@@ -391,22 +296,6 @@ class Session:
             self._marks.append(ProgressMark(place))
             return DegradedMark("source", away)
         return ProgressMark(place)
-
-    def _submit(self) -> None:
-        acks = self.subscriber.acks
-        if acks is not None and self._commits is not None:
-            place = acks.place
-            self._commits.submit(self._positions.encode(place), place.cluster_time, order_bytes(place), acks.acked)
-
-    async def _flush(self) -> None:
-        """Make the acks durable before the end. A flush that the client asked for with Close must not fail silently."""
-        if self._commits is None:
-            return
-        try:
-            await self._commits.flush(FLUSH_TIMEOUT_S)
-        except FeedmuxError:
-            if self._close_asked:
-                raise
 
     async def _meet_end(self, error: FeedmuxError) -> None:
         """Handle the end of the feed at this position: continue if the policy says so, else flush the acks and end."""
@@ -427,25 +316,10 @@ class Session:
 
     async def _end_with(self, error: FeedmuxError) -> None:
         """End the session after its last position, with its acks flushed."""
-        self._withdraw()
+        self._rendering.withdraw()
         self.notice(self._heartbeat())
-        await self._flush()
+        await self.commits.flush()
         self.fail(error)
-
-    def _request(self, wanted: NeedsRender) -> None:
-        """Wait for a rendering by the signal, as for events: heartbeats, notices and commits continue meanwhile."""
-        if self._rendering is not None and self._rendering.waits_for(wanted.chunk):
-            return
-        self._withdraw()
-        subscriber = self.subscriber
-        self._rendering = self._manager.renderers.of(wanted.chunk).request(
-            wanted.chunk, wanted.ring, subscriber.format, subscriber.tenant, self._signal.set
-        )
-
-    def _withdraw(self) -> None:
-        ticket, self._rendering = self._rendering, None
-        if ticket is not None:
-            ticket.withdraw()
 
     def _goes_on_at_oldest(self, error: FeedmuxError) -> bool:
         policy = self._policy

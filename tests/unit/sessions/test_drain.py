@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.sessions.session import DrainingMark
+from feedmux_server.sessions.outputs import DrainingMark
 from tests.unit.streams.manager_support import Client, world
 from tests.virtual_time import in_virtual_time
 

@@ -24,7 +24,8 @@ from feedmux_server.core.limits.quota import Accounts, Quotas
 from feedmux_server.core.positions.position import PositionEncoder
 from feedmux_server.core.positions.position_keys import PositionKeys
 from feedmux_server.rpc.response_encoder import ResponseEncoder
-from feedmux_server.sessions.session import Output, Session, SessionPolicy
+from feedmux_server.sessions.outputs import Output
+from feedmux_server.sessions.session import Session, SessionPolicy
 from feedmux_server.source.deployment import Source
 from feedmux_server.source.reader import Batch
 from feedmux_server.streams.key_streams import KeyStreams, ManagerLimits

@@ -1,0 +1,72 @@
+"""What a session sends: deliveries, and marks between them."""
+
+from dataclasses import dataclass
+
+from feedmux_server.core.delivery.subscriber import Delivery
+from feedmux_server.core.positions.resume_token import ResumeToken
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressMark:
+    """Everything up to `place` was delivered."""
+
+    place: ResumeToken
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedMark:
+    sequence: int
+    position: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DrainingMark:
+    deadline_s: float
+    place: ResumeToken
+
+
+@dataclass(frozen=True, slots=True)
+class DegradedMark:
+    dependency: str
+    away: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RewoundMark:
+    begins: ResumeToken
+    reached: int
+    """Cluster time that an earlier session had reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedMark:
+    acked: ResumeToken
+    """How far this client had acknowledged."""
+    begins: ResumeToken
+
+
+@dataclass(frozen=True, slots=True)
+class GapMark:
+    begins: ResumeToken
+    ends: ResumeToken
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryAtRiskMark:
+    """The session's position leaves the oplog in `remaining_s`."""
+
+    remaining_s: float
+
+
+Output = (
+    Delivery
+    | ProgressMark
+    | CommittedMark
+    | DrainingMark
+    | DegradedMark
+    | RewoundMark
+    | SkippedMark
+    | GapMark
+    | HistoryAtRiskMark
+)

@@ -1,0 +1,73 @@
+"""The committer's answers on their way to the client."""
+
+from collections import deque
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from feedmux_server.core.delivery.ack_tracker import AckTracker
+from feedmux_server.core.delivery.session_state import Phase, SessionState
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.positions.position import PositionEncoder
+from feedmux_server.core.positions.stored_order import order_bytes
+from feedmux_server.sessions.outputs import CommittedMark, DegradedMark, Output
+from feedmux_server.sessions.session_commits import Commits, SessionCommits
+from tests.unit.core.delivery.streams_support import mark
+
+
+class Site:
+    def __init__(self) -> None:
+        self.state = SessionState()
+        self.marks: deque[Output] = deque()
+        self.wakes = 0
+        encoder = SimpleNamespace(encode=lambda place: f"encoded {place}".encode())
+        self.commits = SessionCommits(cast(PositionEncoder, encoder), self.state, self.marks, self._wake)
+
+    def _wake(self) -> None:
+        self.wakes += 1
+
+
+def test_a_client_that_does_not_read_gets_the_last_commit_only() -> None:
+    site = Site()
+    for number in range(1, 4):
+        site.commits.committed(number, b"position")
+    site.commits.state_available(False)
+    site.commits.committed(4, b"last")
+    assert list(site.marks) == [CommittedMark(3, b"position"), DegradedMark("state", True), CommittedMark(4, b"last")]
+    assert site.wakes == 3
+
+
+def test_a_fence_ends_the_session_with_its_cause() -> None:
+    site = Site()
+    site.commits.fenced("SEEK")
+    assert site.state.phase is Phase.FAILED
+    assert site.state.error is not None
+    assert (site.state.error.reason, site.state.error.metadata) == (ErrorReason.FENCED, {"cause": "SEEK"})
+
+
+@pytest.mark.parametrize("closing", [False, True])
+async def test_a_flush_that_the_client_has_asked_for_does_not_fail_silently(*, closing: bool) -> None:
+    async def flush(timeout_s: float) -> None:
+        raise FeedmuxError(ErrorReason.STATE_UNAVAILABLE, "Redis is unavailable")
+
+    site = Site()
+    await site.commits.flush()  # nothing is stored for this session
+    site.commits.handle = cast(Commits, SimpleNamespace(flush=flush))
+    if not closing:
+        await site.commits.flush()
+        return
+    site.state.close()
+    with pytest.raises(FeedmuxError, match="Redis"):
+        await site.commits.flush()
+
+
+def test_the_position_that_the_acks_allow_is_stored() -> None:
+    site, submitted = Site(), list[Any]()
+    place = mark(7)
+    acks = cast(AckTracker, SimpleNamespace(place=place, acked=5))
+    site.commits.submit(acks)
+    site.commits.handle = cast(Commits, SimpleNamespace(submit=lambda *given: submitted.append(given)))
+    site.commits.submit(None)
+    site.commits.submit(acks)
+    assert submitted == [(f"encoded {place}".encode(), place.cluster_time, order_bytes(place), 5)]
