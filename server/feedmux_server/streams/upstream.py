@@ -1,7 +1,7 @@
 """Opens a reader, reads it, and says when to try again after a failure: the same for streams and wide streams.
 
 Recovery is as in the driver specification: one attempt at once, then attempts with backoff. Unlike there, the attempts
-have no end: the caller decides how long to go on.
+have no end: the caller decides how long to continue.
 """
 
 import random
