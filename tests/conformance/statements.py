@@ -4,7 +4,6 @@
 difference.
 """
 
-import difflib
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
@@ -14,6 +13,8 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+
+from tests.written import Written
 
 COMMAND = "python -m tests.conformance.statements"
 TABLE = Path(__file__).parents[2] / "docs" / "conformance.md"
@@ -95,31 +96,8 @@ def _link(scenario: str) -> str:
     return f"[`{name}`](../{path})"
 
 
-def check() -> str:
-    """What is wrong with the table; empty if nothing is."""
-    written = TABLE.read_text("utf-8") if TABLE.exists() else ""
-    expected = table(collect())
-    if written == expected:
-        return ""
-    difference = difflib.unified_diff(
-        written.splitlines(), expected.splitlines(), "written", "scenarios", n=0, lineterm=""
-    )
-    return "\n".join((f"docs/{TABLE.name} is not that of the scenarios; write it anew: {COMMAND}", *difference))
-
-
-def main(arguments: Sequence[str]) -> int:
-    if arguments == ["--check"]:
-        wrong = check()
-        if wrong:
-            print(wrong, file=sys.stderr)
-        return bool(wrong)
-    if arguments:
-        print(f"usage: {COMMAND} [--check]", file=sys.stderr)
-        return 2
-    TABLE.write_text(table(collect()), "utf-8")
-    print(f"{TABLE.name} written", file=sys.stderr)
-    return 0
+WRITTEN = Written(COMMAND, {TABLE: lambda: table(collect())})
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(WRITTEN.main(sys.argv[1:]))

@@ -2,15 +2,14 @@
 `python -m tests.helm.config_schema`. With `--check`, compare instead, and exit with 1 on a difference.
 """
 
-import difflib
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from feedmux_server.config.server import Config
 from feedmux_server.config.tenants_file import Tenant
+from tests.written import Written
 
 COMMAND: Final = "python -m tests.helm.config_schema"
 SCHEMA: Final = Path(__file__).parents[2] / "helm" / "feedmux" / "values.schema.json"
@@ -70,28 +69,8 @@ def text() -> str:
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
-def check() -> str:
-    """Describe what is wrong with the file; empty if nothing is."""
-    written, wanted = SCHEMA.read_text("utf-8"), text()
-    if written == wanted:
-        return ""
-    difference = difflib.unified_diff(written.splitlines(), wanted.splitlines(), "written", "code", n=0, lineterm="")
-    return "\n".join((f"{SCHEMA.name} does not match the server's configuration; write it: {COMMAND}", *difference))
-
-
-def main(arguments: Sequence[str]) -> int:
-    if arguments == ["--check"]:
-        wrong = check()
-        if wrong:
-            print(wrong, file=sys.stderr)
-        return bool(wrong)
-    if arguments:
-        print(f"usage: {COMMAND} [--check]", file=sys.stderr)
-        return 2
-    SCHEMA.write_text(text(), "utf-8")
-    print(f"{SCHEMA.name} written", file=sys.stderr)
-    return 0
+WRITTEN = Written(COMMAND, {SCHEMA: text})
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(WRITTEN.main(sys.argv[1:]))

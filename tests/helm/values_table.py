@@ -2,7 +2,6 @@
 `--check`, compare instead, and exit with 1 on a difference.
 """
 
-import difflib
 import json
 import re
 import sys
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import yaml
+
+from tests.written import Written
 
 COMMAND: Final = "python -m tests.helm.values_table"
 CHART: Final = Path(__file__).parents[2] / "helm" / "feedmux"
@@ -80,28 +81,8 @@ def page() -> str:
     return text
 
 
-def check() -> str:
-    """Describe what is wrong with the table; empty if nothing is."""
-    written, wanted = README.read_text("utf-8"), page()
-    if written == wanted:
-        return ""
-    difference = difflib.unified_diff(written.splitlines(), wanted.splitlines(), "written", "values", n=0, lineterm="")
-    return "\n".join((f"{README.name} does not match values.yaml; write its table: {COMMAND}", *difference))
-
-
-def main(arguments: Sequence[str]) -> int:
-    if arguments == ["--check"]:
-        wrong = check()
-        if wrong:
-            print(wrong, file=sys.stderr)
-        return bool(wrong)
-    if arguments:
-        print(f"usage: {COMMAND} [--check]", file=sys.stderr)
-        return 2
-    README.write_text(page(), "utf-8")
-    print(f"{README.name} written", file=sys.stderr)
-    return 0
+WRITTEN = Written(COMMAND, {README: page})
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(WRITTEN.main(sys.argv[1:]))

@@ -4,9 +4,7 @@ instead, and exit with 1 on a difference.
 The Prometheus names come from the real exporter: every metric is exported once, with an invented value.
 """
 
-import difflib
 import sys
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from feedmux_server.telemetry.labels import Labels
 from feedmux_server.telemetry.metrics import METRICS, Kind, Metric
 from feedmux_server.telemetry.otel_observer import OtelObserver
 from feedmux_server.telemetry.otel_setup import make_instruments
+from tests.written import Written
 
 COMMAND = "python -m tests.telemetry.metrics_page"
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -71,28 +70,8 @@ def _row(metric: Metric, name: str) -> str:
     )
 
 
-def check() -> str:
-    """Describe what is wrong with the page; empty if nothing is."""
-    written = PAGE.read_text("utf-8") if PAGE.exists() else ""
-    if written == page():
-        return ""
-    difference = difflib.unified_diff(written.splitlines(), page().splitlines(), "written", "code", n=0, lineterm="")
-    return "\n".join((f"docs/{PAGE.name} does not match the code; write it: {COMMAND}", *difference))
-
-
-def main(arguments: Sequence[str]) -> int:
-    if arguments == ["--check"]:
-        wrong = check()
-        if wrong:
-            print(wrong, file=sys.stderr)
-        return bool(wrong)
-    if arguments:
-        print(f"usage: {COMMAND} [--check]", file=sys.stderr)
-        return 2
-    PAGE.write_text(page(), "utf-8")
-    print(f"{PAGE.name} written", file=sys.stderr)
-    return 0
+WRITTEN = Written(COMMAND, {PAGE: page})
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(WRITTEN.main(sys.argv[1:]))

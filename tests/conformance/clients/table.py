@@ -3,14 +3,13 @@
 `python -m tests.conformance.clients.table` writes it; with `--check` it compares, and exits with 1 on a difference.
 """
 
-import difflib
 import sys
 from collections.abc import Sequence
 from itertools import groupby
-from pathlib import Path
 
 from tests.conformance.clients.runners import LANGUAGES, REPOSITORY
 from tests.conformance.clients.scenario import FOLDER, Scenario, scenarios
+from tests.written import Written
 
 COMMAND = "python -m tests.conformance.clients.table"
 TABLE = REPOSITORY / "docs" / "client-conformance.md"
@@ -44,33 +43,8 @@ def table(found: Sequence[Scenario]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def check(path: Path = TABLE) -> str:
-    """What is wrong with the table; empty if nothing is."""
-    written = path.read_text("utf-8") if path.exists() else ""
-    expected = table(scenarios())
-    if written == expected:
-        return ""
-    difference = difflib.unified_diff(
-        written.splitlines(), expected.splitlines(), "written", "scenarios", n=0, lineterm=""
-    )
-    return "\n".join(
-        (f"docs/{path.name} is not that of the scenarios and runners; write it anew: {COMMAND}", *difference)
-    )
-
-
-def main(arguments: Sequence[str]) -> int:
-    if arguments == ["--check"]:
-        wrong = check()
-        if wrong:
-            print(wrong, file=sys.stderr)
-        return bool(wrong)
-    if arguments:
-        print(f"usage: {COMMAND} [--check]", file=sys.stderr)
-        return 2
-    TABLE.write_text(table(scenarios()), "utf-8")
-    print(f"{TABLE.name} written", file=sys.stderr)
-    return 0
+WRITTEN = Written(COMMAND, {TABLE: lambda: table(scenarios())})
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(WRITTEN.main(sys.argv[1:]))

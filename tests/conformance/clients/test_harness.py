@@ -1,12 +1,10 @@
 """The harness itself: it catches clients that do wrong, and nothing is left out of the scenarios and the table."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from feedmux.v1 import errors_pb2
-from tests.conformance.clients import table
 from tests.conformance.clients.conftest import Runners
 from tests.conformance.clients.mutants import MUTANTS, OF_HISTORIES, Mutant
 from tests.conformance.clients.play import PATIENCE_S, play
@@ -23,16 +21,6 @@ from tests.unit.client.scripted_server import ScriptedServer
 def scenario(wanted: str) -> Scenario:
     (found,) = [each for each in scenarios() if each.id == wanted]
     return found
-
-
-def test_the_table_is_that_of_the_scenarios() -> None:
-    assert not (wrong := table.check()), wrong
-
-
-def test_a_table_that_is_not_says_so(tmp_path: Path) -> None:
-    old = tmp_path / "old.md"
-    old.write_text(table.TABLE.read_text().replace("✓", "-"))
-    assert table.COMMAND in table.check(old)
 
 
 def test_every_reason_is_in_the_error_scenarios() -> None:
