@@ -339,7 +339,7 @@ MUTANTS: Final = (
         "the client takes over again and again",
         "Fenced",
         "feedmux.runner:Runner._open_request",
-        "opening.takeover and not self._ever_opened",
+        "opening.takeover and self._state in FIRST_OPENING",
         "opening.takeover",
         scenario="takeover",
     ),

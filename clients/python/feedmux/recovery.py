@@ -1,13 +1,12 @@
 """Which errors a session survives, and how long it waits before it tries again. Pure: randomness is an argument."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
-from feedmux.errors import FeedmuxError, Fenced, ProtocolError, Unauthenticated
-
-_TRANSPORT = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED"})
-_TRANSPORT_WITHOUT_REASON = frozenset({"INTERNAL", "UNKNOWN", "CANCELLED", "ABORTED"})
-"""The statuses of a broken stream from gRPC itself and from proxies, without a reason. The server always adds one."""
+from feedmux.connection_states import Event
+from feedmux.errors import FeedmuxError, ProtocolError
 
 
 class Step(Enum):
@@ -21,7 +20,44 @@ class Step(Enum):
     """End the session with the error: only the user can decide."""
 
 
-_FENCED = {"SEEK": Step.REOPEN_AT_STORED, "UPDATE": Step.REOPEN, "LEASE": Step.REOPEN}
+EVENTS: Final[Mapping[Step, Event]] = {
+    Step.REOPEN: Event.LOST,
+    Step.REOPEN_AT_STORED: Event.MOVED,
+    Step.RAISE: Event.FAILED,
+}
+"""What the end of a stream is to the table of states, by the step that its error asks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A step, and the errors that it is for. A field that is None, empty or false matches anything."""
+
+    step: Step
+    statuses: frozenset[str] = frozenset()
+    reason: str | None = None
+    causes: frozenset[str] = frozenset()
+    retry_info: bool = False
+    """Only errors with RetryInfo."""
+    new_token: bool = False
+    """Only if the stream was open, and the next stream will be opened with a new token."""
+    violation: bool = False
+    """Only errors of the client itself: the server broke the protocol."""
+
+
+RULES: Final = (
+    Rule(Step.RAISE, violation=True),
+    Rule(Step.REOPEN, frozenset({"UNAUTHENTICATED"}), new_token=True),
+    Rule(Step.REOPEN_AT_STORED, reason="FENCED", causes=frozenset({"SEEK"})),
+    Rule(Step.REOPEN, reason="FENCED", causes=frozenset({"UPDATE", "LEASE"})),
+    Rule(Step.RAISE, reason="FENCED"),
+    Rule(Step.REOPEN, reason="GRANTS_CHANGED"),
+    Rule(Step.REOPEN, frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED"})),
+    # gRPC itself and proxies use these for a broken stream. The server always adds a reason.
+    Rule(Step.REOPEN, frozenset({"INTERNAL", "UNKNOWN", "CANCELLED", "ABORTED"}), reason=""),
+    Rule(Step.REOPEN, frozenset({"RESOURCE_EXHAUSTED"}), retry_info=True),
+    Rule(Step.RAISE),
+)
+"""The first rule that matches an error decides."""
 
 
 def next_step(error: FeedmuxError, *, has_other_credentials: bool = False) -> Step:
@@ -29,19 +65,18 @@ def next_step(error: FeedmuxError, *, has_other_credentials: bool = False) -> St
 
     `has_other_credentials`: the stream was open, and the next stream will be opened with a new token.
     """
-    if isinstance(error, Unauthenticated) and has_other_credentials:
-        return Step.REOPEN
-    if isinstance(error, ProtocolError):
-        return Step.RAISE
-    if isinstance(error, Fenced):
-        return _FENCED.get(error.metadata.get("cause", ""), Step.RAISE)
-    if error.status in _TRANSPORT or error.reason == "GRANTS_CHANGED":
-        return Step.REOPEN
-    if error.status in _TRANSPORT_WITHOUT_REASON and not error.reason:
-        return Step.REOPEN
-    if error.status == "RESOURCE_EXHAUSTED" and error.retry_after_s is not None:
-        return Step.REOPEN
-    return Step.RAISE
+    return next(rule.step for rule in RULES if _matches(rule, error, has_other_credentials))
+
+
+def _matches(rule: Rule, error: FeedmuxError, new_token: bool) -> bool:
+    return (
+        (not rule.statuses or error.status in rule.statuses)
+        and (rule.reason is None or error.reason == rule.reason)
+        and (not rule.causes or error.metadata.get("cause") in rule.causes)
+        and (not rule.retry_info or error.retry_after_s is not None)
+        and (not rule.new_token or new_token)
+        and (not rule.violation or isinstance(error, ProtocolError))
+    )
 
 
 class Backoff:

@@ -1,7 +1,8 @@
 """The network side of a session: opens the stream, reads it, reopens it when it breaks, and ends it.
 
 One task per session object. Messages go through `responses`, `window` and `ledger` to the desk; acks and credit go from
-the desk to the server. Those modules and `recovery` make the decisions; the clock, timers and calls are here.
+the desk to the server. Those modules, `connection_states` and `recovery` make the decisions; the clock, timers and
+calls are here.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ import grpc.aio
 from google.protobuf import duration_pb2
 
 from feedmux import requests
+from feedmux.connection_states import CONNECTING, FIRST_OPENING, TABLE, WITH_STREAM, Action, Event, State, transition
 from feedmux.desk import NEVER, Desk, Ended, Said
 from feedmux.errors import FeedInvalidated, FeedmuxError, ProtocolError, SessionClosed, Unavailable
 from feedmux.feeds import Start
@@ -20,7 +22,7 @@ from feedmux.ledger import Ledger
 from feedmux.link import Link, Stream
 from feedmux.notices import Disconnected, Draining, Rewound
 from feedmux.options import SessionOptions
-from feedmux.recovery import Backoff, Step, next_step
+from feedmux.recovery import EVENTS, Backoff, next_step
 from feedmux.responses import Committed, Delivery, Opened, Progress, Reader, Response
 from feedmux.silence import Silence
 from feedmux.status import error_from_call
@@ -47,6 +49,35 @@ class Opening:
         return self.feed is None
 
 
+class _Attempt:
+    """One stream, from its call to its end."""
+
+    __slots__ = ("ack_step", "ack_timer", "call", "cut_for", "silence", "watchdog")
+
+    def __init__(self, call: Stream, silence: Silence) -> None:
+        self.call = call
+        self.silence = silence
+        self.watchdog: asyncio.TimerHandle | None = None
+        self.ack_timer: asyncio.TimerHandle | None = None
+        self.ack_step = NEVER
+        """This many unsent acks are sent at once."""
+        self.cut_for = ""
+        """Why the client ended the call."""
+
+    def cut(self, why: str) -> None:
+        self.cut_for = why
+        self.call.cancel()
+
+    def stop_ack_timer(self) -> None:
+        if self.ack_timer is not None:
+            self.ack_timer.cancel()
+            self.ack_timer = None
+
+    def stop_watchdog(self) -> None:
+        if self.watchdog is not None:
+            self.watchdog.cancel()
+
+
 class Runner:
     """Drives one session until it is closed or an error ends it. Lives on one event loop."""
 
@@ -65,23 +96,16 @@ class Runner:
         be."""
         self._work = asyncio.Event()
         self._route = opening.route or link.routes.get(opening.subscription, "")
-        self._live = False
-        self._ever_opened = False
-        self._close_sent = False
+        self._state = State.OPENING
         self._open_acked = 0
         self._ack_due = False
         self._sent_sequence = 0
-        self._ack_timer: asyncio.TimerHandle | None = None
-        self._ack_step = NEVER
         self._flushed = 0
         self._task: asyncio.Task[None] | None = None
         self._patience: asyncio.Timeout | None = None
         """The timeout of the present attempt to open."""
-        self._call: Stream | None = None
-        self._watchdog: asyncio.TimerHandle | None = None
-        self._silence = Silence(options.heartbeat_s, 0.0)
+        self._attempt: _Attempt | None = None
         self._opened_s = 0.0
-        self._cut_for = ""
         self._limit_bytes = options.message_bytes_max
         self._rewound: Rewound | None = None
 
@@ -100,6 +124,7 @@ class Runner:
             _log.exception("the session ended by a defect of the client")
             ended = Ended(FeedmuxError(f"a defect of the client: {error!r}", status="INTERNAL"))
         finally:
+            self._move(Event.ABANDON)
             self._link.sessions.pop(self, None)
             self._desk.alarm = self._desk.refill_events_at = self._desk.refill_bytes_at = NEVER
             self._desk.put(ended)
@@ -120,11 +145,12 @@ class Runner:
     def on_wake(self) -> None:
         """React to a call of the desk: an ack or a taken batch reached its threshold, or the session is closing."""
         desk = self._desk
-        if self._call is not None and desk.broken is not None:
-            self._cut(self._call, "the server broke the protocol")
-        if desk.closing and not self._live and self._patience is not None and not self._patience.expired():
+        if self._attempt is not None and desk.broken is not None:
+            self._attempt.cut("the server broke the protocol")
+        if desk.closing and self._state in CONNECTING and self._patience is not None and not self._patience.expired():
+            self._move(Event.CLOSE)
             self._patience.reschedule(self.loop.time())
-        if not self._live:
+        if self._attempt is None or self._state not in WITH_STREAM:
             self._work.set()
             return
         window = self._window
@@ -133,17 +159,17 @@ class Runner:
         else:
             self._set_refill()
         if self._opening.durable:
-            self._on_ack()
+            self._on_ack(self._attempt)
 
-    def _on_ack(self) -> None:
+    def _on_ack(self, attempt: _Attempt) -> None:
         # The side that triggers the alarm first sets it to NEVER, so that it triggers once; here it is set again.
         desk = self._desk
-        at_once = self._flushed + self._ack_step
+        at_once = self._flushed + attempt.ack_step
         if desk.acked >= at_once:
             self._flush_acks()
         elif desk.acked > self._flushed:
-            if self._ack_timer is None:
-                self._ack_timer = self.loop.call_later(self._options.ack_interval_s, self._flush_acks)
+            if attempt.ack_timer is None:
+                attempt.ack_timer = self.loop.call_later(self._options.ack_interval_s, self._flush_acks)
             desk.alarm = at_once
         else:
             desk.alarm = 0
@@ -168,27 +194,37 @@ class Runner:
                 error.__context__ = None
             self._patience, last = None, error
             if self._desk.broken is not None:
-                raise self._desk.broken
-            if self._desk.closing:
+                error = self._desk.broken
+            elif self._desk.closing:
+                self._move(Event.CLOSE)
+            if self._state is State.ENDED:
                 return
-            was_live = self._live
-            if self._live:
-                self._live = False
+            was_open = self._state in WITH_STREAM
+            step = next_step(error, has_other_credentials=was_open and self._link.renews_token)
+            if self._move(Event.TIME_OVER if is_late else EVENTS[step], error) is State.ENDED:
+                return
+            if was_open:
                 self._backoff.lived(self.loop.time() - self._opened_s)
                 wait_s = self._options.reconnect_timeout_s
                 give_up_s = None if wait_s is None else self.loop.time() + wait_s
-            step = next_step(error, has_other_credentials=was_live and self._link.renews_token)
-            if step is Step.REOPEN_AT_STORED:
-                self._forget()
             delay_s = self._backoff.next_s(error.retry_after_s)
-            out_of_time = is_late or (give_up_s is not None and self.loop.time() + delay_s >= give_up_s)
-            if step is Step.RAISE or out_of_time:
-                raise self._located(error)
+            if give_up_s is not None and self.loop.time() + delay_s >= give_up_s:
+                self._move(Event.TIME_OVER, error)
             _log.info("reconnecting in %.2f s: %s", delay_s, error)
-            if self._ever_opened:
+            if self._state not in FIRST_OPENING:
                 self._desk.put(Said(Disconnected(error, delay_s)))
-            if await self._pause(delay_s) and not self._ever_opened:
+            was_closed = await self._pause(delay_s)
+            if self._move(Event.CLOSE_WITH_ACKS if was_closed else Event.BACKOFF_OVER) is State.ENDED:
                 return
+
+    def _move(self, event: Event, error: FeedmuxError | None = None) -> State:
+        """Change the state as the table says, and do what it says about the error. Return the state."""
+        self._state, action = transition(self._state, event)
+        if action is Action.FORGET:
+            self._forget()
+        elif action is Action.RAISE and error is not None:
+            raise self._located(error)
+        return self._state
 
     async def _pause(self, delay_s: float) -> bool:
         """Wait, unless the session is closed or broken meanwhile. Return whether it was closed."""
@@ -204,35 +240,28 @@ class Runner:
 
     async def _one_stream(self) -> None:
         self._reader.reset()
-        self._close_sent = False
-        self._cut_for = ""
         async with self._link.subscribe(self._route) as call:
-            self._call = call
-            self._silence = Silence(self._options.heartbeat_s, self.loop.time())
-            self._watch(call)
+            attempt = self._attempt = _Attempt(call, Silence(self._options.heartbeat_s, self.loop.time()))
+            self._watch(attempt)
             writer = asyncio.create_task(self._write(call, self._open_request()), name="feedmux-writer")
             try:
-                await self._read(call)
+                await self._read(attempt)
             except grpc.aio.AioRpcError as error:
                 raise error_from_call(error) from None
             except asyncio.CancelledError:
                 if self._task is None or self._task.cancelling():
                     raise
-                raise Unavailable(self._cut_for or "the connection was closed", status="UNAVAILABLE") from None
+                raise Unavailable(attempt.cut_for or "the connection was closed", status="UNAVAILABLE") from None
             finally:
-                self._call = None
-                if self._watchdog is not None:
-                    self._watchdog.cancel()
-                    self._watchdog = None
-                if self._ack_timer is not None:
-                    self._ack_timer.cancel()
-                    self._ack_timer = None
+                self._attempt = None
+                attempt.stop_watchdog()
+                attempt.stop_ack_timer()
                 self._desk.alarm = NEVER
                 writer.cancel()
 
-    async def _read(self, call: Stream) -> None:
-        while (message := await call.read()) is not grpc.aio.EOF:
-            self._silence.heard()
+    async def _read(self, attempt: _Attempt) -> None:
+        while (message := await attempt.call.read()) is not grpc.aio.EOF:
+            attempt.silence.heard()
             if len(message) > self._limit_bytes:
                 raise ProtocolError(f"a message of {len(message)} bytes, over the limit of {self._limit_bytes}")
             response = self._reader.read(message)
@@ -243,13 +272,15 @@ class Runner:
         # If a write fails, the stream is ending; the reader gets its status.
         try:
             await call.write(first)
-            while not self._close_sent:
+            while True:
                 await self._work.wait()
                 self._work.clear()
-                if not self._live:
+                if self._state not in WITH_STREAM:
                     continue
                 for message in self._outgoing():
                     await call.write(message)
+                if self._state is State.CLOSING:
+                    return
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             return
 
@@ -265,7 +296,7 @@ class Runner:
                 self._sent_sequence = sequence
                 messages.append(requests.ack_bytes(sequence))
         if closing:
-            self._close_sent = True
+            self._move(Event.CLOSE)
             return [*messages, requests.CLOSE]
         grant = self._window.refill(desk.taken_events, desk.taken_bytes)
         if grant is not None:
@@ -278,9 +309,8 @@ class Runner:
         self._desk.refill_bytes_at = self._window.refill_bytes_at
 
     def _flush_acks(self) -> None:
-        if self._ack_timer is not None:
-            self._ack_timer.cancel()
-            self._ack_timer = None
+        if self._attempt is not None:
+            self._attempt.stop_ack_timer()
         # Set the alarm first, then read (in the writer): an ack in between triggers the alarm again and is not missed.
         self._desk.alarm = 0
         self._ack_due = True
@@ -293,7 +323,7 @@ class Runner:
             format=requests.format_message(options.format),
             instance_id=opening.instance_id,
             credit=change_feed_pb2.Credit(events=grant.events, bytes=grant.size_bytes),
-            takeover=opening.takeover and not self._ever_opened,
+            takeover=opening.takeover and self._state in FIRST_OPENING,
             heartbeat_interval=_duration(options.heartbeat_s),
             message_bytes_max=options.message_bytes_max,
         )
@@ -313,8 +343,9 @@ class Runner:
         return requests.open_bytes(message)
 
     def _receive(self, response: Response) -> None:
-        if not self._live and not isinstance(response, Opened):
-            raise ProtocolError("the first message was not Opened")
+        event = Event.OPENED if isinstance(response, Opened) else Event.MESSAGE
+        if (self._state, event) not in TABLE:
+            raise ProtocolError("Opened came twice" if event is Event.OPENED else "the first message was not Opened")
         match response:
             case Delivery():
                 self._deliver(response)
@@ -352,11 +383,10 @@ class Runner:
             self._work.set()
 
     def _on_opened(self, opened: Opened) -> None:
-        if self._live:
-            raise ProtocolError("Opened came twice")
-        desk, ledger = self._desk, self._ledger
+        desk, ledger, attempt = self._desk, self._ledger, self._attempt
         had_reached = ledger.acked_place(self._open_acked)
-        reopened = self._ever_opened and self._opening.durable
+        is_first = self._state in FIRST_OPENING
+        reopened = not is_first and self._opening.durable
         if reopened and not opened.at_last_acked and (0, 0) < opened.place.time < had_reached.time:
             self._forget()
             self._say_rewound(Rewound(opened.place.time, had_reached.time))
@@ -364,24 +394,23 @@ class Runner:
         self._window.limit(opened.credit_events_max, opened.credit_bytes_max)
         if opened.message_bytes_max:
             self._limit_bytes = min(self._options.message_bytes_max, opened.message_bytes_max)
-        if opened.heartbeat_s > 0:
-            self._silence.allow(opened.heartbeat_s)
-            if self._call is not None:
-                self._watch(self._call)
+        if opened.heartbeat_s > 0 and attempt is not None:
+            attempt.silence.allow(opened.heartbeat_s)
+            self._watch(attempt)
         self._route = opened.routing_key or self._route
         if self._opening.durable:
             self._link.routes[self._opening.subscription] = self._route
         self._sent_sequence = 0
         desk.epoch = opened.epoch
-        if not self._ever_opened:
+        if is_first:
             desk.opened = opened.place
         desk.latest = ledger.received, ledger.latest
-        self._live = self._ever_opened = True
+        self._move(Event.OPENED)
         if self._patience is not None and not self._patience.expired():
             self._patience.reschedule(None)
         self._opened_s = self.loop.time()
-        if self._opening.durable:
-            self._ack_step = max(1, opened.unacked_events_max // 2) if opened.unacked_events_max else NEVER
+        if self._opening.durable and attempt is not None:
+            attempt.ack_step = max(1, opened.unacked_events_max // 2) if opened.unacked_events_max else NEVER
             desk.alarm = 0
         self._set_refill()
         # Acks, taken batches and a close while there was no stream did not wake the runner.
@@ -405,22 +434,17 @@ class Runner:
             self._desk.put(Said(rewound))
         self._rewound = rewound
 
-    def _watch(self, call: Stream) -> None:
-        if self._watchdog is not None:
-            self._watchdog.cancel()
-        self._watchdog = self.loop.call_later(self._silence.tick_s, self._tick, call)
+    def _watch(self, attempt: _Attempt) -> None:
+        attempt.stop_watchdog()
+        attempt.watchdog = self.loop.call_later(attempt.silence.tick_s, self._tick, attempt)
 
-    def _tick(self, call: Stream) -> None:
-        if not self._silence.tick(self.loop.time()):
-            self._watch(call)
+    def _tick(self, attempt: _Attempt) -> None:
+        if not attempt.silence.tick(self.loop.time()):
+            self._watch(attempt)
             return
         # gRPC would put the next stream on the same connection until its keepalive gives up that connection.
-        call.connection.leave()
-        self._cut(call, f"the server sent nothing for {self._silence.most_s:g} s")
-
-    def _cut(self, call: Stream, why: str) -> None:
-        self._cut_for = why
-        call.cancel()
+        attempt.call.connection.leave()
+        attempt.cut(f"the server sent nothing for {attempt.silence.most_s:g} s")
 
     def _located(self, error: FeedmuxError) -> FeedmuxError:
         if isinstance(error, FeedInvalidated):
