@@ -35,8 +35,9 @@ type desk struct {
 	// work wakes the stream's writer.
 	work bell
 
+	state state
+
 	// Of the present stream.
-	live           bool
 	cut            func(error)
 	acks           ackTimer
 	sentSequence   int64
@@ -86,6 +87,7 @@ func newDesk(durable bool, options *SessionOptions) *desk {
 		ledger:  newLedger(durable, options.WindowBytes),
 		window:  newCreditWindow(options.WindowEvents, options.WindowBytes),
 		durable: durable,
+		state:   stateOpening,
 		acks:    ackTimer{interval: options.AckInterval, step: math.MaxInt64},
 	}
 }
@@ -119,7 +121,7 @@ func (d *desk) take(batch *Batch) {
 	d.settleBatch()
 	d.batch, d.given = batch, 0
 	d.window.take(batch)
-	if d.live && d.window.due() {
+	if d.state.hasStream() && d.window.due() {
 		d.work.ring()
 	}
 }
@@ -160,7 +162,7 @@ func (d *desk) ack(ordinal int64) {
 		return
 	}
 	d.acked = ordinal
-	if !d.durable || !d.live {
+	if !d.durable || !d.state.hasStream() {
 		return
 	}
 	if d.acks.due.IsZero() {
@@ -176,12 +178,19 @@ func (d *desk) close() {
 	d.closing = true
 	d.arrived.ring()
 	d.work.ring()
-	if !d.live && d.cut != nil {
+	d.move(eventClose)
+	if d.state == stateEnded && d.cut != nil {
 		d.cut(unavailable(nil, "closed while connecting"))
 	}
 }
 
 // --- the network's side ---------------------------------------------------------------------------------------------
+
+// move changes the state as the table says, and returns what else to do.
+func (d *desk) move(happened event) (todo action) {
+	d.state, todo = d.state.after(happened)
+	return todo
+}
 
 func (d *desk) put(next item) {
 	d.items = append(d.items, next)
@@ -204,7 +213,7 @@ func (d *desk) flush() {
 // ackToSend is the sequence up to which to ack now; false where there is nothing to say.
 func (d *desk) ackToSend(now time.Time) (int64, bool) {
 	acks := &d.acks
-	due := acks.atOnce || d.closing || !acks.due.IsZero() && !now.Before(acks.due)
+	due := acks.atOnce || d.state == stateClosing || !acks.due.IsZero() && !now.Before(acks.due)
 	if !d.durable || !due {
 		return 0, false
 	}

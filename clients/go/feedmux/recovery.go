@@ -2,6 +2,7 @@ package feedmux
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -19,35 +20,54 @@ const (
 	reopenAtStored
 )
 
-var stepWhenFenced = map[string]step{"SEEK": reopenAtStored, "UPDATE": reopen, "LEASE": reopen}
+// endings is what the end of a stream is to the table of states, by the step that its error asks for.
+var endings = map[step]event{reopen: eventLost, reopenAtStored: eventMoved, giveUp: eventFailed}
 
-// nextStep decides by the protocol's table. renewsToken says that the stream was open and that the next stream will use
-// a new token.
+// rule is a step, and the errors that it is for. An empty field matches anything.
+type rule struct {
+	step  step
+	codes []codes.Code
+	// reasons may contain "", for errors without a reason.
+	reasons, causes []string
+	// asksToWait: only errors with RetryInfo.
+	asksToWait bool
+	// newToken: only if the stream was open and the next stream will use a new token.
+	newToken bool
+	// violation: only errors of the client itself, because the server broke the protocol.
+	violation bool
+}
+
+// rules decide about errors: the first one that matches.
+var rules = []rule{
+	{step: giveUp, violation: true},
+	{step: reopen, codes: []codes.Code{codes.Unauthenticated}, newToken: true},
+	{step: reopenAtStored, reasons: []string{reasonFenced}, causes: []string{"SEEK"}},
+	{step: reopen, reasons: []string{reasonFenced}, causes: []string{"UPDATE", "LEASE"}},
+	{step: giveUp, reasons: []string{reasonFenced}},
+	{step: reopen, reasons: []string{reasonChanged}},
+	{step: reopen, codes: []codes.Code{codes.Unavailable, codes.DeadlineExceeded}},
+	// gRPC itself and proxies return these for a broken stream. The server always adds a reason.
+	{
+		step:    reopen,
+		codes:   []codes.Code{codes.Internal, codes.Unknown, codes.Canceled, codes.Aborted},
+		reasons: []string{""},
+	},
+	{step: reopen, codes: []codes.Code{codes.ResourceExhausted}, asksToWait: true},
+	{step: giveUp},
+}
+
+// nextStep decides by the rules. renewsToken says that the stream was open and that the next stream will use a new token.
 func nextStep(failed *Error, renewsToken bool) step {
-	switch {
-	case errors.Is(failed, ErrUnauthenticated) && renewsToken:
-		return reopen
-	case errors.Is(failed, ErrProtocol):
-		return giveUp
-	case failed.Reason == reasonFenced:
-		return stepWhenFenced[failed.Metadata["cause"]]
-	case failed.Reason == reasonChanged:
-		return reopen
-	}
-	switch failed.Code {
-	case codes.Unavailable, codes.DeadlineExceeded:
-		return reopen
-	case codes.Internal, codes.Unknown, codes.Canceled, codes.Aborted:
-		// gRPC itself and proxies return these for a broken stream. The server always adds a reason.
-		if failed.Reason == "" {
-			return reopen
-		}
-	case codes.ResourceExhausted:
-		if failed.asksToWait {
-			return reopen
-		}
-	}
-	return giveUp
+	return rules[slices.IndexFunc(rules, func(r rule) bool { return r.matches(failed, renewsToken) })].step
+}
+
+func (r rule) matches(failed *Error, renewsToken bool) bool {
+	return (len(r.codes) == 0 || slices.Contains(r.codes, failed.Code)) &&
+		(len(r.reasons) == 0 || slices.Contains(r.reasons, failed.Reason)) &&
+		(len(r.causes) == 0 || slices.Contains(r.causes, failed.Metadata["cause"])) &&
+		(!r.asksToWait || failed.asksToWait) &&
+		(!r.newToken || renewsToken) &&
+		(!r.violation || errors.Is(failed, ErrProtocol))
 }
 
 // backoff is exponential with full jitter: a delay is random between 0 and a bound that doubles.

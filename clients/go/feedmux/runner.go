@@ -40,7 +40,6 @@ type runner struct {
 	// lastErr is why the last stream ended; to be read after done, or in the runner's goroutine.
 	lastErr *Error
 
-	everOpened bool
 	// openedAt is when the present stream was opened.
 	openedAt   time.Time
 	route      string
@@ -108,60 +107,74 @@ func (r *runner) run(ctx context.Context) {
 	}
 	r.desk.end(ended)
 	r.desk.mu.Unlock()
-	if !r.everOpened {
-		if ended == nil {
-			ended = ErrClosed
-		}
-		r.opened <- ended
+	if ended == nil {
+		ended = ErrClosed
+	}
+	select {
+	case r.opened <- ended:
+	default: // The session was open before.
 	}
 }
 
 // keepOpen returns nil when the session was closed.
 func (r *runner) keepOpen(ctx context.Context) *Error {
+	d := r.desk
 	patience := r.options.OpenTimeout
 	giveUpAt := deadline(patience)
 	for {
 		tooLong := late("the server has not opened the session", patience)
 		failed := r.oneStream(ctx, giveUpAt, tooLong)
+		d.mu.Lock()
 		// When opening times out, report the error of the earlier attempt, not that the last one was cut off.
-		cutOff := failed == tooLong || ctx.Err() != nil && !r.everOpened
+		cutOff := failed == tooLong || ctx.Err() != nil && d.state.isFirstOpening()
 		if !cutOff || r.lastErr == nil {
 			r.lastErr = failed
 		}
-		r.desk.mu.Lock()
-		closing, wasLive := r.desk.closing, r.desk.live
-		r.desk.live = false
-		r.desk.mu.Unlock()
-		if closing || ctx.Err() != nil {
+		if ctx.Err() != nil {
+			d.move(eventAbandon)
+		}
+		if d.state == stateEnded {
+			d.mu.Unlock()
 			return nil
 		}
-		if wasLive {
+		wasOpen := d.state.hasStream()
+		happened := endings[nextStep(r.lastErr, wasOpen && r.link.token != nil)]
+		if failed == tooLong {
+			happened = eventTimeOver
+		}
+		todo := d.move(happened)
+		if wasOpen {
 			r.backoff.lived(time.Since(r.openedAt))
 			patience = r.options.ReconnectTimeout
 			giveUpAt = deadline(patience)
 		}
-		step := nextStep(r.lastErr, wasLive && r.link.token != nil)
 		delay := r.backoff.next(r.lastErr.RetryAfter)
-		tooLate := !giveUpAt.IsZero() && !time.Now().Add(delay).Before(giveUpAt)
-		if step == giveUp || tooLate {
-			return r.located(r.lastErr)
+		if d.state != stateEnded && !giveUpAt.IsZero() && !time.Now().Add(delay).Before(giveUpAt) {
+			todo = d.move(eventTimeOver)
 		}
-		r.desk.mu.Lock()
-		if r.desk.closing {
-			r.desk.mu.Unlock()
+		if d.state == stateEnded {
+			d.mu.Unlock()
+			if todo == actionRaise {
+				return r.located(r.lastErr)
+			}
 			return nil
 		}
-		if step == reopenAtStored {
-			r.desk.forget()
+		if todo == actionForget {
+			d.forget()
 		}
-		if r.everOpened {
-			r.desk.put(item{notice: Disconnected{r.lastErr, delay}})
-		} else {
+		if d.state.isFirstOpening() {
 			r.logger.Info("feedmux: not open yet, trying again", "in", delay, "error", r.lastErr)
+		} else {
+			d.put(item{notice: Disconnected{r.lastErr, delay}})
 		}
-		closed := r.desk.work.wait()
-		r.desk.mu.Unlock()
+		closed := d.work.wait()
+		d.mu.Unlock()
 		r.pause(ctx, delay, closed)
+		d.mu.Lock()
+		if d.state != stateEnded {
+			d.move(eventBackoffOver)
+		}
+		d.mu.Unlock()
 	}
 }
 
@@ -223,17 +236,17 @@ func (r *runner) oneStream(ctx context.Context, giveUpAt time.Time, tooLong *Err
 		timer := time.AfterFunc(time.Until(giveUpAt), func() {
 			r.desk.mu.Lock()
 			defer r.desk.mu.Unlock()
-			if !r.desk.live {
+			if !r.desk.state.hasStream() {
 				cut(tooLong)
 			}
 		})
 		defer timer.Stop()
 	}
 	r.desk.mu.Lock()
-	closing := r.desk.closing
+	ended := r.desk.state == stateEnded
 	r.desk.cut = cut
 	r.desk.mu.Unlock()
-	if closing {
+	if ended {
 		return unavailable(nil, "closed while connecting")
 	}
 	err := r.stream(streamCtx, cut)
@@ -252,7 +265,7 @@ func (r *runner) openMessage() *feedmuxpb.SubscribeRequest {
 		Format:            formats[r.options.Format],
 		InstanceId:        r.opening.instanceID,
 		Credit:            &feedmuxpb.Credit{Events: credit.events, Bytes: credit.bytes},
-		Takeover:          r.options.Takeover && !r.everOpened,
+		Takeover:          r.options.Takeover && d.state.isFirstOpening(),
 		HeartbeatInterval: durationpb.New(r.options.Heartbeat),
 		MessageBytesMax:   int32(r.options.MessageBytesMax),
 	}
@@ -288,13 +301,16 @@ func (r *runner) receive(said response) error {
 	d := r.desk
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if first, ok := said.(*opened); ok {
-		return r.onOpened(first)
-	}
-	if !d.live && said != nil {
+	_, isOpened := said.(*opened)
+	switch {
+	case isOpened && !d.state.allows(eventOpened):
+		return protocolError("Opened came twice")
+	case !isOpened && said != nil && !d.state.allows(eventMessage):
 		return protocolError("the first message was not Opened")
 	}
 	switch said := said.(type) {
+	case *opened:
+		r.onOpened(said)
 	case *delivery:
 		return d.deliver(said)
 	case progress:
@@ -313,14 +329,12 @@ func (r *runner) receive(said response) error {
 	return nil
 }
 
-func (r *runner) onOpened(first *opened) error {
+func (r *runner) onOpened(first *opened) {
 	d := r.desk
-	if d.live {
-		return protocolError("Opened came twice")
-	}
+	isFirst := d.state.isFirstOpening()
 	hadReached := d.ledger.ackedPlace(r.openAcked).ClusterTime
 	begins := first.place.ClusterTime
-	if r.everOpened && d.durable && !first.atLastAcked && !begins.IsZero() && begins.Before(hadReached) {
+	if !isFirst && d.durable && !first.atLastAcked && !begins.IsZero() && begins.Before(hadReached) {
 		d.forget()
 		r.sayRewound(Rewound{begins, hadReached})
 	}
@@ -328,13 +342,13 @@ func (r *runner) onOpened(first *opened) error {
 	d.window.limit(first.credit.events, first.credit.bytes)
 	d.sentSequence, d.confirmedUntil = 0, 0
 	d.epoch = first.epoch
-	if !r.everOpened {
+	if isFirst {
 		d.began = first.place
 	}
 	if first.unackedEvents > 0 {
 		d.acks.step = max(1, first.unackedEvents/2)
 	}
-	d.live = true
+	d.move(eventOpened)
 	r.openedAt = time.Now()
 	// Acks and reads while there was no stream did not wake the writer.
 	d.acks.atOnce = true
@@ -346,11 +360,9 @@ func (r *runner) onOpened(first *opened) error {
 	if first.route != "" {
 		r.route = first.route
 	}
-	if !r.everOpened {
-		r.everOpened = true
+	if isFirst {
 		r.opened <- nil
 	}
-	return nil
 }
 
 // sayRewound keeps the server from announcing again what the client has noticed already.

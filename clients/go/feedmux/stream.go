@@ -63,7 +63,7 @@ func (r *runner) ended(err error) *Error {
 	d := r.desk
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.closing && d.live && !d.ledger.expectsRepeats() {
+	if d.state == stateClosing && !d.ledger.expectsRepeats() {
 		d.acks.settled = d.acks.flushed
 	}
 	return unavailable(nil, "the server ended the stream")
@@ -99,14 +99,14 @@ func (r *runner) outgoing() (messages []*feedmuxpb.SubscribeRequest, closed bool
 	d := r.desk
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !d.live {
+	if !d.state.hasStream() {
 		return nil, false, time.Time{}, d.work.wait()
 	}
 	if sequence, ok := d.ackToSend(time.Now()); ok {
 		ack := &feedmuxpb.Ack{DeliverySequence: sequence}
 		messages = append(messages, &feedmuxpb.SubscribeRequest{Message: &feedmuxpb.SubscribeRequest_Ack{Ack: ack}})
 	}
-	if d.closing {
+	if d.state == stateClosing {
 		last := &feedmuxpb.SubscribeRequest_Close{Close: &feedmuxpb.Close{}}
 		return append(messages, &feedmuxpb.SubscribeRequest{Message: last}), true, time.Time{}, nil
 	}
