@@ -1,40 +1,59 @@
 /** Which errors a session survives, and how long it waits before it tries again. Pure: randomness is an argument. */
 
-import { FencedError, ProtocolError, SessionClosedError, UnauthenticatedError, type FeedmuxError } from "./errors.js";
+import type { Event } from "./connection-states.js";
+import { type FeedmuxError, ProtocolError, SessionClosedError } from "./errors.js";
 
 /** `reopen` resumes after the last acked event; `reopen at stored` begins at the current stored position. */
 export type Step = "reopen" | "reopen at stored" | "raise";
 
-const TRANSPORT = new Set(["UNAVAILABLE", "DEADLINE_EXCEEDED"]);
-/** gRPC itself and proxies return these for a broken stream. The server always adds a reason. */
-const TRANSPORT_WITHOUT_REASON = new Set(["INTERNAL", "UNKNOWN", "CANCELLED", "ABORTED"]);
-const FENCED = new Map<string | undefined, Step>([
-  ["SEEK", "reopen at stored"],
-  ["UPDATE", "reopen"],
-  ["LEASE", "reopen"],
-]);
+/** What the end of a stream is to the table of states, by the step that its error asks for. */
+export const ENDINGS: Readonly<Record<Step, Event>> = { reopen: "LOST", "reopen at stored": "MOVED", raise: "FAILED" };
+
+/** A step, and the errors that it is for. A field that is absent matches anything. */
+interface Rule {
+  readonly step: Step;
+  readonly statuses?: readonly string[];
+  readonly reason?: string;
+  readonly causes?: readonly string[];
+  /** Only errors with RetryInfo. */
+  readonly retryInfo?: true;
+  /** Only if the stream was open, and the next one will be opened with a token asked for anew. */
+  readonly newToken?: true;
+  /** Only errors of the client itself: the server broke the protocol, or the client was closed. */
+  readonly byClient?: true;
+}
+
+/** The first rule that matches an error decides. */
+const RULES: readonly Rule[] = [
+  { step: "raise", byClient: true },
+  { step: "reopen", statuses: ["UNAUTHENTICATED"], newToken: true },
+  { step: "reopen at stored", reason: "FENCED", causes: ["SEEK"] },
+  { step: "reopen", reason: "FENCED", causes: ["UPDATE", "LEASE"] },
+  { step: "raise", reason: "FENCED" },
+  { step: "reopen", reason: "GRANTS_CHANGED" },
+  { step: "reopen", statuses: ["UNAVAILABLE", "DEADLINE_EXCEEDED"] },
+  // gRPC itself and proxies return these for a broken stream. The server always adds a reason.
+  { step: "reopen", statuses: ["INTERNAL", "UNKNOWN", "CANCELLED", "ABORTED"], reason: "" },
+  { step: "reopen", statuses: ["RESOURCE_EXHAUSTED"], retryInfo: true },
+];
 
 /**
  * What a session does about the error that ended its stream. `hasOtherCredentials`: the stream was open, and the next
  * one will be opened with a token asked for anew.
  */
 export function nextStep(error: FeedmuxError, hasOtherCredentials = false): Step {
-  if (error instanceof UnauthenticatedError) {
-    return hasOtherCredentials ? "reopen" : "raise";
-  }
-  if (error instanceof ProtocolError || error instanceof SessionClosedError) {
-    return "raise";
-  }
-  if (error instanceof FencedError) {
-    return FENCED.get(error.metadata["cause"]) ?? "raise";
-  }
-  if (TRANSPORT.has(error.status) || error.reason === "GRANTS_CHANGED") {
-    return "reopen";
-  }
-  if (TRANSPORT_WITHOUT_REASON.has(error.status) && error.reason === "") {
-    return "reopen";
-  }
-  return error.status === "RESOURCE_EXHAUSTED" && error.retryAfterMs !== undefined ? "reopen" : "raise";
+  return RULES.find((rule) => matches(rule, error, hasOtherCredentials))?.step ?? "raise";
+}
+
+function matches(rule: Rule, error: FeedmuxError, newToken: boolean): boolean {
+  return (
+    (rule.statuses?.includes(error.status) ?? true) &&
+    (rule.reason ?? error.reason) === error.reason &&
+    (rule.causes?.includes(error.metadata["cause"] ?? "") ?? true) &&
+    (rule.retryInfo === undefined || error.retryAfterMs !== undefined) &&
+    (rule.newToken === undefined || newToken) &&
+    (rule.byClient === undefined || error instanceof ProtocolError || error instanceof SessionClosedError)
+  );
 }
 
 /** Exponential backoff with full jitter: a delay is anywhere between 0 and a bound that doubles. */

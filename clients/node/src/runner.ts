@@ -2,11 +2,20 @@
  * The network's side of a session: opens the stream, reads it, opens it again when it breaks, and ends it.
  *
  * What arrives goes through `responses`, `window` and `ledger` to the inbox; acks and credit go up. The decisions are in
- * those and in `recovery`; the clock, timers and calls are here. It holds no reference to the session, so that one that is
+ * those, in `connection-states` and in `recovery`; the clock, timers and calls are here. It holds no reference to the session, so that one that is
  * dropped without `close()` can be collected and its call ended.
  */
 
 import type { Batch } from "./batches.js";
+import {
+  type Action,
+  type Event,
+  hasStream,
+  isFirstOpening,
+  type State,
+  TABLE,
+  transition,
+} from "./connection-states.js";
 import { Deferred } from "./deferred.js";
 import { FeedInvalidatedError, FeedmuxError, InternalError, ProtocolError, UnavailableError } from "./errors.js";
 import type { Feed } from "./gen/feedmux/v1/feed_pb.js";
@@ -16,7 +25,7 @@ import type { Link } from "./link.js";
 import type { Notice, Rewound } from "./notices.js";
 import { LONGEST_TIMER_MS, type SessionOptions } from "./options.js";
 import { isEarlier, NOWHERE, type Place } from "./places.js";
-import { Backoff, nextStep } from "./recovery.js";
+import { Backoff, ENDINGS, nextStep } from "./recovery.js";
 import * as requests from "./requests.js";
 import type { StartInit } from "./requests.js";
 import { type Delivery, type Opened, Reader, type Response } from "./responses.js";
@@ -62,8 +71,7 @@ export class Runner {
   #interrupt: (error: FeedmuxError) => void = () => undefined;
   /** Ends the pause before the next one. */
   #endPause: () => void = () => undefined;
-  #live = false;
-  #everOpened = false;
+  #state: State = "OPENING";
   #closing = false;
   #cancelled: { readonly reason: Error | undefined } | undefined;
   #route = "";
@@ -110,7 +118,7 @@ export class Runner {
       return;
     }
     this.#acked = ordinal;
-    if (!this.#live || !this.#durable) {
+    if (!hasStream(this.#state) || !this.#durable) {
       return;
     }
     if (ordinal - this.#flushed >= this.#ackStep) {
@@ -139,10 +147,11 @@ export class Runner {
     }
     this.#closing = true;
     this.inbox.end(reason);
+    this.#move(this.#owesAcks() ? "CLOSE_WITH_ACKS" : "CLOSE");
     this.#endPause();
-    if (this.#live) {
+    if (this.#is("CLOSING")) {
       this.#sayClose();
-    } else if (!this.#owesAcks()) {
+    } else if (this.#is("ENDED")) {
       this.#interrupt(new UnavailableError("closed while connecting"));
     }
   }
@@ -152,6 +161,7 @@ export class Runner {
     this.#cancelled ??= { reason };
     this.#closing = true;
     this.inbox.end(reason);
+    this.#move("ABANDON");
     this.#endPause();
     this.#interrupt(new UnavailableError("cancelled"));
   }
@@ -163,7 +173,7 @@ export class Runner {
     } catch (failure) {
       error = asFeedmuxError(failure);
     }
-    this.#live = false;
+    this.#move("ABANDON");
     error = this.#cancelled ? this.#cancelled.reason : error;
     this.inbox.end(error);
     this.#opened.reject(error ?? this.inbox.ended?.error ?? new UnavailableError("closed while connecting"));
@@ -180,34 +190,52 @@ export class Runner {
       const isLate = ended === late;
       const error = isLate && last !== undefined ? last : ended;
       last = error;
-      if (this.isClosing()) {
+      if (this.#is("ENDED")) {
         return;
       }
-      const wasLive = this.#live;
-      if (wasLive) {
-        this.#live = false;
+      const wasOpen = hasStream(this.#state);
+      const step = nextStep(error, wasOpen && this.#link.renewsToken);
+      const action = this.#move(isLate ? "TIME_OVER" : ENDINGS[step]);
+      if (action === "RAISE") {
+        throw this.#located(error);
+      }
+      if (this.#is("ENDED")) {
+        return;
+      }
+      if (wasOpen) {
         patienceMs = this.#options.reconnectTimeoutMs;
         giveUpMs = now() + patienceMs;
         if (now() - this.#openedMs > this.#options.backoffMostMs) {
           this.#backoff.reset();
         }
       }
-      const step = nextStep(error, wasLive && this.#link.renewsToken);
-      if (step === "reopen at stored") {
+      if (action === "FORGET") {
         this.#forget();
       }
       const delayMs = this.#backoff.nextMs(error.retryAfterMs);
-      if (isLate || step === "raise" || now() + delayMs >= giveUpMs) {
+      if (now() + delayMs >= giveUpMs && this.#move("TIME_OVER") === "RAISE") {
         throw this.#located(error);
       }
-      if (this.#everOpened) {
+      if (!isFirstOpening(this.#state)) {
         this.#say({ kind: "disconnected", error, retryInMs: delayMs });
       }
       await this.#pause(delayMs);
-      if (this.isClosing() && !this.#owesAcks()) {
+      if (this.#is("ENDED")) {
         return;
       }
+      this.#move("BACKOFF_OVER");
     }
+  }
+
+  /** Changes the state as the table says, and returns what else to do. */
+  #move(event: Event): Action {
+    const [state, action] = transition(this.#state, event);
+    this.#state = state;
+    return action;
+  }
+
+  #is(state: State): boolean {
+    return this.#state === state;
   }
 
   async #pause(delayMs: number): Promise<void> {
@@ -241,7 +269,7 @@ export class Runner {
       this.#interrupt = end;
       if (giveUpMs - now() <= LONGEST_TIMER_MS) {
         timer = setTimeout(() => {
-          if (!this.#live) {
+          if (!hasStream(this.#state)) {
             end(late);
           }
         }, giveUpMs - now());
@@ -308,7 +336,7 @@ export class Runner {
     return requests.openBytes({
       ...common,
       target: { case: "subscription", value: opening.subscription },
-      takeover: opening.takeover && !this.#everOpened,
+      takeover: opening.takeover && isFirstOpening(this.#state),
       ...((place.position.length > 0 || place.token.length > 0) && {
         lastAcked: requests.lastAcked(place, this.epoch),
       }),
@@ -329,8 +357,9 @@ export class Runner {
   }
 
   #receive(response: Response): void {
-    if (!this.#live && response.kind !== "opened") {
-      throw new ProtocolError("the first message was not Opened");
+    const isOpened = response.kind === "opened";
+    if (TABLE[this.#state][isOpened ? "OPENED" : "MESSAGE"] === undefined) {
+      throw new ProtocolError(isOpened ? "Opened came twice" : "the first message was not Opened");
     }
     switch (response.kind) {
       case "delivery":
@@ -387,13 +416,11 @@ export class Runner {
   }
 
   #onOpened(opened: Opened): void {
-    if (this.#live) {
-      throw new ProtocolError("Opened came twice");
-    }
+    const isFirst = isFirstOpening(this.#state);
     const ledger = this.#ledger;
     const hadReached = ledger.ackedPlace(this.#openAcked).clusterTime;
     const beginsAt = opened.place.clusterTime;
-    if (this.#everOpened && this.#durable && !opened.atLastAcked && beginsAt && hadReached) {
+    if (!isFirst && this.#durable && !opened.atLastAcked && beginsAt && hadReached) {
       if (isEarlier(beginsAt, hadReached)) {
         this.#forget();
         this.#sayRewound({ kind: "rewound", beginsAt, hadReached });
@@ -411,13 +438,13 @@ export class Runner {
     this.#sentSequence = 0;
     this.#ackStep = opened.unackedEventsMax > 0 ? Math.max(1, Math.floor(opened.unackedEventsMax / 2)) : Infinity;
     this.epoch = opened.epoch;
-    if (!this.#everOpened) {
+    if (isFirst) {
       this.openedAt = opened.place;
     }
     this.#setLatest();
-    this.#live = this.#everOpened = true;
+    this.#move("OPENED");
     this.#openedMs = now();
-    if (this.isClosing()) {
+    if (this.#is("CLOSING")) {
       this.#sayClose();
     } else {
       this.#grant();
@@ -431,7 +458,7 @@ export class Runner {
   }
 
   #grant(): void {
-    if (!this.#live || this.isClosing()) {
+    if (!this.#is("OPEN")) {
       return;
     }
     const grant = this.#window.refill();
@@ -442,7 +469,7 @@ export class Runner {
 
   #flushAcks(): void {
     this.#stopAckTimer();
-    if (!this.#live || !this.#durable) {
+    if (!hasStream(this.#state) || !this.#durable) {
       return;
     }
     this.#flushed = this.#acked;
