@@ -1,6 +1,9 @@
 package dev.feedmux;
 
-import dev.feedmux.Recovery.Step;
+import dev.feedmux.ConnectionStates.Action;
+import dev.feedmux.ConnectionStates.Event;
+import dev.feedmux.ConnectionStates.State;
+import dev.feedmux.ConnectionStates.Transition;
 import dev.feedmux.errors.Failure;
 import dev.feedmux.errors.FeedInvalidatedException;
 import dev.feedmux.errors.FeedmuxException;
@@ -25,8 +28,8 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Everything runs in one {@link SynchronizationContext}, on a thread of gRPC, the timer or the user; nothing in it
  * blocks. Received messages go through {@link Responses}, {@link CreditWindow} and {@link Ledger} to the {@link Desk};
- * {@link Uplink} sends acks and credit. These classes and {@link Recovery} make the decisions; this class handles time
- * and calls.
+ * {@link Uplink} sends acks and credit. These classes, {@link ConnectionStates} and {@link Recovery} make the
+ * decisions; this class handles time and calls.
  */
 final class Runner implements Link.Dependent {
     private static final System.Logger LOG = System.getLogger("dev.feedmux");
@@ -53,10 +56,8 @@ final class Runner implements Link.Dependent {
     /** Ends the session while the client waits for it to close. */
     private @Nullable ScheduledHandle lastWords;
 
-    private boolean live;
-    private boolean everOpened;
+    private State state = State.OPENING;
     private long openedAt;
-    private boolean ended;
     private @Nullable Long giveUpAt;
     /** Ends the session at {@code giveUpAt}, also in the middle of an attempt. */
     private @Nullable ScheduledHandle givingUp;
@@ -119,52 +120,74 @@ final class Runner implements Link.Dependent {
         desk.wakes(() -> context.execute(this::wake));
         link.remember(this);
         context.execute(() -> {
-            giveUpAfter(options.openTimeout());
-            connect();
+            if (state != State.ENDED) {
+                giveUpAfter(options.openTimeout());
+                connect();
+            }
         });
     }
 
     /** Ends the session at once, without notifying the server. */
     void abandon() {
-        context.execute(() -> end(null));
+        context.execute(() -> abandon(null));
     }
 
     /** Closes the session as the user's close does, within closeTimeout, but later calls get an error. */
     @Override
     public void closeWithClient() {
         context.execute(() -> {
-            if (ended) {
+            if (state == State.ENDED) {
                 return;
             }
             desk.closeWithClient();
-            if (live) {
-                long most = options.closeTimeout().toNanos();
-                lastWords = context.schedule(() -> end(null), most, TimeUnit.NANOSECONDS, timers);
-            } else {
+            move(Event.CLOSE);
+            if (state == State.ENDED) {
                 end(Link.clientClosed());
+            } else {
+                long most = options.closeTimeout().toNanos();
+                lastWords = context.schedule(() -> abandon(null), most, TimeUnit.NANOSECONDS, timers);
             }
         });
     }
 
     /** Handles a ring of the desk: acks or taken batches reached a threshold, or the session is closing. */
     private void wake() {
-        if (ended) {
+        if (state == State.ENDED) {
             return;
         }
-        if (live) {
-            uplink.look();
-        } else if (desk.closing()) {
+        if (desk.closing()) {
+            move(Event.CLOSE);
+        }
+        if (state == State.ENDED) {
             end(null);
+        } else if (state.hasStream()) {
+            uplink.look();
+        }
+    }
+
+    /** Changes the state as the table says, and returns what else to do. */
+    private Action move(Event event) {
+        Transition transition = ConnectionStates.after(state, event);
+        state = transition.next();
+        return transition.action();
+    }
+
+    private void abandon(@Nullable FeedmuxException error) {
+        if (state != State.ENDED) {
+            move(Event.ABANDON);
+            end(error);
         }
     }
 
     // --- Streams.
 
-    private void connect() {
+    private void reconnect() {
         pause = null;
-        if (ended) {
-            return;
-        }
+        move(Event.BACKOFF_OVER);
+        connect();
+    }
+
+    private void connect() {
         responses.reset();
         watchdog.start(options.heartbeat());
         Incoming incoming = new Incoming();
@@ -179,7 +202,7 @@ final class Runner implements Link.Dependent {
                 .setFormat(Messages.format(options.format()))
                 .setInstanceId(opening.instanceId())
                 .setCredit(Messages.creditOf(desk.open(window)))
-                .setTakeover(options.takeover() && !everOpened)
+                .setTakeover(options.takeover() && state.isFirstOpening())
                 .setHeartbeatInterval(Messages.duration(options.heartbeat()))
                 .setMessageBytesMax(options.messageBytesMax());
         openAcked = desk.acked();
@@ -228,10 +251,15 @@ final class Runner implements Link.Dependent {
     private void giveUpAfter(Duration patience) {
         giveUpAt = nanoTime.getAsLong() + patience.toNanos();
         givingUp = context.schedule(
-                () -> end(lastError != null ? located(lastError) : notOpened(patience)),
+                () -> timeOver(lastError != null ? lastError : notOpened(patience)),
                 patience.toNanos(),
                 TimeUnit.NANOSECONDS,
                 timers);
+    }
+
+    private void timeOver(FeedmuxException error) {
+        Action action = move(Event.TIME_OVER);
+        end(action == Action.RAISE ? located(error) : null);
     }
 
     private void giveUpNever() {
@@ -258,36 +286,41 @@ final class Runner implements Link.Dependent {
     private void lost(FeedmuxException error) {
         dropStream(error.getMessage());
         if (desk.closing()) {
+            move(Event.CLOSE);
+        }
+        if (state == State.ENDED) {
             end(null);
             return;
         }
-        boolean wasLive = live;
+        boolean wasOpen = state.hasStream();
+        Action action = move(Recovery.nextStep(error, wasOpen && link.renewsToken()).ending);
+        if (state == State.ENDED) {
+            end(action == Action.RAISE ? located(error) : null);
+            return;
+        }
         long now = nanoTime.getAsLong();
-        if (live) {
-            live = false;
+        if (wasOpen) {
             backoff.lived(Duration.ofNanos(now - openedAt));
             if (options.reconnectTimeout() != null) {
                 giveUpAfter(options.reconnectTimeout());
             }
         }
         lastError = error;
-        Step step = Recovery.nextStep(error, wasLive && link.renewsToken());
-        if (step == Step.REOPEN_AT_STORED) {
+        if (action == Action.FORGET) {
             forget();
         }
         Duration delay = backoff.next(error.retryAfter());
-        boolean tooLate = giveUpAt != null && now + delay.toNanos() - giveUpAt > 0;
-        if (step == Step.RAISE || tooLate) {
-            end(located(error));
+        if (giveUpAt != null && now + delay.toNanos() - giveUpAt > 0) {
+            timeOver(error);
             return;
         }
-        if (everOpened) {
-            desk.put(new Entry.Said(new Notice.Disconnected(error, delay)));
-        } else {
+        if (state.isFirstOpening()) {
             String when = Durations.text(delay);
             LOG.log(System.Logger.Level.INFO, "not open yet, trying again in {0}: {1}", when, error.getMessage());
+        } else {
+            desk.put(new Entry.Said(new Notice.Disconnected(error, delay)));
         }
-        pause = context.schedule(this::connect, delay.toNanos(), TimeUnit.NANOSECONDS, timers);
+        pause = context.schedule(this::reconnect, delay.toNanos(), TimeUnit.NANOSECONDS, timers);
     }
 
     private void dropStream(String why) {
@@ -299,13 +332,8 @@ final class Runner implements Link.Dependent {
         }
     }
 
-    /** Ends the session, and puts Ended as the last entry. */
+    /** Cleans up once the state is ENDED, and puts Ended as the last entry. */
     private void end(@Nullable FeedmuxException error) {
-        if (ended) {
-            return;
-        }
-        ended = true;
-        live = false;
         dropStream("the session has ended");
         giveUpNever();
         if (pause != null) {
@@ -325,7 +353,7 @@ final class Runner implements Link.Dependent {
         FeedmuxException error =
                 new FeedmuxException(Failure.of(Status.Code.INTERNAL, "a bug in the client: " + defect));
         error.initCause(defect);
-        end(error);
+        abandon(error);
     }
 
     private FeedmuxException located(FeedmuxException error) {
@@ -347,8 +375,9 @@ final class Runner implements Link.Dependent {
                         "a message of " + message.length + " bytes, over the limit of " + limitBytes);
             }
             Response response = responses.read(message);
-            if (response != null && live == response instanceof Response.Opened) {
-                throw new ProtocolException(live ? "Opened came twice" : "the first message was not Opened");
+            boolean isOpened = response instanceof Response.Opened;
+            if (response != null && ConnectionStates.find(state, isOpened ? Event.OPENED : Event.MESSAGE) == null) {
+                throw new ProtocolException(isOpened ? "Opened came twice" : "the first message was not Opened");
             }
             if (response instanceof Response.Delivery delivery) {
                 deliver(delivery);
@@ -389,8 +418,9 @@ final class Runner implements Link.Dependent {
 
     private void opened(Response.Opened it) {
         openedAt = nanoTime.getAsLong();
+        boolean isFirst = state.isFirstOpening();
         Place hadReached = ledger.ackedPlace(openAcked);
-        if (everOpened && opening.durable() && !it.atLastAcked() && it.place().isBefore(hadReached)) {
+        if (!isFirst && opening.durable() && !it.atLastAcked() && it.place().isBefore(hadReached)) {
             forget();
             rewound(Notice.Rewound.between(it.place(), hadReached));
         }
@@ -410,8 +440,7 @@ final class Runner implements Link.Dependent {
         }
         desk.publishOpened(it.epoch(), it.place());
         desk.publish(ledger.received(), ledger.latest());
-        live = true;
-        everOpened = true;
+        move(Event.OPENED);
         lastError = null;
         giveUpNever();
         uplink.connect(stream, it.unackedEventsMax());
