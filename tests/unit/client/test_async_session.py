@@ -409,6 +409,25 @@ async def test_a_close_while_reconnecting_does_not_wait() -> None:
         await session.close()
 
 
+async def test_a_close_while_waiting_opens_one_more_stream_for_the_acks() -> None:
+    async def first(call: Call) -> None:
+        await call.send(opened(), batch(1, [1]))
+        await call.abort(grpc.StatusCode.UNAVAILABLE, "STATE_UNAVAILABLE", 3600.0)
+
+    disconnected = asyncio.Event()
+    async with serving(first, play(opened(1, at_last_acked=True))) as (server, client):
+        session = await client.subscription("s").open(on_notice=lambda _: disconnected.set())
+        event = await session.next()
+        waiting = asyncio.create_task(session.next())
+        await disconnected.wait()
+        session.ack(event)
+        await session.close()
+        with pytest.raises(StopAsyncIteration):
+            await waiting
+        assert server.calls[1].open.last_acked.position == b"P1"
+        assert server.calls[1].closed
+
+
 async def test_reconnecting_gives_up_when_told_to() -> None:
     async def first(call: Call) -> None:
         await call.send(opened())
