@@ -7,12 +7,13 @@ import pytest
 from tests.conformance import statements
 from tests.conformance.clients import table
 from tests.helm import config_schema, values_table
-from tests.reference import pages
+from tests.reference import connection, pages
 from tests.telemetry import metrics_page
 from tests.written import Written
 
 ALL = (
     pages.WRITTEN,
+    connection.WRITTEN,
     metrics_page.WRITTEN,
     config_schema.WRITTEN,
     values_table.WRITTEN,

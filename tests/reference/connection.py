@@ -8,7 +8,7 @@ with.
 import itertools
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ import grpc
 from feedmux.connection_states import TABLE, Event, State
 from feedmux.errors import ProtocolError, make_error
 from feedmux.recovery import EVENTS, next_step
+from tests.written import Written
 
 COMMAND: Final = "python -m tests.reference.connection"
 ROOT: Final = Path(__file__).parents[2]
@@ -85,7 +86,7 @@ def _decision(**fields: str | bool) -> dict[str, str | bool]:
     return {name: value for name, value in fields.items() if value}
 
 
-def vectors(_written: str = "") -> str:
+def vectors() -> str:
     lists: dict[str, Sequence[Any]] = {
         "transitions": list(transitions()),
         "decisions": list(decisions()),
@@ -98,39 +99,9 @@ def vectors(_written: str = "") -> str:
     return f'{{\n  "written_by": "{COMMAND}",\n' + ",\n".join(texts) + "\n}\n"
 
 
-FILES: Final[Mapping[str, Callable[[str], str]]] = {
-    "docs/protocol.md": page,
-    "tests/conformance/clients/vectors/connection.json": vectors,
-}
-
-
-def wanted(name: str) -> tuple[str, str]:
-    """Return what is written in a file, and what the table says."""
-    path = ROOT / name
-    written = path.read_text("utf-8") if path.exists() else ""
-    return written, FILES[name](written)
-
-
-def check(name: str) -> str:
-    """Describe what is wrong with a file; empty if nothing is."""
-    written, right = wanted(name)
-    return "" if written == right else f"{name} does not match the table of states; write it: {COMMAND}"
-
-
-def main(arguments: Sequence[str]) -> int:
-    if arguments == ["--check"]:
-        wrong = [text for name in FILES if (text := check(name))]
-        print(*wrong, sep="\n", end="", file=sys.stderr)
-        return bool(wrong)
-    if arguments:
-        print(f"usage: {COMMAND} [--check]", file=sys.stderr)
-        return 2
-    for name in FILES:
-        _, right = wanted(name)
-        (ROOT / name).write_text(right, "utf-8")
-        print(f"{name} written", file=sys.stderr)
-    return 0
-
+PROTOCOL: Final = ROOT / "docs/protocol.md"
+VECTORS: Final = ROOT / "tests/conformance/clients/vectors/connection.json"
+WRITTEN: Final = Written(COMMAND, {PROTOCOL: lambda: page(PROTOCOL.read_text("utf-8")), VECTORS: vectors})
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(WRITTEN.main(sys.argv[1:]))
