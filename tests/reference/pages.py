@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tests.reference import api, commands, configuration
+from tests.reference import api, commands, configuration, states
 from tests.written import Written
 
 COMMAND: Final = "python -m tests.reference.pages"
@@ -18,6 +18,7 @@ WRITTEN: Final = Written(
         FOLDER / "api.md": partial(api.page, COMMAND),
         FOLDER / "commands.md": partial(commands.page, COMMAND),
         FOLDER / "configuration.md": partial(configuration.page, COMMAND),
+        FOLDER / "states.md": partial(states.page, COMMAND),
     },
 )
 
