@@ -112,7 +112,7 @@ async def check_source(source: Source) -> None:
     unsuitable."""
     if source.connected:
         try:
-            await source.operation_time()
+            await source.clock.operation_time()
         except FeedmuxError as error:
             # A rejected password may be one that is being changed, which must not end the server.
             raise FeedmuxError(ErrorReason.SOURCE_UNAVAILABLE, error.message) from error

@@ -147,7 +147,7 @@ async def test_a_source(mongo: ReplicaSet) -> None:
     async def ask() -> None:
         source = Source(SourceConfig("main", mongo.uri))
         try:
-            await source.oplog()
+            await source.oplog.state()
         finally:
             await source.close()
 

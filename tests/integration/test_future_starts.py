@@ -17,7 +17,7 @@ from feedmux.v1 import feed_pb2
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.core.positions.stored_order import order_bytes
-from feedmux_server.source.deployment import Source
+from feedmux_server.source.source_clock import SourceClock
 from tests.integration.servers import Here, until
 from tests.integration.wire import EARLIEST, LATEST, Api, at, feed, refused
 
@@ -194,14 +194,14 @@ async def test_those_who_reconnect_cost_no_round_trip(
     database.c.insert_many([{"n": n} for n in range(20)])
     await receiver.take(20)
     places = [at(position=receiver.position), at(resume_after=receiver.resume_token)]
-    asked: list[Source] = []
-    latest_time = Source.latest_time
+    asked: list[SourceClock] = []
+    latest_time = SourceClock.latest_time
 
-    async def counted(source: Source) -> int:
-        asked.append(source)
-        return await latest_time(source)
+    async def counted(clock: SourceClock) -> int:
+        asked.append(clock)
+        return await latest_time(clock)
 
-    monkeypatch.setattr(Source, "latest_time", counted)
+    monkeypatch.setattr(SourceClock, "latest_time", counted)
     again = [api.watch(wanted, place) for place in places * 32]
     await asyncio.gather(*(each.opened() for each in again))
     assert asked == []
@@ -260,10 +260,10 @@ async def test_an_unreachable_clock_is_no_verdict(
 ) -> None:
     """Whether the start lies in the future cannot be said: the client tries again."""
 
-    async def away(source: Source) -> int:
+    async def away(clock: SourceClock) -> int:
         raise FeedmuxError(ErrorReason.SOURCE_UNAVAILABLE, "away", retry_after_s=1.0)
 
     later = await mongodb_s(api, feed(database.name)) + AHEAD_S
-    monkeypatch.setattr(Source, "latest_time", away)
+    monkeypatch.setattr(SourceClock, "latest_time", away)
     start = at(time=timestamp_pb2.Timestamp(seconds=later))
     assert (await refused(api.watch(feed(database.name), start).opened())).code == "UNAVAILABLE"

@@ -744,16 +744,16 @@ async def test_grants_that_change_while_a_session_opens_count(
     tenant: Any, here: Here, database: Documents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service, before = here.server.service, here.server.service.access.grants
-    source = service.manager.source("main")
+    clock = service.manager.source("main").clock
     asking, going_on = asyncio.Event(), asyncio.Event()
-    real = source.operation_time
+    real = clock.operation_time
 
     async def slow() -> int:
         asking.set()
         await going_on.wait()
         return await real()
 
-    monkeypatch.setattr(source, "operation_time", slow)
+    monkeypatch.setattr(clock, "operation_time", slow)
     receiver = (await tenant("orders")).watch(feed(database.name, "orders"))
     async with asyncio.timeout(60):
         await asking.wait()

@@ -85,7 +85,7 @@ MUTANTS: Final = (
         "Complete",
         "feedmux_server.sessions.session:Session._meet_end",
         "JoinPoint(place, exact=place.given is Given.BY_MONGODB)",
-        "JoinPoint(ResumeToken.high_water_mark(self._manager.source(self.source).known_time + 1))",
+        "JoinPoint(ResumeToken.high_water_mark(self._manager.source(self.source).clock.known_time + 1))",
     ),
     Mutant(
         "the events of one cluster time are passed together",

@@ -42,10 +42,10 @@ class OplogMonitor:
         while True:
             try:
                 if readable:
-                    self._results.forecasts[source.name].observe(await source.oplog(), monotonic_s())
+                    self._results.forecasts[source.name].observe(await source.oplog.state(), monotonic_s())
                     await self._tell_sessions(source.name)
                 else:
-                    await source.operation_time()
+                    await source.clock.operation_time()
                 self._results.unavailable.discard(source.name)
             except FeedmuxError as error:
                 if readable and error.reason in _UNREADABLE:

@@ -116,7 +116,7 @@ def _wide_group(wide_streams: WideStreams, name: StreamKey, feeds: int) -> wire.
 async def _now(source: Source) -> int:
     """The source's current time, or 0 if the source is unavailable."""
     try:
-        return await source.operation_time()
+        return await source.clock.operation_time()
     except FeedmuxError:
         return 0
 

@@ -41,7 +41,7 @@ class PlanRange:
         source, starts = service.manager.source(key.spec.scope.source), service.starts(key, tenant)
         at = await starts.position(after, "after")
         until = (await starts.position(request.until, "until")).place if request.until else None
-        latest = await source.operation_time()
+        latest = await source.clock.operation_time()
         wanted = Wanted(
             until,
             ResumeToken.high_water_mark(latest),

@@ -307,7 +307,8 @@ class Session:
             subscriber.rejoin(JoinPoint(place, exact=place.given is Given.BY_MONGODB))
             return
         if self._goes_on_at_oldest(error):
-            oldest = ResumeToken.high_water_mark(await self._manager.source(self._key.spec.scope.source).oldest_time())
+            oldest_time = await self._manager.source(self.source).oplog.oldest_time()
+            oldest = ResumeToken.high_water_mark(oldest_time)
             self.notice(GapMark(subscriber.at.place, oldest, error.reason.value))
             subscriber.rejoin(JoinPoint(oldest))
             return

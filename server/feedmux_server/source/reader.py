@@ -168,7 +168,7 @@ class ChangeStreamReader:
         secondary counts as at its end."""
         if self._at_end_s is not None and monotonic_s() - self._at_end_s < HISTORY_S:
             return False
-        return self._source.known_time - self._at.place.cluster_time > HISTORY_S << 32
+        return self._source.clock.known_time - self._at.place.cluster_time > HISTORY_S << 32
 
     @property
     def at(self) -> JoinPoint:
@@ -250,7 +250,7 @@ class ChangeStreamReader:
             chunks = self._drop_passed(chunks, self._drop_until)
         newest = chunks[-1].end if chunks else post_batch
         if newest is not None:
-            self._source.saw(newest.cluster_time)
+            self._source.clock.saw(newest.cluster_time)
         if newest is not None and (chunks or newest.is_after(place)):
             # The start stays native until an event has come: MongoDB has not judged the token before, and by the
             # specification ("Resume Process") startAfter is kept until then, with the newest token.
@@ -299,7 +299,7 @@ class ChangeStreamReader:
     @property
     def _history_wait_ms(self) -> int:
         usual = self._limits.max_await_ms
-        return usual if self._source.is_mongos else min(usual, _HISTORY_AWAIT_MS)
+        return usual if self._source.clock.is_mongos else min(usual, _HISTORY_AWAIT_MS)
 
     @property
     def _wait_ms(self) -> int:
@@ -470,7 +470,7 @@ class ChangeStreamReader:
 
     async def _add_oldest_time(self, error: FeedmuxError) -> None:
         try:
-            seconds = await self._source.oldest_time() >> 32
+            seconds = await self._source.oplog.oldest_time() >> 32
         except FeedmuxError:
             return  # not permitted, or MongoDB is unavailable: the error is correct without it
         error.metadata["oldest_time"] = datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")

@@ -58,7 +58,7 @@ async def collection_images(source: Source, grants: Grants, feed: FeedSpec) -> l
 async def headroom_s(source: Source, at: JoinPoint) -> int | None:
     """Seconds from the oldest entry of the oplog to the position; None if feedmux may not read the oplog."""
     try:
-        return (at.place.cluster_time >> 32) - (await source.oldest_time() >> 32)
+        return (at.place.cluster_time >> 32) - (await source.oplog.oldest_time() >> 32)
     except FeedmuxError as error:
         if error.reason not in _NOT_PERMITTED:
             raise

@@ -99,7 +99,7 @@ class KeyStreams:
 
     @property
     def known_time(self) -> int:
-        return self.source.known_time
+        return self.source.clock.known_time
 
     def waits(self, subscriber: Subscriber) -> None:
         self._parts.slots.waits(self.streams, subscriber)

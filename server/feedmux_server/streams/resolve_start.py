@@ -35,9 +35,9 @@ class StartResolver:
         an unavailable source."""
         match start.kind:
             case StartKind.LATEST:
-                return JoinPoint(ResumeToken.high_water_mark(await self.source.operation_time() + 1))
+                return JoinPoint(ResumeToken.high_water_mark(await self.source.clock.operation_time() + 1))
             case StartKind.EARLIEST:
-                return JoinPoint(ResumeToken.high_water_mark(await self.source.oldest_time()))
+                return JoinPoint(ResumeToken.high_water_mark(await self.source.oplog.oldest_time()))
             case StartKind.POSITION:
                 return await self.position(start.data, "start")
             case StartKind.OPERATION_TIME | StartKind.TIME:
@@ -82,9 +82,9 @@ class StartResolver:
 
     async def _check_reached(self, cluster_time: int, field: str) -> None:
         """Raises START_IN_FUTURE. Asks MongoDB only about a time later than any seen from it so far."""
-        if cluster_time <= self.source.known_time + 1:
+        if cluster_time <= self.source.clock.known_time + 1:
             return
-        latest = await self.source.latest_time()
+        latest = await self.source.clock.latest_time()
         if cluster_time > latest:
             raise FeedmuxError(
                 ErrorReason.START_IN_FUTURE,

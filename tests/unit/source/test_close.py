@@ -25,7 +25,7 @@ async def test_questions_about_the_time_end_with_the_source() -> None:
     for _ in range(2):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.1):
-                await source.operation_time()
+                await source.clock.operation_time()
     assert len(asyncio.all_tasks()) == 3
     await source.close()
     assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -46,8 +46,8 @@ async def test_a_question_that_does_not_end_is_not_waited_for() -> None:
                 await answer.wait()
         raise ConnectionFailure("closed")
 
-    source._ask_time = ask  # type: ignore[method-assign]
-    asked = asyncio.create_task(source.operation_time())
+    source.clock._ask = ask  # type: ignore[method-assign]
+    asked = asyncio.create_task(source.clock.operation_time())
     await asking.wait()
     await source.close()
     assert not asked.done()

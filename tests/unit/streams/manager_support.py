@@ -186,7 +186,7 @@ async def world(
     monkeypatch.setattr(
         KeyStreams, "_reader_at", lambda self, stream: cast(Reader, LogReader(logs[self.key], stream, chunk_bytes))
     )
-    source = SimpleNamespace(name="main", known_time=1 << 63)
+    source = SimpleNamespace(name="main", clock=SimpleNamespace(known_time=1 << 63))
     limits = ManagerLimits(
         streams=StreamLimits(RingLimits(bytes_max=ring_bytes), read_ahead_bytes=ring_bytes // 2, join_distance_s=0),
         pump=PumpLimits(gather_s=0.0, rest=RestLimits(linger_s=0.05)),

@@ -135,7 +135,7 @@ class WideStreams:
         source = self._sources[scope.source]
         key = stream_key(replace(name.spec, scope=scope))
         try:
-            start = ResumeToken.high_water_mark(await source.operation_time())
+            start = ResumeToken.high_water_mark(await source.clock.operation_time())
             run = self._groups[name].run
             if run is None or run.task is not asyncio.current_task():
                 return

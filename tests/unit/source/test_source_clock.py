@@ -19,19 +19,19 @@ async def source_that_was_idle() -> tuple[SimMongo, SimSource]:
     await asyncio.sleep(3_000)
     mongo.insert("db", "a", 0)
     mongo.forget(mongo.latest - (10 << 32))
-    assert source.known_time < mongo.oldest
+    assert source.clock.known_time < mongo.oldest
     return mongo, source
 
 
 @in_virtual_time
 async def test_the_oldest_entry_says_that_time_has_passed() -> None:
     mongo, source = await source_that_was_idle()
-    assert await source.oldest_time() == mongo.oldest
-    assert source.known_time == mongo.oldest
+    assert await source.oplog.oldest_time() == mongo.oldest
+    assert source.clock.known_time == mongo.oldest
 
 
 @in_virtual_time
 async def test_a_look_at_the_oplog_says_how_late_it_is() -> None:
     mongo, source = await source_that_was_idle()
-    await source.oplog()
-    assert source.known_time == mongo.latest
+    await source.oplog.state()
+    assert source.clock.known_time == mongo.latest

@@ -1,0 +1,58 @@
+"""What feedmux reads of a deployment's oplog itself: its oldest and newest entry, and its size."""
+
+from pymongo.errors import OperationFailure
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.limits.oplog_forecast import OplogState
+from feedmux_server.source.commands import SourceCommands
+from feedmux_server.source.source_clock import SourceClock, as_int
+
+_UNAUTHORIZED = 13
+
+
+class Oplog:
+    """Its methods raise FeedmuxError if MongoDB is unavailable, rejects the read, or is a mongos without an oplog."""
+
+    def __init__(self, commands: SourceCommands, clock: SourceClock) -> None:
+        self._commands = commands
+        self._clock = clock
+        self._measurable = True
+
+    async def oldest_time(self) -> int:
+        """The cluster time of the oldest entry."""
+        with self._commands.span("find", "local", "oplog.rs"):
+            return await self._commands.answer(self._oldest())
+
+    async def state(self) -> OplogState:
+        return await self._commands.answer(self._state())
+
+    async def _oldest(self) -> int:
+        entry = await self._commands.client.local["oplog.rs"].find_one({}, {"ts": 1}, sort=[("$natural", 1)])
+        if entry is None:
+            raise FeedmuxError(
+                ErrorReason.SOURCE_UNSUITABLE,
+                f"source {self._commands.name!r} is a mongos, which has no oplog to read the earliest time from; start"
+                " at a time instead",
+            )
+        oldest = as_int(entry["ts"])
+        self._clock.saw(oldest)
+        return oldest
+
+    async def _state(self) -> OplogState:
+        newest = as_int((await self._commands.client.admin.command("ping"))["operationTime"])
+        self._clock.saw(newest)
+        size, size_max = await self._sizes()
+        return OplogState(await self._oldest() >> 32, newest >> 32, size, size_max)
+
+    async def _sizes(self) -> tuple[int, int] | tuple[None, None]:
+        """The oplog's size and maximum size. None if the account may read the oplog but not its statistics."""
+        if not self._measurable:
+            return None, None
+        try:
+            cursor = await self._commands.client.local["oplog.rs"].aggregate([{"$collStats": {"storageStats": {}}}])
+            storage = (await cursor.next())["storageStats"]
+            return int(storage["size"]), int(storage["maxSize"])
+        except (OperationFailure, StopAsyncIteration, KeyError) as error:
+            # Other failures pass, or concern the oplog itself.
+            self._measurable = getattr(error, "code", None) != _UNAUTHORIZED
+            return None, None
