@@ -19,7 +19,7 @@ QUOTAS = {
     "bytes_per_s": 3 << 20,
     "streams": 60,
     "shared_streams": 4,
-    "trailing_streams": 1,
+    "catch_up_streams": 1,
     "requests_per_s": 10,
     "outstanding_bytes": 8 << 20,
 }

@@ -68,7 +68,7 @@ async def _figures(count: int) -> Figures:
     KeyStreams._reader_at = lambda *_: cast(Reader, IdleReader())  # type: ignore[method-assign]
     try:
         async with Tasks() as tasks:
-            limits = ManagerLimits(trailing_max=WAITING, pump=PumpLimits(gather_s=0.0))
+            limits = ManagerLimits(catch_up_max=WAITING, pump=PumpLimits(coalesce_s=0.0))
             accounts = Accounts(lambda _: Quotas(shared_streams=50), time.monotonic)
             source = cast(Source, SimpleNamespace(name="main", known_time=1 << 63))
             manager = StreamManager({"main": source}, limits, tasks, accounts)

@@ -24,7 +24,7 @@ async def run(settings: Settings) -> Result:
     stopped: list[Figures] = []
     none: list[Figures] = []
     # There are no readers between the runs, but the stream and its full ring have to stay.
-    async with Stage({"linger_s": _KEEP_S}) as stage:
+    async with Stage({"unused_stream_s": _KEEP_S}) as stage:
         with stage.mongo_client() as client:
             backlog = load(client, settings.backlog(RING_EVENTS, RING_EVENTS, 2_000))
         await Contest(stage, backlog).by_feedmux("batches", 1, comment=_COMMENT)

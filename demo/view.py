@@ -165,7 +165,7 @@ def _streams(now: Snapshot) -> Panel:
         state = state_name(stream)
         table.add_row(
             stream.scope,
-            f"{state} history" if stream.trailing else state,
+            f"{state} history" if stream.catch_up else state,
             str(stream.subscriber_count),
             size(stream.ring_bytes),
             f"{stream.events_read:,}",

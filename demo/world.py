@@ -27,7 +27,13 @@ from feedmux_server.cli.keys import NewKey, new_key
 
 ROOT = Path(__file__).resolve().parents[1]
 # Rings of a few seconds, to show what happens to subscribers that fall behind them.
-LIMITS = {"ring_bytes": 4 << 20, "read_ahead_bytes": 1 << 20, "linger_s": 1.0, "idle_close_s": 5.0, "max_await_ms": 200}
+LIMITS = {
+    "ring_bytes": 4 << 20,
+    "read_ahead_bytes": 1 << 20,
+    "unused_stream_s": 1.0,
+    "idle_close_s": 5.0,
+    "max_await_ms": 200,
+}
 _READY_S = 30.0
 
 

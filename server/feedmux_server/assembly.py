@@ -61,9 +61,13 @@ class Assembly:
         limits, sources = self.config.limits, self.manager.sources
         return [
             tasks.keep_running("committer", self.committer.run),
-            *OplogMonitor(sources.values(), self.service.sessions, self.results, limits.history_look_s).start(tasks),
+            *OplogMonitor(sources.values(), self.service.sessions, self.results, limits.oplog_check_interval_s).start(
+                tasks
+            ),
             *(tasks.keep_running("read-watch", each.read_watch.run, of=name) for name, each in sources.items()),
-            tasks.keep_running("stored-history", PositionMonitor(self.service, self.results, limits.stored_look_s).run),
+            tasks.keep_running(
+                "stored-history", PositionMonitor(self.service, self.results, limits.position_check_interval_s).run
+            ),
             tasks.keep_running("unused-subscriptions", partial(sweep, self.service)),
         ]
 
@@ -100,7 +104,7 @@ def assemble(
     accounts = Accounts(credentials.quotas_of, monotonic_s)
     limits = limits or manager_limits(config.limits, config.wide)
     manager = StreamManager(sources, limits, tasks, accounts, observer, side_processes)
-    ranges = RangeCache(manager, RangeLimits(config.limits.kept_bytes))
+    ranges = RangeCache(manager, RangeLimits(config.limits.retained_bytes))
     checks = RequestChecks(side_processes)
     manager.memory.include("checks", lambda: checks.held_bytes)
     admission = Admission(
@@ -137,13 +141,13 @@ def manager_limits(limits: LimitsSection, wide: WideSection) -> ManagerLimits:
             min(limits.read_ahead_bytes, limits.ring_bytes // 2),
             limits.join_distance_s,
         ),
-        pump=PumpLimits(limits.gather_ms / 1000, RestLimits(limits.linger_s, limits.idle_close_s)),
+        pump=PumpLimits(limits.coalesce_ms / 1000, RestLimits(limits.unused_stream_s, limits.idle_close_s)),
         read=ReadLimits(
             batch_events=limits.batch_events, max_await_ms=limits.max_await_ms, event_time_s=limits.event_time_s
         ),
         credit=CreditLimits(limits.credit_events, limits.credit_bytes),
         memory_bytes_max=limits.memory_bytes,
-        trailing_max=limits.trailing_streams,
+        catch_up_max=limits.catch_up_streams,
         unacked_events_max=limits.unacked_events,
         wide=WideLimits(wide.enabled, wide.feeds_min, wide.events_per_s_max),
         wide_stream=WideStreamLimits(RingLimits(limits.ring_events, wide.ring_bytes)),

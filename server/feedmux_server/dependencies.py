@@ -1,8 +1,8 @@
 """The configured MongoDB deployments and Redis: connected and checked at the start, watched from then on.
 
 This module stands between `config` and `app`. A dependency that is unavailable at the start is an error; with
-`when_away: wait` the server waits for it and serves the rest. An unsuitable one (a standalone mongod, a Redis that
-evicts) is an error at any time.
+`when_unavailable: wait` the server waits for it and serves the rest. An unsuitable one (a standalone mongod, a Redis
+that evicts) is an error at any time.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class Dependencies:
 
         Raises FeedmuxError, StartupError, ConfigError.
         """
-        wait = config.when_away == "wait"
+        wait = config.when_unavailable == "wait"
         redis = connect(config.redis.url, redis_access(config.redis))
         stack.push_async_callback(redis.aclose)
         stored_keys = SigningKeys(redis, position_keys) if config.positions.key_file is None else None
@@ -69,7 +69,7 @@ class Dependencies:
         for name, outcome in zip(checks, outcomes, strict=True):
             found.there[name] = outcome is None
             if isinstance(outcome, BaseException):
-                if not wait or not _is_away(outcome):
+                if not wait or not _is_unavailable(outcome):
                     raise outcome
                 log.error("starting without %s, and waiting for it to become available: %s", name, outcome)
         return found
@@ -102,9 +102,9 @@ class Dependencies:
             await self.stored_keys.refresh()
 
 
-def _is_away(error: BaseException) -> bool:
-    away = (ErrorReason.SOURCE_UNAVAILABLE, ErrorReason.STATE_UNAVAILABLE)
-    return isinstance(error, FeedmuxError) and error.reason in away
+def _is_unavailable(error: BaseException) -> bool:
+    unavailable = (ErrorReason.SOURCE_UNAVAILABLE, ErrorReason.STATE_UNAVAILABLE)
+    return isinstance(error, FeedmuxError) and error.reason in unavailable
 
 
 async def check_source(source: Source) -> None:

@@ -225,7 +225,7 @@ TABLE: Final = (
         64 << 20,
         "67,108,864",
         "Maximum size of a micro-batch as BSON. The event that reaches the maximum still belongs to the micro-batch."
-        " The server retains no more than the tenant's quota `kept_bytes`, and ends a micro-batch there.",
+        " The server retains no more than the tenant's quota `retained_bytes`, and ends a micro-batch there.",
         "bytes",
     ),
     Option(

@@ -49,6 +49,6 @@ def test_log_messages_are_those_of_the_server() -> None:
 
 
 def test_names_are_found_across_lines() -> None:
-    text = "**Look.** *Lag*, `a*b*c`, *Lag of\nreading*: the log\nmessage `it\nfailed`, and `code`.\n"
+    text = "**Check.** *Lag*, `a*b*c`, *Lag of\nreading*: the log\nmessage `it\nfailed`, and `code`.\n"
     assert panels(text) == ["Lag", "Lag of reading"]
     assert log_messages(text) == ["it failed"]

@@ -25,7 +25,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     "no source": ({"sources": {}}, "sources", "at least 1"),
     "not a number": ({"limits": {"drain_s": "soon"}}, "limits.drain_s", "number"),
     "out of range": ({"redis": {"lease_s": 0.5}}, "redis.lease_s", "greater than or equal to 2"),
-    "a choice": ({"when_away": "hope"}, "when_away", "'refuse' or 'wait'"),
+    "a choice": ({"when_unavailable": "hope"}, "when_unavailable", "'fail' or 'wait'"),
     "rings above all memory": (
         {"limits": {"ring_bytes": 128 << 20, "memory_bytes": 64 << 20}}, "ring_bytes", "lower it",
     ),

@@ -195,12 +195,12 @@ async def test_no_primary_for_a_while(three: Site, documents: Documents) -> None
     await three.mongo.kill9(other)
     await three.mongo.kill9(primary)
     await session.until(lambda: session.notices)
-    assert session.notices[0].degraded.away
+    assert session.notices[0].degraded.unavailable
     await three.mongo.restart(other)
     await three.mongo.restart(primary)
     await all_well(three)
     insert(documents, [1])
     assert await session.numbers(1) == [1]
     await session.until(lambda: len(session.notices) == 2)
-    assert not session.notices[1].degraded.away
+    assert not session.notices[1].degraded.unavailable
     session.cancel()

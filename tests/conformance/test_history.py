@@ -27,7 +27,7 @@ async def shallow(request: pytest.FixtureRequest, redis_server: RedisServer) -> 
     async with ReplicaSet(oplog_mb=8, arguments=["--syncdelay", "1"], binary=binary) as mongo:
         with MongoClient[Document](mongo.uri) as client:
             version = tuple(client.server_info()["versionArray"][:3])
-            async with serving(settings(mongo.uri, redis_server.url, linger_s=0.05)) as here:
+            async with serving(settings(mongo.uri, redis_server.url, unused_stream_s=0.05)) as here:
                 yield Site(mongo, client, here, version)
 
 

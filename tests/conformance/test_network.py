@@ -82,7 +82,7 @@ async def test_no_way_to_mongodb_for_a_while(
         await written_more(written, 10)
         proxy.refuse(True)
         await session.until(lambda: session.notices)
-        assert session.notices[0].degraded.away
+        assert session.notices[0].degraded.unavailable
         outcome = await refused(api.watch(feed(database.name, "new")).opened())
         assert (outcome.code, outcome.reason) == ("UNAVAILABLE", "SOURCE_UNAVAILABLE")
         assert outcome.retry_s
@@ -93,7 +93,7 @@ async def test_no_way_to_mongodb_for_a_while(
     total = written[0]
     assert await session.numbers(total) == list(range(total))
     await session.until(lambda: len(session.notices) == 2)
-    assert not session.notices[1].degraded.away
+    assert not session.notices[1].degraded.unavailable
     session.cancel()
 
 
@@ -105,7 +105,7 @@ async def test_a_silent_network(api: Api, proxy: Proxy, mongo: ReplicaSet, datab
         proxy.freeze()
         try:
             await session.until(lambda: session.notices)
-            assert session.notices[0].degraded.away
+            assert session.notices[0].degraded.unavailable
         finally:
             # What was under way is gone, as packets are.
             proxy.cut()

@@ -257,11 +257,11 @@ async def test_an_aggregate_that_says_not_now(site: Site, database: Documents) -
     with failing(site.client, scope, "aggregate", times=None, errorCode=6) as point:
         database.command("killCursors", "c", cursors=list(cursors(site.client, scope)))
         await session.until(lambda: session.notices)
-        assert session.notices[0].degraded.away
+        assert session.notices[0].degraded.unavailable
     assert 1 <= point.met <= 20
     await goes_on(session, database)
     await session.until(lambda: len(session.notices) == 2)
-    assert not session.notices[1].degraded.away
+    assert not session.notices[1].degraded.unavailable
     session.cancel()
 
 

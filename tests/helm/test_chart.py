@@ -196,7 +196,9 @@ MATRIX: dict[str, Values] = {
         "serviceAccount": {"create": False, "name": "existing"},
     },
     "small": {
-        "config": {"limits": {"memory_bytes": 64 << 20, "kept_bytes": 16 << 20, "sessions": 100, "connections": 100}},
+        "config": {
+            "limits": {"memory_bytes": 64 << 20, "retained_bytes": 16 << 20, "sessions": 100, "connections": 100}
+        },
         "resources": {"limits": {"memory": "512Mi"}},
     },
 }
@@ -802,7 +804,7 @@ def test_what_the_chart_sets_is_refused_in_words(name: str) -> None:
 def test_the_memory_limit_is_what_a_server_may_use_and_a_quarter() -> None:
     """By the defaults of the server itself: docs/operations.md, Sizing."""
     limits = make_config({"sources": {"main": {"uri": "mongodb://db"}}}).limits
-    needed = limits.memory_bytes + limits.kept_bytes + 60_000 * limits.sessions + 20_000 * limits.connections
+    needed = limits.memory_bytes + limits.retained_bytes + 60_000 * limits.sessions + 20_000 * limits.connections
     needed += 300_000_000 + 112_000_000
     (deployment,) = of_kind(LEAST, "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]

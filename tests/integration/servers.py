@@ -19,9 +19,9 @@ from feedmux_server.config.server import Config
 from feedmux_server.tenants.registry import hash_key
 from tests.integration.wire import PATIENCE_S, Api
 
-QUICK: dict[str, Any] = {"max_await_ms": 200, "linger_s": 1.0, "idle_close_s": 60.0, "drain_s": 2.0}
+QUICK: dict[str, Any] = {"max_await_ms": 200, "unused_stream_s": 1.0, "idle_close_s": 60.0, "drain_s": 2.0}
 """Limits that let tests end soon."""
-UNWATCHED: dict[str, Any] = {"history_at_risk_s": [], "history_look_s": 3600, "stored_look_s": 3600}
+UNWATCHED: dict[str, Any] = {"history_at_risk_s": [], "oplog_check_interval_s": 3600, "position_check_interval_s": 3600}
 """Small oplogs put everybody at risk, and a look at one could meet a fail point that is meant for a stream."""
 KEY_A, KEY_B, OPERATOR_KEY = "key-of-tenant-a-canary", "key-of-tenant-b-canary", "key-of-operator-canary"
 REPOSITORY = Path(__file__).parents[2]

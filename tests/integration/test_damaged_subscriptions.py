@@ -24,7 +24,7 @@ async def test_it_is_reported_and_nobody_else_notices(
     mongo: ReplicaSet, redis_server: RedisServer, database: Documents, caplog: pytest.LogCaptureFixture
 ) -> None:
     damaged, whole = uuid.uuid4().hex, uuid.uuid4().hex
-    configuration = settings(mongo.uri, redis_server.url, stored_look_s=1)
+    configuration = settings(mongo.uri, redis_server.url, position_check_interval_s=1)
     async with serving(configuration) as here, client(redis_server.url) as redis:
         await here.api.create(damaged, feed(database.name, "c"), LATEST)
         await here.api.create(whole, feed(database.name, "c"), LATEST)

@@ -44,7 +44,12 @@ async def troubled(mongo: ReplicaSet, tmp_path_factory: pytest.TempPathFactory) 
     file.write_text(json.dumps({"tenants": tenants}))
     async with AsyncExitStack() as stack:
         redis = await stack.enter_async_context(RedisServer(persistence=False))
-        limits = {"ring_events": 1_000, "history_look_s": 0.2, "stored_look_s": 1, "history_at_risk_s": [1e9]}
+        limits = {
+            "ring_events": 1_000,
+            "oplog_check_interval_s": 0.2,
+            "position_check_interval_s": 1,
+            "history_at_risk_s": [1e9],
+        }
         configuration = {
             **settings(mongo.uri, redis.url, **limits),
             "tenants_file": str(file),

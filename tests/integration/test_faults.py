@@ -217,7 +217,7 @@ async def test_mongod_killed_and_started_again(
         got.append(await session.numbers(total - 50))
         assert [n for part in got for n in part] == list(range(total))
         await session.until(lambda: len([n for n in session.notices if n.HasField("degraded")]) >= 2)
-        assert [notice.degraded.away for notice in session.notices] == [True, False]
+        assert [notice.degraded.unavailable for notice in session.notices] == [True, False]
         await session.ack_and_wait(total)
         await session.close()
         neighbour.cancel()
@@ -454,14 +454,14 @@ async def test_redis_killed_and_started_again(
         insert(database, range(10, 20))
         assert await session.numbers(10) == list(range(10, 20))
         await session.until(lambda: session.notices)
-        assert (session.notices[0].degraded.dependency, session.notices[0].degraded.away) == ("state", True)
+        assert (session.notices[0].degraded.dependency, session.notices[0].degraded.unavailable) == ("state", True)
         outcome = await refused(api.get(name))
         assert (outcome.code, outcome.reason) == ("UNAVAILABLE", "STATE_UNAVAILABLE")
         assert outcome.retry_s
         await redis.restart()
         await session.until(lambda: session.committed[-1].delivery_sequence == 8)
         await session.until(lambda: len(session.notices) > 1)
-        assert not session.notices[1].degraded.away
+        assert not session.notices[1].degraded.unavailable
         await session.ack_and_wait(15)
         await session.close()
         again = await api.open(name)

@@ -40,7 +40,7 @@ async def sent_before_rest(here: Here, database: Documents, session: Receiver, w
         return seen and signal._waiter is not None and not signal._waiter.done()
 
     await until(at_rest)
-    live.session.notice(DegradedMark("marker", away=False))
+    live.session.notice(DegradedMark("marker", unavailable=False))
     await session.until(lambda: any(notice.degraded.dependency == "marker" for notice in session.notices))
     session.notices.clear()
     return await session.take(session.received - session.taken)

@@ -58,7 +58,7 @@ async def both(
     version: ReplicaSet, redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[tuple[ReplicaSet, Here]]:
     folder = tmp_path_factory.mktemp("grants")
-    async with granted(version.uri, redis_server.url, folder, GRANTS, linger_s=0.2) as here:
+    async with granted(version.uri, redis_server.url, folder, GRANTS, unused_stream_s=0.2) as here:
         yield version, here
 
 

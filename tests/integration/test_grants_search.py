@@ -42,7 +42,7 @@ async def here(
     mongo: ReplicaSet, redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Here]:
     folder = tmp_path_factory.mktemp("search")
-    async with granted(mongo.uri, redis_server.url, folder, {"tenant": VIEW}, linger_s=0.0) as here:
+    async with granted(mongo.uri, redis_server.url, folder, {"tenant": VIEW}, unused_stream_s=0.0) as here:
         yield here
 
 

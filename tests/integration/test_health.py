@@ -136,7 +136,7 @@ async def test_it_waits_for_mongodb_and_redis_if_told_so(tmp_path: Path) -> None
     configured = settings(mongo.uri, redis.url)
     for source in configured["sources"].values():
         source["server_selection_timeout_ms"] = 500
-    server = ServerProcess({**configured, "when_away": "wait"}, tmp_path)
+    server = ServerProcess({**configured, "when_unavailable": "wait"}, tmp_path)
     try:
         await server.start()
         port = server.ports[2]

@@ -26,7 +26,12 @@ THRESHOLDS_S = (1200.0, 5.0)
 @asynccontextmanager
 async def shallow(redis_server: RedisServer, **limits: Any) -> AsyncIterator[tuple[ReplicaSet, Here]]:
     """A server on an oplog of 8 MB that is cut every second."""
-    watching = {"history_at_risk_s": THRESHOLDS_S, "history_look_s": 0.25, "stored_look_s": 1, "linger_s": 0.05}
+    watching = {
+        "history_at_risk_s": THRESHOLDS_S,
+        "oplog_check_interval_s": 0.25,
+        "position_check_interval_s": 1,
+        "unused_stream_s": 0.05,
+    }
     async with ReplicaSet(oplog_mb=8, arguments=["--syncdelay", "1"]) as mongo:
         configuration = settings(mongo.uri, redis_server.url, **watching, **limits)
         del configuration["sources"]["other"]
@@ -129,7 +134,7 @@ def _lines(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:
 
 
 async def test_nobody_is_told_on_an_oplog_with_room(mongo: ReplicaSet, redis_server: RedisServer, name: str) -> None:
-    configuration = settings(mongo.uri, redis_server.url, history_at_risk_s=[600.0], history_look_s=0.1)
+    configuration = settings(mongo.uri, redis_server.url, history_at_risk_s=[600.0], oplog_check_interval_s=0.1)
     async with serving(configuration) as here:
         await here.api.create(name, feed(name, "c"), LATEST)
         session = await here.api.open(name)
@@ -159,7 +164,7 @@ async def test_an_oplog_that_may_not_be_read_is_said_once(
             configuration = settings(
                 f"mongodb://feeds:feeds-canary@{address}/?replicaSet=feedmux",
                 redis_server.url,
-                history_look_s=0.1,
+                oplog_check_interval_s=0.1,
                 history_at_risk_s=[3600.0],
             )
             del configuration["sources"]["other"]

@@ -33,7 +33,7 @@ async def here(
     monkeypatch.setattr(reader, "IDLE_S", 3600.0)
     tenant = entry("a", "key-a-canary", quotas={"shared_streams": 2})
     made = {**configuration(mongo, redis_server, tmp_path, tenant), "wide": {"enabled": request.param}}
-    made["limits"] = {**settings("", "")["limits"], "linger_s": 3600.0}
+    made["limits"] = {**settings("", "")["limits"], "unused_stream_s": 3600.0}
     async with tenancy(made, "key-a-canary") as site:
         site.here.server.service.manager.source("main").cursors = MANY
         yield site.here

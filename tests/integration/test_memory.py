@@ -90,7 +90,7 @@ async def server_with(
 ) -> AsyncIterator[ServerProcess]:
     path = folder / "tenants.yaml"
     path.write_text(json.dumps({"tenants": tenants or [entry("a", KEY_A)]}))
-    limits = {"memory_bytes": MEMORY, "kept_bytes": KEPT, "ring_bytes": RING, **limits}
+    limits = {"memory_bytes": MEMORY, "retained_bytes": KEPT, "ring_bytes": RING, **limits}
     configuration = {**settings(mongo.uri, redis.url, **limits), "tenants_file": str(path), "wide": {"feeds_min": 4}}
     async with server_process(configuration, folder, RETURNED_AT_ONCE) as server:
         yield server
@@ -176,14 +176,14 @@ async def test_each_kind_is_counted_and_all_of_them_are_bounded(
             parts = await steady(server, stalled)
             grown = resident(server) - before
         assert held.keys() == {
-            "rings", "unsent", "requests", "unacknowledged", "renderings", "checks", "policies", "kept",
+            "rings", "unsent", "requests", "unacknowledged", "renderings", "checks", "policies", "retained",
         }  # fmt: skip
         assert all(held.values()), held
         assert parts["unsent"] > 4 * MIB
-        assert parts["kept"] > 8 * MIB
+        assert parts["retained"] > 8 * MIB
         assert parts["unacknowledged"] > MIB
         counted = sum(parts.values())
-        assert counted - parts["kept"] <= MEMORY + MIB
+        assert counted - parts["retained"] <= MEMORY + MIB
         assert grown <= FRAGMENTATION * counted + TRANSIENT, (grown / MIB, parts)
         assert counted <= FRAGMENTATION * grown + TRANSIENT, (grown / MIB, parts)
 

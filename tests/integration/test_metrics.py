@@ -33,7 +33,7 @@ Documents = Database[dict[str, Any]]
 @pytest_asyncio.fixture
 async def metered(mongo: ReplicaSet, redis_server: RedisServer) -> AsyncIterator[Here]:
     """A server that has done nothing yet."""
-    configuration = settings(mongo.uri, redis_server.url, history_look_s=0.2, stored_look_s=1.0)
+    configuration = settings(mongo.uri, redis_server.url, oplog_check_interval_s=0.2, position_check_interval_s=1.0)
     del configuration["sources"]["other"]
     async with serving(configuration) as here:
         yield here
@@ -212,7 +212,7 @@ async def test_quotas_and_tenants(mongo: ReplicaSet, redis_server: RedisServer, 
         assert page.value("feedmux_quota_utilization", tenant="t0", quota="streams") == 1
         assert page.value("feedmux_quota_utilization", tenant="t1", quota="streams") == 0.5
         assert page.value("feedmux_quota_limit", tenant="t1", quota="streams") == 2
-        assert page.value("feedmux_quota_refusals_total", tenant="t0", quota="streams") == 1
+        assert page.value("feedmux_quota_rejections_total", tenant="t0", quota="streams") == 1
         for metric in ("feedmux_subscriber_active", "feedmux_delivered_events_total", "feedmux_quota_limit"):
             assert {labels["feedmux_tenant"] for labels, _ in page.samples(metric)} == {"t0", "t1", "other"}, metric
         assert page.value("feedmux_subscriber_active", tenant="other") == 2
@@ -232,7 +232,7 @@ async def test_every_metric_of_the_table_comes_from_somewhere(metered: Here, dat
     second = await api.open(name)
     await until(lambda: metered.server.assembly.results.forecasts["main"].state is not None)
     faults_only = {
-        "feedmux.stream.resumes", "feedmux.redis.errors", "feedmux.history.notices", "feedmux.quota.refusals",
+        "feedmux.stream.resumes", "feedmux.redis.errors", "feedmux.history.notices", "feedmux.quota.rejections",
         "feedmux.ring.window", "feedmux.quota.utilization", "feedmux.quota.limit",
     }  # fmt: skip
     wanted = {

@@ -159,7 +159,7 @@ async def test_a_start_without_redis_waits_for_the_keys(
     async with serving(configuration) as here:
         position = (await here.api.resolve(wanted, LATEST)).position
     await redis.terminate()
-    async with serving({**configuration, "when_away": "wait"}) as here:
+    async with serving({**configuration, "when_unavailable": "wait"}) as here:
         for start in (LATEST, at(position=position)):
             outcome = await refused(here.api.watch(wanted, start).opened())
             assert (outcome.code, outcome.reason) == ("UNAVAILABLE", "STATE_UNAVAILABLE")

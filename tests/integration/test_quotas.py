@@ -255,7 +255,7 @@ async def test_events_per_second_slow_down_and_lose_nothing(limited: Limited, da
         accounts = here.server.service.manager.accounts
         account = accounts.of("a")
         assert account.events_sent >= 1800
-        assert account.held_back_s > 0
+        assert account.throttled_s > 0
         # The other tenant has its own rate, also while the first one's events wait for an hour.
         account.sent(3600 * 600, 0, accounts.clock())
         unlimited = await other.open(feed=wanted, start=EARLIEST)
@@ -327,9 +327,9 @@ async def test_outstanding_bytes_pause_until_acks(limited: Limited, database: Do
         await until(lambda: account.outstanding_bytes == 0)
 
 
-async def test_trailing_streams(limited: Limited, database: Documents) -> None:
+async def test_catch_up_streams(limited: Limited, database: Documents) -> None:
     database.c.insert_many([{"n": n} for n in range(10)])
-    async with limited(trailing_streams=0) as here, here.api.with_key(KEY_B) as other:
+    async with limited(catch_up_streams=0) as here, here.api.with_key(KEY_B) as other:
         wanted = feed(database.name, "c")
         live = await here.api.open(feed=wanted)
         database.c.insert_one({"n": 10})
@@ -396,14 +396,14 @@ async def test_an_operator_sees_use_against_quota(limited: Limited, database: Do
         assert quotas["subscriptions"].used == usage.subscriptions
         assert quotas["outstanding_bytes"].used > 30_000
         assert (quotas["events_per_s"].limit, quotas["events_per_s"].HasField("used")) == (150, False)
-        assert usage.held_back.ToMilliseconds() > 100
+        assert usage.throttled.ToMilliseconds() > 100
         session.cancel()
         await here.api.delete(name)
 
 
 async def test_what_plans_keep(limited: Limited, database: Documents) -> None:
     """A plan ends at the quota, an older range makes room for a newer one, and nothing is lost by either."""
-    async with limited(kept_bytes=1 << 20) as here, here.api.with_key(KEY_B) as other:
+    async with limited(retained_bytes=1 << 20) as here, here.api.with_key(KEY_B) as other:
         wanted = feed(database.name, "c")
         after = (await here.api.resolve(wanted, EARLIEST)).position
         database.c.insert_many([{"n": n, "pad": "x" * 4_000} for n in range(1000)])
@@ -413,18 +413,18 @@ async def test_what_plans_keep(limited: Limited, database: Documents) -> None:
             plans.append(await here.api.plan(feed=wanted, after=after))
             after = plans[-1].end
             # The piece that reaches it still counts.
-            assert account.kept_bytes <= 2 << 20
+            assert account.retained_bytes <= 2 << 20
         assert len(plans) >= 3
         assert all(plan.size_bytes <= 2 << 20 for plan in plans)
         whole = await other.plan(feed=wanted, after=(await other.resolve(wanted, EARLIEST)).position)
         assert whole.event_count == 1000
         parts = [here.api.read_range(feed=wanted, after=plan.after, until=plan.end) for plan in plans]
         assert [event.n for part in parts for event in await part.rest()] == list(range(1000))
-        assert account.kept_bytes == 0
+        assert account.retained_bytes == 0
 
 
 async def test_a_range_given_up_while_it_is_read(limited: Limited, database: Documents) -> None:
-    async with limited(kept_bytes=2 << 20) as here:
+    async with limited(retained_bytes=2 << 20) as here:
         wanted = feed(database.name, "c")
         after = (await here.api.resolve(wanted, EARLIEST)).position
         database.c.insert_many([{"n": n, "pad": "x" * 4_000} for n in range(1000)])
@@ -542,7 +542,7 @@ async def test_no_call_opens_more_cursors_than_the_quota(
     mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path, database: Documents, name: str, way: str
 ) -> None:
     """However calls are mixed, and however soon their streams are left again."""
-    configuration = settings(mongo.uri, redis_server.url, linger_s=60.0)
+    configuration = settings(mongo.uri, redis_server.url, unused_stream_s=60.0)
     path = tenants_file(tmp_path)
     content = json.loads(path.read_text())
     content["tenants"][0]["quotas"] = {"shared_streams": 2, "requests_per_s": 10_000, "subscriptions": 10_000}

@@ -120,7 +120,7 @@ async def test_a_range_gives_the_same_again_when_it_is_not_kept(here: Here, api:
     plan = await api.plan(feed=wanted, after=after, events_max=500, slices=3)
     first = await read(api, plan, feed=wanted)
     # All of it has been read once, so it was evicted.
-    assert here.server.service.ranges.kept_bytes == 0
+    assert here.server.service.ranges.retained_bytes == 0
     again = await read(api, plan, feed=wanted)
     assert [[event.data for event in part] for part in again] == [[event.data for event in part] for part in first]
     whole = await api.read_range(feed=wanted, after=plan.after, until=plan.end).rest()
@@ -140,14 +140,14 @@ async def test_large_events_come_in_fragments(api: Api, database: Documents) -> 
 
 
 async def test_what_is_kept_is_bounded(mongo: ReplicaSet, redis_server: RedisServer, database: Documents) -> None:
-    async with serving(settings(mongo.uri, redis_server.url, kept_bytes=1 << 20)) as here:
+    async with serving(settings(mongo.uri, redis_server.url, retained_bytes=1 << 20)) as here:
         wanted, after = feed(database.name, "c"), await start(here.api, database)
         insert(database, range(600), pad=4_000)
         plans: list[wire.PlanRangeResponse] = []
         while sum(plan.event_count for plan in plans) < 600:
             plans.append(await here.api.plan(feed=wanted, after=after, bytes_max=500_000))
             after = plans[-1].end
-            assert here.server.service.ranges.kept_bytes <= 1 << 20
+            assert here.server.service.ranges.retained_bytes <= 1 << 20
         assert of([part for plan in plans for part in await read(here.api, plan, feed=wanted)]) == list(range(600))
 
 

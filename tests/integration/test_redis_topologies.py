@@ -145,7 +145,7 @@ async def test_a_server_outlives_its_cluster(mongo: ReplicaSet, database: Docume
                 await node.kill9()
             await session.ack(10)
             await session.until(lambda: session.notices)
-            assert (session.notices[0].degraded.dependency, session.notices[0].degraded.away) == ("state", True)
+            assert (session.notices[0].degraded.dependency, session.notices[0].degraded.unavailable) == ("state", True)
             database.c.insert_many([{"n": n} for n in range(10, 20)])
             assert await session.numbers(10) == list(range(10, 20))
             outcome = await refused(api.get(name))

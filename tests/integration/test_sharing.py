@@ -1,4 +1,4 @@
-"""One read for many: sharing, trailing streams, falling behind, resting. The small server's rings hold 1,000 events."""
+"""One read for many: sharing, catch-up streams, falling behind, resting. The small server's rings hold 1,000 events."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -90,7 +90,7 @@ async def test_other_options_are_another_feed(api: Api, database: Documents, mon
         receiver.cancel()
 
 
-async def test_late_joiner_trails_is_handed_over_and_its_stream_closes(
+async def test_late_joiner_catches_up_is_handed_over_and_its_stream_closes(
     small: Here, database: Documents, mongo_client: Client
 ) -> None:
     api, wanted, scope = small.api, feed(database.name, "c"), f"{database.name}.c"
@@ -104,8 +104,8 @@ async def test_late_joiner_trails_is_handed_over_and_its_stream_closes(
     await late.opened()
     assert await late.numbers(50) == list(range(50))
     streams = await api.streams(scope)
-    assert sorted(each.trailing for each in streams) == [False, True]
-    assert [each.subscribers[0].state for each in streams if each.trailing] == ["catch_up"]
+    assert sorted(each.catch_up for each in streams) == [False, True]
+    assert [each.subscribers[0].state for each in streams if each.catch_up] == ["catch_up"]
     await pull(late, range(50, 3000))
     insert(database, range(3000, 3010))
     await late.credit(100)
@@ -123,7 +123,7 @@ async def test_late_joiner_trails_is_handed_over_and_its_stream_closes(
     live.cancel()
 
 
-async def test_late_joiners_share_trailing_streams(small: Here, database: Documents) -> None:
+async def test_late_joiners_share_catch_up_streams(small: Here, database: Documents) -> None:
     api, wanted, scope = small.api, feed(database.name, "c"), f"{database.name}.c"
     live = await api.session(feed=wanted)
     start = (await live.opened()).position

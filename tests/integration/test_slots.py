@@ -76,7 +76,7 @@ def starts_of(kind: str, newest: bytes) -> list[feed_pb2.Start]:
 async def test_an_idle_feed_has_no_more_cursors_than_the_quotas(
     limited: Limited, database: Documents, kind: str
 ) -> None:
-    async with limited({"shared_streams": 2, "trailing_streams": 3}) as here:
+    async with limited({"shared_streams": 2, "catch_up_streams": 3}) as here:
         wanted = feed(database.name, "c")
         newest = await newest_of(here, wanted, database)
         manager = here.server.service.manager
@@ -88,7 +88,7 @@ async def test_an_idle_feed_has_no_more_cursors_than_the_quotas(
         database["d"].insert_one({"n": 0})
         assert await other.numbers(1) == [0]
         assert manager.cursors <= 1 + 1 + 3 + 1  # both leading streams, slots, and the room of `shared_streams`
-        assert manager.slots.may_trail("b")
+        assert manager.slots.may_catch_up("b")
         for receiver in (*receivers, other):
             receiver.cancel()
 
@@ -99,7 +99,7 @@ async def test_idle_starts_of_a_quiet_feed_keep_no_reader_of_history_waiting(
 ) -> None:
     """Four readers at tokens of their own, which MongoDB judges when the quiet feed has its next event."""
     async with (
-        limited({}, trailing_streams=4) as here,
+        limited({}, catch_up_streams=4) as here,
         here.api.with_key(KEY_A if reader == "a" else KEY_B) as other,
     ):
         quiet, busy = feed(database.name, "quiet"), feed(database.name, "busy")

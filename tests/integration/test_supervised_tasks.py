@@ -83,7 +83,11 @@ async def test_each_task_is_broken_in_turn(
     pair, authority = SigningPair("first"), Authority(tmp_path)
     tls = authority.sign("localhost", x509.DNSName("localhost"))
     configured = configuration(mongo, redis_server, tmp_path, entry("a", KEY))
-    configured["limits"] |= {"history_look_s": 0.1, "stored_look_s": 1.0, "unused_subscription_days": 365.0}
+    configured["limits"] |= {
+        "oplog_check_interval_s": 0.1,
+        "position_check_interval_s": 1.0,
+        "unused_subscription_days": 365.0,
+    }
     configured["tls"] = {"certificate_file": str(tls.certificate), "key_file": str(tls.key)}
     (tmp_path / "positions.keys").write_text(format_keys([new_key()]))
     configured["positions"] = {"key_file": str(tmp_path / "positions.keys")}

@@ -111,7 +111,7 @@ def _draw_quotas(rng: Random) -> Quotas:
         outstanding_bytes=rng.choice((UNLIMITED, UNLIMITED, 20_000)),
         reads_per_s=rng.choice((UNLIMITED, UNLIMITED, 5)),
         messages_per_s=rng.choice((UNLIMITED, UNLIMITED, 20)),
-        trailing_streams=rng.choice((UNLIMITED, 1)),
+        catch_up_streams=rng.choice((UNLIMITED, 1)),
         shared_streams=rng.choice((UNLIMITED, 4)),
     )
 

@@ -260,7 +260,7 @@ class World:
             ),
             credit=CreditLimits(rng.choice((10, 1_000_000)), rng.choice((2_000, 64 << 20))),
             wide=WideLimits(rng.random() < 0.5, feeds_min=2, retry_s=rng.choice((1.0, 60.0))),
-            trailing_max=rng.choice((1, 2, 32)),
+            catch_up_max=rng.choice((1, 2, 32)),
             unacked_events_max=self.unacked_max,
             memory_bytes_max=800_000 if self.short_of_memory else rng.choice((800_000, 1 << 30)),
             round_bytes=rng.choice((1_000, 2 << 20)),
@@ -604,7 +604,7 @@ class World:
         """Write many events at once: they slow down tenants with a rate limit, and no other tenant."""
         if not self.crowds or not any(is_slowed(tenant) for tenant in self.tenants):
             return
-        if self.settings.limits.trailing_max < len(self.tenants):
+        if self.settings.limits.catch_up_max < len(self.tenants):
             return  # readers that fall behind wait for each other
         for _ in range(CROWD):
             await self._write_for_all()

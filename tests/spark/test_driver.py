@@ -119,7 +119,7 @@ async def test_history_lost_in_a_planned_range(tmp_path: Path, caplog: pytest.Lo
     async with (
         ReplicaSet(oplog_mb=8, arguments=["--syncdelay", "1"]) as mongo,
         RedisServer() as redis,
-        server_process(settings(mongo.uri, redis.url, linger_s=0.05), tmp_path) as server,
+        server_process(settings(mongo.uri, redis.url, unused_stream_s=0.05), tmp_path) as server,
     ):
         with MongoClient[dict[str, Any]](mongo.uri) as client:
             database = client["lost"]

@@ -203,7 +203,7 @@ async def test_mongodb_steps_down(spark: SparkSession, tmp_path: Path) -> None:
 async def test_history_lost_in_the_middle(spark: SparkSession, tmp_path: Path) -> None:
     quick: dict[str, Any] = {"oplog_mb": 8, "arguments": ["--syncdelay", "1"]}
     async with ReplicaSet(**quick, parameters={"periodicNoopIntervalSecs": "1"}) as mongo, AsyncExitStack() as stack:
-        site, _ = await stack.enter_async_context(a_site(tmp_path, mongo, linger_s=0.05))
+        site, _ = await stack.enter_async_context(a_site(tmp_path, mongo, unused_stream_s=0.05))
         database, sink, check = site.client["lost"], Sink(tmp_path / "out"), tmp_path / "check"
         options = options_of(site, database)
         insert(database, range(10))

@@ -258,7 +258,7 @@ async def test_a_wide_stream_that_mongodb_refuses_leaves_the_feeds_on_their_own(
                 feeds = {name: here.api.watch(feed(name, "c")) for name in ("one", "two")}
                 for each in feeds.values():
                     await each.opened()
-                await until(lambda: decided(here, "MongoDB refused the wide stream"))
+                await until(lambda: decided(here, "MongoDB rejected the wide stream"))
                 for name, each in feeds.items():
                     admin[name].c.insert_one({"n": 1})
                     assert await each.numbers(1) == [1]

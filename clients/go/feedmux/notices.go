@@ -51,8 +51,8 @@ type Gap struct {
 // Degraded says that a dependency of the server is unavailable, or available again. The server keeps trying.
 type Degraded struct {
 	// Dependency is "source" (MongoDB) or "state" (Redis).
-	Dependency string
-	Away       bool
+	Dependency  string
+	Unavailable bool
 }
 
 // Disconnected comes from the client: it lost the connection because of Err and tries again in RetryIn.
@@ -92,7 +92,7 @@ func (n Gap) String() string {
 }
 
 func (n Degraded) String() string {
-	if n.Away {
+	if n.Unavailable {
 		return n.Dependency + " is unavailable"
 	}
 	return n.Dependency + " is available again"
@@ -121,7 +121,7 @@ func noticeOf(message *feedmuxpb.Notice) Notice {
 	case *feedmuxpb.Notice_Gap_:
 		return Gap{timestamp(kind.Gap.GetFrom()), timestamp(kind.Gap.GetTo()), kind.Gap.GetReason()}
 	case *feedmuxpb.Notice_Degraded_:
-		return Degraded{kind.Degraded.GetDependency(), kind.Degraded.GetAway()}
+		return Degraded{kind.Degraded.GetDependency(), kind.Degraded.GetUnavailable()}
 	}
 	return nil
 }

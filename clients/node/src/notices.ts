@@ -51,7 +51,7 @@ export interface Gap {
 export interface Degraded {
   readonly kind: "degraded";
   readonly dependency: string;
-  readonly away: boolean;
+  readonly unavailable: boolean;
 }
 
 /** Comes from the client: it lost the connection because of `error` and tries again in `retryInMs`. */

@@ -240,7 +240,7 @@ function noticeValue({ kind }: NoticeMessage): Notice | undefined {
       return { kind: "gap", after: timestamp(from), before: timestamp(to), reason };
     }
     case "degraded":
-      return { kind: "degraded", dependency: kind.value.dependency, away: kind.value.away };
+      return { kind: "degraded", dependency: kind.value.dependency, unavailable: kind.value.unavailable };
     case undefined:
       return undefined;
   }

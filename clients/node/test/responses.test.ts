@@ -156,10 +156,10 @@ test("notices of every kind, and of none", () => {
     before: { $timestamp: "0" },
     reason: "r",
   });
-  assert.deepEqual(said({ case: "degraded", value: { dependency: "state", away: true } }), {
+  assert.deepEqual(said({ case: "degraded", value: { dependency: "state", unavailable: true } }), {
     kind: "degraded",
     dependency: "state",
-    away: true,
+    unavailable: true,
   });
   assert.deepEqual(said({ case: "historyAtRisk", value: { remaining: { seconds: 2n, nanos: 500_000_000 } } }), {
     kind: "historyAtRisk",

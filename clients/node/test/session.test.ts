@@ -707,7 +707,7 @@ test("a skipped notice is a warning without onNotice, and forgets nothing", LIMI
 });
 
 test("next within onNotice takes an event, and the outer call the one after it", LIMIT, async () => {
-  const value = { kind: { case: "degraded" as const, value: { dependency: "state", away: true } } };
+  const value = { kind: { case: "degraded" as const, value: { dependency: "state", unavailable: true } } };
   const notice: Response = { case: "notice", value };
   const messages = [opened(), batch(1, [1]), notice, batch(2, [2, 3]), notice, notice, batch(4, [4, 5, 6])];
   await serving([play(...messages)], async (client, server) => {

@@ -56,10 +56,10 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Degraded:
-    """`source` (MongoDB) or `state` (Redis) is unavailable (`away`), or available again. The server keeps trying."""
+    """`source` (MongoDB) or `state` (Redis) is `unavailable`, or available again. The server keeps trying."""
 
     dependency: str
-    away: bool
+    unavailable: bool
 
 
 @dataclass(frozen=True, slots=True)

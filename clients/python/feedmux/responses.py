@@ -197,7 +197,7 @@ _NOTICES: dict[str, Callable[[change_feed_pb2.Notice], Notice]] = {
         n.history_at_risk.remaining.seconds + n.history_at_risk.remaining.nanos / 1e9
     ),
     "gap": lambda n: Gap(_time(getattr(n.gap, "from")), _time(n.gap.to), n.gap.reason),
-    "degraded": lambda n: Degraded(n.degraded.dependency, n.degraded.away),
+    "degraded": lambda n: Degraded(n.degraded.dependency, n.degraded.unavailable),
 }
 
 

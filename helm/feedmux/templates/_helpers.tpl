@@ -144,7 +144,7 @@ sum(feedmux_subscriber_active{{ $of }}) or 0 * sum(feedmux_ready{{ $of }})
 {{/* Bytes that a server may use with its configuration: docs/operations.md, Sizing. */}}
 {{- define "feedmux.memory" -}}
 {{- $limits := default (dict) .Values.config.limits -}}
-{{- $held := add (int64 (default 1073741824 $limits.memory_bytes)) (int64 (default 268435456 $limits.kept_bytes)) -}}
+{{- $held := add (int64 (default 1073741824 $limits.memory_bytes)) (int64 (default 268435456 $limits.retained_bytes)) -}}
 {{- $sessions := mul 60000 (int64 (default 10000 $limits.sessions)) -}}
 {{- $callers := add 112000000 (mul 20000 (int64 (default 11000 $limits.connections))) -}}
 {{- add $held $sessions $callers 300000000 -}}
@@ -251,7 +251,7 @@ sum(feedmux_subscriber_active{{ $of }}) or 0 * sum(feedmux_ready{{ $of }})
 {{- with (default (dict) .Values.resources.limits).memory -}}
 {{- $needed := int64 (include "feedmux.memory" $) -}}
 {{- if lt (int64 (include "feedmux.bytes" .)) $needed -}}
-{{- fail (printf "resources.limits.memory: %v is less than the servers may use by config.limits, %d Mi. Raise it, or lower memory_bytes, kept_bytes, sessions or connections there (docs/operations.md, Sizing)" . (div $needed 1048576)) -}}
+{{- fail (printf "resources.limits.memory: %v is less than the servers may use by config.limits, %d Mi. Raise it, or lower memory_bytes, retained_bytes, sessions or connections there (docs/operations.md, Sizing)" . (div $needed 1048576)) -}}
 {{- end -}}
 {{- end -}}
 {{- range $name := list "sources" "redis" "positions" "listen" "tls" "tenants_file" "operator_key_hashes" -}}

@@ -83,7 +83,7 @@ def _usage(args: argparse.Namespace) -> int:
             size(each.bytes_sent),
             size(each.upstream_bytes),
             f"{each.upstream_share:.0%}",
-            f"{each.held_back.ToMilliseconds() / 1000:.0f} s",
+            f"{each.throttled.ToMilliseconds() / 1000:.0f} s",
         )
         for each in answer.tenants
     ]
@@ -105,7 +105,7 @@ def _usage_json(tenant: operator_pb2.TenantUsage) -> dict[str, Any]:
         each.quota: {"limit": each.limit} | ({"used": each.used} if each.HasField("used") else {})
         for each in tenant.quotas
     }
-    return plain | {"quotas": quotas, "held_back_s": tenant.held_back.ToMilliseconds() / 1000}
+    return plain | {"quotas": quotas, "throttled_s": tenant.throttled.ToMilliseconds() / 1000}
 
 
 def _check(args: argparse.Namespace) -> int:

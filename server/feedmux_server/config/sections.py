@@ -159,7 +159,7 @@ class LimitsSection(Section):
         description="A subscriber waits for a stream that is behind its position by at most this (cluster time),"
         " instead of opening another one. More shares more reads after a mass reconnect; a late starter waits longer.",
     )
-    trailing_streams: int = Field(
+    catch_up_streams: int = Field(
         default=32,
         ge=1,
         description="Streams, in total, that read history beside the leading stream of their feed. Each costs an oplog"
@@ -182,13 +182,13 @@ class LimitsSection(Section):
         default=5.0,
         description="How long MongoDB may compute on one event for the pipeline of a feed before the feed ends.",
     )
-    gather_ms: float = Field(
+    coalesce_ms: float = Field(
         default=5.0,
         ge=0,
         le=1_000,
         description="Requests to open one feed are gathered for this long and share one read.",
     )
-    linger_s: float = Field(
+    unused_stream_s: float = Field(
         default=10.0, ge=0, description="A stream without subscribers stays open for this long, in case they reconnect."
     )
     idle_close_s: float = Field(
@@ -202,7 +202,7 @@ class LimitsSection(Section):
         description="Delivery to a durable subscription pauses at this many unacknowledged events. It bounds the events"
         " that are delivered again after a failure, and the memory for their tokens.",
     )
-    kept_bytes: int = Field(
+    retained_bytes: int = Field(
         default=256 << 20,
         ge=1 << 20,
         description="Events that PlanRange has read and ReadRange has not. Above this, the oldest range of the tenant"
@@ -241,13 +241,13 @@ class LimitsSection(Section):
         description="A session is notified when the time until its position leaves the oplog, at the oplog's present"
         " rate, falls below each of these. The largest is also what the metrics call at risk. Empty: no notification.",
     )
-    history_look_s: float = Field(
+    oplog_check_interval_s: float = Field(
         default=10.0,
         ge=0.1,
         description="How often the oplog of each source is checked, with three small commands. Less often: warnings and"
         " lags are older.",
     )
-    stored_look_s: float = Field(
+    position_check_interval_s: float = Field(
         default=60.0,
         ge=1,
         description="How often the stored positions of all subscriptions are checked, with one Redis command each, so"

@@ -50,9 +50,9 @@ class Config(BaseSettings):
         " changes, and open streams are compared with their credentials. A changed file takes effect when the next"
         " check finds it unchanged since.",
     )
-    when_away: Literal["refuse", "wait"] = Field(
-        default="refuse",
-        description="What to do if a source or Redis cannot be reached at the start. refuse: do not start. wait: serve"
+    when_unavailable: Literal["fail", "wait"] = Field(
+        default="fail",
+        description="What to do if a source or Redis cannot be reached at the start. fail: do not start. wait: serve"
         " what is available, report NOT_SERVING for the rest, and keep trying. A source or Redis that is unsuitable"
         " prevents the start in either case.",
     )

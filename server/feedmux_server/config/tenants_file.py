@@ -34,7 +34,7 @@ class QuotaSection(Section):
         " oplog scan. A feed counts until its cursor is closed; a cursor without readers is closed when another feed"
         " needs its room. A start at the client's own token counts as one more until the feed's next event.",
     )
-    trailing_streams: int = Field(
+    catch_up_streams: int = Field(
         default=4,
         ge=0,
         description="Streams that read history at a time. Further streams wait; with more, more subscribers catch up at"
@@ -52,7 +52,7 @@ class QuotaSection(Section):
         description="Events that were delivered to durable subscriptions and are not acknowledged. At this limit,"
         " delivery pauses. It also bounds the memory that these events retain after their rings have evicted them.",
     )
-    kept_bytes: int = Field(
+    retained_bytes: int = Field(
         default=160 << 20,
         ge=1 << 20,
         description="Events that PlanRange has read and ReadRange has not. At this limit, a plan ends with the events"

@@ -30,7 +30,7 @@ _SLICE = 64
 """Sessions, tenants or feeds to read before other tasks get a turn at the event loop: about a millisecond."""
 _PAGE_BYTES = resource.getpagesize()
 _PER_SOURCE = (
-    metrics.TRAILING, metrics.CURSORS, metrics.RING_EVENTS, metrics.RING_USAGE, metrics.VIEWS, metrics.WIDE_STREAMS,
+    metrics.CATCH_UP, metrics.CURSORS, metrics.RING_EVENTS, metrics.RING_USAGE, metrics.VIEWS, metrics.WIDE_STREAMS,
 )  # fmt: skip
 
 
@@ -53,9 +53,9 @@ class MetricsCollector:
             _streams(snapshot, each)
             for stream in each.streams.streams:
                 self._stream(snapshot, each, stream)
-        trailing = self.manager.slots.used()
+        catch_up = self.manager.slots.used()
         async for account in _sliced(list(self.manager.accounts)):
-            _account(snapshot, account, trailing[account.tenant])
+            _account(snapshot, account, catch_up[account.tenant])
         self._stored(snapshot)
         async for live in self.sessions.in_turns():
             if live.session.joined:
@@ -65,15 +65,15 @@ class MetricsCollector:
         limits = self.manager.limits
         snapshot.add(metrics.READY, self.ready())
         snapshot.add(metrics.SESSION_LIMIT, self.sessions_max)
-        snapshot.add(metrics.TRAILING_LIMIT, limits.trailing_max)
+        snapshot.add(metrics.CATCH_UP_LIMIT, limits.catch_up_max)
         memory = self.manager.memory
         beside_rings = memory.beside_rings
         for part, size in {"rings": memory.rings.bytes, **beside_rings}.items():
             snapshot.add(metrics.MEMORY, size, part)
         for part, most in memory.limits.items():
             snapshot.add(metrics.MEMORY_LIMIT, most, part)
-        snapshot.add(metrics.MEMORY, self.ranges.kept_bytes, "kept")
-        snapshot.add(metrics.MEMORY_LIMIT, self.ranges.limits.kept_bytes_max, "kept")
+        snapshot.add(metrics.MEMORY, self.ranges.retained_bytes, "retained")
+        snapshot.add(metrics.MEMORY_LIMIT, self.ranges.limits.retained_bytes_max, "retained")
         snapshot.add(metrics.COMMITS_WAITING, self.committer.waiting)
         snapshot.add(metrics.REDIS_AVAILABLE, self.committer.available)
         with suppress(OSError):  # Linux has it
@@ -153,15 +153,15 @@ def _streams(snapshot: MetricsSnapshot, each: KeyStreams) -> None:
     source = each.source.name
     for stream in each.streams.streams:
         snapshot.add(metrics.STREAMS, 1, source, stream.state.value)
-    snapshot.add(metrics.TRAILING, each.streams.trailing_count, source)
+    snapshot.add(metrics.CATCH_UP, each.streams.catch_up_count, source)
 
 
-def _account(snapshot: MetricsSnapshot, account: Account, trailing_streams: int) -> None:
+def _account(snapshot: MetricsSnapshot, account: Account, catch_up_streams: int) -> None:
     tenant = account.tenant
     snapshot.add(metrics.DELIVERED, account.events_sent, tenant)
     snapshot.add(metrics.DELIVERED_IO, account.bytes_sent, tenant)
-    snapshot.add(metrics.HELD_BACK, account.held_back_s, tenant)
-    for quota, (limit, used) in account.usage(None, trailing_streams).items():
+    snapshot.add(metrics.THROTTLED, account.throttled_s, tenant)
+    for quota, (limit, used) in account.usage(None, catch_up_streams).items():
         snapshot.least(metrics.QUOTA_LIMIT, limit, tenant, quota)
         if used is not None:
             snapshot.most(metrics.QUOTA_UTILIZATION, used / limit if limit else 1.0, tenant, quota)

@@ -35,7 +35,7 @@ class GivenUp(Exception):
 class RangeLimits:
     """Bounds of what is retained between planning and reading."""
 
-    kept_bytes_max: int = 256 * 1024 * 1024
+    retained_bytes_max: int = 256 * 1024 * 1024
     """For all tenants together; above it, the oldest range of the tenant that retains most is evicted."""
     kept_s: float = 120.0
     reader_s: float = 30.0
@@ -93,7 +93,7 @@ class RangeCache:
     limits: RangeLimits = field(default_factory=RangeLimits)
     _kept: list[_Kept] = field(default_factory=list)
     _waiting: dict[tuple[str, StreamKey], _Waiting] = field(default_factory=dict)
-    kept_bytes: int = 0
+    retained_bytes: int = 0
     """Bytes retained, and bytes that plans are reading now."""
 
     async def plan(self, key: StreamKey, tenant: str, at: JoinPoint, wanted: Wanted) -> Plan:
@@ -215,19 +215,19 @@ class RangeCache:
     def _charge(self, account: Account, size: int) -> bool:
         """Count what a plan has read, and evict older ranges for it. False when the plan must end because no older
         range is left."""
-        self.kept_bytes += size
-        account.kept_bytes += size
-        while account.keeps_too_much or self.kept_bytes > self.limits.kept_bytes_max:
-            holders = [each for each in self._kept if each.account is account or not account.keeps_too_much]
+        self.retained_bytes += size
+        account.retained_bytes += size
+        while account.retains_too_much or self.retained_bytes > self.limits.retained_bytes_max:
+            holders = [each for each in self._kept if each.account is account or not account.retains_too_much]
             if not holders:
                 return False
-            most = max(each.account.kept_bytes for each in holders)
-            self._give_up(next(each for each in holders if each.account.kept_bytes == most))
+            most = max(each.account.retained_bytes for each in holders)
+            self._give_up(next(each for each in holders if each.account.retained_bytes == most))
         return True
 
     def _release(self, account: Account, size: int) -> None:
-        self.kept_bytes -= size
-        account.kept_bytes -= size
+        self.retained_bytes -= size
+        account.retained_bytes -= size
 
     def _expire(self, found: CachedRange) -> None:
         for kept in self._kept:

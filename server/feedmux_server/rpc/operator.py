@@ -43,7 +43,7 @@ class Operator:
         counts = await service.store.count(names) if names else {}
         sizes = await service.store.sizes.sums(names) if names else {}
         open_streams = Counter(live.tenant for live in service.sessions)
-        trailing = service.manager.slots.used()
+        catch_up = service.manager.slots.used()
         everything = sum(use.upstream_bytes for use in usage.uses.values())
         response = wire.ListTenantsResponse()
         response.since.FromMilliseconds(int(self._since_s * 1000))
@@ -67,9 +67,9 @@ class Operator:
                     configured=name in configured,
                     quotas=[
                         wire.QuotaUse(quota=quota, limit=limit, used=used)
-                        for quota, (limit, used) in account.usage(counts[name], trailing[name], sizes[name]).items()
+                        for quota, (limit, used) in account.usage(counts[name], catch_up[name], sizes[name]).items()
                     ],
-                    held_back=convert.duration(account.held_back_s),
+                    throttled=convert.duration(account.throttled_s),
                 )
             )
         return response.SerializeToString()

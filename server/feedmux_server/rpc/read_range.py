@@ -225,7 +225,7 @@ class _Call:
         while (held_s := gate.quota.wait_s(monotonic_s())) > 0:
             await self.signal.wait(min(held_s, self.quiet_s))
             await self.beat()
-        gate.quota.held_back(monotonic_s() - began_s)
+        gate.quota.throttled(monotonic_s() - began_s)
         if gate.crowded:
             await gate.turn()
         gate.sends(delivery)

@@ -107,8 +107,8 @@ class ResponseEncoder:
             case DrainingMark(deadline_s, place):
                 draining = wire.Notice.Draining(deadline=duration(deadline_s), position=self._positions.encode(place))
                 return wire.SubscribeResponse(notice=wire.Notice(draining=draining))
-            case DegradedMark(dependency, away):
-                degraded = wire.Notice.Degraded(dependency=dependency, away=away)
+            case DegradedMark(dependency, unavailable):
+                degraded = wire.Notice.Degraded(dependency=dependency, unavailable=unavailable)
                 return wire.SubscribeResponse(notice=wire.Notice(degraded=degraded))
             case RewoundMark(begins, reached):
                 rewound = wire.Notice.Rewound(to=cluster_time(reached))

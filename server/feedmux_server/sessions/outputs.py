@@ -28,7 +28,7 @@ class DrainingMark:
 @dataclass(frozen=True, slots=True)
 class DegradedMark:
     dependency: str
-    away: bool
+    unavailable: bool
 
 
 @dataclass(frozen=True, slots=True)

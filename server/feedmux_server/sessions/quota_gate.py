@@ -38,8 +38,8 @@ class QuotaGate:
             return _UNTIL_WOKEN_S
         return account.wait_s(now_s)
 
-    def held_back(self, waited_s: float) -> None:
-        self._account.held_back_s += waited_s
+    def throttled(self, waited_s: float) -> None:
+        self._account.throttled_s += waited_s
 
     def sent(self, delivery: Delivery, now_s: float) -> None:
         self._account.sent(delivery.count, delivery.size, now_s)

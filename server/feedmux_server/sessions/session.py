@@ -73,7 +73,7 @@ class Session:
         self._state = SessionState()
         self.commits = SessionCommits(positions, self._state, self._marks, self._signal.set)
         self._heard_s = monotonic_s()
-        self._source_away = False
+        self._source_unavailable = False
         self._history = HeadroomAlert(manager.limits.history_at_risk_s)
         self._observer: SessionObserver = NO_SESSION
 
@@ -135,7 +135,7 @@ class Session:
                 if self._goes_on_at_oldest(error):
                     return
                 raise error
-            if stream.away or stream.state is StreamState.RECOVERING:
+            if stream.unavailable or stream.state is StreamState.RECOVERING:
                 return
             await self._signal.wait(left_s)
 
@@ -251,7 +251,7 @@ class Session:
         began_s = monotonic_s()
         await self._signal.wait(most_s)
         if throttled and self._gate is not None:
-            self._gate.quota.held_back(monotonic_s() - began_s)
+            self._gate.quota.throttled(monotonic_s() - began_s)
 
     def _take(self, *, has_turn: bool) -> tuple[Delivery | NeedsRender | Ended | _NeedsTurn | None, float]:
         """Take what comes next, and return with it how long the tenant's quotas throttle the session."""
@@ -290,11 +290,11 @@ class Session:
         if subscriber.acks is not None and subscriber.acks.progress(place):
             self.commits.submit(subscriber.acks)
         stream = subscriber.stream
-        away = stream is not None and stream.away
-        if away != self._source_away:
-            self._source_away = away
+        unavailable = stream is not None and stream.unavailable
+        if unavailable != self._source_unavailable:
+            self._source_unavailable = unavailable
             self._marks.append(ProgressMark(place))
-            return DegradedMark("source", away)
+            return DegradedMark("source", unavailable)
         return ProgressMark(place)
 
     async def _meet_end(self, error: FeedmuxError) -> None:

@@ -177,10 +177,10 @@ class Committer:
                     for handle in await self._commit(missing):
                         self._put_off(handle)
         except FeedmuxError as error:
-            self._away(error.message)
+            self._note_unavailable(error.message)
             return False
         except Exception:
-            self._away("writing to Redis failed unexpectedly")
+            self._note_unavailable("writing to Redis failed unexpectedly")
             raise
         if handles:
             self._back()
@@ -254,7 +254,7 @@ class Committer:
         if self._newest.get(key) is handle:
             del self._newest[key]
 
-    def _away(self, why: str) -> None:
+    def _note_unavailable(self, why: str) -> None:
         if self.available:
             _log.error("commits are waiting for Redis: %s", why)
         self._backoff_s = min(BACKOFF_MAX_S, self._backoff_s * 2 or BACKOFF_FIRST_S)

@@ -37,7 +37,7 @@ class ManagerLimits:
     memory_bytes_max: int = 1024 * 1024 * 1024
     """Memory for everything but ranges. Above it, the oldest chunks of the largest rings are evicted, and subscribers
     at those chunks read MongoDB again."""
-    trailing_max: int = 32
+    catch_up_max: int = 32
     """Streams that read history besides the leading stream of their key. Each costs MongoDB an oplog scan."""
     wide: WideLimits = field(default_factory=WideLimits)
     wide_stream: WideStreamLimits = field(default_factory=WideStreamLimits)
@@ -94,8 +94,8 @@ class KeyStreams:
         self.tasks[stream.id] = task
         task.add_done_callback(lambda _: self._pump_done(stream))
 
-    def may_trail(self, tenant: str) -> bool:
-        return self._parts.slots.may_trail(tenant)
+    def may_catch_up(self, tenant: str) -> bool:
+        return self._parts.slots.may_catch_up(tenant)
 
     @property
     def known_time(self) -> int:

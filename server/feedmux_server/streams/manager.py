@@ -1,4 +1,4 @@
-"""All streams of the process: one `KeyStreams` per StreamKey, the trailing slots, the memory budget.
+"""All streams of the process: one `KeyStreams` per StreamKey, the slots of catch-up streams, the memory budget.
 
 `sessions` and `ranges` ask the stream manager for a subscriber. Every pump is a named task of the process.
 """
@@ -55,7 +55,7 @@ class StreamManager:
         self.limits = limits
         self.tasks = tasks
         self.usage = UsageMeter()
-        self.slots = Slots(limits.trailing_max, self.accounts)
+        self.slots = Slots(limits.catch_up_max, self.accounts)
         self.left = LeftStreams(self.accounts)
         self.wide = WideStreams(sources, tasks, limits.wide, limits.wide_stream, limits.read, self.memory)
         self.slot_turns = SlotTurns(self.slots)

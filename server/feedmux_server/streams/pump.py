@@ -35,7 +35,7 @@ _TURNS_TO_WRITE = 2
 class PumpLimits:
     """The times of a pump."""
 
-    gather_s: float = 0.005
+    coalesce_s: float = 0.005
     """Opens for one key are gathered for this long and begin at the earliest position."""
     rest: RestLimits = field(default_factory=RestLimits)
     pace_max_s: float = 0.02
@@ -93,7 +93,7 @@ class Pump:
     async def run(self) -> None:
         stream = self._stream
         try:
-            await asyncio.sleep(self._limits.gather_s)
+            await asyncio.sleep(self._limits.coalesce_s)
             while (step := self._next_step()) is not Step.END:
                 if step is Step.READ:
                     await self._advance()
@@ -139,7 +139,7 @@ class Pump:
         except Failed as failure:
             await self._recover(upstream, failure)
             return
-        stream.away = False
+        stream.unavailable = False
         await self._publish(batch)
         if batch.exhausted:
             raise FeedmuxError(
@@ -166,9 +166,9 @@ class Pump:
 
     async def _publish(self, batch: Batch) -> None:
         stream, before = self._stream, self._stream.ring.cum_bytes
-        trailed = self._streams.is_trailing(stream)
+        was_catch_up = self._streams.is_catch_up(stream)
         stream.append(batch.chunks, batch.post_batch)
-        if trailed and not self._streams.is_trailing(stream):
+        if was_catch_up and not self._streams.is_catch_up(stream):
             self._host.slots.slot_free()
         if batch.chunks:
             size = stream.ring.cum_bytes - before
@@ -203,11 +203,11 @@ class Pump:
         )
         if not delay_s:
             return
-        stream.away = True
+        stream.unavailable = True
         stream.wake_all()
         await asyncio.sleep(delay_s)
         if not stream.subscribers:
-            await self._demand.wait(self._limits.rest.linger_s)
+            await self._demand.wait(self._limits.rest.unused_stream_s)
 
     async def _rest(self) -> Step:
         """Rest while no subscriber can take more."""

@@ -19,7 +19,7 @@ from feedmux_server.core.errors import FeedmuxError
 
 FIELDS = (
     "address", "code", "correlation_id", "epoch", "error", "format", "method", "peer", "reason", "runs", "scope",
-    "source", "stream", "subscriber", "subscription", "task", "tenant", "dependency", "away", "backlog_bytes", "count",
+    "source", "stream", "subscriber", "subscription", "task", "tenant", "dependency", "backlog_bytes", "count",
     "events", "request_bytes", "seconds", "unsent_bytes",
 )  # fmt: skip
 

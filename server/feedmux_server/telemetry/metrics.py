@@ -57,12 +57,12 @@ STREAMS: Final = Metric(
     "feedmux.stream.active", _U, "{stream}", "Shared streams: each reads one distinct feed from MongoDB.",
     (SOURCE, STATE),
 )  # fmt: skip
-TRAILING: Final = Metric(
-    "feedmux.stream.trailing", _U, "{stream}", "Catch-up streams: they read history, in addition to the live stream.",
+CATCH_UP: Final = Metric(
+    "feedmux.stream.catch_up", _U, "{stream}", "Catch-up streams: they read history, in addition to the live stream.",
     (SOURCE,),
 )  # fmt: skip
-TRAILING_LIMIT: Final = Metric(
-    "feedmux.stream.trailing_limit", _G, "{stream}", "Maximum number of catch-up streams: limits.trailing_streams."
+CATCH_UP_LIMIT: Final = Metric(
+    "feedmux.stream.catch_up_limit", _G, "{stream}", "Maximum number of catch-up streams: limits.catch_up_streams."
 )
 CURSORS: Final = Metric(
     "feedmux.stream.cursors", _U, "{cursor}", "Change-stream cursors that are open in MongoDB now.", (SOURCE,)
@@ -107,13 +107,13 @@ MEMORY: Final = Metric(
     "By",
     "Bytes that the process holds for tenants: rings, messages that clients have not taken (`unsent`), events that are"
     " not acknowledged, requests of open streams, renderings, caches of checks and of policies, and ranges that were"
-    " planned and not yet read (`kept`).",
+    " planned and not yet read (`retained`).",
     (PART,),
 )
 MEMORY_LIMIT: Final = Metric(
     "feedmux.memory.limit", _G, "By",
     "Bound of each part: the part's share of limits.memory_bytes (for the rings, what the other parts leave), or"
-    " limits.kept_bytes. Caches have no bound.", (PART,),
+    " limits.retained_bytes. Caches have no bound.", (PART,),
 )  # fmt: skip
 PROCESS_MEMORY: Final = Metric("process.memory.usage", _U, "By", "Resident memory of the process.")
 PROCESS_CPU: Final = Metric("process.cpu.time", _C, "s", "CPU time of the process, in all threads.")
@@ -229,14 +229,16 @@ QUOTA_UTILIZATION: Final = Metric(
 QUOTA_LIMIT: Final = Metric(
     "feedmux.quota.limit", _G, "1", "Limit of each quota, in the quota's own unit.", (TENANT, QUOTA)
 )
-HELD_BACK: Final = Metric(
-    "feedmux.quota.held_back",
+THROTTLED: Final = Metric(
+    "feedmux.quota.throttled",
     _C,
     "s",
     "How long quotas have throttled sessions, in total: waits for a rate or for acks.",
     (TENANT,),
 )
-REFUSALS: Final = Metric("feedmux.quota.refusals", _C, "{refusal}", "Calls that a quota rejected.", (TENANT, QUOTA))
+REJECTIONS: Final = Metric(
+    "feedmux.quota.rejections", _C, "{rejection}", "Calls that a quota rejected.", (TENANT, QUOTA)
+)
 
 CALLS: Final = Metric(
     "rpc.server.call.duration", _H, "s", "Duration of calls. A stream lasts from its first to its last message.",

@@ -93,7 +93,7 @@ class OtelObserver(Observer):
         self.counted.add(metrics.REDIS_ERRORS, 1, self._errors.of(code))
 
     def refused(self, tenant: str, quota: str) -> None:
-        self.counted.add(metrics.REFUSALS, 1, tenant, quota)
+        self.counted.add(metrics.REJECTIONS, 1, tenant, quota)
 
     def task_began(self, kind: str) -> None:
         # Prometheus sees no increase where a series begins with its first failure.

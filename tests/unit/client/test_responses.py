@@ -155,7 +155,7 @@ def test_notices_and_unknown_kinds() -> None:
     made = [
         (pb.Notice(rewound=pb.Notice.Rewound(**{"from": time, "to": time})), Rewound((5, 6), (5, 6))),
         (pb.Notice(gap=pb.Notice.Gap(**{"from": time}, to=time, reason="r")), Gap((5, 6), (5, 6), "r")),
-        (pb.Notice(degraded=pb.Notice.Degraded(dependency="state", away=True)), Degraded("state", True)),
+        (pb.Notice(degraded=pb.Notice.Degraded(dependency="state", unavailable=True)), Degraded("state", True)),
         (pb.Notice(history_at_risk=pb.Notice.HistoryAtRisk()), HistoryAtRisk(0.0)),
         (pb.Notice(), None),
     ]

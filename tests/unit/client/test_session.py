@@ -339,7 +339,7 @@ async def test_on_notice_may_take_events() -> None:
                     break
         return seen
 
-    away = pb.SubscribeResponse(notice=pb.Notice(degraded=pb.Notice.Degraded(dependency="state", away=True)))
+    away = pb.SubscribeResponse(notice=pb.Notice(degraded=pb.Notice.Degraded(dependency="state", unavailable=True)))
     async with ScriptedServer(play(opened(), batch(1, [1]), away, batch(2, [2, 3]), batch(4, [4, 5]))) as server:
         assert await using(server, work) == [1, -2, 3, 4, 5]
 

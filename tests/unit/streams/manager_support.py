@@ -189,7 +189,7 @@ async def world(
     source = SimpleNamespace(name="main", clock=SimpleNamespace(known_time=1 << 63))
     limits = ManagerLimits(
         streams=StreamLimits(RingLimits(bytes_max=ring_bytes), read_ahead_bytes=ring_bytes // 2, join_distance_s=0),
-        pump=PumpLimits(gather_s=0.0, rest=RestLimits(linger_s=0.05)),
+        pump=PumpLimits(coalesce_s=0.0, rest=RestLimits(unused_stream_s=0.05)),
         memory_bytes_max=memory_bytes,
         unacked_events_max=unacked_max,
         wide=WideLimits(enabled=False),

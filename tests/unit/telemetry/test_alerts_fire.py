@@ -27,8 +27,8 @@ GOOD_DAY = {
     f'feedmux_stream_active{{{REPLICA},{SOURCE},feedmux_state="reading"}}': "5x180",
     f"feedmux_stream_reads_total{{{REPLICA},{SOURCE}}}": "0+300x180",
     f'feedmux_stream_resumes_total{{{REPLICA},{SOURCE},error_type="NetworkTimeout"}}': "0 1 1 2 2x176",
-    f"feedmux_stream_trailing{{{REPLICA},{SOURCE}}}": "2x180",
-    f"feedmux_stream_trailing_limit{{{REPLICA}}}": "32x180",
+    f"feedmux_stream_catch_up{{{REPLICA},{SOURCE}}}": "2x180",
+    f"feedmux_stream_catch_up_limit{{{REPLICA}}}": "32x180",
     f'feedmux_commit_results_total{{{REPLICA},feedmux_outcome="ok"}}': "0+100x180",
     f'feedmux_commit_results_total{{{REPLICA},feedmux_outcome="failed"}}': "0x180",
     f'feedmux_redis_errors_total{{{REPLICA},error_type="TIMEOUT"}}': "0 0 1 1x177",
@@ -42,7 +42,7 @@ GOOD_DAY = {
     f"feedmux_session_opened_total{{{REPLICA},{TENANT}}}": "100+1x180",
     f'rpc_server_call_duration_seconds_count{{{REPLICA},rpc_method="m",error_type="QUOTA_EXCEEDED"}}': "0+1x180",
     f'feedmux_quota_utilization{{{REPLICA},{TENANT},feedmux_quota="streams"}}': "0.5x180",
-    f"feedmux_quota_held_back_seconds_total{{{REPLICA},{TENANT}}}": "0+1x180",
+    f"feedmux_quota_throttled_seconds_total{{{REPLICA},{TENANT}}}": "0+1x180",
     f'feedmux_task_failures_total{{{REPLICA},feedmux_task="history"}}': "1x180",
 }
 """One value for each minute."""
@@ -52,20 +52,20 @@ BAD_DAYS: dict[str, dict[str, str]] = {
     "FeedmuxStoredHistoryAtRisk": {f"feedmux_history_stored_at_risk{{{REPLICA},{SOURCE},{TENANT}}}": "2x180"},
     "FeedmuxSubscriptionDamaged": {f"feedmux_subscription_damaged{{{REPLICA},{TENANT}}}": "1x180"},
     "FeedmuxLagGrowing": {f"feedmux_subscriber_lag_seconds{{{REPLICA},{TENANT}}}": "0+20x180"},
-    "FeedmuxSourceAway": {f"feedmux_source_available{{{REPLICA},{SOURCE}}}": "0x180"},
+    "FeedmuxSourceUnavailable": {f"feedmux_source_available{{{REPLICA},{SOURCE}}}": "0x180"},
     "FeedmuxNoProgress": {f"feedmux_stream_reads_total{{{REPLICA},{SOURCE}}}": "900x180"},
-    "FeedmuxReadingBehind": {f"feedmux_stream_lag_seconds{{{REPLICA},{SOURCE}}}": "90x180"},
+    "FeedmuxStreamLag": {f"feedmux_stream_lag_seconds{{{REPLICA},{SOURCE}}}": "90x180"},
     "FeedmuxResumeStorm": {
         f'feedmux_stream_resumes_total{{{REPLICA},{SOURCE},error_type="NetworkTimeout"}}': "0+30x180"
     },
-    "FeedmuxTrailingStreamsExhausted": {f"feedmux_stream_trailing{{{REPLICA},{SOURCE}}}": "32x180"},
-    "FeedmuxRedisAway": {f"feedmux_redis_available{{{REPLICA}}}": "0x180"},
+    "FeedmuxCatchUpStreamsExhausted": {f"feedmux_stream_catch_up{{{REPLICA},{SOURCE}}}": "32x180"},
+    "FeedmuxRedisUnavailable": {f"feedmux_redis_available{{{REPLICA}}}": "0x180"},
     "FeedmuxCommitsFailing": {f'feedmux_commit_results_total{{{REPLICA},feedmux_outcome="failed"}}': "0+3x180"},
     "FeedmuxRedisErrors": {f'feedmux_redis_errors_total{{{REPLICA},error_type="TIMEOUT"}}': "0+6x180"},
     "FeedmuxNotReady": {f"feedmux_ready{{{REPLICA}}}": "0x180", 'feedmux_ready{instance="b:9117"}': "1x180"},
     "FeedmuxDown": {f"feedmux_ready{{{REPLICA}}}": "_x180"},
     "FeedmuxEventLoopLate": {LAG_BUCKETS.format(replica=REPLICA, le="0.005"): "0+300x180"},
-    "FeedmuxMemoryNearBound": {f'feedmux_memory_usage_bytes{{{REPLICA},feedmux_part="rings"}}': "950x180"},
+    "FeedmuxMemoryNearLimit": {f'feedmux_memory_usage_bytes{{{REPLICA},feedmux_part="rings"}}': "950x180"},
     "FeedmuxSessionsNearLimit": {f'feedmux_subscriber_active{{{REPLICA},{TENANT},feedmux_state="live"}}': "9500x180"},
     "FeedmuxSessionStorm": {f"feedmux_session_opened_total{{{REPLICA},{TENANT}}}": "0+900x180"},
     "FeedmuxInternalErrors": {
@@ -73,7 +73,7 @@ BAD_DAYS: dict[str, dict[str, str]] = {
     },
     "FeedmuxTaskFailing": {f'feedmux_task_failures_total{{{REPLICA},feedmux_task="history"}}': "0+1x180"},
     "FeedmuxQuotaExhausted": {f'feedmux_quota_utilization{{{REPLICA},{TENANT},feedmux_quota="streams"}}': "1x180"},
-    "FeedmuxTenantHeldBack": {f"feedmux_quota_held_back_seconds_total{{{REPLICA},{TENANT}}}": "0+60x180"},
+    "FeedmuxTenantThrottled": {f"feedmux_quota_throttled_seconds_total{{{REPLICA},{TENANT}}}": "0+60x180"},
 }
 
 

@@ -50,7 +50,7 @@ func describeNotice(told feedmux.Notice) *notice {
 	case feedmux.Gap:
 		return &notice{"gap", fields{"from": pair(told.After), "to": pair(told.Before), "reason": told.Reason}}
 	case feedmux.Degraded:
-		return &notice{"degraded", fields{"dependency": told.Dependency, "away": told.Away}}
+		return &notice{"degraded", fields{"dependency": told.Dependency, "unavailable": told.Unavailable}}
 	case feedmux.Disconnected:
 		return &notice{"disconnected", fields{
 			"reason": told.Err.Reason, "status": code.Code(told.Err.Code).String(), "retry_in_s": told.RetryIn.Seconds(),

@@ -2700,7 +2700,7 @@ type Notice_Degraded struct {
 	// `source` or `state`.
 	Dependency string `protobuf:"bytes,1,opt,name=dependency,proto3" json:"dependency,omitempty"`
 	// True when the dependency is unavailable, false when it is available again.
-	Away          bool `protobuf:"varint,2,opt,name=away,proto3" json:"away,omitempty"`
+	Unavailable   bool `protobuf:"varint,2,opt,name=unavailable,proto3" json:"unavailable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2742,9 +2742,9 @@ func (x *Notice_Degraded) GetDependency() string {
 	return ""
 }
 
-func (x *Notice_Degraded) GetAway() bool {
+func (x *Notice_Degraded) GetUnavailable() bool {
 	if x != nil {
-		return x.Away
+		return x.Unavailable
 	}
 	return false
 }
@@ -3100,7 +3100,7 @@ const file_feedmux_v1_change_feed_proto_rawDesc = "" +
 	"\fcluster_time\x18\x03 \x01(\v2\x17.feedmux.v1.ClusterTimeR\vclusterTime\"T\n" +
 	"\tCommitted\x12+\n" +
 	"\x11delivery_sequence\x18\x01 \x01(\x03R\x10deliverySequence\x12\x1a\n" +
-	"\bposition\x18\x02 \x01(\fR\bposition\"\xd5\a\n" +
+	"\bposition\x18\x02 \x01(\fR\bposition\"\xe3\a\n" +
 	"\x06Notice\x129\n" +
 	"\bdraining\x18\x01 \x01(\v2\x1b.feedmux.v1.Notice.DrainingH\x00R\bdraining\x126\n" +
 	"\arewound\x18\x02 \x01(\v2\x1a.feedmux.v1.Notice.RewoundH\x00R\arewound\x12J\n" +
@@ -3119,12 +3119,12 @@ const file_feedmux_v1_change_feed_proto_rawDesc = "" +
 	"\x03Gap\x12+\n" +
 	"\x04from\x18\x01 \x01(\v2\x17.feedmux.v1.ClusterTimeR\x04from\x12'\n" +
 	"\x02to\x18\x02 \x01(\v2\x17.feedmux.v1.ClusterTimeR\x02to\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\x1a>\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x1aL\n" +
 	"\bDegraded\x12\x1e\n" +
 	"\n" +
 	"dependency\x18\x01 \x01(\tR\n" +
-	"dependency\x12\x12\n" +
-	"\x04away\x18\x02 \x01(\bR\x04away\x1a\xa5\x01\n" +
+	"dependency\x12 \n" +
+	"\vunavailable\x18\x02 \x01(\bR\vunavailable\x1a\xa5\x01\n" +
 	"\aSkipped\x12+\n" +
 	"\x04from\x18\x01 \x01(\v2\x17.feedmux.v1.ClusterTimeR\x04from\x12'\n" +
 	"\x02to\x18\x02 \x01(\v2\x17.feedmux.v1.ClusterTimeR\x02to\x12#\n" +

@@ -236,7 +236,7 @@ type SharedStream struct {
 	// What the stream is doing.
 	State SharedStream_State `protobuf:"varint,6,opt,name=state,proto3,enum=feedmux.v1.SharedStream_State" json:"state,omitempty"`
 	// Whether another stream of the same key is ahead of this one.
-	Trailing bool `protobuf:"varint,7,opt,name=trailing,proto3" json:"trailing,omitempty"`
+	CatchUp bool `protobuf:"varint,7,opt,name=catch_up,json=catchUp,proto3" json:"catch_up,omitempty"`
 	// The oldest position in the ring.
 	Oldest *ClusterTime `protobuf:"bytes,8,opt,name=oldest,proto3" json:"oldest,omitempty"`
 	// The newest position read.
@@ -337,9 +337,9 @@ func (x *SharedStream) GetState() SharedStream_State {
 	return SharedStream_STATE_UNSPECIFIED
 }
 
-func (x *SharedStream) GetTrailing() bool {
+func (x *SharedStream) GetCatchUp() bool {
 	if x != nil {
-		return x.Trailing
+		return x.CatchUp
 	}
 	return false
 }
@@ -440,7 +440,7 @@ type WideGroup struct {
 	// Number of these feeds that are views now.
 	Views int32 `protobuf:"varint,4,opt,name=views,proto3" json:"views,omitempty"`
 	// The decision and its reason: `shared`, `too few feeds`, `too many events of other namespaces`,
-	// `MongoDB refused the wide stream` or `switched off`.
+	// `MongoDB rejected the wide stream` or `disabled`.
 	Decision string `protobuf:"bytes,5,opt,name=decision,proto3" json:"decision,omitempty"`
 	// Scope of the wide stream, `*` or a database; empty if there is none.
 	Scope string `protobuf:"bytes,6,opt,name=scope,proto3" json:"scope,omitempty"`
@@ -914,7 +914,7 @@ type TenantUsage struct {
 	// The tenant's quotas. Empty if there is no tenants file.
 	Quotas []*QuotaUse `protobuf:"bytes,12,rep,name=quotas,proto3" json:"quotas,omitempty"`
 	// How long quotas have throttled the tenant's streams since the start, in total.
-	HeldBack      *durationpb.Duration `protobuf:"bytes,13,opt,name=held_back,json=heldBack,proto3" json:"held_back,omitempty"`
+	Throttled     *durationpb.Duration `protobuf:"bytes,13,opt,name=throttled,proto3" json:"throttled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1033,9 +1033,9 @@ func (x *TenantUsage) GetQuotas() []*QuotaUse {
 	return nil
 }
 
-func (x *TenantUsage) GetHeldBack() *durationpb.Duration {
+func (x *TenantUsage) GetThrottled() *durationpb.Duration {
 	if x != nil {
-		return x.HeldBack
+		return x.Throttled
 	}
 	return nil
 }
@@ -1311,7 +1311,7 @@ const file_feedmux_v1_operator_proto_rawDesc = "" +
 	"\x14detached_subscribers\x18\x02 \x03(\v2\x16.feedmux.v1.SubscriberR\x13detachedSubscribers\x12*\n" +
 	"\x06totals\x18\x03 \x01(\v2\x12.feedmux.v1.TotalsR\x06totals\x126\n" +
 	"\vwide_groups\x18\x04 \x03(\v2\x15.feedmux.v1.WideGroupR\n" +
-	"wideGroups\"\xb5\x06\n" +
+	"wideGroups\"\xb4\x06\n" +
 	"\fSharedStream\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1d\n" +
 	"\n" +
@@ -1319,8 +1319,8 @@ const file_feedmux_v1_operator_proto_rawDesc = "" +
 	"\x06source\x18\x03 \x01(\tR\x06source\x12\x14\n" +
 	"\x05scope\x18\x04 \x01(\tR\x05scope\x12\x1a\n" +
 	"\bpipeline\x18\x05 \x01(\tR\bpipeline\x124\n" +
-	"\x05state\x18\x06 \x01(\x0e2\x1e.feedmux.v1.SharedStream.StateR\x05state\x12\x1a\n" +
-	"\btrailing\x18\a \x01(\bR\btrailing\x12/\n" +
+	"\x05state\x18\x06 \x01(\x0e2\x1e.feedmux.v1.SharedStream.StateR\x05state\x12\x19\n" +
+	"\bcatch_up\x18\a \x01(\bR\acatchUp\x12/\n" +
 	"\x06oldest\x18\b \x01(\v2\x17.feedmux.v1.ClusterTimeR\x06oldest\x12/\n" +
 	"\x06newest\x18\t \x01(\v2\x17.feedmux.v1.ClusterTimeR\x06newest\x12\x1f\n" +
 	"\vring_events\x18\n" +
@@ -1388,7 +1388,7 @@ const file_feedmux_v1_operator_proto_rawDesc = "" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\"z\n" +
 	"\x13ListTenantsResponse\x121\n" +
 	"\atenants\x18\x01 \x03(\v2\x17.feedmux.v1.TenantUsageR\atenants\x120\n" +
-	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xff\x03\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\x80\x04\n" +
 	"\vTenantUsage\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12!\n" +
 	"\fopen_streams\x18\x02 \x01(\x05R\vopenStreams\x12$\n" +
@@ -1406,8 +1406,8 @@ const file_feedmux_v1_operator_proto_rawDesc = "" +
 	"\n" +
 	"configured\x18\v \x01(\bR\n" +
 	"configured\x12,\n" +
-	"\x06quotas\x18\f \x03(\v2\x14.feedmux.v1.QuotaUseR\x06quotas\x126\n" +
-	"\theld_back\x18\r \x01(\v2\x19.google.protobuf.DurationR\bheldBack\"X\n" +
+	"\x06quotas\x18\f \x03(\v2\x14.feedmux.v1.QuotaUseR\x06quotas\x127\n" +
+	"\tthrottled\x18\r \x01(\v2\x19.google.protobuf.DurationR\tthrottled\"X\n" +
 	"\bQuotaUse\x12\x14\n" +
 	"\x05quota\x18\x01 \x01(\tR\x05quota\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x03R\x05limit\x12\x17\n" +
@@ -1480,7 +1480,7 @@ var file_feedmux_v1_operator_proto_depIdxs = []int32{
 	9,  // 11: feedmux.v1.ListTenantsResponse.tenants:type_name -> feedmux.v1.TenantUsage
 	17, // 12: feedmux.v1.ListTenantsResponse.since:type_name -> google.protobuf.Timestamp
 	10, // 13: feedmux.v1.TenantUsage.quotas:type_name -> feedmux.v1.QuotaUse
-	16, // 14: feedmux.v1.TenantUsage.held_back:type_name -> google.protobuf.Duration
+	16, // 14: feedmux.v1.TenantUsage.throttled:type_name -> google.protobuf.Duration
 	16, // 15: feedmux.v1.DrainResponse.deadline:type_name -> google.protobuf.Duration
 	1,  // 16: feedmux.v1.Operator.ListSharedStreams:input_type -> feedmux.v1.ListSharedStreamsRequest
 	7,  // 17: feedmux.v1.Operator.ListTenants:input_type -> feedmux.v1.ListTenantsRequest

@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=namespace,
         help="create the subscription if it does not exist; * is the whole deployment",
     )
-    new.add_argument("--start", metavar="PLACE", type=start, help=f"with --create: {START_HELP}")
+    new.add_argument("--start", metavar="POSITION", type=start, help=f"with --create: {START_HELP}")
     add_feed_arguments(parser, optional=False)
     add_connection_options(parser)
 

@@ -91,7 +91,8 @@ def print_notice(notice: feedmux.Notice) -> None:
             text = "the server is shutting down; reconnecting"
         case feedmux.Degraded():
             dependency = "MongoDB" if notice.dependency == "source" else "Redis"
-            text = f"the server {'has lost its connection to' if notice.away else 'is again connected to'} {dependency}"
+            change = "has lost its connection to" if notice.unavailable else "is again connected to"
+            text = f"the server {change} {dependency}"
         case feedmux.HistoryAtRisk():
             text = f"the oplog drops this position in {notice.remaining_s:.0f} s"
         case feedmux.Gap():

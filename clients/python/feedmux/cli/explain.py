@@ -12,7 +12,7 @@ from feedmux.feeds import Explanation
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_feed_arguments(parser)
-    parser.add_argument("--start", metavar="PLACE", type=start, help=START_HELP)
+    parser.add_argument("--start", metavar="POSITION", type=start, help=START_HELP)
     add_json_option(parser)
     add_connection_options(parser)
 

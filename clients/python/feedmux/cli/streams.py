@@ -71,7 +71,19 @@ def _text(terminal: Terminal, answer: operator_pb2.ListSharedStreamsResponse, wi
     if with_subscribers and totals.subscribers:
         rows = [_subscriber_row(each.id, one) for each in answer.shared_streams for one in each.subscribers]
         rows += [_subscriber_row("-", one) for one in answer.detached_subscribers]
-        columns = "ID", "STREAM", "TENANT", "SUBSCRIPTION", "STATE", "PLACE", "LAG", "SENT", "UNACKED", "CREDIT", "PEER"
+        columns = (
+            "ID",
+            "STREAM",
+            "TENANT",
+            "SUBSCRIPTION",
+            "STATE",
+            "POSITION",
+            "LAG",
+            "SENT",
+            "UNACKED",
+            "CREDIT",
+            "PEER",
+        )
         lines += ["", table(terminal, columns, rows)]
     elif answer.detached_subscribers:
         lines.append(
@@ -89,7 +101,7 @@ def _stream_row(terminal: Terminal, stream: operator_pb2.SharedStream) -> tuple[
     return (
         stream.id,
         f"{stream.source}:{stream.scope}" + (" (filtered)" if stream.pipeline not in ("", "[]") else ""),
-        terminal.paint(state, _STATE_COLOURS.get(state, "dim")) + (" trailing" if stream.trailing else ""),
+        terminal.paint(state, _STATE_COLOURS.get(state, "dim")) + (" catch-up" if stream.catch_up else ""),
         stream.subscriber_count,
         f"{stream.ring_events} events, {size(stream.ring_bytes)}",
         f"{utc_time(stream.oldest.seconds)} - {utc_time(stream.newest.seconds)}",
@@ -168,7 +180,7 @@ def _stream_json(stream: operator_pb2.SharedStream) -> dict[str, Any]:
         "pipeline": stream.pipeline,
         "stream_key": stream.stream_key,
         "state": state_name(stream),
-        "trailing": stream.trailing,
+        "catch_up": stream.catch_up,
         "oldest": _time(stream.oldest),
         "newest": _time(stream.newest),
         "ring_events": stream.ring_events,

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         _add(actions, "create", "create a subscription; changes nothing if it exists with the same definition", _create)
     )
     add_feed_arguments(create)
-    create.add_argument("--start", metavar="PLACE", type=start, help=START_HELP)
+    create.add_argument("--start", metavar="POSITION", type=start, help=START_HELP)
     _add_policies(create)
 
     update = _name(_add(actions, "update", "change the filter or the policies; the position stays", _update))
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_policies(update)
 
     seek = _name(_add(actions, "seek", "move the stored position, forwards or backwards", _seek))
-    seek.add_argument("to", metavar="PLACE", type=start, help=START_HELP)
+    seek.add_argument("to", metavar="POSITION", type=start, help=START_HELP)
 
     delete = _name(_add(actions, "delete", "delete a subscription with its stored position", _delete))
     delete.add_argument("--allow-missing", action="store_true", help="succeed even if it does not exist")

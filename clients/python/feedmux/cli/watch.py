@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "  feedmux watch shop.orders | jq .documentKey\n\n"
         "On a terminal it prints a line for people; otherwise one event per line in relaxed extended JSON."
     )
-    parser.add_argument("--start", metavar="PLACE", type=start, help=START_HELP)
+    parser.add_argument("--start", metavar="POSITION", type=start, help=START_HELP)
     add_output_options(parser)
     add_connection_options(parser)
 

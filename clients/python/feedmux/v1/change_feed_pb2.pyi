@@ -205,12 +205,12 @@ class Notice(_message.Message):
         reason: str
         def __init__(self, to: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., reason: _Optional[str] = ..., **kwargs) -> None: ...
     class Degraded(_message.Message):
-        __slots__ = ("dependency", "away")
+        __slots__ = ("dependency", "unavailable")
         DEPENDENCY_FIELD_NUMBER: _ClassVar[int]
-        AWAY_FIELD_NUMBER: _ClassVar[int]
+        UNAVAILABLE_FIELD_NUMBER: _ClassVar[int]
         dependency: str
-        away: bool
-        def __init__(self, dependency: _Optional[str] = ..., away: bool = ...) -> None: ...
+        unavailable: bool
+        def __init__(self, dependency: _Optional[str] = ..., unavailable: bool = ...) -> None: ...
     class Skipped(_message.Message):
         __slots__ = ("to", "from_position", "to_position")
         FROM_FIELD_NUMBER: _ClassVar[int]

@@ -30,7 +30,7 @@ class ListSharedStreamsResponse(_message.Message):
     def __init__(self, shared_streams: _Optional[_Iterable[_Union[SharedStream, _Mapping]]] = ..., detached_subscribers: _Optional[_Iterable[_Union[Subscriber, _Mapping]]] = ..., totals: _Optional[_Union[Totals, _Mapping]] = ..., wide_groups: _Optional[_Iterable[_Union[WideGroup, _Mapping]]] = ...) -> None: ...
 
 class SharedStream(_message.Message):
-    __slots__ = ("id", "stream_key", "source", "scope", "pipeline", "state", "trailing", "oldest", "newest", "ring_events", "ring_bytes", "lag", "events_read", "batches_read", "resumes", "cursor_open", "subscribers", "subscriber_count", "view_of")
+    __slots__ = ("id", "stream_key", "source", "scope", "pipeline", "state", "catch_up", "oldest", "newest", "ring_events", "ring_bytes", "lag", "events_read", "batches_read", "resumes", "cursor_open", "subscribers", "subscriber_count", "view_of")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[SharedStream.State]
@@ -53,7 +53,7 @@ class SharedStream(_message.Message):
     SCOPE_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
-    TRAILING_FIELD_NUMBER: _ClassVar[int]
+    CATCH_UP_FIELD_NUMBER: _ClassVar[int]
     OLDEST_FIELD_NUMBER: _ClassVar[int]
     NEWEST_FIELD_NUMBER: _ClassVar[int]
     RING_EVENTS_FIELD_NUMBER: _ClassVar[int]
@@ -72,7 +72,7 @@ class SharedStream(_message.Message):
     scope: str
     pipeline: str
     state: SharedStream.State
-    trailing: bool
+    catch_up: bool
     oldest: _feed_pb2.ClusterTime
     newest: _feed_pb2.ClusterTime
     ring_events: int
@@ -85,7 +85,7 @@ class SharedStream(_message.Message):
     subscribers: _containers.RepeatedCompositeFieldContainer[Subscriber]
     subscriber_count: int
     view_of: str
-    def __init__(self, id: _Optional[str] = ..., stream_key: _Optional[str] = ..., source: _Optional[str] = ..., scope: _Optional[str] = ..., pipeline: _Optional[str] = ..., state: _Optional[_Union[SharedStream.State, str]] = ..., trailing: bool = ..., oldest: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., newest: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., ring_events: _Optional[int] = ..., ring_bytes: _Optional[int] = ..., lag: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., events_read: _Optional[int] = ..., batches_read: _Optional[int] = ..., resumes: _Optional[int] = ..., cursor_open: bool = ..., subscribers: _Optional[_Iterable[_Union[Subscriber, _Mapping]]] = ..., subscriber_count: _Optional[int] = ..., view_of: _Optional[str] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., stream_key: _Optional[str] = ..., source: _Optional[str] = ..., scope: _Optional[str] = ..., pipeline: _Optional[str] = ..., state: _Optional[_Union[SharedStream.State, str]] = ..., catch_up: bool = ..., oldest: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., newest: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., ring_events: _Optional[int] = ..., ring_bytes: _Optional[int] = ..., lag: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., events_read: _Optional[int] = ..., batches_read: _Optional[int] = ..., resumes: _Optional[int] = ..., cursor_open: bool = ..., subscribers: _Optional[_Iterable[_Union[Subscriber, _Mapping]]] = ..., subscriber_count: _Optional[int] = ..., view_of: _Optional[str] = ...) -> None: ...
 
 class WideGroup(_message.Message):
     __slots__ = ("source", "options", "feeds", "views", "decision", "scope", "events_read", "events_taken", "ring_bytes")
@@ -168,7 +168,7 @@ class ListTenantsResponse(_message.Message):
     def __init__(self, tenants: _Optional[_Iterable[_Union[TenantUsage, _Mapping]]] = ..., since: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class TenantUsage(_message.Message):
-    __slots__ = ("tenant", "open_streams", "subscriptions", "shared_streams", "exclusive_streams", "events_sent", "bytes_sent", "upstream_events", "upstream_bytes", "upstream_share", "configured", "quotas", "held_back")
+    __slots__ = ("tenant", "open_streams", "subscriptions", "shared_streams", "exclusive_streams", "events_sent", "bytes_sent", "upstream_events", "upstream_bytes", "upstream_share", "configured", "quotas", "throttled")
     TENANT_FIELD_NUMBER: _ClassVar[int]
     OPEN_STREAMS_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -181,7 +181,7 @@ class TenantUsage(_message.Message):
     UPSTREAM_SHARE_FIELD_NUMBER: _ClassVar[int]
     CONFIGURED_FIELD_NUMBER: _ClassVar[int]
     QUOTAS_FIELD_NUMBER: _ClassVar[int]
-    HELD_BACK_FIELD_NUMBER: _ClassVar[int]
+    THROTTLED_FIELD_NUMBER: _ClassVar[int]
     tenant: str
     open_streams: int
     subscriptions: int
@@ -194,8 +194,8 @@ class TenantUsage(_message.Message):
     upstream_share: float
     configured: bool
     quotas: _containers.RepeatedCompositeFieldContainer[QuotaUse]
-    held_back: _duration_pb2.Duration
-    def __init__(self, tenant: _Optional[str] = ..., open_streams: _Optional[int] = ..., subscriptions: _Optional[int] = ..., shared_streams: _Optional[int] = ..., exclusive_streams: _Optional[int] = ..., events_sent: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., upstream_events: _Optional[float] = ..., upstream_bytes: _Optional[float] = ..., upstream_share: _Optional[float] = ..., configured: bool = ..., quotas: _Optional[_Iterable[_Union[QuotaUse, _Mapping]]] = ..., held_back: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    throttled: _duration_pb2.Duration
+    def __init__(self, tenant: _Optional[str] = ..., open_streams: _Optional[int] = ..., subscriptions: _Optional[int] = ..., shared_streams: _Optional[int] = ..., exclusive_streams: _Optional[int] = ..., events_sent: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., upstream_events: _Optional[float] = ..., upstream_bytes: _Optional[float] = ..., upstream_share: _Optional[float] = ..., configured: bool = ..., quotas: _Optional[_Iterable[_Union[QuotaUse, _Mapping]]] = ..., throttled: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class QuotaUse(_message.Message):
     __slots__ = ("quota", "limit", "used")

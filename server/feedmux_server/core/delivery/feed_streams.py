@@ -37,15 +37,15 @@ class StreamPort(Protocol):
     def start(self, stream: SharedStream) -> None:
         """Reads MongoDB for this stream from its origin on."""
 
-    def may_trail(self, tenant: str) -> bool:
-        """Whether another trailing stream is allowed now."""
+    def may_catch_up(self, tenant: str) -> bool:
+        """Whether another catch-up stream is allowed now."""
 
     @property
     def known_time(self) -> int:
         """The newest cluster time that this process has seen of MongoDB."""
 
     def waits(self, subscriber: Subscriber) -> None:
-        """Note that a subscriber waits for a trailing stream's slot: streams that hold a slot may have become idle."""
+        """Note that a subscriber waits for a catch-up stream's slot: streams that hold a slot may have become idle."""
 
     def waits_no_longer(self, subscriber: Subscriber) -> None: ...
 
@@ -71,7 +71,7 @@ class FeedStreams:
         self.streams: list[SharedStream] = []
         self._waiting: dict[int, Subscriber] = {}
         self.detached: dict[int, Subscriber] = {}
-        """Subscribers on no stream: out of credit or waiting for a trailing slot."""
+        """Subscribers on no stream: out of credit or waiting for a catch-up slot."""
 
     @property
     def subscriber_count(self) -> int:
@@ -90,23 +90,23 @@ class FeedStreams:
         return best
 
     def is_beside(self, stream: SharedStream) -> bool:
-        """Whether the stream is beside the leading one: it trails, or it starts at a client's token at the present and
-        is not merged with the others until MongoDB has judged that token at the feed's next event."""
+        """Whether the stream is beside the leading one: it catches up, or it starts at a client's token at the present
+        and is not merged with the others until MongoDB has judged that token at the feed's next event."""
         return stream.end_error is None and stream is not self.leader()
 
-    def is_trailing(self, stream: SharedStream) -> bool:
+    def is_catch_up(self, stream: SharedStream) -> bool:
         """Whether it reads history, beside the leading stream: for that there are slots."""
         return not stream.at_present and self.is_beside(stream)
 
     @property
-    def trailing_count(self) -> int:
-        return sum(self.is_trailing(stream) for stream in self.streams)
+    def catch_up_count(self) -> int:
+        return sum(self.is_catch_up(stream) for stream in self.streams)
 
     def state_of(self, subscriber: Subscriber) -> SubscriberState:
         stream = subscriber.stream
         if stream is None:
             return SubscriberState.LAGGING
-        return SubscriberState.CATCH_UP if self.is_trailing(stream) else SubscriberState.LIVE
+        return SubscriberState.CATCH_UP if self.is_catch_up(stream) else SubscriberState.LIVE
 
     def join(self, subscriber: Subscriber) -> None:
         """Attach to a stream that covers the position or soon will; else open a stream there, or wait for a slot."""
@@ -151,7 +151,7 @@ class FeedStreams:
             subscriber.acks.release()
 
     def hand_over(self, subscriber: Subscriber) -> None:
-        """Move a subscriber from a trailing stream to one ahead that safely covers its position, at the exact event."""
+        """Move a subscriber from a catch-up stream to one ahead that safely covers its position, at the exact event."""
         here = subscriber.stream
         if len(self.streams) == 1 or here is None or not self._verified(here):
             return
@@ -197,9 +197,9 @@ class FeedStreams:
         self._wait_no_longer(subscriber)
         subscriber.wake()
 
-    def stalled_trailing(self) -> Iterator[SharedStream]:
-        """Trailing streams that nobody reads or could read on, so that their slots can be given to others."""
-        return (stream for stream in self.streams if self.is_trailing(stream) and not stream.has_usable_credit)
+    def stalled_catch_up(self) -> Iterator[SharedStream]:
+        """Catch-up streams that nobody reads or could read on, so that their slots can be given to others."""
+        return (stream for stream in self.streams if self.is_catch_up(stream) and not stream.has_usable_credit)
 
     def _must_wait(self, subscriber: Subscriber) -> bool:
         """Beside a stream that it could join, or that it has: what others have for themselves is no reason."""
@@ -208,7 +208,7 @@ class FeedStreams:
             stream.end_error is None and (stream.joinable or tenant in stream.account.tenants)
             for stream in self.streams
         )
-        return beside and not self._port.may_trail(tenant)
+        return beside and not self._port.may_catch_up(tenant)
 
     def _origin(self, at: JoinPoint) -> JoinPoint:
         """Where a stream begins for this position. One that MongoDB has not reached is awaited at the present, where

@@ -49,9 +49,9 @@ class SharedStream:
     """Reads one StreamKey from one position on."""
 
     __slots__ = (
-        "_batches", "account", "at_present", "away", "batches_read", "demand_changed", "end_error", "events_read",
+        "_batches", "account", "at_present", "batches_read", "demand_changed", "end_error", "events_read",
         "id", "left_by", "opened", "origin", "read_ahead_bytes", "resumes", "ring", "state", "subscribers", "trace",
-        "unwanted", "watching",
+        "unavailable", "unwanted", "watching",
     )  # fmt: skip
 
     def __init__(
@@ -77,7 +77,7 @@ class SharedStream:
         """MongoDB has accepted the aggregate once."""
         self.at_present = False
         """MongoDB had nothing more at the last read: reading on costs no history."""
-        self.away = False
+        self.unavailable = False
         """MongoDB has failed, and has not answered since."""
         self.end_error: FeedmuxError | None = None
         self.demand_changed: Callable[[], None] = _nothing

@@ -64,7 +64,7 @@ class Slots:
             used[tenant] += max(0, count - max(0, account.quotas.shared_streams - len(account.feeds)))
         return used
 
-    def may_trail(self, tenant: str) -> bool:
+    def may_catch_up(self, tenant: str) -> bool:
         """Whether a tenant may have another stream that reads history: while there are slots, up to a fair share."""
         return self._free > 0 and self._fits(tenant, self.used())
 
@@ -91,16 +91,16 @@ class Slots:
     def poke_stalled(self) -> None:
         """Streams that nobody can read on give their slots to others."""
         for streams in self._several:
-            for stream in streams.stalled_trailing():
+            for stream in streams.stalled_catch_up():
                 stream.poke()
 
     @property
     def _free(self) -> int:
-        return self._most - sum(streams.trailing_count for streams in self._several)
+        return self._most - sum(streams.catch_up_count for streams in self._several)
 
     def _fits(self, tenant: str, used: Mapping[str, int]) -> bool:
         mine = used.get(tenant, 0)
-        if mine >= self._accounts.of(tenant).quotas.trailing_streams:
+        if mine >= self._accounts.of(tenant).quotas.catch_up_streams:
             return False
         tenants = {tenant, *self._waiting}
         return len(tenants) == 1 or mine < max(1, self._most // len(tenants | set(used)))

@@ -24,7 +24,7 @@ class Step(StrEnum):
 class RestLimits:
     """How long a stream rests."""
 
-    linger_s: float = 10.0
+    unused_stream_s: float = 10.0
     """A stream without subscribers stays for this long, so that a reconnect finds its ring."""
     idle_close_s: float = 60.0
     """If no subscriber can take more for this long, the cursor in MongoDB is closed; the position is retained."""
@@ -38,7 +38,7 @@ def next_step(stream: SharedStream, streams: FeedStreams, *, slots_wanted: bool)
         return Step.END if streams.is_superfluous(stream) else Step.READ
     if stream.subscribers:
         # A stream that nobody can read on gives its slot to others.
-        gives_way = slots_wanted and streams.is_trailing(stream) and not stream.has_usable_credit
+        gives_way = slots_wanted and streams.is_catch_up(stream) and not stream.has_usable_credit
         return Step.END if gives_way else Step.REST
     if stream.unwanted or streams.is_superfluous(stream) or stream.state is StreamState.RECOVERING:
         return Step.END
@@ -47,7 +47,7 @@ def next_step(stream: SharedStream, streams: FeedStreams, *, slots_wanted: bool)
 
 def rest_s(stream: SharedStream, limits: RestLimits) -> float:
     """How long to rest at most."""
-    return limits.idle_close_s if stream.subscribers else limits.linger_s
+    return limits.idle_close_s if stream.subscribers else limits.unused_stream_s
 
 
 def after_rest(stream: SharedStream, *, demand_changed: bool) -> Step:

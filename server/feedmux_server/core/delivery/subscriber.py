@@ -57,7 +57,7 @@ class SubscriberState(StrEnum):
     LIVE = "live"
     """At the head of the leading stream, or within its ring."""
     CATCH_UP = "catch_up"
-    """On a trailing stream, or waiting for a stream to reach its position."""
+    """On a catch-up stream, or waiting for a stream to reach its position."""
     LAGGING = "lagging"
     """Out of every ring; only its position is retained."""
 

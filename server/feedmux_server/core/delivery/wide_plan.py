@@ -51,8 +51,8 @@ class WideState(StrEnum):
     TOO_FEW = "too few feeds"
     SHARED = "shared"
     TOO_BUSY = "too many events of other namespaces"
-    REFUSED = "MongoDB refused the wide stream"
-    OFF = "switched off"
+    REJECTED = "MongoDB rejected the wide stream"
+    DISABLED = "disabled"
 
 
 def view_of(key: StreamKey) -> SimpleFilter | None:
@@ -141,7 +141,7 @@ class WidePlan:
         """MongoDB does not allow the wide stream, or it met an event that it could not deliver."""
         group = self._groups.get(name)
         if group is not None:
-            self._give_up(group, WideState.REFUSED, now_s)
+            self._give_up(group, WideState.REJECTED, now_s)
 
     def state(self, name: StreamKey) -> WideState:
         """What was decided, and why."""
@@ -160,7 +160,7 @@ class WidePlan:
     def _decide(self, group: _Group, now_s: float) -> None:
         limits, count = self._limits, len(group.feeds)
         if not limits.enabled:
-            group.state = WideState.OFF
+            group.state = WideState.DISABLED
         elif now_s < group.not_before_s:
             group.scope = None
         elif group.scope is None and count < limits.feeds_min:

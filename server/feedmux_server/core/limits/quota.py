@@ -28,11 +28,11 @@ class Quotas:
     subscription_bytes: int = UNLIMITED
     streams: int = UNLIMITED
     shared_streams: int = UNLIMITED
-    trailing_streams: int = UNLIMITED
+    catch_up_streams: int = UNLIMITED
     events_per_s: int = UNLIMITED
     bytes_per_s: int = UNLIMITED
     outstanding_bytes: int = UNLIMITED
-    kept_bytes: int = UNLIMITED
+    retained_bytes: int = UNLIMITED
     pipeline_bytes: int = UNLIMITED
     requests_per_s: int = UNLIMITED
     messages_per_s: int = UNLIMITED
@@ -95,10 +95,10 @@ class Account:
         self.calls = 0
         self.feeds: Counter[Hashable] = Counter()
         self.outstanding_bytes = 0
-        self.kept_bytes = 0
+        self.retained_bytes = 0
         self.events_sent = 0
         self.bytes_sent = 0
-        self.held_back_s = 0.0
+        self.throttled_s = 0.0
         """How long sessions have waited for a rate or for acks, all together."""
         self._waiting: dict[Callable[[], None], None] = {}
         self._spares: dict[Hashable, Callable[[], None]] = {}
@@ -211,7 +211,7 @@ class Account:
         self._bytes.take(size, now_s)
 
     def usage(
-        self, subscriptions: int | None, trailing_streams: int, subscription_bytes: int | None = None
+        self, subscriptions: int | None, catch_up_streams: int, subscription_bytes: int | None = None
     ) -> dict[str, tuple[int, int | None]]:
         """Each quota's limit, and what is used of it; None for rates and sizes."""
         used = {
@@ -220,9 +220,9 @@ class Account:
             "streams": self.streams,
             "calls": self.calls,
             "shared_streams": len(self.feeds),
-            "trailing_streams": trailing_streams,
+            "catch_up_streams": catch_up_streams,
             "outstanding_bytes": self.outstanding_bytes,
-            "kept_bytes": self.kept_bytes,
+            "retained_bytes": self.retained_bytes,
         }
         limits = ((each.name, getattr(self.quotas, each.name)) for each in fields(Quotas))
         return {name: (limit, used.get(name)) for name, limit in limits if limit != UNLIMITED}
@@ -276,9 +276,9 @@ class Account:
         self.wake_if_room()
 
     @property
-    def keeps_too_much(self) -> bool:
+    def retains_too_much(self) -> bool:
         """Whether what plans have read exceeds the quota."""
-        return self.kept_bytes > self.quotas.kept_bytes
+        return self.retained_bytes > self.quotas.retained_bytes
 
     def when_room(self, wake: Callable[[], None]) -> None:
         """Calls `wake` once, as soon as there may be room."""

@@ -38,10 +38,10 @@ def error(reason: ErrorReason = ErrorReason.INTERNAL) -> FeedmuxError:
 
 @dataclass(slots=True)
 class Port:
-    """Records the streams that were started; `trailing` says whether another stream may trail."""
+    """Records the streams that were started; `slot_free` says whether another catch-up stream is allowed."""
 
     started: list[SharedStream] = field(default_factory=list)
-    trailing: bool = True
+    slot_free: bool = True
     known_time: int = 1 << 64
     waiting: set[int] = field(default_factory=set)
     _last_id: int = 0
@@ -49,8 +49,8 @@ class Port:
     def start(self, stream: SharedStream) -> None:
         self.started.append(stream)
 
-    def may_trail(self, tenant: str) -> bool:
-        return self.trailing
+    def may_catch_up(self, tenant: str) -> bool:
+        return self.slot_free
 
     def waits(self, subscriber: Subscriber) -> None:
         self.waiting.add(subscriber.id)

@@ -48,8 +48,8 @@ def test_the_first_opens_and_one_further_back_opens_another() -> None:
     late = feed.subscriber(behind(0))
     assert [stream.origin for stream in feed.port.started] == [behind(100), behind(0)]
     assert feed.streams.leader() is live.stream
-    assert feed.streams.is_trailing(stream_of(late))
-    assert feed.streams.trailing_count == 1
+    assert feed.streams.is_catch_up(stream_of(late))
+    assert feed.streams.catch_up_count == 1
     assert feed.streams.state_of(live) is SubscriberState.LIVE
     assert feed.streams.state_of(late) is SubscriberState.CATCH_UP
 
@@ -76,9 +76,9 @@ def test_waits_for_a_stream_within_the_join_distance() -> None:
 
 def test_starts_that_mongodb_has_not_reached_are_waited_for_on_one_stream() -> None:
     """A separate stream for each start would need a cursor for each, and all other streams of the feed would then count
-    as trailing."""
+    as catching up."""
     feed = Feed(join_distance_s=30)
-    feed.port.known_time, feed.port.trailing = BEGIN + 500, False
+    feed.port.known_time, feed.port.slot_free = BEGIN + 500, False
     waiting = [feed.subscriber(JoinPoint(token(n))) for n in range(100, 50, -1)]
     [stream] = feed.port.started
     assert {each.stream for each in waiting} == {stream}
@@ -94,15 +94,15 @@ def test_a_native_start_without_events_leads_others_like_it_alone() -> None:
     first, second = feed.subscriber(native(50)), feed.subscriber(native(60))
     assert feed.streams.leader() is second.stream
     assert feed.streams.state_of(second) is SubscriberState.LIVE
-    assert feed.streams.is_trailing(stream_of(first))
+    assert feed.streams.is_catch_up(stream_of(first))
     live = feed.subscriber(behind(1))
     assert feed.streams.leader() is live.stream
-    assert feed.streams.is_trailing(stream_of(second))
+    assert feed.streams.is_catch_up(stream_of(second))
 
 
 def test_a_native_start_of_another_tenant_needs_no_slot_beside_it() -> None:
     feed = Feed()
-    feed.port.trailing = False
+    feed.port.slot_free = False
     own = [feed.subscriber(native(50)) for _ in range(3)]
     assert [each.stream is None for each in own] == [False, True, True]
     other = feed.subscriber(behind(1), tenant="other")
@@ -125,15 +125,15 @@ def test_at_the_present_a_native_start_holds_no_slot() -> None:
     feed = Feed()
     opened(stream_of(feed.subscriber(behind(100))))
     beside = stream_of(feed.subscriber(native(60)))
-    assert feed.streams.trailing_count == 1
+    assert feed.streams.catch_up_count == 1
     opened(beside).append([], mark(100))
-    assert feed.streams.trailing_count == 0
+    assert feed.streams.catch_up_count == 0
     assert feed.streams.is_beside(beside), "until it has an event, no subscriber joins it and it is not handed over"
     fill(beside, 61, 62)
-    assert feed.streams.trailing_count == 1, "there was more than the present to read"
+    assert feed.streams.catch_up_count == 1, "there was more than the present to read"
     beside.append([], mark(100))
     beside.move_to(StreamState.PAUSED)
-    assert feed.streams.trailing_count == 1, "when it resumes reading, it reads history"
+    assert feed.streams.catch_up_count == 1, "when it resumes reading, it reads history"
 
 
 def test_a_refused_start_ends_those_who_gave_it() -> None:
@@ -204,7 +204,7 @@ def test_nobody_waits_before_an_invalidate_for_what_is_behind_it() -> None:
     first = feed.subscriber(behind(0))
     fill(stream_of(first), 1, 2)
     assert feed.subscriber(invalidate(3)).stream is not first.stream
-    feed.port.trailing = False
+    feed.port.slot_free = False
     assert feed.subscriber(invalidate(4)).stream is None
 
 
@@ -221,17 +221,17 @@ def test_hand_over_at_the_exact_event() -> None:
     live = feed.subscriber(behind(10), events=0)
     fill(stream_of(live), 11, 18, chunk_events=1)
     late = feed.subscriber(behind(0), events=13)
-    trailing = stream_of(late)
-    fill(trailing, 1, 13, chunk_events=20)
+    catch_up = stream_of(late)
+    fill(catch_up, 1, 13, chunk_events=20)
     assert numbers(late.take()) == list(range(1, 14))
     late.grant(10, 1)
     late.take()
-    assert late.stream is trailing, "the older half would evict it again"
-    fill(trailing, 14, 15)
+    assert late.stream is catch_up, "the older half would evict it again"
+    fill(catch_up, 14, 15)
     assert numbers(late.take()) == [14, 15]
     assert numbers(late.take()) == [16, 17, 18]
     assert late.stream is live.stream
-    assert feed.streams.is_superfluous(trailing)
+    assert feed.streams.is_superfluous(catch_up)
 
 
 def test_two_heads_at_one_place_merge_into_the_older() -> None:
@@ -297,12 +297,12 @@ def test_a_closed_stream_keeps_nobody() -> None:
 def test_without_a_slot_one_waits_and_is_admitted() -> None:
     feed = Feed()
     opened(stream_of(feed.subscriber(behind(100))))
-    feed.port.trailing = False
+    feed.port.slot_free = False
     waiting = feed.subscriber(behind(0))
     assert waiting.stream is None
     assert feed.port.waiting == {waiting.id}
     assert waiting.take() is None
-    feed.port.trailing = True
+    feed.port.slot_free = True
     feed.streams.admit_waiting()
     assert feed.woken == [waiting.id]
     waiting.take()
@@ -313,16 +313,16 @@ def test_without_a_slot_one_waits_and_is_admitted() -> None:
 def test_without_a_slot_any_stream_that_will_come_by_is_taken() -> None:
     feed = Feed()
     opened(stream_of(feed.subscriber(behind(100))))
-    trailing = feed.subscriber(behind(0))
-    opened(stream_of(trailing))
-    feed.port.trailing = False
+    catch_up = feed.subscriber(behind(0))
+    opened(stream_of(catch_up))
+    feed.port.slot_free = False
     later = ResumeToken.high_water_mark(BEGIN + 500)
-    assert feed.subscriber(JoinPoint(later)).stream is trailing.stream
+    assert feed.subscriber(JoinPoint(later)).stream is catch_up.stream
 
 
 def test_the_leading_stream_needs_no_slot() -> None:
     feed = Feed()
-    feed.port.trailing = False
+    feed.port.slot_free = False
     assert feed.subscriber(behind(0)).stream is not None
     stream = feed.port.started[0]
     stream.end(error())
@@ -335,10 +335,10 @@ def test_stalled_streams_are_told_that_their_slot_is_wanted() -> None:
     opened(stream_of(feed.subscriber(behind(100))))
     stalled = stream_of(feed.subscriber(behind(10), events=0))
     opened(stalled).move_to(StreamState.PAUSED)
-    feed.port.trailing = False
+    feed.port.slot_free = False
     feed.subscriber(behind(0))
     assert feed.port.waiting
-    assert list(feed.streams.stalled_trailing()) == [stalled]
+    assert list(feed.streams.stalled_catch_up()) == [stalled]
 
 
 def test_removing_gives_everything_back() -> None:
@@ -359,7 +359,7 @@ def test_removing_gives_everything_back() -> None:
 def test_one_who_goes_while_detached_is_forgotten(waiting: bool) -> None:
     feed = Feed()
     opened(stream_of(feed.subscriber(behind(100))))
-    feed.port.trailing = not waiting
+    feed.port.slot_free = not waiting
     subscriber = feed.subscriber(behind(0))
     feed.streams.remove(subscriber)
     assert not feed.port.waiting

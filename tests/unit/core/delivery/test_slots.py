@@ -18,9 +18,9 @@ class SlotsPort(Port):
     slots: Slots | None = None
     streams: FeedStreams | None = None
 
-    def may_trail(self, tenant: str) -> bool:
+    def may_catch_up(self, tenant: str) -> bool:
         assert self.slots is not None
-        return self.slots.may_trail(tenant)
+        return self.slots.may_catch_up(tenant)
 
     def waits(self, subscriber: Subscriber) -> None:
         assert self.slots is not None
@@ -59,8 +59,8 @@ class Feeds:
     def woken(self) -> int:
         return sum(len(feed.woken) for feed in self.feeds)
 
-    def trailing(self) -> int:
-        return sum(feed.streams.trailing_count for feed in self.feeds)
+    def catch_up(self) -> int:
+        return sum(feed.streams.catch_up_count for feed in self.feeds)
 
 
 def test_as_many_are_woken_as_there_are_slots() -> None:
@@ -74,7 +74,7 @@ def test_as_many_are_woken_as_there_are_slots() -> None:
     assert feeds.slots.admit()
     assert feeds.woken - before == 2
     assert [each.take() for each in waiting[2:4]] == [None, None]
-    assert feeds.trailing() == 2
+    assert feeds.catch_up() == 2
     assert feeds.slots.wanted
     assert not feeds.slots.admit()
 
@@ -99,7 +99,7 @@ def test_tenants_take_turns() -> None:
 
 
 def test_a_tenant_has_no_more_than_its_quota() -> None:
-    feeds = Feeds(0, trailing_streams=2)
+    feeds = Feeds(0, catch_up_streams=2)
     for number in range(5):
         feeds.late(number, "t")
     feeds.slots._most = 8

@@ -6,7 +6,7 @@ from feedmux_server.core.delivery.shared_stream import SharedStream, StreamState
 from feedmux_server.core.delivery.stream_steps import RestLimits, Step, after_rest, next_step, rest_s
 from tests.unit.core.delivery.streams_support import Feed, behind, error, fill, opened, stream_of
 
-LIMITS = RestLimits(linger_s=10.0, idle_close_s=60.0)
+LIMITS = RestLimits(unused_stream_s=10.0, idle_close_s=60.0)
 
 
 def step(feed: Feed, stream: SharedStream, *, slots_wanted: bool = False) -> Step:
@@ -61,21 +61,21 @@ def test_a_stream_of_history_that_nobody_can_read_on_gives_its_slot_to_others() 
     feed = Feed()
     fill(stream_of(feed.subscriber(behind(9))), 10, 10)
     late = feed.subscriber(behind(0), events=1)
-    trailing = stream_of(late)
-    fill(trailing, 1, 1)
+    catch_up = stream_of(late)
+    fill(catch_up, 1, 1)
     late.take()
-    assert feed.streams.is_trailing(trailing)
-    assert step(feed, trailing) is Step.REST
-    assert step(feed, trailing, slots_wanted=True) is Step.END
+    assert feed.streams.is_catch_up(catch_up)
+    assert step(feed, catch_up) is Step.REST
+    assert step(feed, catch_up, slots_wanted=True) is Step.END
 
 
 def test_a_stream_whose_ring_is_still_being_read_keeps_its_slot() -> None:
     feed = Feed(read_ahead_bytes=1)
     fill(stream_of(feed.subscriber(behind(9))), 10, 10)
-    trailing = stream_of(feed.subscriber(behind(0)))
-    fill(trailing, 1, 5, chunk_events=1)
-    assert feed.streams.is_trailing(trailing)
-    assert step(feed, trailing, slots_wanted=True) is Step.REST
+    catch_up = stream_of(feed.subscriber(behind(0)))
+    fill(catch_up, 1, 5, chunk_events=1)
+    assert feed.streams.is_catch_up(catch_up)
+    assert step(feed, catch_up, slots_wanted=True) is Step.REST
 
 
 def test_a_stream_that_has_ended_ends_its_pump() -> None:

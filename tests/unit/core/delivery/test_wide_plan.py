@@ -99,7 +99,7 @@ def test_a_refusal_is_tried_again_later() -> None:
     plan = planned(4)
     plan.refused(GROUP, 0.0)
     assert plan.wanted(GROUP, 59.0) is None
-    assert plan.state(GROUP) is WideState.REFUSED
+    assert plan.state(GROUP) is WideState.REJECTED
     assert plan.wanted(GROUP, 60.0)
 
 
@@ -120,7 +120,7 @@ def test_it_can_be_switched_off() -> None:
     plan = WidePlan(WideLimits(enabled=False, feeds_min=1))
     plan.enter(feed("d", "c"), 0.0)
     assert plan.wanted(GROUP, 0.0) is None
-    assert plan.state(GROUP) is WideState.OFF
+    assert plan.state(GROUP) is WideState.DISABLED
 
 
 @pytest.mark.parametrize(

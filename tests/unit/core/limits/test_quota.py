@@ -178,7 +178,7 @@ def test_other_limits_apply_at_once_and_wake_who_waits() -> None:
     assert refused(lambda: Account("t", Quotas(subscriptions=2), 0.0).check_subscriptions(2)).metadata["limit"] == "2"
 
 
-def test_without_quotas_nothing_is_held_back() -> None:
+def test_without_quotas_nothing_is_throttled() -> None:
     account = Accounts(lambda _: Quotas(), lambda: 0.0).of("anyone")
     for _ in range(1000):
         account.request(0.0)

@@ -94,12 +94,12 @@ public sealed interface Notice extends Item {
      * MongoDB or Redis is unavailable, or available again. The server keeps trying to reach it.
      *
      * @param dependency {@code source} or {@code state}
-     * @param away true if the dependency is unavailable, false if it is available again
+     * @param unavailable true if the dependency is unavailable, false if it is available again
      */
-    record Degraded(String dependency, boolean away) implements Notice {
+    record Degraded(String dependency, boolean unavailable) implements Notice {
         @Override
         public String toString() {
-            return dependency + (away ? " is unavailable" : " is available again");
+            return dependency + (unavailable ? " is unavailable" : " is available again");
         }
     }
 

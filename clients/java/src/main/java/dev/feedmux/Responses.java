@@ -156,7 +156,7 @@ final class Responses {
             case DEGRADED ->
                 new Notice.Degraded(
                         notice.getDegraded().getDependency(),
-                        notice.getDegraded().getAway());
+                        notice.getDegraded().getUnavailable());
             case SKIPPED ->
                 new Notice.Skipped(
                         Messages.timestamp(notice.getSkipped().getFrom()),

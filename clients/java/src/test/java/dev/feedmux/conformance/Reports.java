@@ -77,7 +77,7 @@ final class Reports {
         } else if (notice instanceof Notice.Degraded it) {
             told.put("kind", "degraded");
             told.put("dependency", it.dependency());
-            told.put("away", it.away());
+            told.put("unavailable", it.unavailable());
         } else if (notice instanceof Notice.Disconnected it) {
             told.put("kind", "disconnected");
             told.put("reason", it.error().reason());
