@@ -48,9 +48,9 @@ async def unread(site: Site, scope: str) -> None:
 @shows(
     SERVER,
     "Resume Tokens",
-    "MongoDB does not find a token that another $match hides; feedmux goes on all the same, behind that very event",
+    "MongoDB does not find a token that another $match hides; feedmux continues after that event all the same",
 )
-async def test_a_filter_that_hides_the_place(site: Site, database: Documents, name: str) -> None:
+async def test_a_filter_that_hides_the_position(site: Site, database: Documents, name: str) -> None:
     api = site.api
     await api.create(name, feed(database.name, "c"))
     session = await api.open(name)
@@ -83,7 +83,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-@shows(FEEDMUX, SECTION, "Changing an option, and changing it back, keeps the place")
+@shows(FEEDMUX, SECTION, "Changing an option, and changing it back, does not change the position")
 async def test_an_option_changes(site: Site, database: Documents, name: str, option: str) -> None:
     api = site.api
     plain, other = feed(database.name, "c"), feed(database.name, "c", **OPTIONS[option])
@@ -102,8 +102,8 @@ async def test_an_option_changes(site: Site, database: Documents, name: str, opt
         await session.close()
 
 
-@shows(FEEDMUX, SECTION, "A place at an event that only showExpandedEvents shows serves the feed without it")
-async def test_a_place_at_an_expanded_event(site: Site, database: Documents, name: str) -> None:
+@shows(FEEDMUX, SECTION, "A position at an event that only showExpandedEvents shows serves the feed without it")
+async def test_a_position_at_an_expanded_event(site: Site, database: Documents, name: str) -> None:
     api = site.api
     await api.create(name, feed(database.name, "c", show_expanded_events=True))
     session = await api.open(name)
@@ -120,7 +120,11 @@ async def test_a_place_at_an_expanded_event(site: Site, database: Documents, nam
 
 @pytest.mark.parametrize("acked", [1, 4, 9])
 @pytest.mark.parametrize("hides", ["the place", "what follows", "nothing"])
-@shows(FEEDMUX, SECTION, "The place is kept in the middle of a transaction, whose events share one cluster time")
+@shows(
+    FEEDMUX,
+    SECTION,
+    "The position stays the same in the middle of a transaction, whose events share one cluster time",
+)
 async def test_in_the_middle_of_a_transaction(
     site: Site, database: Documents, name: str, acked: int, hides: str
 ) -> None:
@@ -142,7 +146,7 @@ async def test_in_the_middle_of_a_transaction(
 
 
 @pytest.mark.parametrize("acked", ["insert", "drop", "invalidate"])
-@shows(FEEDMUX, SECTION, "The place is kept around a drop and its invalidate, which is not met twice")
+@shows(FEEDMUX, SECTION, "The position stays the same around a drop and its invalidate, which is not delivered twice")
 async def test_at_an_invalidate(site: Site, database: Documents, name: str, acked: str) -> None:
     api, order = site.api, ["insert", "drop", "invalidate"]
     count = order.index(acked) + 1
@@ -167,8 +171,8 @@ async def test_at_an_invalidate(site: Site, database: Documents, name: str, acke
         assert (await again.end()).reason == "FEED_INVALIDATED"
 
 
-@shows(FEEDMUX, SECTION, "A client that saw the invalidate goes on behind it by what it last acknowledged")
-async def test_behind_an_invalidate_by_the_clients_word(site: Site, database: Documents, name: str) -> None:
+@shows(FEEDMUX, SECTION, "A client that saw the invalidate continues after it by what it last acknowledged")
+async def test_after_an_invalidate_by_the_clients_last_ack(site: Site, database: Documents, name: str) -> None:
     api = site.api
     await api.create(name, feed(database.name, "c"))
     session = await api.session(name, credit=MANY)
@@ -193,8 +197,8 @@ async def test_behind_an_invalidate_by_the_clients_word(site: Site, database: Do
 @shows(
     FEEDMUX,
     SECTION,
-    "Plain streams and streams with the split stage number their tokens differently; the place is kept across,"
-    " also in the middle of a transaction",
+    "Plain streams and streams with the split stage number their tokens differently; the position is the same in"
+    " both, also in the middle of a transaction",
 )
 async def test_across_token_versions(
     site: Site, database: Documents, name: str, first: str, acked: int, hides: bool
@@ -226,7 +230,11 @@ async def test_across_token_versions(
 
 
 @pytest.mark.parametrize("first", ["plain", "split"])
-@shows(FEEDMUX, SECTION, "The place is kept across token versions at an invalidate, and at one of an idle stream")
+@shows(
+    FEEDMUX,
+    SECTION,
+    "The position is the same in both token versions at an invalidate, and at one of an idle stream",
+)
 async def test_across_token_versions_at_an_invalidate(site: Site, database: Documents, name: str, first: str) -> None:
     if site.version < (6, 0, 9):
         pytest.skip("this MongoDB has no $changeStreamSplitLargeEvent")
@@ -252,9 +260,9 @@ LOOKUP = '[{"$match": {"operationType": "update", "fullDocument.state": "open"}}
 @shows(
     FEEDMUX,
     SECTION,
-    "An unchanged feed whose updateLookup and $match come to hide the resume point goes on behind it",
+    "An unchanged feed whose updateLookup and $match come to hide the resume point continues after it",
 )
-async def test_a_lookup_that_hides_the_place(site: Site, database: Documents, name: str, how: str) -> None:
+async def test_a_lookup_that_hides_the_position(site: Site, database: Documents, name: str, how: str) -> None:
     api, scope = site.api, f"{database.name}.c"
     await api.create(name, feed(database.name, "c", LOOKUP, full_document="updateLookup"))
     session = await api.open(name)
@@ -284,7 +292,7 @@ async def test_a_lookup_that_hides_the_place(site: Site, database: Documents, na
 @shows(
     FEEDMUX,
     SECTION,
-    "A native token that the feed hides is MongoDB's to refuse, and the refusal is told: RESUME_TOKEN_NOT_FOUND",
+    "A native token that the feed hides is rejected by MongoDB, and the error is reported: RESUME_TOKEN_NOT_FOUND",
 )
 async def test_a_native_token_that_the_feed_hides(site: Site, database: Documents) -> None:
     api = site.api

@@ -65,7 +65,9 @@ async def readers(three: Site, database: Documents) -> list[Receiver]:
 
 @pytest.mark.parametrize("how", ["replSetStepDown", "kill -9"])
 @shows(
-    DRIVERS, "Resume Process", "After an election the stream goes on at the new primary; nothing is lost or repeated"
+    DRIVERS,
+    "Resume Process",
+    "After an election the stream continues at the new primary; nothing is lost or repeated",
 )
 @shows(SERVER, "Change Stream Guarantees", "Every event once and in order, whatever fails between")
 async def test_elections(three: Site, documents: Documents, how: str) -> None:
@@ -185,7 +187,11 @@ def _cursor_holders(clients: list[MongoClient[Document]], namespace: str) -> lis
     return [index for index, client in enumerate(clients) if list(client.admin.aggregate(stages))]
 
 
-@shows(FEEDMUX, "Resuming", "Without a primary the sessions stay, and hear that MongoDB is away and back")
+@shows(
+    FEEDMUX,
+    "Resuming",
+    "Without a primary the sessions stay open, and are notified that MongoDB is unavailable and available again",
+)
 async def test_no_primary_for_a_while(three: Site, documents: Documents) -> None:
     session = await three.api.open(feed=feed(documents.name, "c"), heartbeat_interval=seconds(1))
     insert(documents, [0])

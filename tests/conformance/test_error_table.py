@@ -85,7 +85,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("case", CHANGES)
 @shows(DRIVERS, "ChangeStream", "The first event without a resume token is an error that closes the stream")
-@shows(DRIVERS, "Helper Method", "A pipeline that removes _id is the server's to refuse")
+@shows(DRIVERS, "Helper Method", "A pipeline that removes _id is rejected by the server")
 @shows(FEEDMUX, SECTION, "RESUME_TOKEN_MODIFIED: the pipeline removed or changed _id; trying again is of no use")
 async def test_the_pipeline_changes_the_token(site: Site, database: Documents, case: str) -> None:
     wanted = feed(database.name, "c", f"[{CHANGES[case]}]")
@@ -110,10 +110,10 @@ WRONG: dict[str, tuple[feed_pb2.Feed, int, str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-@shows(DRIVERS, "Driver API", "Unknown option values are the server's to judge, and its error is told")
-@shows(SERVER, "Change Stream Parameters", "Invalid parameters are refused at once")
+@shows(DRIVERS, "Driver API", "Unknown option values are left to the server, and its error is reported")
+@shows(SERVER, "Change Stream Parameters", "Invalid parameters are rejected at once")
 @shows(FEEDMUX, SECTION, "OPTION_REFUSED: MongoDB's words, code and code name")
-async def test_mongodb_refuses_an_option(site: Site, database: Documents, case: str) -> None:
+async def test_mongodb_rejects_an_option(site: Site, database: Documents, case: str) -> None:
     options, code, code_name = WRONG[case]
     wanted = feed(database.name, "c")
     wanted.MergeFrom(options)
@@ -204,8 +204,12 @@ async def test_mongodb_does_not_permit_it(guarded: Guarded) -> None:
     watch.cancel()
 
 
-@shows(FEEDMUX, SECTION, "A permission that MongoDB takes back ends the stream, and given back lets it go on")
-async def test_a_permission_is_taken_back(guarded: Guarded) -> None:
+@shows(
+    FEEDMUX,
+    SECTION,
+    "A permission that MongoDB revokes ends the stream; when it is granted again, the stream can continue",
+)
+async def test_a_permission_is_revoked(guarded: Guarded) -> None:
     database, roles = guarded.database("granted"), [{"role": "read", "db": "granted"}]
     watch = await watching(guarded.here, feed("granted", "d"))
     insert(database, [1], "d")

@@ -31,7 +31,7 @@ async def test_drop(site: Site, database: Documents) -> None:
 
 
 @shows(EVENTS, "drop Event", "on a database's stream a drop is an event like others")
-@shows(SERVER, "Change Stream Invalidate Events", "a database's stream goes on behind the drop of a collection")
+@shows(SERVER, "Change Stream Invalidate Events", "a database's stream continues after the drop of a collection")
 async def test_drop_seen_by_the_database(site: Site, database: Documents) -> None:
     def act() -> None:
         database.c.insert_one({"_id": 1})
@@ -112,7 +112,7 @@ async def test_drop_database_seen_by_the_collection(site: Site, database: Docume
 
 
 @shows(SERVER, "Change Stream Invalidate Events", "the cluster's stream is never invalidated")
-async def test_the_cluster_goes_on(site: Site, database: Documents) -> None:
+async def test_the_cluster_continues(site: Site, database: Documents) -> None:
     def act() -> None:
         database.c.insert_one({"_id": 1})
         database.c.rename("d")

@@ -150,9 +150,9 @@ async def test_capped(site: Site, database: Documents) -> None:
 
 
 @shows(SERVER, "Change Stream Namespace Scopes", "no stream on a view, nor on a time-series collection")
-@shows(DRIVERS, "Helper Method", "what the server does not support, the server refuses")
+@shows(DRIVERS, "Helper Method", "what the server does not support, the server rejects")
 @pytest.mark.parametrize("kind", ["view", "time series", "view of a view"])
-async def test_views_and_time_series_are_refused(site: Site, database: Documents, kind: str) -> None:
+async def test_views_and_time_series_are_rejected(site: Site, database: Documents, kind: str) -> None:
     match kind:
         case "view":
             database.create_collection("c", viewOn="base", pipeline=[])

@@ -76,11 +76,11 @@ def assert_gap(session: Session) -> tuple[bson.Timestamp, bson.Timestamp]:
 @shows(
     SERVER,
     "Change Stream errors",
-    "A start that the oplog does not reach back to is refused, for every way of naming it",
+    "A start that the oplog does not reach back to is rejected, for every way of naming it",
 )
 @shows(DRIVERS, "resumeAfter", "A token that no longer exists in the oplog gets the server's error")
 @shows(FEEDMUX, "Errors", "HISTORY_LOST says the oldest time that can still be had")
-async def test_a_place_that_left_the_oplog_is_an_error(shallow: Site, documents: Documents) -> None:
+async def test_a_position_that_left_the_oplog_is_an_error(shallow: Site, documents: Documents) -> None:
     api, name, wanted = shallow.api, uuid.uuid4().hex, feed(documents.name, "c")
     await api.create(name, wanted)
     watch = api.watch(wanted)
@@ -112,8 +112,8 @@ async def test_a_place_that_left_the_oplog_is_an_error(shallow: Site, documents:
     await session.close()
 
 
-@shows(FEEDMUX, "Policies", "on_history_lost EARLIEST goes on at the oldest entry, and announces the gap first")
-async def test_earliest_goes_on_behind_an_announced_gap(shallow: Site, documents: Documents) -> None:
+@shows(FEEDMUX, "Policies", "on_history_lost EARLIEST continues at the oldest entry, and announces the gap first")
+async def test_earliest_continues_after_an_announced_gap(shallow: Site, documents: Documents) -> None:
     api, name = shallow.api, uuid.uuid4().hex
     await api.create(name, feed(documents.name, "c"), on_history_lost=feed_pb2.ON_HISTORY_LOST_EARLIEST)
     session = await api.open(name)
@@ -169,9 +169,9 @@ async def test_the_oplog_overtakes_a_session_without_credit(shallow: Site, docum
 @shows(
     DRIVERS,
     "Exposing All Resume Tokens",
-    "Resume tokens come also while nothing matches, so that a place does not fall off the oplog",
+    "Resume tokens come also while nothing matches, so that the position does not leave the oplog",
 )
-@shows(FEEDMUX, "Progress", "An idle subscription's stored position is kept young")
+@shows(FEEDMUX, "Progress", "An idle subscription's stored position moves forward, so that it stays in the oplog")
 async def test_an_idle_subscription_stays_inside_the_oplog(shallow: Site, documents: Documents, case: str) -> None:
     api, name = shallow.api, uuid.uuid4().hex
     pipeline = '[{"$match": {"fullDocument.n": {"$gte": 0}}}]'

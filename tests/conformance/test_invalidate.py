@@ -72,7 +72,7 @@ def assert_invalidated(outcome: Refused) -> None:
 @shows(SERVER, SECTION, "A collection's stream ends with invalidate at drop, rename and dropDatabase")
 @shows(SERVER, SECTION, "A database's stream ends with invalidate at dropDatabase only")
 @shows(SERVER, SECTION, "A cluster's stream never ends with invalidate")
-@shows(EVENTS, "invalidate", "drop, rename and dropDatabase come in order, invalidate behind them")
+@shows(EVENTS, "invalidate", "drop, rename and dropDatabase come in order, invalidate after them")
 async def test_what_comes_in_each_scope(
     site: Site, database: Documents, happens: Callable[[Documents], None], scope: str
 ) -> None:
@@ -127,7 +127,7 @@ HIDING = '[{"$match": {"operationType": "insert"}}]'
 
 @pytest.mark.parametrize("scope", ["collection", "database"])
 @shows(DRIVERS, "Resume Process", "A cursor that ends without a visible invalidate has ended all the same")
-@shows(FEEDMUX, "Errors", "FEED_INVALIDATED comes also where the pipeline hides the event, with a place behind it")
+@shows(FEEDMUX, "Errors", "FEED_INVALIDATED comes also where the pipeline hides the event, with a position after it")
 async def test_a_hidden_invalidate_ends_the_stream(site: Site, database: Documents, scope: str) -> None:
     wanted = feed(database.name, "c" if scope == "collection" else "", HIDING)
     insert(database, range(1))
@@ -147,7 +147,9 @@ async def test_a_hidden_invalidate_ends_the_stream(site: Site, database: Documen
     ("happens", "scope"), [(drop, "collection"), (rename, "collection"), (drop_database, "database")]
 )
 @shows(
-    FEEDMUX, "Policies", "on_invalidate CONTINUE delivers the events and goes on, again and again, and over reopening"
+    FEEDMUX,
+    "Policies",
+    "on_invalidate CONTINUE delivers the events and continues, again and again, and over reopening",
 )
 async def test_continue(
     site: Site, database: Documents, happens: Callable[[Documents], None], scope: str, hidden: bool
@@ -182,9 +184,9 @@ async def _until_invalidate(session: Receiver) -> list[Any]:
 @shows(
     DRIVERS,
     "Resume Process",
-    "Behind an invalidate a stream begins with startAfter, and failures before its first change lose nothing",
+    "After an invalidate a stream begins with startAfter, and failures before its first change lose nothing",
 )
-async def test_failures_right_behind_an_invalidate(site: Site, database: Documents) -> None:
+async def test_failures_right_after_an_invalidate(site: Site, database: Documents) -> None:
     api, name, scope = site.api, f"sub-{database.name}", f"{database.name}.c"
     await api.create(name, feed(database.name, "c"), on_invalidate=feed_pb2.ON_INVALIDATE_CONTINUE)
     session = await api.open(name)

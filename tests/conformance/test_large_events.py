@@ -83,7 +83,7 @@ async def test_just_under_16_mb(site: Site, database: Documents) -> None:
 
 @shows(SERVER, "Large Events", "An event over 16 MB is BSONObjectTooLarge where the pipeline does not split")
 @shows(DRIVERS, "Notes and Restrictions", "Images can make an event over 16 MB; the cursor closes with an error")
-@shows(FEEDMUX, "Errors", "EVENT_TOO_LARGE ends that feed only, says what helps, and comes again at that place")
+@shows(FEEDMUX, "Errors", "EVENT_TOO_LARGE ends that feed only, says what helps, and comes again at that position")
 async def test_too_large_without_splitting(site: Site, database: Documents) -> None:
     prepared(database)
     wanted = feed(database.name, "c", **IMAGES)
@@ -114,7 +114,7 @@ async def test_too_large_without_splitting(site: Site, database: Documents) -> N
     behind.cancel()
 
 
-@shows(SERVER, "Large Events", "A server without the stage refuses it, and its words reach the client")
+@shows(SERVER, "Large Events", "A server without the stage rejects it, and the client gets its message")
 async def test_a_server_that_cannot_split(site: Site, database: Documents) -> None:
     if site.version >= (6, 0, 9):
         pytest.skip("this MongoDB splits")
@@ -230,7 +230,9 @@ async def test_crashing_inside_a_split_event(splitting: Site, database: Document
 
 
 @shows(
-    FEEDMUX, "Positions", "A subscription that met an event too large goes on once its feed splits, and loses nothing"
+    FEEDMUX,
+    "Positions",
+    "A subscription that met an event too large continues once its feed splits, and loses nothing",
 )
 async def test_a_subscription_begins_to_split(splitting: Site, database: Documents) -> None:
     prepared(database)

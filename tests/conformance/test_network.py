@@ -73,8 +73,12 @@ async def test_a_reply_cut_in_the_middle(api: Api, proxy: Proxy, database: Datab
     session.cancel()
 
 
-@shows(FEEDMUX, "Resuming", "While MongoDB cannot be reached sessions stay, and hear so; afterwards they go on")
-async def test_no_way_to_mongodb_for_a_while(
+@shows(
+    FEEDMUX,
+    "Resuming",
+    "While MongoDB cannot be reached sessions stay open and are notified; afterwards they continue",
+)
+async def test_mongodb_is_unreachable_for_a_while(
     api: Api, proxy: Proxy, mongo: ReplicaSet, database: Database[Document]
 ) -> None:
     session = await api.open(feed=feed(database.name, "c"), heartbeat_interval=seconds(1))

@@ -131,7 +131,7 @@ UNKNOWN: dict[str, dict[str, Any]] = {
 
 
 @shows(DRIVERS, OPTIONS, "values that a driver does not know are the server's to judge")
-@shows(DRIVERS, HELPER, "a read concern other than majority is refused by the server")
+@shows(DRIVERS, HELPER, "a read concern other than majority is rejected by the server")
 @shows(SERVER, "Change Stream Parameters", "invalid parameters are rejected at once")
 @shows(FEEDMUX, "MongoDB says", "a bad option is INVALID_ARGUMENT with MongoDB's words, code, code name and labels")
 @pytest.mark.parametrize("case", UNKNOWN)

@@ -230,7 +230,7 @@ FORBIDDEN = (
 )
 
 
-@shows(FEEDMUX, "Bad input", "stages outside the list are refused before MongoDB sees them")
+@shows(FEEDMUX, "Bad input", "stages outside the list are rejected before MongoDB sees them")
 async def test_forbidden_stages(site: Site, database: Documents) -> None:
     with logged(database) as asked:
         for name in FORBIDDEN:
@@ -253,7 +253,7 @@ OPERATORS: dict[str, Document] = {
 }
 
 
-@shows(FEEDMUX, "Bad input", "operators that run code are refused at any depth")
+@shows(FEEDMUX, "Bad input", "operators that run code are rejected at any depth")
 @pytest.mark.parametrize("case", OPERATORS)
 async def test_forbidden_operators(site: Site, database: Documents, case: str) -> None:
     with logged(database) as asked:

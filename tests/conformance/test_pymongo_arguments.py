@@ -115,7 +115,7 @@ def watching(**arguments: Any) -> Action:
     return lambda collection: collection.watch(**arguments)
 
 
-@shows(DOCUMENT, "watch", "refuses arguments with the same exception, code, code name and message")
+@shows(DOCUMENT, "watch", "rejects arguments with the same exception, code, code name and message")
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -164,19 +164,19 @@ def watching(**arguments: Any) -> Action:
     ],
     ids=str,
 )
-async def test_refused_arguments(collection: Lockstep, arguments: dict[str, Any]) -> None:
+async def test_rejected_arguments(collection: Lockstep, arguments: dict[str, Any]) -> None:
     await collection.refused(watching(**arguments))
 
 
-@shows(DOCUMENT, "watch", "refuses with the same exception and code where MongoDB's message quotes a token")
+@shows(DOCUMENT, "watch", "rejects with the same exception and code where MongoDB's message quotes a token")
 @pytest.mark.parametrize("name", ["resume_after", "start_after"])
 @pytest.mark.parametrize("token", [{"_data": 5}, {"data": "82"}], ids=str)
-async def test_refused_tokens(collection: Lockstep, name: str, token: Mapping[str, Any]) -> None:
+async def test_rejected_tokens(collection: Lockstep, name: str, token: Mapping[str, Any]) -> None:
     raised = await collection.refused(watching(**{name: token}), words=False)
     assert raised.code == 40647
 
 
-@shows(DOCUMENT, "watch", "what pymongo cannot encode is refused with the same exception")
+@shows(DOCUMENT, "watch", "what pymongo cannot encode is rejected with the same exception")
 @pytest.mark.parametrize("arguments", [{"comment": object()}, {"pipeline": [{"$match": {"a": object()}}]}])
 async def test_what_bson_cannot_hold(collection: Lockstep, arguments: dict[str, Any]) -> None:
     await collection.refused(watching(**arguments), words=False)
@@ -228,7 +228,7 @@ async def test_several_starts(site: Site, collection: Lockstep) -> None:
         assert await stream.same(lambda each: each.next()) == expected
 
 
-@shows(DOCUMENT, "watch", "admin, local and config are refused as MongoDB refuses them")
+@shows(DOCUMENT, "watch", "admin, local and config are rejected as MongoDB rejects them")
 @pytest.mark.parametrize("name", ["admin", "local", "config"])
 async def test_internal_databases(site: Site, name: str) -> None:
     await site.clients.refused(lambda client: client[name].watch())
@@ -236,7 +236,7 @@ async def test_internal_databases(site: Site, name: str) -> None:
     assert raised.code == 73
 
 
-@shows(DOCUMENT, "watch", "system collections and views are refused as MongoDB refuses them")
+@shows(DOCUMENT, "watch", "system collections and views are rejected as MongoDB rejects them")
 async def test_what_cannot_be_watched(site: Site, collection: Lockstep) -> None:
     database = await collection.make(lambda each: each.database)
     await database.refused(lambda each: each["system.views"].watch())
@@ -245,7 +245,7 @@ async def test_what_cannot_be_watched(site: Site, collection: Lockstep) -> None:
     assert raised.code == 166
 
 
-@shows(DOCUMENT, "Names", "names of databases and collections are refused with pymongo's exceptions and words")
+@shows(DOCUMENT, "Names", "names of databases and collections are rejected with pymongo's exceptions and words")
 @pytest.mark.parametrize("name", ["", "a..b", "$x", ".a", "a.", "a\0b", 5], ids=repr)
 async def test_names_of_collections(collection: Lockstep, name: Any) -> None:
     database = await collection.make(lambda each: each.database)
@@ -255,7 +255,7 @@ async def test_names_of_collections(collection: Lockstep, name: Any) -> None:
         await collection.refused(lambda each: each[name])
 
 
-@shows(DOCUMENT, "Names", "names of databases and collections are refused with pymongo's exceptions and words")
+@shows(DOCUMENT, "Names", "names of databases and collections are rejected with pymongo's exceptions and words")
 @pytest.mark.parametrize("name", ["", "a b", "a.b", "a$", "a/b", "a\0", 'a"', 5], ids=repr)
 async def test_names_of_databases(site: Site, name: Any) -> None:
     await site.clients.refused(lambda client: client[name])
@@ -332,7 +332,7 @@ async def test_options(site: Site, way: Action) -> None:
     await site.clients.same(lambda client: [getattr(way(client), name) for name in OPTIONS])
 
 
-@shows(DOCUMENT, "Options", "options of a wrong type are refused with pymongo's words")
+@shows(DOCUMENT, "Options", "options of a wrong type are rejected with pymongo's words")
 @pytest.mark.parametrize("name", OPTIONS)
 async def test_options_of_a_wrong_type(site: Site, name: str) -> None:
     wrong: dict[str, Any] = {name: 5}
@@ -342,7 +342,7 @@ async def test_options_of_a_wrong_type(site: Site, name: str) -> None:
     await site.clients.refused(lambda client: client.shop.get_collection("c", **wrong))
 
 
-@shows(DOCUMENT, "Options", "a read concern other than majority is MongoDB's to refuse")
+@shows(DOCUMENT, "Options", "a read concern other than majority is rejected by MongoDB")
 async def test_read_concern(collection: Lockstep) -> None:
     async def having(level: str) -> Lockstep:
         return await collection.make(lambda each: each.with_options(read_concern=ReadConcern(level)))
@@ -395,7 +395,7 @@ async def test_values_in_the_pipeline(site: Site, collection: Lockstep) -> None:
 
 
 @shows(DOCUMENT, "Sessions", "a session is taken; what was written in it before comes not as an event, what after does")
-@shows(DOCUMENT, "Sessions", "ended sessions, transactions and snapshots are refused with the same exceptions")
+@shows(DOCUMENT, "Sessions", "ended sessions, transactions and snapshots are rejected with the same exceptions")
 async def test_sessions(site: Site, collection: Lockstep) -> None:
     client: Any = site.clients.sides[PYMONGO]
     async_client: Any = site.clients.sides[ASYNC_PYMONGO]

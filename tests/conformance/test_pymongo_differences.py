@@ -69,7 +69,7 @@ async def test_collation(site: Site, name: str) -> None:
     assert {raised.code for raised in refused.values()} == {2}
 
 
-@shows(DOCUMENT, "Differences", "a start in the future is refused; MongoDB waits for it")
+@shows(DOCUMENT, "Differences", "a start in the future is rejected; MongoDB waits for it")
 async def test_a_start_in_the_future(site: Site, name: str) -> None:
     future = Timestamp(int(time.time()) + 1000, 1)
     _, refused = await opened(await site.collection(name, "c"), start_at_operation_time=future)
@@ -77,7 +77,7 @@ async def test_a_start_in_the_future(site: Site, name: str) -> None:
     assert {(raised.kind, raised.code) for raised in refused.values()} == {("OperationFailure", 2)}
 
 
-@shows(DOCUMENT, "Differences", "$function and $accumulator are refused; MongoDB runs the first")
+@shows(DOCUMENT, "Differences", "$function and $accumulator are rejected; MongoDB runs the first")
 async def test_functions(site: Site, name: str) -> None:
     function = {"$function": {"body": "function(){return 1}", "args": [], "lang": "js"}}
     _, refused = await opened(await site.collection(name, "c"), pipeline=[{"$set": {"a": function}}])
@@ -85,7 +85,7 @@ async def test_functions(site: Site, name: str) -> None:
     assert {(raised.kind, raised.code) for raised in refused.values()} == {("OperationFailure", 20)}
 
 
-@shows(DOCUMENT, "Differences", "over 50 stages or 64 KiB of pipeline are refused with an OperationFailure")
+@shows(DOCUMENT, "Differences", "over 50 stages or 64 KiB of pipeline are rejected with an OperationFailure")
 @pytest.mark.parametrize("pipeline", [[{"$match": {}}] * 51, [{"$match": {"a": "x" * 65536}}]], ids=["stages", "bytes"])
 async def test_large_pipelines(site: Site, name: str, pipeline: list[Any]) -> None:
     _, refused = await opened(await site.collection(name, "c"), pipeline=pipeline)
@@ -93,7 +93,7 @@ async def test_large_pipelines(site: Site, name: str, pipeline: list[Any]) -> No
     assert {(raised.kind, raised.code) for raised in refused.values()} == {("OperationFailure", 2)}
 
 
-@shows(DOCUMENT, "Differences", "max_await_time_ms out of range is refused by watch, not by the first step")
+@shows(DOCUMENT, "Differences", "max_await_time_ms out of range is rejected by watch, not by the first step")
 async def test_await_out_of_range(site: Site, name: str) -> None:
     for wrong in (-1, 2**31):
         streams, refused = await opened(await site.collection(name, "c"), max_await_time_ms=wrong)
@@ -159,7 +159,7 @@ async def test_a_cancelled_next(site: Site, name: str) -> None:
     assert event["fullDocument"]["n"] == 1
 
 
-@shows(DOCUMENT, "Better", "a read that MongoDB killed goes on; pymongo's stream ends with the error")
+@shows(DOCUMENT, "Better", "a read that MongoDB killed continues; pymongo's stream ends with the error")
 async def test_a_killed_read(site: Site, name: str) -> None:
     streams = await (await site.collection(name, "c")).make(lambda each: each.watch())
     site.mongo[name]["c"].insert_one({"n": 1})

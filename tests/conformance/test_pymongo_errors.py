@@ -135,7 +135,7 @@ async def test_other_codes(site: Site, collection: Lockstep, code: int) -> None:
     assert raised.code == code
 
 
-@shows(DOCUMENT, "Errors", "a resumable error is not seen: the stream goes on behind the last event")
+@shows(DOCUMENT, "Errors", "a resumable error is not seen: the stream continues after the last event")
 async def test_resumable_errors(site: Site, collection: Lockstep) -> None:
     streams = await collection.make(lambda each: each.watch())
     written = await writer(site, collection)

@@ -103,7 +103,7 @@ async def test_documents(world: World, scope: str, arguments: Document, count: i
         assert await streams.same(lambda each: each.alive) is True
 
 
-@shows(DOCUMENT, "ChangeStream.resume_token", "stands at each event of a batch, and behind the batch at its end")
+@shows(DOCUMENT, "ChangeStream.resume_token", "is after each event within a batch, and after the batch at its end")
 @shows(DOCUMENT, "watch", "resume_after, start_after and start_at_operation_time begin at the same event")
 async def test_tokens_within_a_batch(world: World) -> None:
     with world.database.c.watch() as direct:
@@ -160,7 +160,11 @@ ENDINGS: dict[str, tuple[Callable[[Database[Document]], Any], list[str], list[st
 
 
 @shows(DOCUMENT, "Invalidate", "drop, rename and dropDatabase: the events, then alive is False and next stops")
-@shows(DOCUMENT, "Invalidate", "resume_after at the invalidate is refused with code 260; start_after goes on behind it")
+@shows(
+    DOCUMENT,
+    "Invalidate",
+    "resume_after at the invalidate is rejected with code 260; start_after continues after it",
+)
 @pytest.mark.parametrize("ending", list(ENDINGS))
 @pytest.mark.parametrize("scope", ["collection", "database"])
 async def test_invalidate(world: World, ending: str, scope: str) -> None:
@@ -207,7 +211,7 @@ async def test_a_hidden_invalidate(world: World) -> None:
     assert await streams.same(lambda each: each.alive) is False
 
 
-@shows(DOCUMENT, "Iteration", "for and async for, with and async with; a broken loop goes on where it was")
+@shows(DOCUMENT, "Iteration", "for and async for, with and async with; a loop that was left continues where it was")
 async def test_iteration(world: World) -> None:
     def some(stream: Any, count: int) -> list[int]:
         numbers = []

@@ -140,7 +140,7 @@ async def test_a_broken_connection_is_resumed(site: Site, database: Documents) -
 
 
 @pytest.mark.parametrize("name", ENDING)
-@shows(DRIVERS, "Resumable Error", "Any other error ends the stream, and is told with its code and name")
+@shows(DRIVERS, "Resumable Error", "Any other error ends the stream, and is reported with its code and name")
 async def test_any_other_error_ends_the_stream(site: Site, database: Documents, name: str) -> None:
     code, status, reason = ENDING[name]
     async with reading(site, database) as session:
@@ -221,7 +221,7 @@ async def test_failures_before_the_first_event(site: Site, database: Documents) 
 
 
 @pytest.mark.parametrize("code", [2, 8, 73, 987_654])
-@shows(DRIVERS, "Resumable Error", "An aggregate that fails at the start is refused, not resumed")
+@shows(DRIVERS, "Resumable Error", "An aggregate that fails at the start is rejected, not resumed")
 async def test_an_aggregate_error_at_the_start(site: Site, database: Documents, code: int) -> None:
     with failing(site.client, f"{database.name}.c", "aggregate", times=None, errorCode=code, errorLabels=[]) as point:
         outcome = await refused(site.api.watch(feed(database.name, "c")).opened())
@@ -246,10 +246,10 @@ async def test_an_aggregate_error_while_resuming(site: Site, database: Documents
 @shows(
     FEEDMUX,
     "Resuming",
-    "An aggregate that says `not now` is tried again after a backoff for as long as somebody waits,"
-    " and the session is told that MongoDB is away and back",
+    "An aggregate that says `not now` is retried after a backoff while a client waits, and the session is"
+    " notified that MongoDB is unavailable and available again",
 )
-async def test_an_aggregate_that_says_not_now(site: Site, database: Documents) -> None:
+async def test_an_aggregate_with_a_temporary_error(site: Site, database: Documents) -> None:
     scope = f"{database.name}.c"
     session = await site.api.open(feed=feed(database.name, "c"), heartbeat_interval=seconds(1))
     insert(database, range(3))

@@ -66,7 +66,7 @@ async def test_what_is_left_out(site: Site, database: Documents, scope: str) -> 
     ]
 
 
-@shows(FEEDMUX, "Bad input", "internal databases and collections are refused without asking MongoDB")
+@shows(FEEDMUX, "Bad input", "internal databases and collections are rejected without asking MongoDB")
 @pytest.mark.parametrize(
     "names", [("admin",), ("admin", "c"), ("local", "oplog.rs"), ("config", "c"), ("d", "system.views")]
 )

@@ -104,10 +104,10 @@ async def test_the_token_at_a_start_by_time(site: Site, database: Documents, kin
     receiver.cancel()
 
 
-@shows(DRIVERS, CACHE, "behind an event that is not the last of its batch: the event's _id")
-@shows(DRIVERS, CACHE, "behind the last event of a batch: its postBatchResumeToken")
+@shows(DRIVERS, CACHE, "after an event that is not the last of its batch: the event's _id")
+@shows(DRIVERS, CACHE, "after the last event of a batch: its postBatchResumeToken")
 @shows(DRIVERS, EXPOSE, "the token can be had after every event")
-async def test_the_token_behind_each_event(site: Site, database: Documents) -> None:
+async def test_the_token_after_each_event(site: Site, database: Documents) -> None:
     start, expected = history(site, database)
     receiver = site.api.watch(feed(database.name, "c", batch_size=1), start)
     for number, event in enumerate(expected.events):
@@ -167,7 +167,7 @@ async def test_the_token_moves_after_a_start_by_token(site: Site, database: Docu
 
 
 @shows(SERVER, "Resume Token Types", "high-water marks sort before all events of their time, and resume all of them")
-@shows(SERVER, "Change Stream Guarantees", "a stream goes on exactly where it stopped")
+@shows(SERVER, "Change Stream Guarantees", "a stream continues exactly where it stopped")
 @pytest.mark.parametrize("scope", ["collection", "database", "cluster"])
 async def test_high_water_marks_of_every_scope(site: Site, database: Documents, scope: str) -> None:
     names = {"collection": (database.name, "c"), "database": (database.name,), "cluster": ()}[scope]
@@ -263,7 +263,7 @@ async def test_a_token_that_is_not_there(site: Site, database: Documents, kind: 
 
 
 @shows(EVENTS, "invalidate Event", "resumeAfter does not go past an invalidate, startAfter does")
-@shows(SERVER, RESUMING, "resumeAfter refuses the token of an invalidate, startAfter takes it")
+@shows(SERVER, RESUMING, "resumeAfter rejects the token of an invalidate, startAfter takes it")
 @shows(FEEDMUX, "MongoDB says", "resumeAfter at an invalidate: FAILED_PRECONDITION START_AFTER_REQUIRED")
 async def test_the_token_of_an_invalidate(site: Site, database: Documents) -> None:
     wanted, token = feed(database.name, "c"), invalidated(site, database)
@@ -321,7 +321,7 @@ async def test_a_token_of_an_expanded_event(site: Site, database: Documents, exp
         assert outcome.reason == "RESUME_TOKEN_NOT_FOUND"
 
 
-@shows(FEEDMUX, "Protocol", "a subscription can be moved to any token of MongoDB, and goes on behind it")
+@shows(FEEDMUX, "Protocol", "a subscription can be moved to any token of MongoDB, and continues after it")
 async def test_a_subscription_moved_to_a_token(site: Site, database: Documents) -> None:
     start, expected = history(site, database)
     await site.api.create(database.name, feed(database.name, "c"), start)
@@ -348,7 +348,7 @@ async def test_start_after_misses_nothing(site: Site, database: Documents) -> No
 
 
 @shows(SERVER, "Change Stream Invalidate Events", "a stream whose filter hides the invalidate ends all the same")
-@shows(FEEDMUX, "MongoDB says", "the end without a visible invalidate: FEED_INVALIDATED, and a position behind it")
+@shows(FEEDMUX, "MongoDB says", "the end without a visible invalidate: FEED_INVALIDATED, and a position after it")
 @pytest.mark.parametrize("scope", ["collection", "database"])
 async def test_the_end_without_a_visible_invalidate(site: Site, database: Documents, scope: str) -> None:
     wanted = feed(database.name, "c" if scope == "collection" else "")

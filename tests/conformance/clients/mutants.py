@@ -141,9 +141,9 @@ MUTANTS = {
     "grants what was not taken": Mutant(_refill_unasked, "credit-a-window-of-events", "granted"),
     "takes more than it granted": Mutant(_count_no_credit, "protocol_violations-credit-exceeded", "step"),
     "retries everything": Mutant(_retry_everything, "errors-final-while-open", "not error"),
-    "retries nothing": Mutant(_retry_nothing, "errors-tried-again-while-open", "not enough"),
+    "retries nothing": Mutant(_retry_nothing, "errors-retried-while-open", "not enough"),
     "does not wait as long as it is told": Mutant(_hurry, "reconnecting-not-before-the-server-says", "only .* s after"),
-    "waits for ever for a mute server": Mutant(_never_watch, "reconnecting-a-mute-server", "not enough"),
+    "waits endlessly for a silent server": Mutant(_never_watch, "reconnecting-a-silent-server", "not enough"),
     "leaves a server that sends heartbeats": Mutant(
         _hear_no_heartbeats, "reconnecting-heartbeats-hold-a-session", "only .* s after the last heartbeat"
     ),
@@ -163,7 +163,7 @@ MUTANTS = {
     "opens again on a silent connection": Mutant(
         _stay_on_the_connection, "reconnecting-a-stream-in-order-stays", "1 connections|not enough"
     ),
-    "keeps a rewind to itself": Mutant(_say_nothing, "notices-rewound-and-not-told", "rewound|not enough"),
+    "keeps a rewind to itself": Mutant(_say_nothing, "notices-rewound-without-a-notice", "rewound|not enough"),
 }
 
 OF_HISTORIES = {

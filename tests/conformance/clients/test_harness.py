@@ -26,7 +26,7 @@ def scenario(wanted: str) -> Scenario:
 def test_every_reason_is_in_the_error_scenarios() -> None:
     covered = {
         reason
-        for name in ("errors-final-while-open", "errors-tried-again-while-open")
+        for name in ("errors-final-while-open", "errors-retried-while-open")
         for case in scenario(name).cases
         for reason in _reasons(case.scripts)
     }
