@@ -13,7 +13,7 @@ from pymongo.database import Database
 
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.rpc import read_range
-from feedmux_server.rpc import service as service_module
+from feedmux_server.rpc import live_sessions
 from feedmux_server.sessions.outbox import Outbox
 from feedmux_server.streams.scheduler import Scheduler
 from tests.integration.servers import until
@@ -134,7 +134,7 @@ async def test_a_stream_ends_when_its_key_expires(
 async def test_a_client_that_does_not_read_is_cut_off(
     site: Tenancy, database: Documents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service_module, "UNSENT_S", 0.5)
+    monkeypatch.setattr(live_sessions, "UNSENT_S", 0.5)
     stream = await site.here.api.open(feed=feed(database.name, "c"), format=2)
     text = "x" * 900_000
     for _ in range(40):
