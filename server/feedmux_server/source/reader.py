@@ -43,15 +43,15 @@ writes a no-op every 10 s, which moves readers at the head."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadLimits:
-    """How MongoDB is asked."""
+    """Limits of the requests to MongoDB."""
 
     batch_events: int = 4_000
     """Events per getMore at most. Smaller batches let reading and sending overlap; larger ones save round trips."""
     max_await_ms: int = 1_000
     """How long MongoDB waits for an event before it answers with a new postBatchResumeToken."""
     idle_reads_per_s: float = 125.0
-    """Of all change streams without events together: with more of them each waits longer. A read that brings nothing
-    costs the server about 0.7 ms."""
+    """Reads per second of all change streams without events together: with more such streams, each read waits longer. A
+    read without events costs the server about 0.7 ms."""
     event_time_s: float = 5.0
     """How long MongoDB may compute on one event for a pipeline of a user."""
     chunk_bytes_max: int = 1024 * 1024 - 16 * 1024
@@ -67,7 +67,7 @@ class Batch:
     exhausted: bool
     """The stream was invalidated: MongoDB closed the cursor."""
     gathered_s: float = 0.0
-    """How long a wide stream has gathered and reported these events."""
+    """How long a wide stream has gathered these events."""
 
 
 _SPLIT = "$changeStreamSplitLargeEvent"
@@ -252,8 +252,8 @@ class ChangeStreamReader:
         if newest is not None:
             self._source.clock.saw(newest.cluster_time)
         if newest is not None and (chunks or newest.is_after(place)):
-            # The start stays native until an event has come: MongoDB has not judged the token before, and by the
-            # specification ("Resume Process") startAfter is kept until then, with the newest token.
+            # The start stays native until the first event, because MongoDB checks the token only then. By the
+            # specification ("Resume Process"), startAfter is used until then, with the newest token.
             self._at = JoinPoint(newest, exact=True, native=None if chunks else self._at.native)
         return Batch(chunks, post_batch, raw.exhausted)
 
@@ -330,7 +330,7 @@ class ChangeStreamReader:
             reading.cancel()
             await asyncio.wait([reading])
             if not reading.cancelled():
-                reading.exception()  # nobody else may have asked for it
+                reading.exception()  # otherwise asyncio logs it as never retrieved
             if self._hurried:
                 await self._close_cursor()
 
@@ -360,7 +360,7 @@ class ChangeStreamReader:
 
     async def _too_slow(self, for_what: str) -> FeedmuxError | ExecutionTimeout:
         """Return the error that ends the feed if the pipeline is the cause, and else the error that resumes the feed.
-        Waiting for a majority or a disk has no yields either."""
+        While MongoDB waits for a majority or a disk, it does not yield either."""
         if not await self._reads_without_pipeline():
             return ExecutionTimeout("MongoDB is slow, also without the pipeline")
         limit_s = self._limits.event_time_s

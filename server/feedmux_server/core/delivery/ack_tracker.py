@@ -22,15 +22,16 @@ class AckTracker:
     __slots__ = ("_sent", "acked", "outstanding_max", "pays", "place", "sent")
 
     def __init__(self, place: ResumeToken, outstanding_max: int, pays: Callable[[int], None] = lambda _: None) -> None:
-        """`pays` gets how many bytes more (fewer, when negative) this tracker costs, and retains outside all rings."""
+        """`pays` receives by how many bytes the memory of this tracker changes, and what it retains outside all
+        rings."""
         self._sent: deque[tuple[int, Chunk, int, int]] = deque()  # first sequence, chunk, first, stop
         self.pays = pays
         self.outstanding_max = outstanding_max
         self.sent = 0
         self.acked = 0
         self.place = place
-        """Everything at or before it is acknowledged. To be stored only once it has moved: a session may begin inside a
-        split event."""
+        """Everything at or before this position is acknowledged. Store it only after it has moved: a session may begin
+        inside a split event."""
 
     @property
     def outstanding(self) -> int:
@@ -42,14 +43,14 @@ class AckTracker:
         return self.outstanding_max - self.outstanding
 
     def record(self, chunk: Chunk, first: int, stop: int) -> None:
-        """Events `first` to `stop - 1` of `chunk` have been sent."""
+        """Record that events `first` to `stop - 1` of `chunk` have been sent."""
         chunk.hold(self)
         self.pays(TRACKED_BYTES)
         self._sent.append((self.sent + 1, chunk, first, stop))
         self.sent += stop - first
 
     def ack(self, sequence: int) -> bool:
-        """Everything up to `sequence` is processed. True when `place` moved.
+        """Record that everything up to `sequence` is processed. Returns whether `place` moved.
 
         Raises ACK_OUT_OF_RANGE for a sequence that was never delivered.
         """
@@ -78,15 +79,15 @@ class AckTracker:
         return self.place is not before
 
     def progress(self, place: ResumeToken) -> bool:
-        """Everything up to `place` was delivered. True when nothing is outstanding and `place` moved there: not to
-        where the rest of a split event is still to come."""
+        """Record that everything up to `place` was delivered. Returns whether nothing is outstanding and the stored
+        position moved there. It does not move into a split event."""
         if self.outstanding or self.place.reaches(place) or place.may_be_inside_event:
             return False
         self.place = place
         return True
 
     def release(self) -> None:
-        """The session is over: lets go of the chunks."""
+        """Release the chunks at the end of the session."""
         for _, chunk, _, _ in self._sent:
             chunk.let_go(self)
         if self._sent:
@@ -94,7 +95,8 @@ class AckTracker:
         self._sent.clear()
 
     def _move_to(self, chunk: Chunk, first: int, stop: int) -> bool:
-        """Move `place` to the newest position to store among these events, if later; True if there is one."""
+        """Move `place` to the newest storable position among these events, if it is later. Returns whether there is
+        one."""
         for index in range(stop - 1, first - 1, -1):
             place = chunk.ack_place(index)
             if place is not None:
@@ -105,7 +107,7 @@ class AckTracker:
 
 
 def check_sequence(sequence: int, sent: int) -> None:
-    """Raises ACK_OUT_OF_RANGE for an ack of what was never delivered."""
+    """Raises ACK_OUT_OF_RANGE for the ack of an event that was never delivered."""
     if not 0 <= sequence <= sent:
         raise FeedmuxError(
             ErrorReason.ACK_OUT_OF_RANGE,

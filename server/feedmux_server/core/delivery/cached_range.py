@@ -1,7 +1,7 @@
-"""A stretch of a feed that has been read and is kept, so that several can read slices of it.
+"""A range of a feed that has been read and is retained, so that several readers can read slices of it.
 
-Holds the ring's own bytes, whole chunks mostly, so keeping costs no copy. Pure; `ranges.cache` fills it, and gives it
-up.
+It holds the ring's own bytes, mostly whole chunks, so retaining costs no copy. Pure; `ranges.cache` fills and evicts
+it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from feedmux_server.core.events.chunk import Chunk, cut_batch
 from feedmux_server.core.positions.resume_token import ResumeToken
 
 _DELIVERY_BYTES = 700
-"""Beside its events; and for each of their chunks: measured with tracemalloc."""
+"""Memory of a range in addition to its events, and of each of its chunks, measured with tracemalloc."""
 _PART_BYTES = 60
 
 
@@ -36,7 +36,7 @@ class CachedRange:
 
     @property
     def held_bytes(self) -> int:
-        """What it keeps in memory."""
+        """The bytes that the range retains in memory."""
         return sum(map(held_bytes, self.deliveries))
 
     @property
@@ -64,7 +64,7 @@ class CachedRange:
         """The slices, of which the last ends with its last event."""
         share = -(-self.size // wanted) if wanted else 0
         begin, count, size = self.after, 0, 0
-        left = wanted - 1  # that may be ended before the last
+        left = wanted - 1  # slices that may end before the last one
         for piece, start in self._pieces():
             first, rest = 0, piece.size
             if size + rest > share and left > 0:
@@ -88,7 +88,7 @@ class CachedRange:
     def read(self, after: ResumeToken, until: ResumeToken, payload_max: int) -> Iterator[Delivery]:
         """The events in (after, until], numbered from 1, in pieces of at most `payload_max` bytes or one event.
 
-        The range must cover it. The last of them ends at `until` where no more events lie before that.
+        The range must cover it. The last piece ends at `until` if no more events are before `until`.
         """
         sequence, last = 1, self.deliveries[-1].end if self.deliveries else self.end
         for piece, start in self._pieces():
@@ -143,18 +143,18 @@ def as_chunk(delivery: Delivery, start: ResumeToken) -> Chunk:
 
 
 def trimmed(delivery: Delivery, start: ResumeToken, until: ResumeToken) -> Delivery | None:
-    """What of a delivery lies at or before `until`; None when nothing does."""
+    """The part of a delivery at or before `until`; None if there is none."""
     if not delivery.count:
         return None
     if until.reaches(delivery.end):
         return delivery
     chunk = as_chunk(delivery, start)
-    # The delivery's end may lie after its last event, so the events decide, not the end.
+    # The delivery's end may be after its last event, so compare the events, not the end.
     stop = chunk.first_after(until)
     if stop == 0:
         return None
     if stop == chunk.count and not delivery.end.is_after(until):
-        return delivery  # of another token version: the position after it may lie on either side of `until`
+        return delivery  # of another token version: the position after it may be before or after `until`
     return replace(_part(delivery, chunk, 0, stop), end=until)
 
 

@@ -1,8 +1,8 @@
 """Credit: how many more events and bytes a subscriber may be sent.
 
-Granted by the client, spent by `Subscriber.take`. Additive; unused credit is clamped to the server's maximum, so
-that one client cannot make the server hold more for it. While byte credit is above zero one event may overdraw it
-and the debt is paid by the next grant, so no event is too large for a window.
+The client grants credit and `Subscriber.take` spends it. Grants add up; unused credit is limited to the server's
+maximum, so that a client cannot make the server hold more for it. While byte credit is above zero, one event may
+overdraw it, and the next grant pays the debt, so no event is too large for a window.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ BYTES_GRANT_MAX = 2**40
 
 @dataclass(frozen=True, slots=True)
 class CreditLimits:
-    """The most that a session may hold unused. More keeps a slow link full, and costs memory there."""
+    """Maximum unused credit of a session. More keeps a slow connection full, and costs memory there."""
 
     events_max: int = 1_000_000
     bytes_max: int = 64 * 1024 * 1024
@@ -36,7 +36,7 @@ class CreditWindow:
         return self.events > 0 and self.bytes > 0
 
     def grant(self, events: int, size: int, *, zero_allowed: bool = False) -> None:
-        """Adds credit. Raises CREDIT_INVALID on negative, zero or overflowing increments."""
+        """Add credit. Raises CREDIT_INVALID on negative, zero or overflowing increments."""
         least = 0 if zero_allowed else 1
         if not least <= events <= EVENTS_GRANT_MAX:
             raise FeedmuxError(
@@ -52,7 +52,7 @@ class CreditWindow:
         self.bytes = min(self.bytes + size, self._limits.bytes_max)
 
     def spend(self, events: int, size: int) -> None:
-        """Takes credit for what is sent. The caller sent no more than the window allowed."""
+        """Take credit for sent events. The caller sent no more than the window allowed."""
         if events > self.events or self.bytes <= 0:
             raise RuntimeError("spent more credit than there is")
         self.events -= events

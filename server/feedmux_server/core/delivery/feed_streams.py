@@ -2,7 +2,7 @@
 
 Pure and synchronous, so that checking that a position is covered and attaching there is one step. `streams.manager`
 gives it a `StreamPort` whose `start` spawns a pump. Invariants: a subscriber is attached to one stream or to none; an
-attached subscriber meets every event after its position exactly once; a detached subscriber with credit is in
+attached subscriber gets every event after its position exactly once; a detached subscriber with credit is in
 `_waiting`.
 """
 
@@ -20,7 +20,7 @@ from feedmux_server.core.positions.resume_token import Given, ResumeToken
 
 @dataclass(frozen=True, slots=True)
 class StreamLimits:
-    """How the streams of a key behave."""
+    """Limits of the streams of one key."""
 
     ring: RingLimits = field(default_factory=RingLimits)
     read_ahead_bytes: int = 4 * 1024 * 1024
@@ -32,17 +32,17 @@ class StreamLimits:
 
 
 class StreamPort(Protocol):
-    """What the streams of a key ask of the world."""
+    """What the streams of a key need from their surroundings."""
 
     def start(self, stream: SharedStream) -> None:
-        """Reads MongoDB for this stream from its origin on."""
+        """Start reading MongoDB for this stream, from its origin."""
 
     def may_catch_up(self, tenant: str) -> bool:
         """Whether another catch-up stream is allowed now."""
 
     @property
     def known_time(self) -> int:
-        """The newest cluster time that this process has seen of MongoDB."""
+        """The newest cluster time that this process has seen from MongoDB."""
 
     def waits(self, subscriber: Subscriber) -> None:
         """Note that a subscriber waits for a catch-up stream's slot: streams that hold a slot may have become idle."""
@@ -50,10 +50,10 @@ class StreamPort(Protocol):
     def waits_no_longer(self, subscriber: Subscriber) -> None: ...
 
     def streams_changed(self) -> None:
-        """A stream was opened or closed."""
+        """Note that a stream was opened or closed."""
 
     def left(self, stream: SharedStream) -> None:
-        """Nobody reads the stream any more."""
+        """Note that the stream has no subscriber any more."""
 
     def next_stream_id(self) -> int: ...
 
@@ -78,7 +78,8 @@ class FeedStreams:
         return len(self.detached) + sum(len(stream.subscribers) for stream in self.streams)
 
     def leader(self) -> SharedStream | None:
-        """The live stream that is furthest ahead. A stream that others may not join leads only others of that kind."""
+        """The live stream that is furthest ahead. A stream that others may not join is only chosen if all are such
+        streams."""
         best: SharedStream | None = None
         for stream in self.streams:
             if stream.end_error is None and (
@@ -90,12 +91,12 @@ class FeedStreams:
         return best
 
     def is_beside(self, stream: SharedStream) -> bool:
-        """Whether the stream is beside the leading one: it catches up, or it starts at a client's token at the present
-        and is not merged with the others until MongoDB has judged that token at the feed's next event."""
+        """Whether the stream is open in addition to the leading one: it catches up, or it starts at a client's token at
+        the present and is not merged with the others until MongoDB has checked that token at the feed's next event."""
         return stream.end_error is None and stream is not self.leader()
 
     def is_catch_up(self, stream: SharedStream) -> bool:
-        """Whether it reads history, beside the leading stream: for that there are slots."""
+        """Whether the stream reads history, in addition to the leading stream. Such streams need a slot."""
         return not stream.at_present and self.is_beside(stream)
 
     @property
@@ -113,7 +114,7 @@ class FeedStreams:
         at = subscriber.at
         stream = self._covering(at) or (None if at.native else self._approaching(at))
         if stream is not None and at.native is not None:
-            subscriber.at = JoinPoint(at.place, exact=True)  # the very token is in the ring: MongoDB knows it
+            subscriber.at = JoinPoint(at.place, exact=True)  # exactly this token is in the ring, so MongoDB finds it
         if stream is None and self._must_wait(subscriber):
             stream = None if at.native or at.place.from_invalidate else self._behind(at)
             if stream is None:
@@ -144,7 +145,7 @@ class FeedStreams:
         self._wait_no_longer(subscriber)
 
     def remove(self, subscriber: Subscriber) -> None:
-        """The session is over."""
+        """Remove the subscriber at the end of its session."""
         self.leave(subscriber)
         del self.detached[subscriber.id]
         if subscriber.acks is not None:
@@ -171,7 +172,7 @@ class FeedStreams:
                 return
 
     def close(self, stream: SharedStream) -> None:
-        """Close a stream whose pump is done. Subscribers that have not met its end yet look for another stream."""
+        """Close a stream whose pump is done. Subscribers that have not reached its end join another stream."""
         self.streams.remove(stream)
         self._port.streams_changed()
         for subscriber in list(stream.subscribers.values()):
@@ -182,27 +183,28 @@ class FeedStreams:
         self.admit_waiting()
 
     def is_superfluous(self, stream: SharedStream) -> bool:
-        """A stream that nobody reads any more, and that nobody would join."""
+        """Whether no subscriber reads the stream and none would join it."""
         return (
             stream.end_error is None and not stream.subscribers and (not stream.joinable or stream is not self.leader())
         )
 
     def admit_waiting(self) -> None:
-        """Let waiting subscribers try again, because a stream may now be near enough."""
+        """Let waiting subscribers try to join again, because a stream may now be near enough."""
         for subscriber in list(self._waiting.values()):
             self.admit(subscriber)
 
     def admit(self, subscriber: Subscriber) -> None:
-        """Let one waiting subscriber try again."""
+        """Let one waiting subscriber try to join again."""
         self._wait_no_longer(subscriber)
         subscriber.wake()
 
     def stalled_catch_up(self) -> Iterator[SharedStream]:
-        """Catch-up streams that nobody reads or could read on, so that their slots can be given to others."""
+        """Catch-up streams without a subscriber that has credit, so that other streams can get their slots."""
         return (stream for stream in self.streams if self.is_catch_up(stream) and not stream.has_usable_credit)
 
     def _must_wait(self, subscriber: Subscriber) -> bool:
-        """Beside a stream that it could join, or that it has: what others have for themselves is no reason."""
+        """Whether the subscriber must wait for a slot, because the feed has a stream that it could join, or one of its
+        tenant. Streams that other tenants have for themselves do not count."""
         tenant = subscriber.tenant
         beside = any(
             stream.end_error is None and (stream.joinable or tenant in stream.account.tenants)
@@ -211,8 +213,8 @@ class FeedStreams:
         return beside and not self._port.may_catch_up(tenant)
 
     def _origin(self, at: JoinPoint) -> JoinPoint:
-        """Where a stream begins for this position. One that MongoDB has not reached is awaited at the present, where
-        others may join: streams that wait for different times would be as many cursors of one feed."""
+        """Where a stream begins for this position. For a position that MongoDB has not reached, the stream begins at
+        the present, where others may join: streams that wait for different times would need a cursor each."""
         present = self._port.known_time + 1
         if at.native is not None or at.place.cluster_time <= present:
             return at
@@ -248,7 +250,7 @@ class FeedStreams:
         return best
 
     def _holds_token(self, stream: SharedStream, at: JoinPoint) -> bool:
-        """Whether that very token is in the ring: only then is it known to be one that MongoDB would find."""
+        """Whether exactly this token is in the ring. Only then it is certain that MongoDB would find it."""
         ring = stream.ring
         if at.place.from_invalidate:
             return False
@@ -263,7 +265,7 @@ class FeedStreams:
     def _approaching(self, at: JoinPoint) -> SharedStream | None:
         """A stream that is a little behind the position, or that is not yet open and can begin further back."""
         if at.place.from_invalidate:
-            return None  # a stream from before would end there
+            return None  # a stream that begins earlier would end there
         for stream in sorted(self.streams, key=lambda each: each.ring.newest.cluster_time, reverse=True):
             if not stream.joinable:
                 continue
@@ -285,7 +287,7 @@ class FeedStreams:
         return (later >> 32) - (earlier >> 32) <= self._limits.join_distance_s
 
     def _behind(self, at: JoinPoint) -> SharedStream | None:
-        """A stream that will reach the position, however far behind, for when no other may be opened."""
+        """A stream that will reach the position, however far behind it is. Used if no other stream may be opened."""
         behind = [s for s in self.streams if s.joinable and at.place.is_after(s.ring.newest)]
         return max(behind, key=lambda stream: stream.ring.newest.cluster_time, default=None)
 

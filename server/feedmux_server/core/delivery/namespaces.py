@@ -1,7 +1,8 @@
 """Finds which events of a chunk belong to which namespace: for views of a wide stream, and only when a view asks.
 
-Inserts, updates, replaces and deletes concern one namespace. Every other event is a turn: what follows it on a narrow
-stream (an invalidate, nothing, both sides of a rename) only MongoDB knows, so a view that it concerns asks MongoDB.
+Inserts, updates, replaces and deletes concern one namespace. Every other event is a turn: only MongoDB
+knows what follows it on a narrow stream (an invalidate, nothing, both sides of a rename), so a view of its namespace
+asks MongoDB.
 The fields are found by walking over the elements of the event; nothing is decoded.
 """
 
@@ -29,7 +30,8 @@ class Turn:
 
     index: int
     namespaces: tuple[Namespace, ...]
-    """What it concerns: one, or both sides of a rename; none where it does not say, and then it concerns everyone."""
+    """The namespaces of the event: one, or both sides of a rename. Empty if the event names none; then it concerns all
+    views."""
 
     def concerns(self, scope: Scope) -> bool:
         if not self.namespaces or not scope.database:
@@ -51,7 +53,7 @@ class NamespaceIndex:
         self.databases: dict[bytes, list[int]] = {}
         self.turns: list[Turn] = []
         self._changes: list[tuple[bytes, bytes]] = []
-        """Operation type and collection of each event; empty ones of a turn."""
+        """Operation type and collection of each event; empty for a turn."""
         view = chunk.bson
         if view is None:
             raise LookupError("the chunk's bytes are gone")
@@ -74,13 +76,13 @@ class NamespaceIndex:
         return self.databases.get(scope.database.encode(), [])
 
     def admitted(self, events: list[int], narrowing: SimpleFilter, first: int) -> list[int]:
-        """Of the indexes `events` of changes, those from `first` on that `narrowing` admits."""
+        """The indexes in `events`, from `first` on, of the changes that `narrowing` admits."""
         if narrowing != EVERYTHING:
             return [each for each in events if each >= first and narrowing.admits(*self._changes[each])]
         return [each for each in events if each >= first] if first else events
 
     def turn_of(self, scope: Scope, first: int) -> int | None:
-        """The first turn from event `first` on that concerns a scope."""
+        """The first turn at or after event `first` that concerns a scope."""
         return next((turn.index for turn in self.turns if turn.index >= first and turn.concerns(scope)), None)
 
 
@@ -100,7 +102,7 @@ def runs(indexes: list[int]) -> Iterator[tuple[int, int]]:
 def _concerned(data: bytes, at: int) -> tuple[bytes, Namespace | None, Namespace | None]:
     """Operation type, `ns` and `to` of the event at `at`.
 
-    One loop for the three of them, and no generator, which would take a third longer for each event.
+    One loop reads all three. A generator would take a third longer for each event.
     """
     end = at + length_at(data, at)[0] - 1
     operation, namespace, to = b"", None, None

@@ -1,7 +1,7 @@
 """The ring of chunks of one SharedStream, bounded in events and bytes.
 
 Filled by the stream's pump alone; read by any number of subscribers by index. Chunks have consecutive sequence
-numbers. Invariant: the ring covers exactly the places from `oldest` to `newest`.
+numbers. Invariant: the ring covers exactly the positions from `oldest` to `newest`.
 """
 
 from bisect import bisect_left
@@ -43,7 +43,7 @@ class ReplayBuffer:
     )
 
     def __init__(self, start: ResumeToken, limits: RingLimits, rings: Rings | None = None) -> None:
-        """`rings` are those of the process."""
+        """`rings` holds all rings of the process."""
         self._chunks: dict[int, Chunk] = {}
         self._limits = limits
         self._rings = rings or Rings()
@@ -51,7 +51,7 @@ class ReplayBuffer:
         self.grown = 0
         """`size_class` and `grown` are for `Rings`."""
         self.has_takers: Callable[[], bool] = _nobody
-        """Whether somebody has yet to take the oldest chunk, and can."""
+        """Whether a subscriber that can take events has not taken the oldest chunk yet."""
         self.closed = False
         self.first_seq = 0
         self.next_seq = 0
@@ -60,7 +60,7 @@ class ReplayBuffer:
         self.events = 0
         self.bytes = 0
         self.cum_bytes = 0
-        """Bytes appended since the beginning; with `Chunk.cum_bytes` it says how far behind a reader is."""
+        """Bytes appended since the beginning; with `Chunk.cum_bytes` it gives the lag of a reader."""
         self.cum_events = 0
 
     def __len__(self) -> int:
@@ -70,13 +70,13 @@ class ReplayBuffer:
         return self._chunks[seq]
 
     def restart_at(self, place: ResumeToken) -> None:
-        """Set the position of a ring that has held nothing yet."""
+        """Set the position of a ring that is still empty."""
         if self.next_seq:
             raise RuntimeError("a ring that was filled keeps its start")
         self.oldest = self.newest = place
 
     def append(self, chunk: Chunk) -> None:
-        """Adds the next chunk. `trim` keeps the bounds."""
+        """Append the next chunk. `trim` applies the bounds."""
         chunk.cum_bytes, chunk.cum_events = self.cum_bytes, self.cum_events
         self._chunks[self.next_seq] = chunk
         self.next_seq += 1
@@ -89,27 +89,27 @@ class ReplayBuffer:
         self._rings.changed(self, size)
 
     def trim(self, keep_seq: int) -> None:
-        """Drops the oldest chunks until the bounds hold, up to `keep_seq`.
+        """Drop the oldest chunks until the bounds hold, up to `keep_seq`.
 
-        The batch just read stays whole, however large, and the one before while nobody has had time to take it: a ring
-        that dropped what nobody could have taken yet would make its subscribers read it again forever. So a ring
-        exceeds its bound by two batches of MongoDB (16 MiB each) at most.
+        The newest batch is retained whole, however large, and the batch before it until a subscriber had time to take
+        it. Without this rule, subscribers would read dropped events again and again without end. So a ring exceeds its
+        bound by at most two batches of MongoDB (16 MiB each).
         """
         while self.first_seq < keep_seq and self.is_full:
             self.drop_oldest()
 
     @property
     def is_full(self) -> bool:
-        """Whether it holds more than its bounds."""
+        """Whether the ring exceeds its bounds."""
         return self.bytes > self._limits.bytes_max or self.events > self._limits.events_max
 
     def advance(self, place: ResumeToken) -> None:
-        """Everything up to `place` is known to hold no further event."""
+        """Record that there is no further event up to `place`."""
         if place.is_after(self.newest):
             self.newest = place
 
     def close(self) -> None:
-        """The stream has ended and nobody reads the ring any more: lets go of all chunks."""
+        """Release all chunks, after the stream has ended and has no reader any more."""
         for chunk in self._chunks.values():
             chunk.retain_whole()
         self._chunks.clear()
@@ -123,7 +123,7 @@ class ReplayBuffer:
         return self.has_takers()
 
     def drop_oldest(self) -> int:
-        """Drops one chunk and returns the bytes set free."""
+        """Drop one chunk and return the freed bytes."""
         chunk = self._chunks.pop(self.first_seq)
         self.first_seq += 1
         size, before = chunk.size_bytes, self.bytes
@@ -159,11 +159,11 @@ class ReplayBuffer:
         return seq, 0 if not place.is_after(chunk.start) else chunk.first_after(place)
 
     def is_near_head(self, seq: int, bytes_max: int) -> bool:
-        """Whether less than `bytes_max` and than half of the ring's events have been read from chunk `seq` on."""
+        """Whether fewer than `bytes_max` bytes, and fewer than half of the ring's events, follow from chunk `seq`."""
         return self.bytes_from(seq) < bytes_max and 2 * self._events_from(seq) < self._limits.events_max
 
     def in_newer_half(self, place: ResumeToken) -> bool:
-        """Whether `place` is covered and at least half the ring's room lies between it and eviction."""
+        """Whether `place` is covered and at least half of the ring's size must be read before it is evicted."""
         if not self.covers(place):
             return False
         seq, _ = self.locate(place)

@@ -1,8 +1,8 @@
 """Decides what to do after an error of MongoDB: resume, try again, start at a time, or report the error to the user.
 
-getMore errors follow the driver specification ("Resumable Error"): what it does not list ends the stream.
-Aggregate errors are never resumable by it; those that say "not now" are tried again after a backoff.
-Everything else is named by one table.
+Errors of getMore follow the driver specification ("Resumable Error"): errors that it does not list end the stream. By
+the specification, errors of aggregate are never resumable; temporary ones are retried after a backoff. One table has
+all other errors.
 """
 
 import re
@@ -41,7 +41,7 @@ class MongoFailure:
 class Verdict:
     action: Action
     error: FeedmuxError
-    """The error that subscribers get if the action is FATAL, cannot be taken, or is used up."""
+    """The error that subscribers get if the action is FATAL, or is impossible or used up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +71,16 @@ RESUMABLE_LABEL: Final = "ResumableChangeStreamError"
 _CURSOR_NOT_FOUND: Final = 43
 _LABELS_SINCE_WIRE_VERSION: Final = 9
 
-# The specification's list for servers older than 4.4. Also what an aggregate is tried again after.
+# The specification's list for servers older than 4.4. Also the errors after which an aggregate is retried.
 _RESUMABLE_BEFORE_LABELS: Final = _codes(
     6, 7, 63, 89, 91, 133, 150, 189, 234, 262, 9001, 10107, 11600, 11602, 13388, 13435, 13436
 )
-# Not now, rather than not at all: MaxTimeMSExpired, NotYetInitialized, NetworkInterfaceExceededTimeLimit,
+# Temporary errors: MaxTimeMSExpired, NotYetInitialized, NetworkInterfaceExceededTimeLimit,
 # KeyNotFound, QueryPlanKilled, CursorKilled, SnapshotUnavailable, TemporarilyUnavailable,
 # IngressRequestRateLimitExceeded.
 _TRANSIENT: Final = _RESUMABLE_BEFORE_LABELS | _codes(43, 50, 94, 175, 202, 211, 237, 246, 365, 462)
 
-# The first rule that matches decides. Texts are those of mongod 6.0, met by provoking each error.
+# The first rule that matches decides. The texts are those of mongod 6.0, found by provoking each error.
 _RULES: Final[tuple[_Rule, ...]] = (
     _Rule(_codes(280), ErrorReason.RESUME_TOKEN_MODIFIED, words="was modified by the pipeline"),
     _Rule(_codes(51059, 51060), ErrorReason.RESUME_TOKEN_MODIFIED),  # the same before 4.4
@@ -109,9 +109,9 @@ _RULES: Final[tuple[_Rule, ...]] = (
     ),
     _Rule(_TRANSIENT, ErrorReason.SOURCE_UNAVAILABLE, Action.RETRY, during="aggregate"),
     # By the specification not resumable at getMore where the server did not label it (a read ended by killCursors or
-    # killOp), yet no fault of the feed: a service that serves many opens again, after a backoff (docs/adr/0005).
+    # killOp), but the feed is not the cause: the server opens it again, after a backoff (docs/adr/0005).
     _Rule(_TRANSIENT | _codes(11601), ErrorReason.SOURCE_UNAVAILABLE, Action.RETRY, during="getMore"),
-    # A first batch that failed on an event, not a refused option.
+    # A first batch that failed on an event, not a rejected option.
     _Rule(frozenset(), ErrorReason.PIPELINE_FAILED, words="Executor error during", during="aggregate"),
     _Rule(frozenset(), ErrorReason.PIPELINE_FAILED, words="PlanExecutor error during", during="aggregate"),
     _Rule(frozenset(), ErrorReason.OPTION_REFUSED, during="aggregate"),
@@ -153,10 +153,10 @@ _OWN_WORDS: Final = {
 
 
 def without_words(verdict: Verdict) -> Verdict:
-    """The verdict for a tenant whose grants withhold something: nothing of MongoDB's answer stays but our reason.
+    """The verdict for a tenant whose grants withhold something: without MongoDB's text, only with feedmux's reason.
 
-    MongoDB quotes events, keys and the command, which holds the grants. It quotes none of these when it refuses a
-    pipeline or an option before it has read anything, so the words of OPTION_REFUSED stay: they are about the request.
+    MongoDB quotes events, keys and the command, which holds the grants. It quotes none of these when it rejects a
+    pipeline or an option before it has read anything, so the text of OPTION_REFUSED stays: it is about the request.
     """
     error = verdict.error
     if error.reason is ErrorReason.OPTION_REFUSED:

@@ -20,7 +20,7 @@ from feedmux_server.core.positions.resume_token import ResumeToken
 
 class StreamState(StrEnum):
     GATHERING = "gathering"
-    """Registered, and not yet asked MongoDB: the start may still move back for those who join."""
+    """Registered, without a request to MongoDB yet: the start may still move back for subscribers that join."""
     OPENING = "opening"
     READING = "reading"
     PAUSED = "paused"
@@ -46,7 +46,7 @@ _WITH_CURSOR: Final = frozenset({_S.OPENING, _S.READING, _S.PAUSED})
 
 
 class SharedStream:
-    """Reads one StreamKey from one position on."""
+    """One read of a StreamKey, from one position."""
 
     __slots__ = (
         "_batches", "account", "at_present", "batches_read", "demand_changed", "end_error", "events_read",
@@ -76,9 +76,9 @@ class SharedStream:
         self.opened = False
         """MongoDB has accepted the aggregate once."""
         self.at_present = False
-        """MongoDB had nothing more at the last read: reading on costs no history."""
+        """MongoDB had no more events at the last read: the next read needs no history."""
         self.unavailable = False
-        """MongoDB has failed, and has not answered since."""
+        """MongoDB has failed and has not answered since then."""
         self.end_error: FeedmuxError | None = None
         self.demand_changed: Callable[[], None] = _nothing
         """Called when the pump should check `wants_more` and `subscribers` again."""
@@ -86,18 +86,19 @@ class SharedStream:
         self.events_read = 0
         self.batches_read = 0
         self._batches = 0, 0
-        """The first chunks of the last two batches that had any."""
+        """The first chunks of the last two batches with chunks."""
         self.resumes = 0
         self.left_by = ""
-        """The tenant whose subscriber was the last to leave: until the stream closes, its cursor is that tenant's."""
+        """The tenant of the last subscriber that left. The cursor counts for this tenant until the stream closes."""
         self.unwanted = False
-        """The stream is to close as soon as nobody reads it, and not to wait for those who reconnect."""
+        """The stream closes as soon as it has no subscriber, without a wait for reconnects."""
         self.trace: object = None
-        """Names the work of opening it, for those who look into it; see `telemetry.observer`."""
+        """The trace of opening the stream; see `telemetry.observer`."""
 
     @property
     def joinable(self) -> bool:
-        """Others may join. Not a native start that MongoDB has not judged yet: its refusal is for that client only."""
+        """Whether others may join. They may not join a start at a client's token that MongoDB has not checked yet: its
+        rejection concerns only that client."""
         return self.end_error is None and (self.origin.native is None or self.events_read > 0)
 
     @property
@@ -136,7 +137,7 @@ class SharedStream:
         self.demand_changed()
 
     def close_early(self) -> None:
-        """Ends the wait for those who reconnect."""
+        """Stop waiting for subscribers that reconnect."""
         self.unwanted = True
         self.demand_changed()
 
@@ -149,7 +150,7 @@ class SharedStream:
         self.demand_changed()
 
     def wants_more(self) -> bool:
-        """Whether some subscriber near the head can take more. Those far behind live on the ring first."""
+        """Whether a subscriber near the head can take more. Subscribers far behind take from the ring first."""
         ring = self.ring
         for subscriber in self.subscribers.values():
             if subscriber.can_receive and (
@@ -164,7 +165,7 @@ class SharedStream:
         return any(subscriber.can_receive for subscriber in self.subscribers.values())
 
     def append(self, chunks: Iterable[Chunk], post_batch: ResumeToken | None) -> None:
-        """One batch from MongoDB: its chunks (none, if it was empty) and its postBatchResumeToken."""
+        """Append one batch from MongoDB: its chunks (none if it was empty) and its postBatchResumeToken."""
         self.batches_read += 1
         first_seq = self.ring.next_seq
         for chunk in chunks:
@@ -181,10 +182,11 @@ class SharedStream:
             subscriber.wake()
 
     def _untaken_from(self, first_seq: int) -> int:
-        """What the ring keeps: the batch from `first_seq` on, and of the one before what somebody has yet to take.
+        """What the ring must retain: the batch from `first_seq` on, and the part of the batch before it that a
+        subscriber has not taken.
 
-        A reader may bring both at once, and a session wait for a rendering or its tenant's turn. Without what it waits
-        for it would look for another stream, and meet the same there.
+        A reader may append both batches at once while a session waits for a rendering or its tenant's turn. If the ring
+        evicted these events, the session would join another stream, with the same result.
         """
         before = self._batches[0]
         waiting = (each.seq for each in self.subscribers.values() if each.seq >= before)
@@ -197,19 +199,19 @@ class SharedStream:
         )
 
     def wake_takers(self) -> int:
-        """Wakes those who can take, and says how many they are; the others look when they get credit."""
+        """Wake the subscribers that can take events, and return their number. The others check when they get credit."""
         takers = [subscriber for subscriber in self.subscribers.values() if subscriber.can_receive]
         for subscriber in takers:
             subscriber.wake()
         return len(takers)
 
     def wake_all(self) -> None:
-        """Wakes everyone: the state of the stream is news also to those without credit."""
+        """Wake all subscribers: the state of the stream also concerns those without credit."""
         for subscriber in self.subscribers.values():
             subscriber.wake()
 
     def end(self, error: FeedmuxError) -> None:
-        """Nothing more will come. Subscribers read the ring to its end and meet the error there."""
+        """End the stream. Subscribers read the ring to its end and get the error there."""
         self.end_error = error
         self.move_to(StreamState.ENDED)
         self.wake_all()

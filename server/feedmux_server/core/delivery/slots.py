@@ -1,4 +1,4 @@
-"""Slots for reading history: for streams beside the leading one of their feed, shared fairly among tenants.
+"""Slots for reading history, by streams in addition to the leading one of their feed, shared fairly among tenants.
 
 It checks only feeds with several streams and waiting subscribers, never all feeds. Pure; `streams.manager` calls
 `admit` when a slot may have become free.
@@ -25,10 +25,10 @@ class Slots:
         self._several: dict[FeedStreams, None] = {}
         """Feeds with more than one stream."""
         self._waiting: dict[str, dict[int, tuple[FeedStreams, Subscriber]]] = {}
-        """By tenant in the order of their turns; the oldest of each first."""
+        """The waiting feeds by tenant, in the order of the tenants' turns; the oldest of each tenant first."""
 
     def changed(self, streams: "FeedStreams") -> None:
-        """A stream of the feed was opened or closed."""
+        """Note that a stream of the feed was opened or closed."""
         if len(streams.streams) > 1:
             self._several[streams] = None
         else:
@@ -45,12 +45,12 @@ class Slots:
 
     @property
     def wanted(self) -> bool:
-        """Whether somebody waits for a slot."""
+        """Whether a subscriber waits for a slot."""
         return bool(self._waiting)
 
     def used(self) -> Counter[str]:
-        """Streams that read history, by the tenants that they serve; with the streams beside the leading ones that
-        exceed what a tenant may read."""
+        """The number of streams that read history, by the tenants that they serve. Additional streams at the present
+        count as far as they exceed the tenant's quota `shared_streams`."""
         used: Counter[str] = Counter()
         beside: Counter[str] = Counter()
         for streams in self._several:
@@ -69,8 +69,8 @@ class Slots:
         return self._free > 0 and self._fits(tenant, self.used())
 
     def admit(self) -> bool:
-        """Wakes as many of those who wait as there are slots, tenant by tenant; whether there were any. One that is
-        woken may find another stream, or be gone: so look again a little later."""
+        """Wake as many waiting subscribers as there are slots, tenant by tenant. Returns whether any was woken. A woken
+        subscriber may join another stream, or may have left: call it again a little later."""
         free, used, woken = self._free, self.used(), False
         turn = list(self._waiting)
         while free > 0 and turn:
@@ -81,7 +81,7 @@ class Slots:
                     turn.remove(tenant)
                     continue
                 waiting = self._waiting.pop(tenant)
-                self._waiting[tenant] = waiting  # its next turn comes last
+                self._waiting[tenant] = waiting  # this tenant's next turn is last
                 streams, subscriber = next(iter(waiting.values()))
                 streams.admit(subscriber)
                 used[tenant] += 1
@@ -89,7 +89,7 @@ class Slots:
         return woken
 
     def poke_stalled(self) -> None:
-        """Streams that nobody can read on give their slots to others."""
+        """Wake the pumps of streams without a subscriber that has credit, so that they release their slots."""
         for streams in self._several:
             for stream in streams.stalled_catch_up():
                 stream.poke()

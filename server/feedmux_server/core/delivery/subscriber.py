@@ -1,9 +1,9 @@
 """A subscriber: an index into a shared ring, a window of credit, and what it has not acknowledged.
 
-It holds no queue. `take` is called by the session whenever it could send; it returns what lies ahead of the index
-as far as credit, the bound on unacknowledged events and the message size allow. Up the data path stands the
-`SharedStream` it is attached to, and `FeedStreams`, which finds one; down the path the session that encodes
-the `Delivery`.
+It holds no queue. `take` is called by the session whenever it could send; it returns the events after the
+index, as far as credit, the bound on unacknowledged events and the message size allow. Before it on the data path are
+`FeedStreams`, which finds a stream, and the `SharedStream` that the subscriber is attached to; after it, the session
+that encodes the `Delivery`.
 """
 
 from collections.abc import Callable
@@ -48,7 +48,7 @@ class JoinPoint:
 
     place: ResumeToken
     exact: bool = False
-    """The token came from this very stream key, so that resumeAfter takes it."""
+    """The token came from exactly this stream key, so that resumeAfter accepts it."""
     native: NativeStart | None = None
     """Set for a token that the client gave: MongoDB's verdict on it is final."""
 
@@ -69,8 +69,8 @@ class Delivery:
     first_sequence: int
     count: int
     parts: tuple[bytes, ...]
-    """The events' bytes in the session's format, as they stand in a message. Empty once a message holds them: they may
-    have left their ring."""
+    """The events' bytes in the session's format, as a message contains them. Empty after a message has taken them:
+    their ring may have evicted them."""
     size: int
     """The events' own bytes, which credit and quotas count: BSON documents, or JSON texts in UTF-8."""
     wire_size: int
@@ -82,7 +82,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class NeedsRender:
-    """The next chunk has no view in the session's format yet."""
+    """The next chunk is not rendered in the session's format yet."""
 
     chunk: Chunk
     ring: ReplayBuffer
@@ -146,7 +146,7 @@ class Subscriber:
         """Maximum events of one delivery; 0: as many as fit."""
         self.format = wire_format
         self.wants_progress = wants_progress
-        """Whether to wake it also when the stream has read further without finding an event."""
+        """Whether to wake the subscriber also when the stream has read further without an event."""
         self.stream: SharedStream | None = None
         self.seq = 0
         self.index = 0
@@ -163,7 +163,7 @@ class Subscriber:
 
     @property
     def has_next(self) -> bool:
-        """Whether something lies ahead that could be sent now."""
+        """Whether there is an event after the index that could be sent now."""
         return self.stream is not None and self.seq < self.stream.ring.next_seq and self.can_receive
 
     def grant(self, events: int, size: int, *, zero_allowed: bool = False) -> None:
@@ -173,7 +173,7 @@ class Subscriber:
             self.resume()
 
     def ack(self, sequence: int) -> bool:
-        """See `AckTracker.ack`; True when there is a new position to store."""
+        """Pass an ack to `AckTracker.ack`. Returns whether there is a new position to store."""
         if self.acks is None:
             check_sequence(sequence, self.events_sent)
             return False
@@ -206,7 +206,7 @@ class Subscriber:
             taken = self._cut(ring)
             if taken is not None:
                 return taken
-            stream.poke()  # all of it was passed: the pump may be resting on what seemed to lie ahead
+            stream.poke()  # all events were skipped: the pump may rest because of them
         if stream.end_error is not None:
             error = self.end_met()
             return Ended(error) if error is not None else self.take()
@@ -233,10 +233,11 @@ class Subscriber:
         return self.stream.ring.events_behind(self.seq, self.index) if self.stream is not None else 0
 
     def _advance(self, ring: ReplayBuffer) -> None:
-        """Move to the ring's newest position; called at the head, where everything before it was met.
+        """Move to the ring's newest position. Called at the head, after everything before it was taken.
 
-        This applies also after a native token that MongoDB has not judged yet, which it does at the first event: by the
-        driver specification a postBatchResumeToken replaces the token, or the oplog would pass an idle token.
+        This also applies after a client's token that MongoDB has not checked yet; MongoDB checks it at the first event.
+        By the driver specification, a postBatchResumeToken replaces the token, so that it does not leave the oplog
+        while the feed is idle.
         """
         if ring.newest.is_after(self.at.place):
             self.at = JoinPoint(ring.newest, exact=True)
@@ -252,7 +253,7 @@ class Subscriber:
 
     def end_met(self) -> FeedmuxError | None:
         """Return the error that ended the stream, if it applies to this subscriber's position. A subscriber further
-        ahead than a position-bound error looks for another stream instead."""
+        ahead than a position-bound error joins another stream instead."""
         stream = self.stream
         if stream is None or stream.end_error is None or not self.at_head:
             return None
@@ -268,7 +269,7 @@ class Subscriber:
         return stream.end_error
 
     def rejoin(self, at: JoinPoint) -> None:
-        """Continue at `at`, on any stream that covers it."""
+        """Continue at the position `at`, on any stream that covers it."""
         self.streams.leave(self)
         self.at = at
         self.streams.join(self)
@@ -306,7 +307,7 @@ class Subscriber:
             if parts and stop < chunk.count:
                 break  # whole chunks only: their bytes are shared, a part would be a copy
             if stop <= first:
-                stop = first + 1  # larger than a message: it is sent in fragments
+                stop = first + 1  # larger than a message: the session sends fragments
                 if view.offsets[stop] - view.offsets[first] > self.event_max:
                     return NeedsRoom()
             part = view.cut(first, stop)

@@ -1,8 +1,8 @@
 """Which feeds are served as views of a wide stream, and why: counts and rates, with hysteresis.
 
 Every change stream scans the whole oplog, whatever it watches. Many narrow feeds whose options agree can be served
-from one stream of their database, or of the deployment: one scan, and each event once. Whether that pays is decided
-here, for each group of feeds that could share one; what is delivered is never changed by it.
+from one stream of their database, or of the deployment: one scan, and each event once. This module
+decides whether that costs less, for each group of feeds that could share a stream. The delivered events stay the same.
 """
 
 from collections import Counter
@@ -19,15 +19,15 @@ _REQUIRED: Final = "required"
 _PAUSES_MAX: Final = 16
 # Milliseconds of a core, measured on 6.0.
 _READ_MS: Final = 0.35
-"""What a read of a wide stream costs the server, beside its events."""
+"""What a read of a wide stream costs the server, in addition to its events."""
 _EVENT_MS: Final = 0.0095
-"""An event that no view wants."""
+"""Cost of an event that no view wants."""
 _CURSOR_MS: Final = 0.66
-"""A second of a cursor without events, the server."""
+"""Cost of one second of a cursor without events, for the server."""
 _SCAN_MS: Final = 0.007
-"""An event that a cursor passes, MongoDB."""
+"""Cost of an event that a cursor skips, for MongoDB."""
 _CHEAP_MS: Final = 50.0
-"""For so much a second a wide stream is worth the cursors and connections that it saves."""
+"""A wide stream may cost this much per second, because it saves cursors and connections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class WideLimits:
     feeds_min: int = 8
     """How many feeds of a group it takes to share a wide stream; with less than half of that, the stream is closed."""
     events_per_s_max: float = 20_000.0
-    """Of the wide stream. Above this rate, the server would inspect so many events that no view wants that separate
+    """Rate of the wide stream. Above it, the server would inspect so many events that no view wants that separate
     scans cost MongoDB less; unless most events are for views, or so many cursors would cost the server more."""
     share_min: float = 0.5
     """If at least this part of the wide stream's events goes to views, its rate does not matter."""
@@ -57,7 +57,7 @@ class WideState(StrEnum):
 
 def view_of(key: StreamKey) -> SimpleFilter | None:
     """What a feed admits of the changes to documents of its namespace in a wider stream with the same options: all, or
-    those of some operation types or collections. None where that is not all there is to the feed."""
+    those of some operation types or collections. None if the feed does more than that."""
     spec = key.spec
     if not spec.scope.database or (key.policy and not key.keeps_changes):
         return None
@@ -67,7 +67,7 @@ def view_of(key: StreamKey) -> SimpleFilter | None:
 
 
 def group_of(key: StreamKey) -> StreamKey:
-    """What feeds have in common that could share a wide stream: the key of the deployment's stream."""
+    """The common part of feeds that could share a wide stream: the key of the deployment's stream."""
     spec = key.spec
     collation = b"" if spec.collation == SIMPLE_COLLATION else spec.collation
     return stream_key(replace(spec, scope=Scope(spec.scope.source), pipeline=b"", collation=collation))
@@ -82,7 +82,7 @@ class _Group:
     state: WideState = WideState.TOO_FEW
     not_before_s: float = 0.0
     given_up: int = 0
-    """Times in a row."""
+    """Consecutive times."""
 
 
 class WidePlan:
@@ -93,14 +93,14 @@ class WidePlan:
         self._groups: dict[StreamKey, _Group] = {}
 
     def enter(self, key: StreamKey, now_s: float) -> None:
-        """A feed is read from now on."""
+        """Note that a feed is read from now on."""
         group = self._groups.setdefault(group_of(key), _Group())
         group.feeds[key] += 1
         group.databases[key.spec.scope.database] += 1
         self._decide(group, now_s)
 
     def leave(self, key: StreamKey, now_s: float) -> None:
-        """It is not any more."""
+        """Note that a feed is not read any more."""
         name = group_of(key)
         group = self._groups[name]
         group.feeds -= Counter((key,))
@@ -120,7 +120,7 @@ class WidePlan:
     def measured(
         self, name: StreamKey, now_s: float, events_per_s: float, share: float, reads_per_s: float = 0.0
     ) -> None:
-        """What the wide stream reads, in how many reads, and how much of it goes to views."""
+        """Record what the wide stream has read, in how many reads, and how many of the events went to views."""
         group = self._groups.get(name)
         if group is None:
             return
@@ -130,21 +130,23 @@ class WidePlan:
             group.given_up = 0
 
     def _costs_more(self, feeds: int, events_per_s: float, reads_per_s: float, for_others: float) -> bool:
-        """Whether a wide stream costs more than cursors of their own. `for_others`: part of it that no view wants."""
+        """Whether a wide stream costs more than separate cursors. `for_others`: the part of its events that no view
+        wants."""
         events_ms = events_per_s * for_others * _EVENT_MS
-        # The server has one core. Beyond that what both cost counts: few writes, read one by one, are scanned cheaply.
+        # The server's load alone may decide, because it has one core. Otherwise the costs of server and MongoDB are
+        # compared: MongoDB scans few writes cheaply, but the server reads them one by one.
         is_busy = events_per_s > self._limits.events_per_s_max and events_ms > feeds * _CURSOR_MS
         wide_ms = events_ms + reads_per_s * for_others * _READ_MS
         return is_busy or wide_ms > max(_CHEAP_MS, feeds * (_CURSOR_MS + events_per_s * _SCAN_MS))
 
     def refused(self, name: StreamKey, now_s: float) -> None:
-        """MongoDB does not allow the wide stream, or it met an event that it could not deliver."""
+        """Note that MongoDB rejected the wide stream, or that the stream has an event that it cannot deliver."""
         group = self._groups.get(name)
         if group is not None:
             self._give_up(group, WideState.REJECTED, now_s)
 
     def state(self, name: StreamKey) -> WideState:
-        """What was decided, and why."""
+        """The decision and its reason."""
         group = self._groups.get(name)
         return group.state if group is not None else WideState.TOO_FEW
 
@@ -174,7 +176,7 @@ class WidePlan:
         source = next(iter(group.feeds)).spec.scope.source
         wide = group.scope
         if len(group.databases) > 1 or (wide is not None and not wide.database):
-            # Once wide it stays: feeds of a second database come and go.
+            # A stream of the deployment is kept: feeds of a second database open and close.
             return Scope(source)
         (database,) = group.databases
         return Scope(source, database)
