@@ -117,7 +117,7 @@ class History:
         """Describe the position relative to the written events."""
         rank = self.rank_after(place)
         if rank is None:
-            return "at an unknown place"
+            return "at an unknown position"
         return f"after {self.written[rank - 1].event}" if rank else "before every event"
 
     def ranks(self, feed: str) -> list[int]:
@@ -243,7 +243,9 @@ def at_least_once(history: History) -> Iterator[Violation]:
                 start = first_rank.setdefault(name, begin)
                 durable = history.rank_after(stored.get(name, ""))
                 if durable is not None and begin < durable and not record.rewound:
-                    yield Violation("At least once", record.session, "began before the stored place, unannounced")
+                    yield Violation(
+                        "At least once", record.session, "began before the stored position, without a notice"
+                    )
                 done = acked.get(name, set())
                 for rank in history.ranks(record.feed):
                     if start <= rank < begin and history.written[rank].event not in done:
@@ -279,7 +281,7 @@ def resumable_or_loud(history: History) -> Iterator[Violation]:
             if not places - {session.opened.place}:
                 if events or (session.settled and expected):
                     yield Violation(
-                        "Resumable or loud", session.name, "continued from a place that MongoDB does not know"
+                        "Resumable or loud", session.name, "continued from a position that MongoDB does not know"
                     )
                 continue
             # MongoDB's postBatchResumeToken replaced the position before an event came: there was nothing to skip.
@@ -291,9 +293,9 @@ def resumable_or_loud(history: History) -> Iterator[Violation]:
             if invalidates and events[-1] != invalidates[0]:
                 yield Violation("Resumable or loud", session.name, f"continued after the invalidate {invalidates[0]}")
             if session.settled and invalidates:
-                yield Violation("Resumable or loud", session.name, "was not told that its feed was invalidated")
+                yield Violation("Resumable or loud", session.name, "was not notified that its feed was invalidated")
             if session.end is not None and session.end.reason == "FEED_INVALIDATED" and not invalidates:
-                yield Violation("Resumable or loud", session.name, "ended by an invalidate that it did not see")
+                yield Violation("Resumable or loud", session.name, "ended by an invalidate that it did not receive")
 
 
 def bookmarkable(history: History) -> Iterator[Violation]:
@@ -307,7 +309,7 @@ def bookmarkable(history: History) -> Iterator[Violation]:
             if isinstance(record, Delivered):
                 for event in record.events:
                     if history.order.get(event, passed) < passed:
-                        yield Violation("Bookmarkable", session.name, f"{event} came after a place that follows it")
+                        yield Violation("Bookmarkable", session.name, f"{event} came after a position that is after it")
                 count += len(record.events)
             if isinstance(record, Delivered | Progress):
                 rank = history.rank_after(record.place)
@@ -317,12 +319,14 @@ def bookmarkable(history: History) -> Iterator[Violation]:
                     yield Violation(
                         "Bookmarkable",
                         session.name,
-                        f"place {history.described(record.place)} lies before an earlier one",
+                        f"position {history.described(record.place)} is before an earlier one",
                     )
                 passed = max(passed, rank)
                 if expected is not None and count < len(expected) and expected[count] < rank:
                     event = history.written[expected[count]].event
-                    yield Violation("Bookmarkable", session.name, f"a place follows {event}, which was not delivered")
+                    yield Violation(
+                        "Bookmarkable", session.name, f"a position is after {event}, which was not delivered"
+                    )
 
 
 def whole(history: History) -> Iterator[Violation]:
@@ -339,7 +343,7 @@ def whole(history: History) -> Iterator[Violation]:
                 if unit:
                     closed.add(unit)
                 if mine in closed:
-                    yield Violation("Whole", session.name, f"{event} of {mine} came apart from the others")
+                    yield Violation("Whole", session.name, f"{event} of {mine} came separately from the others")
             elif mine and rank < before:
                 yield Violation("Whole", session.name, f"{event} of {mine} came out of order")
             unit, before = mine, rank
@@ -364,7 +368,7 @@ def bounded(history: History) -> Iterator[Violation]:
                     events -= len(record.events)
                     sent += len(record.events)
                     if granted and events < 0:
-                        yield Violation("Bounded", session.name, f"{-events} events more than granted")
+                        yield Violation("Bounded", session.name, f"{-events} events more than the credit")
                     if session.opened.unacked_max and sent - acked > session.opened.unacked_max:
                         yield Violation("Bounded", session.name, f"{sent - acked} events are unacknowledged")
                 case Acked():
@@ -373,7 +377,7 @@ def bounded(history: History) -> Iterator[Violation]:
                     pass
     for each in history.records:
         if isinstance(each, Held) and each.amount > each.amount_max:
-            yield Violation("Bounded", each.name, f"held {each.amount}, {each.amount_max} are allowed")
+            yield Violation("Bounded", each.name, f"{each.amount} held, {each.amount_max} allowed")
 
 
 def monotone_commit(history: History) -> Iterator[Violation]:
@@ -419,7 +423,7 @@ def fenced(history: History) -> Iterator[Violation]:
         elif isinstance(record, Committed) and record.epoch:
             name, epoch = record.subscription, record.epoch
             if epoch < newest.get(name, 0) or epoch <= ended.get(name, 0):
-                yield Violation("Fenced", name, f"a commit of epoch {epoch} was taken")
+                yield Violation("Fenced", name, f"a commit of epoch {epoch} was accepted")
 
 
 def convergent(history: History) -> Iterator[Violation]:
@@ -432,7 +436,9 @@ def convergent(history: History) -> Iterator[Violation]:
         missing = [rank for rank in expected if rank not in seen]
         if missing:
             first = history.written[missing[0]].event
-            yield Violation("Convergent", session.name, f"{len(missing)} events never came, the first is {first}")
+            yield Violation(
+                "Convergent", session.name, f"{len(missing)} events were never delivered, the first is {first}"
+            )
 
 
 CHECKERS: dict[str, Checker] = {

@@ -202,7 +202,7 @@ async def _slow_pipelines(world: "World") -> None:
     ended = [user.name for user in world.users if failed in user.met]
     limit_s = world.settings.limits.read.event_time_s
     if ended and costs.event_s < limit_s and costs.open_s < OPENS_ARE_SLOWER * limit_s:
-        world.problems.append(f"Resumable or loud: the feed of {ended[0]} was ended, though MongoDB is fast enough")
+        world.problems.append(f"Resumable or loud: the feed of {ended[0]} was ended, although MongoDB is fast enough")
     world.recorder.note(f"too slow for {ended}")
     costs.event_s = costs.open_s = costs.any_event_s = 0.0
     await asyncio.sleep(rng.uniform(12.0, 20.0))  # pipelines that are still computing are judged by then
@@ -332,14 +332,14 @@ async def _redis_fails_over(world: "World") -> None:
     )
     redis.fail_over()
     if is_created and not world.has_subscription(user.tenant, name):
-        world.problems.append("Durable only: a failover has undone a subscription that was confirmed")
+        world.problems.append("Durable only: a failover has removed a subscription that was confirmed")
     redis.lag_s = 0.002
     is_deleted = await world.administer(
         user.tenant, lambda client: client.delete_subscription(name, allow_missing=True)
     )
     redis.fail_over()
     if is_deleted and world.has_subscription(user.tenant, name):
-        world.problems.append("Durable only: a failover has brought a deleted subscription back")
+        world.problems.append("Durable only: a failover has restored a deleted subscription")
 
 
 async def _redis_loses_everything(world: "World") -> None:
@@ -402,7 +402,7 @@ async def _damage(world: "World") -> None:
             redis.run(("DEL", names))
         listed = [info.name async for info in client.list_subscriptions(2)]
         if "ghost" in listed:
-            world.problems.append("Loud: a subscription is listed that there is not")
+            world.problems.append("Loud: a subscription is listed that does not exist")
         if damage[:2] == ("SET", key):
             redis.run(("DEL", key))  # no command of feedmux touches a key that is not a hash
         await client.delete_subscription(name, allow_missing=True)
@@ -462,7 +462,9 @@ async def _unusual_pipelines(world: "World") -> None:
             except InvalidArgument:
                 refused = True
             if refused is allowed and not user.tenant.any_pipelines:
-                world.problems.append(f"Authorised: a bounded tenant's {pipeline!r:.200} is refused: {refused}")
+                world.problems.append(
+                    f"Authorised: the pipeline {pipeline!r:.200} of a bounded tenant was rejected: {refused}"
+                )
 
     await world.administer(user.tenant, work)
 
@@ -548,7 +550,7 @@ FAULTS: Final = (
     Fault("protocol broken", _distort, (*_BUSY, "ProtocolError"), apart=True),
     Fault("reads fail", _fail_reads),
     Fault("writes rolled back", _roll_back),
-    Fault("MongoDB away", _mongo_away),
+    Fault("MongoDB unavailable", _mongo_away),
     Fault("oplog moves on", _oplog_moves_on),
     Fault("history lost", _history_lost, ("HistoryLost",)),
     Fault("Redis down", _redis_down, _BUSY),
@@ -599,7 +601,7 @@ class Scenario:
 SCENARIOS: Final = {
     "takeover": Scenario(("takeover", "connections cut", "takeover", "network silent")),
     "clients closed": Scenario(("client closed", "server killed", "client closed", "client closed")),
-    "Redis away at a drain": Scenario(("server drained without Redis",) * 4),
+    "Redis unavailable at a drain": Scenario(("server drained without Redis",) * 4),
     "killed while opening": Scenario(("user killed while opening",) * 6),
     "another program": Scenario(("another program opens",) * 3),
     "lost and created again": Scenario(("lost subscription created again",) * 2),

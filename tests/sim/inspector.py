@@ -60,7 +60,7 @@ def _of_ring(stream: SharedStream, holders: Counter[Chunk]) -> Iterator[str]:
     place = ring.oldest
     for chunk in chunks:
         if chunk.holders != holders[chunk]:
-            yield "a chunk in a ring has a holder that is gone"
+            yield "a chunk in a ring has a holder that does not exist any more"
         if chunk.evicted or chunk.bson is None:
             yield "a chunk in a ring has lost its bytes"
             continue
@@ -68,14 +68,14 @@ def _of_ring(stream: SharedStream, holders: Counter[Chunk]) -> Iterator[str]:
             yield "chunks overlap"
         place = chunk.end
     if place.is_after(ring.newest):
-        yield "a ring holds events after its newest place"
+        yield "a ring has events after its newest position"
 
 
 def _of_streams(streams: FeedStreams) -> Iterator[str]:
     for stream in streams.streams:
         for number, subscriber in stream.subscribers.items():
             if subscriber.stream is not stream or number in streams.detached or number in streams._waiting:
-                yield "a subscriber is in two places"
+                yield "a subscriber is attached twice"
             ring = stream.ring
             if ring.first_seq <= subscriber.seq < ring.next_seq:
                 chunk = ring[subscriber.seq]
@@ -85,7 +85,7 @@ def _of_streams(streams: FeedStreams) -> Iterator[str]:
         if subscriber.stream is not None:
             yield "a detached subscriber has a stream"
     if not streams._waiting.keys() <= streams.detached.keys():
-        yield "one that waits for a slot is attached"
+        yield "a subscriber that waits for a slot is attached"
 
 
 def _of_subscriber(subscriber: Subscriber) -> Iterator[str]:
@@ -94,8 +94,8 @@ def _of_subscriber(subscriber: Subscriber) -> Iterator[str]:
     if acks is None or not acks._sent:
         return
     if acks.sent != subscriber.events_sent:
-        yield "a tracker has not the events that were sent"
+        yield "a tracker does not have the events that were sent"
     first_sequence, chunk, first, stop = acks._sent[0]
     done = max(0, acks.acked + 1 - first_sequence)
     if chunk.bson is not None and first + done < stop and not chunk.token(first + done).is_after(acks.place):
-        yield "an acked place is not before the next event, which is not acked"
+        yield "an acked position is not before the next unacked event"

@@ -110,7 +110,7 @@ MUTANTS: Final = (
         scenario="history lost",
     ),
     Mutant(
-        "events before the place come again",
+        "events before the position come again",
         "Unique",
         "feedmux_server.core.delivery.subscriber:Subscriber._skip_passed",
         "self.index = chunk.first_after(self.at.place)",
@@ -167,7 +167,7 @@ MUTANTS: Final = (
         "acked = max(acked, self._floor, self._received)",
     ),
     Mutant(
-        "a stream is resumed at an old place",
+        "a stream is resumed at an old position",
         "Consistent",
         "feedmux_server.source.reader:ChangeStreamReader.read",
         "self._at = JoinPoint(newest, exact=True, native=None if chunks else self._at.native)",
@@ -182,7 +182,7 @@ MUTANTS: Final = (
         "sequence + done",
     ),
     Mutant(
-        "a heartbeat names the ring's newest place",
+        "a heartbeat has the ring's newest position",
         "Bookmarkable",
         "feedmux_server.core.delivery.subscriber:Subscriber.progress",
         "self.stream is not None and self.at_head",
@@ -247,7 +247,7 @@ MUTANTS: Final = (
         scenario="late commands",
     ),
     Mutant(
-        "the client is told before it is stored",
+        "a commit is confirmed before it is stored",
         "Monotone commit",
         "feedmux_server.store.committer:Committer._commit",
         "        outcomes = await self._commit_many(",
@@ -304,7 +304,7 @@ MUTANTS: Final = (
         scenario="another program",
     ),
     Mutant(
-        "Redis runs what its caller has given up",
+        "Redis runs a command that its caller has abandoned",
         "Fenced",
         "lua:open",
         "if too_late then return too_late end",
@@ -481,7 +481,7 @@ MUTANTS: Final = (
         "",
     ),
     Mutant(
-        "a read that is given up computes on",
+        "an abandoned read continues to compute",
         "Isolated",
         "feedmux_server.source.read_watch:ReadWatch._look",
         'await self._server.kill_operation(address, stuck["opid"])',
@@ -558,7 +558,7 @@ MUTANTS: Final = (
         scenario="hostile requests",
     ),
     Mutant(
-        "a refusal does not say why",
+        "a rejection has no reason",
         "Loud",
         "feedmux_server.rpc.status:error_status",
         "reason=error.reason.value",

@@ -51,7 +51,7 @@ class Program(Reader):
                 try:
                     await self._step(channel)
                 except grpc.aio.AioRpcError as error:
-                    self.recorder.note(f"{self.name} met {error.code().name} {error.details()}")
+                    self.recorder.note(f"{self.name} got {error.code().name} {error.details()}")
                     if error.code() not in _RETRIED:
                         self.met.add(error.code().name)
                     if error.code() is grpc.StatusCode.OUT_OF_RANGE:
@@ -177,7 +177,7 @@ class Ranging(Program):
             if each.token.is_after(after) and end.reaches(each.token)
         ]
         if got != wanted:
-            self.problems.append(f"Complete: {self.name}: a range has {got} and not {wanted}")
+            self.problems.append(f"Complete: {self.name}: a range has {got} instead of {wanted}")
         self.recorder.note(f"{self.name} has read {got}")
 
     async def _call(self, channel: SimChannel, method: str, request: Any, answer: Callable[..., Any]) -> Any:

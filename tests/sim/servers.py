@@ -1,4 +1,4 @@
-"""A feedmux server of the simulation: everything behind the ports is real code."""
+"""A feedmux server of the simulation: all code except the network, MongoDB and Redis is that of production."""
 
 import asyncio
 import base64
@@ -234,4 +234,4 @@ class SimServer:
             "cursors": manager.cursors,
         }
         self.problems += [f"Nothing left: {self.process}: {count} {what}" for what, count in counts.items() if count]
-        self.problems += [f"{self.process}: a handler let out {error!r}" for error in node.failures]
+        self.problems += [f"{self.process}: a handler raised {error!r}" for error in node.failures]

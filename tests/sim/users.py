@@ -198,7 +198,7 @@ class User(Reader):
                 self._look_at(session)
         except FeedmuxError as error:
             self.diary.failed(error)
-            self.recorder.note(f"{self.name} met {type(error).__name__}: {error}")
+            self.recorder.note(f"{self.name} got {type(error).__name__}: {error}")
             self.met.add(type(error).__name__)
             await asyncio.sleep(self.rng.uniform(0.2, 1.0))
             if isinstance(error, SubscriptionNotFound):

@@ -360,7 +360,7 @@ class World:
         try:
             await administer(self.loop, self.network, f"admin.{self._administered}", tenant, work)
         except FeedmuxError as error:
-            self.recorder.note(f"an administrator met {type(error).__name__}: {error}")
+            self.recorder.note(f"an administrator got {type(error).__name__}: {error}")
             return False
         return True
 
@@ -371,7 +371,7 @@ class World:
         try:
             await run_apart(self.loop, self.network, name, lambda channel: work(OperatorClient(channel)))
         except AioRpcError as error:
-            self.recorder.note(f"an operator met {error.code().name} {error.details()}")
+            self.recorder.note(f"an operator got {error.code().name} {error.details()}")
         for server in self.servers:
             if server.stopping:
                 await server.drain()
@@ -517,7 +517,7 @@ class World:
             user.calm = True
             if not user.running:
                 user.start()
-        self.recorder.note("calm")
+        self.recorder.note("no more faults")
 
     def _readers(self, *, slowed: bool) -> list[Reader]:
         """All readers, or those that no quota makes wait and that do not plan before they read."""
@@ -609,7 +609,7 @@ class World:
         for _ in range(CROWD):
             await self._write_for_all()
         late = await self._until(lambda: self._late(slowed=False), CROWD_S, 0.05)
-        self.problems += [f"Isolated: {each} after {CROWD_S:g} s, beside a tenant with a rate" for each in late]
+        self.problems += [f"Isolated: {each} after {CROWD_S:g} s, next to a tenant with a rate limit" for each in late]
 
     async def _close(self) -> None:
         await asyncio.gather(*(user.leave() for user in self.users), *(each.leave() for each in self.programs))
@@ -640,10 +640,10 @@ class World:
         for user in (*self.users, *self.rivals):
             for error in sorted(user.met - may_meet):
                 guarantee = "Fenced" if error in ("Fenced", "SubscriptionBusy") else "Resumable or loud"
-                self.problems.append(f"{guarantee}: {user.name} met {error}")
+                self.problems.append(f"{guarantee}: {user.name} got {error}")
         for program in self.programs:
             self.problems += program.problems
-            self.problems += [f"Resumable or loud: {program.name} met {each}" for each in program.met - PROGRAMS_MEET]
+            self.problems += [f"Resumable or loud: {program.name} got {each}" for each in program.met - PROGRAMS_MEET]
         self.problems += [f"Isolated: {each}" for each in self.mongo.unstopped]
         if self.mongo.cursors > CURSORS_MAX:
             self.problems.append(f"Convergent: {self.mongo.cursors} cursors were opened")
@@ -699,7 +699,7 @@ class World:
     def _may_ask(self, user: User, request: wire.Open) -> None:
         user.instances.add(request.instance_id)
         if request.takeover and user.reading:
-            self.problems.append(f"Fenced: {user.name} takes over again by itself")
+            self.problems.append(f"Fenced: {user.name} takes over again without being asked to")
 
     def _may_answer(self, user: User, server: str, response: wire.SubscribeResponse) -> None:
         """Check a message that a server writes for a user."""
@@ -709,7 +709,9 @@ class World:
             stored = self.stored_of(user).get(b"position")
             told = inspect_position(response.committed.position).token
             if stored is not None and not inspect_position(stored).token.reaches(told):
-                self.problems.append(f"Monotone commit: {server} says that more is stored for {user.name} than is")
+                self.problems.append(
+                    f"Monotone commit: {server} reports a later stored position for {user.name} than Redis has"
+                )
 
     def _may_show(self, tenant: Tenant, server: str, batch: wire.Batch) -> None:
         if self.loop.awake_s(server, tenant.changed_s) < KNOWN_S:
