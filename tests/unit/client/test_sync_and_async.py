@@ -1,0 +1,60 @@
+"""The synchronous and the asynchronous classes have the same interface: names, parameters, defaults and annotations.
+
+Each side is written by hand (docs/adr/0021), so nothing else keeps them equal.
+"""
+
+import inspect
+from types import ModuleType
+from typing import Final
+
+import pytest
+
+from feedmux import async_client, async_session, async_watch, client, session, watch
+
+MODULES: Final = ((client, async_client), (session, async_session), (watch, async_watch))
+ONLY_ASYNC: Final = {
+    "Session": {"__await__"},  # `open()` of the asynchronous classes returns a session that `await` opens
+}
+SPECIAL: Final = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__aiter__": "__iter__", "__anext__": "__next__"}
+"""The methods that Python calls for `async with` and `async for`, and those for `with` and `for`."""
+
+
+def classes(module: ModuleType) -> dict[str, type]:
+    """The module's public classes, by their names without `Async`."""
+    return {
+        name.removeprefix("Async"): each
+        for name, each in vars(module).items()
+        if inspect.isclass(each) and each.__module__ == module.__name__ and not name.startswith("_")
+    }
+
+
+def interface(owner: type) -> dict[str, str]:
+    """Public attributes and special methods, with their signatures in the words of the synchronous side."""
+    found = {}
+    for base in reversed(owner.__mro__[:-1]):
+        for name, member in vars(base).items():
+            if not name.startswith("_") or (name.startswith("__") and inspect.isfunction(member)):
+                found[SPECIAL.get(name, name)] = signature(member)
+    return found
+
+
+def signature(member: object) -> str:
+    if isinstance(member, property):
+        return f"property{signature(member.fget)}"
+    text = str(inspect.signature(member, eval_str=True)) if callable(member) else repr(member)
+    return text.replace("asynchronous", "synchronous").replace("async_", "").replace("Async", "")
+
+
+@pytest.mark.parametrize(("sync", "asynchronous"), MODULES, ids=lambda module: module.__name__)
+def test_each_class_has_a_counterpart(sync: ModuleType, asynchronous: ModuleType) -> None:
+    assert classes(sync).keys() == classes(asynchronous).keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "sync", "asynchronous"),
+    [(name, sync, asynchronous) for sync, asynchronous in MODULES for name in classes(sync)],
+)
+def test_both_have_the_same_interface(name: str, sync: ModuleType, asynchronous: ModuleType) -> None:
+    expected, found = interface(classes(sync)[name]), interface(classes(asynchronous)[name])
+    assert found.keys() - expected.keys() == ONLY_ASYNC.get(name, set())
+    assert {each: found.get(each) for each in expected} == expected
