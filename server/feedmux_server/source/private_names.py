@@ -1,4 +1,4 @@
-"""The private names of pymongo that `raw_cursor` uses (docs/adr/0002), checked when this is imported.
+"""The private names of pymongo that `source.cursor` uses (docs/adr/0002), checked when this is imported.
 
 Raises ImportError, with the releases of pymongo that the server works with, where a name is missing or has changed.
 """
