@@ -15,6 +15,7 @@ from mkdocs.structure.files import File, Files
 REPOSITORY = Path(__file__).parents[1]
 HOME = "README.md"
 CONTENTS = "docs/README.md"
+DECISIONS = "docs/adr/README.md"
 FENCE = re.compile(r"(^ *```.*?^ *```$)", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<=\]\()([^)\s#]+)(#[^)\s]*)?(?=\))")
 SECTION = re.compile(r"^\*\*(.+?)\*\*\n(.*?)\n$", re.MULTILINE | re.DOTALL)
@@ -43,7 +44,10 @@ def slug(text: str, separator: str) -> str:
 
 
 def contents() -> list[dict[str, Any]]:
-    """Return the navigation: the questions of docs/README.md, each with the pages named below it, every page once."""
+    """Return the navigation: the questions of docs/README.md, each with the pages named below it, every page once.
+
+    The index of the decision records brings the records with it.
+    """
     known = pages()
     seen = {HOME, CONTENTS}
     navigation: list[dict[str, Any]] = [{"feedmux": HOME}, {"All pages": CONTENTS}]
@@ -53,12 +57,8 @@ def contents() -> list[dict[str, Any]]:
             target = resolved(CONTENTS, link)
             if target in known and target not in seen:
                 seen.add(target)
-                section.append(target)
-            elif (REPOSITORY / target).is_dir():
-                name = Path(target).name
-                section.append(
-                    {"Decisions" if name == "adr" else name: [each for each in known if each.startswith(f"{target}/")]}
-                )
+                records = [each for each in known if target == DECISIONS and each.startswith("docs/adr/0")]
+                section.append({"Decisions": [target, *records]} if records else target)
         navigation.append({question: section})
     return navigation
 

@@ -21,8 +21,15 @@ GENERATED = {
     "docs/reference/configuration.md": "written by python -m tests.reference.pages",
 }
 """Pages that a program writes: its text has to be corrected, and not the page."""
-RECORDS = ("CHANGELOG.md", "docs/adr/")
-"""Pages and folders that record the past, in the words of that time."""
+DECISIONS = "docs/adr/README.md"
+DECISION = re.compile(
+    r"# (?P<number>[1-9]\d*)\. (?P<title>.+)\n\n"
+    r"Status: (?P<status>accepted|superseded by [1-9]\d*) · Date: (?P<date>\d{4}-\d\d-\d\d)\n\n"
+    + r"\n".join(rf"## {section}\n\n(?:[^#\n].*\n|\n(?!#))+" for section in ("Context", "Decision", "Consequences"))
+)
+"""The form of a decision record."""
+RECORDS = ("CHANGELOG.md",)
+"""Pages that record the past, in the words of that time."""
 FENCE = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`[^`\n]*`")
 LINK = re.compile(r"\]\(([^)\s]+)\)|^\[[^\]^]+\]: (\S+)", re.MULTILINE)
@@ -161,6 +168,42 @@ def test_a_dead_link_is_found(tmp_path: Path) -> None:
         "`[6](code.md)`\n```\n[7](code.md)\n```\n[8](gone.md) [9](other.md#gone) [10](#gone)\n\n[^1]: [11](gone-2.md)\n"
     )
     assert dead_links(page) == ["gone.md", "other.md#gone", "#gone", "gone-2.md"]
+
+
+def decision(name: str, text: str) -> str:
+    """The row of the index for a decision record; empty if the page does not have the form of one."""
+    found = DECISION.fullmatch(text)
+    if found is None or not name.startswith(f"{int(found['number']):04}-"):
+        return ""
+    return f"| {found['number']} | [{found['title']}]({name}) | {found['status']} | {found['date']} |"
+
+
+def test_decisions_have_the_form_and_are_in_the_index() -> None:
+    folder = (REPOSITORY / DECISIONS).parent
+    rows = {path.name: decision(path.name, path.read_text()) for path in sorted(folder.glob("[0-9]*.md"))}
+    assert [name for name, row in rows.items() if not row] == []
+    assert [name[:4] for name in rows] == [f"{number:04}" for number in range(1, len(rows) + 1)]
+    index = (REPOSITORY / DECISIONS).read_text()
+    assert re.findall(r"^\| \d.*$", index, re.MULTILINE) == list(rows.values())
+
+
+def test_a_decision_without_the_form_is_found() -> None:
+    page = (
+        "# 7. A title\n\nStatus: accepted · Date: 2026-11-21\n\n"
+        "## Context\n\nC, [4](4.md#c)\n\n## Decision\n\nD\n\n- d\n\n## Consequences\n\nE\n"
+    )
+    assert decision("0007-title.md", page) == "| 7 | [A title](0007-title.md) | accepted | 2026-11-21 |"
+    assert decision("0008-title.md", page) == ""
+    for part in (
+        "# 7. ",
+        "accepted",
+        " · Date: 2026-11-21",
+        "## Context\n\n",
+        "C, [4](4.md#c)\n",
+        "## Consequences\n\n",
+        "E\n",
+    ):
+        assert decision("0007-title.md", page.replace(part, "", 1)) == "", part
 
 
 def test_the_readme_is_short() -> None:

@@ -1,4 +1,4 @@
-"""The project's modules that comments, docstrings and ARCHITECTURE.md name in backticks exist."""
+"""The project's modules that comments, docstrings, ARCHITECTURE.md and decisions name in backticks exist."""
 
 import re
 from collections.abc import Iterator
@@ -57,8 +57,9 @@ def test_modules_exist() -> None:
     ):
         for number, line in python_texts((REPOSITORY / name).read_text()):
             found += [f"{name}:{number}: {each}" for each in missing(line, of_server=name.startswith(SERVER))]
-    for number, line in enumerate((REPOSITORY / "ARCHITECTURE.md").read_text().splitlines(), 1):
-        found += [f"ARCHITECTURE.md:{number}: {each}" for each in missing(line, of_server=True)]
+    for name in ("ARCHITECTURE.md", *listed("docs/adr/*.md")):
+        for number, line in enumerate((REPOSITORY / name).read_text().splitlines(), 1):
+            found += [f"{name}:{number}: {each}" for each in missing(line, of_server=True)]
     assert found == []
 
 
