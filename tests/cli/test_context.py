@@ -61,6 +61,16 @@ def test_a_command_names_its_context(monkeypatch: pytest.MonkeyPatch) -> None:
     assert of("--context", "three")["endpoint"] == "three:3"
 
 
+def test_a_context_that_the_command_names_comes_before_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    save("one", "--endpoint", "one:1", "--api-key", "k1")
+    save("keyless", "--endpoint", "two:2")
+    monkeypatch.setenv("FEEDMUX_ENDPOINT", "other:1")
+    monkeypatch.setenv("FEEDMUX_API_KEY", "k2")
+    assert of("--context", "one") == {"endpoint": "one:1", "api_key": "k1", "source": "main"}
+    assert of("--context", "one", "--api-key", "k3")["api_key"] == "k3"
+    assert of("--context", "keyless") == {"endpoint": "two:2", "api_key": "k2", "source": "main"}
+
+
 def test_a_key_does_not_go_to_another_server(monkeypatch: pytest.MonkeyPatch) -> None:
     save("one", "--endpoint", "one:1", "--api-key", "k1", "--tls", "--use")
     assert of("--endpoint", "one:1")["api_key"] == "k1"

@@ -22,7 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "  feedmux context save dev --environment --use      with FEEDMUX_ENDPOINT and FEEDMUX_API_KEY set\n"
         "  feedmux context save prod --endpoint feedmux.example.com:443 --tls\n"
         "  feedmux subscriptions list --context prod\n\n"
-        "An option takes precedence over an environment variable, and a variable over the context."
+        "An option takes precedence over a context named by --context, that over an environment variable, and a\n"
+        "variable over the context in use."
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, title="actions")
     save = actions.add_parser(

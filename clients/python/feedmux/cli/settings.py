@@ -1,4 +1,5 @@
-"""The settings of a connection, from an option, else an environment variable, else the context in use, else a default.
+"""The settings of a connection: from an option, else the context that --context names, else an environment variable,
+else the context in use, else a default.
 
 A context is a named TOML file of settings: `contexts/NAME.toml` in the folder `feedmux` of $XDG_CONFIG_HOME or
 ~/.config. The file `context` in that folder holds the name of the context in use.
@@ -73,7 +74,8 @@ def fill_in(args: argparse.Namespace, *, with_defaults: bool = True) -> None:
     context = chosen(args.context)
     # A context's key is sent only to that context's server, unless this very command names the context.
     if context is not None and (args.context or not _elsewhere(context, known)):
-        given = {name: context.settings[name] for name in wanted if name in context.settings} | given
+        stored = {name: context.settings[name] for name in wanted if name in context.settings}
+        given = given | stored if args.context else stored | given
     for name in wanted:
         value = given.get(name)
         setattr(args, name, SETTINGS[name].default if value is None and with_defaults else value)
