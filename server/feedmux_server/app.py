@@ -109,7 +109,7 @@ async def running(
         try:
             health_port = await health_server.start(config.listen.health)
         except PortInUse as error:
-            raise CannotStart(str(error)) from None
+            raise CannotStart(str(error)) from error
         try:
             telemetry = _telemetry(config)
             stack.push_async_callback(telemetry.close)
@@ -135,6 +135,7 @@ async def running(
             except PortInUse as error:
                 # Raised only after the tasks have ended: their task group would wrap the exception.
                 refusal = CannotStart(str(error))
+                refusal.__cause__ = error
                 await servers.stop(0)
                 _cancel(keeping)
                 await assembly.close()

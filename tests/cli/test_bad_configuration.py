@@ -19,6 +19,9 @@ MAIN = {"main": {"uri": "mongodb://127.0.0.1:1/"}}
 
 WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     "unknown option": ({"limits": {"ring_byte": 1}}, "limits.ring_byte", "did you mean ring_bytes?"),
+    "unknown option, as elsewhere": ({"listen": {"url": ""}}, "listen.url", "lists all options"),
+    "unknown option of an entry": ({"sources": {"main": {"url": ""}}}, "sources.main.url", "did you mean uri?"),
+    "an address without a port": ({"listen": {"data": "127.0.0.1"}}, "listen.data", "write host:port"),
     "unknown option, nothing like it": ({"limits": {"zzz": 1}}, "limits.zzz", "--help"),
     "unknown section": ({"limit": {}}, "limit", "did you mean limits?"),
     "missing": ({"tls": {"key_file": "k"}}, "tls.certificate_file", "required"),
@@ -97,6 +100,8 @@ async def test_dependencies(start: Start, redis_server: RedisServer) -> None:
     said = await start(redis={"url": f"redis://u:secret@127.0.0.1:{closed}/0"})
     assert "redis.url" in said
     assert "check that it is running" in said
+    with_password = redis_server.url.replace("redis://", "redis://:secret@")
+    assert "Redis has no password" in await start(redis={"url": with_password})
     assert "redis+sentinel://" in await start(redis={"url": "redis://:secret@a,b/0"})
     assert "begin it with rediss" in await start(redis={"url": redis_server.url, "ca_file": "ca.pem"})
 

@@ -155,6 +155,10 @@ def test_dev_from_start_to_ctrl_c(tmp_path: Path) -> None:
         again = run(*arguments)
         assert again.returncode == 1
         assert "another `feedmux dev`" in again.stderr
+        beside = run("dev", "--port", told["endpoint"].rpartition(":")[2])
+        assert beside.returncode == 1
+        assert "is in use, perhaps by another `feedmux dev`" in beside.stderr
+        assert "--port 0" in beside.stderr
         started = descendants(dev.pid)
         dev.send_signal(signal.SIGINT)
         assert dev.wait(60) == 0

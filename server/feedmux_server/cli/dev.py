@@ -70,6 +70,7 @@ def run(args: argparse.Namespace) -> int:
     from feedmux_embedded import EmbeddedError
     from feedmux_server.app import CannotStart
     from feedmux_server.config.errors import ConfigError
+    from feedmux_server.rpc.server import PortInUse
     from feedmux_server.telemetry import log
 
     log.configure(args.log_level, "auto")
@@ -78,6 +79,11 @@ def run(args: argparse.Namespace) -> int:
     except asyncio.CancelledError:
         return _INTERRUPTED
     except (EmbeddedError, CannotStart, ConfigError) as error:
+        if isinstance(error.__cause__, PortInUse):
+            raise CliError(
+                f"{error.__cause__.address} is in use, perhaps by another `feedmux dev`",
+                "Stop that program, or take other ports: --port 0 picks free ones.",
+            ) from None
         raise CliError(str(error)) from None
     return 0
 

@@ -3,9 +3,9 @@
 import difflib
 import os
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
@@ -14,7 +14,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from feedmux_server.config.errors import ConfigError, FileUnreadable
-from feedmux_server.config.server import SECTIONS, Config, ConfigWithoutEnvironment
+from feedmux_server.config.server import Config, ConfigWithoutEnvironment
 from feedmux_server.config.tenants_file import TenantsFile, duplicates
 from feedmux_server.yaml_with_lines import MarkedError, parse_yaml
 
@@ -33,7 +33,7 @@ def load_config(path: Path | None) -> Config:
 def _check_environment() -> None:
     """Reject variables of unknown sections, which would be ignored. Clients' variables have no `__`."""
     strange = [
-        f"  {name}: there is no section {section.lower()!r}{_meant(section.lower(), _HELP)}"
+        f"  {name}: there is no section {section.lower()!r}{_meant(section.lower(), Config.model_fields, _HELP)}"
         for name in os.environ
         if name.upper().startswith("FEEDMUX_") and "__" in name
         if (section := name[len("FEEDMUX_") :].partition("__")[0]).lower() not in Config.model_fields
@@ -101,7 +101,7 @@ def _build(kind: type[S], values: dict[str, Any], origin: str, line: Line = _no_
         found = error.errors(include_input=False)
         # pydantic does not count an entry that it cannot read, so the list may seem empty.
         problems = [
-            _told(each["loc"], _problem(each, guide), line)
+            _told(each["loc"], _problem(each, kind, guide), line)
             for each in found
             if each["type"] != "too_short" or not any(_is_inside(other["loc"], each["loc"]) for other in found)
         ]
@@ -112,20 +112,36 @@ def _is_inside(place: Sequence[int | str], other: Sequence[int | str]) -> bool:
     return len(place) > len(other) and tuple(place[: len(other)]) == tuple(other)
 
 
-def _problem(error: ErrorDetails, guide: str) -> str:
+def _problem(error: ErrorDetails, kind: type[BaseModel], guide: str) -> str:
     """Describe what is wrong, and add what to do where pydantic does not say it."""
     match error["type"]:
         case "extra_forbidden":
-            return f"there is no such option{_meant(str(error['loc'][-1]), guide)}"
+            return f"there is no such option{_meant(str(error['loc'][-1]), _options(kind, error['loc']), guide)}"
         case "missing":
             return f"it is required; {guide} describes it"
     return error["msg"]
 
 
-def _meant(name: str, guide: str) -> str:
-    known = {option for _, kind in SECTIONS for option in kind.model_fields} | set(Config.model_fields)
-    close = difflib.get_close_matches(name, known, 1)
+def _meant(name: str, known: Iterable[str], guide: str) -> str:
+    close = difflib.get_close_matches(name, list(known), 1)
     return f"; did you mean {close[0]}?" if close else f"; {guide} lists all options"
+
+
+def _options(kind: type[BaseModel], place: Sequence[int | str]) -> set[str]:
+    """Return the options that there are where the last part of `place` is."""
+    kinds = {kind}
+    for part in place[:-1]:
+        fields = [one.model_fields[str(part)] for one in kinds if part in one.model_fields]
+        # A part that is no section is the number or the name of an entry, which has the options of its list.
+        kinds = {each for field in fields for each in _models(field.annotation)} or kinds
+    return {option for one in kinds for option in one.model_fields}
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for each in get_args(annotation):
+        yield from _models(each)
 
 
 def _told(place: Sequence[int | str], problem: str, line: Line) -> str:

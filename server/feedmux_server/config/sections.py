@@ -6,7 +6,18 @@ from pathlib import Path
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, SecretStr, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
+
+_PORT = re.compile(r":\d{1,5}$")
 
 
 class Section(BaseModel):
@@ -57,6 +68,14 @@ class ListenSection(Section):
         description="Whether credentials may cross the network without TLS, because a proxy or a service mesh encrypts"
         " the connection. False: the server warns at its start if `data` or `operator` accepts them without TLS.",
     )
+
+    @field_validator("data", "data_mtls", "operator", "health")
+    @classmethod
+    def _has_port(cls, address: str) -> str:
+        # gRPC would listen on port 443.
+        if address and not address.startswith("unix:") and not _PORT.search(address):
+            raise ValueError(f"{address!r} has no port; write host:port")
+        return address
 
     @property
     def open_addresses(self) -> tuple[str, ...]:

@@ -42,6 +42,7 @@ class PortInUse(Exception):
     """The server cannot listen on an address; the message says what to do."""
 
     def __init__(self, address: str, name: str) -> None:
+        self.address = address
         super().__init__(
             f"cannot listen on {address} ({name}): the port is in use or the address is not this machine's."
             f" Set listen.{name} (or FEEDMUX_LISTEN__{name.upper()}) to another"

@@ -29,6 +29,7 @@ _BY_CODE: Final = {
     "CROSSSLOT": "This Redis is one node of a cluster: begin redis.url with redis+cluster://",
     "NOAUTH": "Redis wants a password: set it in feedmux's Redis URL",
     "WRONGPASS": "Redis rejects the user or password in feedmux's Redis URL: correct them",
+    "NOPASSWORD": "Redis has no password, and feedmux's Redis URL gives one: remove it there, or set it in Redis",
     "NOPERM": "Redis denies feedmux's user a command or key: run `ACL LOG`, and allow it on keys feedmux:*",
     "BUSY": "Redis is busy with another client's script",
     "TIMEOUT": "Redis does not answer in time: check that it is running, not overloaded, and close to feedmux",
@@ -45,7 +46,7 @@ _IN_SCRIPT: Final = re.compile(r"^Error running script .*@user_script: ?\d+: -?(
 
 
 def code_of(error: Exception) -> str:
-    """The code that Redis gave, or TIMEOUT, CONNECTION or ERR."""
+    """The code that Redis gave, or one of our own, such as TIMEOUT, CONNECTION or ERR."""
     if isinstance(error, (redis_errors.TimeoutError, TimeoutError)):
         return "TIMEOUT"
     if isinstance(error, MasterNotFoundError):
@@ -55,6 +56,8 @@ def code_of(error: Exception) -> str:
         return "LAYOUT" if cause in ("ERR", "CONNECTION") else cause
     if _is_of_certificate(error):
         return "CERTIFICATE"
+    if isinstance(error, redis_errors.AuthenticationError) and "without any password" in str(error):
+        return "NOPASSWORD"
     status = getattr(error, "status_code", None)
     if isinstance(status, str) and status.isupper():
         return status
