@@ -185,6 +185,9 @@ def test_one_reader_at_a_time_unless_it_takes_over(orders: Documents, site: Site
         orders.orders.insert_one({"n": 6})
         assert consume("--takeover", "--until-caught-up").returncode == 0
         assert consuming.wait(60) == 1
+        said = consuming.stderr.read().decode()
+        assert f"another client has taken over subscription '{name}'" in said
+        assert "--takeover" in said
 
 
 def test_the_end_by_an_invalidate_says_how_to_resume(orders: Documents, site: Site, name: str) -> None:

@@ -35,13 +35,15 @@ def test_a_session_is_ended(site: Site) -> None:
         done = site.run("streams", "--end", found[0])
         assert done.returncode == 1
         assert "no session has this id" in done.stderr
+        assert "feedmux streams --subscribers" in done.stderr
 
 
 def test_it_wants_the_operator_s_key(site: Site) -> None:
     for command in (("drain",), ("tenants", "usage"), ("streams", "--end", "1")):
         done = site.run(*command, FEEDMUX_OPERATOR_KEY=site.key)
         assert done.returncode == 1
-        assert "operator's key" in done.stderr
+        assert "rejects this operator key" in done.stderr
+    assert "none was given" in site.run("drain", FEEDMUX_OPERATOR_KEY="").stderr
 
 
 def test_drain(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> None:

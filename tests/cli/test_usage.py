@@ -9,7 +9,7 @@ import pytest
 
 from feedmux.cli import main
 from feedmux.cli.feed_arguments import pipeline
-from tests.cli.conftest import clean_environment, run
+from tests.cli.conftest import FEEDMUX, TIMEOUT_S, clean_environment, run
 
 SERVER_PACKAGES = (
     "grpc_health",
@@ -90,15 +90,34 @@ def test_wrong_usage_exits_2_and_says_why(arguments: list[str], capsys: pytest.C
     ],
 )
 def test_what_is_mistyped_is_suggested(arguments: list[str], meant: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(arguments)
-    assert capsys.readouterr().err.endswith(f"; did you mean {meant}?\n")
+    assert main(arguments) == 2
+    error, hint = capsys.readouterr().err.splitlines()
+    assert error.startswith("feedmux: ")
+    assert hint.strip().startswith(f"Did you mean {meant}? See `feedmux ")
 
 
 def test_nothing_is_suggested_for_what_resembles_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["xyzzy"])
-    assert "did you mean" not in capsys.readouterr().err
+    assert main(["xyzzy"]) == 2
+    assert "Did you mean" not in capsys.readouterr().err
+
+
+def test_wrong_usage_names_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["subscriptions", "get", "one", "two"]) == 2
+    assert capsys.readouterr().err.endswith("unrecognized arguments: two\n  See `feedmux subscriptions get --help`.\n")
+
+
+@pytest.mark.parametrize(
+    ("redirection", "status", "words"), [(">&-", 0, ""), ("> /dev/full", 1, "feedmux: the output cannot be written: ")]
+)
+def test_an_output_that_cannot_be_written(redirection: str, status: int, words: str) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'"$@" {redirection}', "sh", *FEEDMUX, "completion", "bash"],
+        env=clean_environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == status
+    assert done.stderr.startswith(words)
+    assert "Traceback" not in done.stderr
+    assert "Exception" not in done.stderr
 
 
 def test_a_pipeline_from_a_file(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from errno import ENOSPC
+from pathlib import Path
 from typing import Final
 
 from feedmux.cli.failure import CliError, as_cli_error
@@ -58,9 +60,11 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; wrong usage raises SystemExit(2), as in argparse."""
+    """Run one command and return its exit code."""
     # Otherwise gRPC's log lines would appear between the results.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    if sys.stdout is None:  # `>&-`
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
     try:
         code = _run(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
@@ -71,6 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         silence_stdout()
         return 0
     except Exception as error:
+        if isinstance(error, OSError) and error.errno == ENOSPC:
+            silence_stdout()
         failure = as_cli_error(error)
         if failure is None:
             raise

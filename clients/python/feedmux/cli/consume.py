@@ -243,8 +243,11 @@ def _explained(error: Exception, name: str) -> CliError | None:
         return CliError(error.message, f"Create it: feedmux consume {name} --create DB.COLL")
     if isinstance(error, feedmux.SubscriptionBusy):
         return CliError(
-            error.message, "Another client is reading it: wait until that client closes its session, or use --takeover."
+            f"another client reads subscription {name!r}",
+            "Wait until that client has ended (after a crash that is when its lease ends), or use --takeover.",
         )
+    if isinstance(error, feedmux.Fenced) and error.metadata.get("cause") == "TAKEOVER":
+        return CliError(f"another client has taken over subscription {name!r}", "Use --takeover to read it here again.")
     if isinstance(error, feedmux.FeedInvalidated) and error.position:
         return CliError(
             "the feed has ended: its collection or database was dropped or renamed",

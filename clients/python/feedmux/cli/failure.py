@@ -1,8 +1,11 @@
 """Failures as messages for people: the reason and the next step. Only `main` prints them."""
 
+from errno import ENOSPC
+
 from feedmux.errors import (
     FeedInvalidated,
     FeedmuxError,
+    Fenced,
     HistoryLost,
     InternalError,
     SubscriptionBusy,
@@ -40,6 +43,8 @@ def as_cli_error(error: Exception, endpoint: str = "") -> CliError | None:
     """Return the CliError that explains an error; None for a defect, whose traceback is more useful."""
     if isinstance(error, CliError):
         return error
+    if isinstance(error, OSError) and error.errno == ENOSPC:
+        return CliError("the output cannot be written: no space left on its device", "Free space, or write elsewhere.")
     if isinstance(error, FeedmuxError):
         return CliError(_reason(error, endpoint), _hint(error, endpoint))
     return None
@@ -64,6 +69,8 @@ def _hint(error: FeedmuxError, endpoint: str) -> str:
             return "`feedmux subscriptions get` shows it, `update` changes it, `delete` frees the name."
         case SubscriptionBusy():
             return "Another client is reading it; its lease ends soon after that client disconnects."
+        case Fenced() if error.metadata.get("cause") == "DELETE":
+            return "It was deleted; `feedmux subscriptions create` creates it anew."
         case HistoryLost():
             oldest = error.metadata.get("oldest_time")
             return f"Start at --start earliest{f' ({oldest})' if oldest else ''}, or at a later time."

@@ -65,19 +65,22 @@ def connected_operator(args: argparse.Namespace) -> Iterator[Ask]:
             try:
                 return getattr(stub, method)(request, timeout=TIMEOUT_S, metadata=metadata)
             except grpc.RpcError as error:
-                raise _failure(error, args.operator_endpoint, tls) from None
+                raise _failure(error, args, tls) from None
 
         yield ask
 
 
-def _failure(error: Any, address: str, tls: bool | Tls) -> Exception:
+def _failure(error: Any, args: argparse.Namespace, tls: bool | Tls) -> Exception:
     import grpc
 
     from feedmux.status import error_from_status
 
+    address: str = args.operator_endpoint
     if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
         return CliError(
-            "the operator port requires the operator's key",
+            f"the operator port {address} rejects this operator key"
+            if args.operator_key
+            else f"the operator port {address} wants the operator's key, and none was given",
             "Set FEEDMUX_OPERATOR_KEY or --operator-key; the server's configuration holds the key's hash in"
             " operator_key_hashes.",
         )

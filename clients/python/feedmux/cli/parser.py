@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
+from feedmux.cli.failure import UsageError
+
 _CHOICE = re.compile(r"invalid choice: '(?P<typed>[^']*)' \(choose from (?P<known>.*)\)")
 _OPTION = re.compile(r"unrecognized arguments: (?P<typed>--[\w-]+)")
 
@@ -19,8 +21,15 @@ class Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
-        """Print the error with a suggestion, and exit with 2."""
-        super().error(message + self._suggestion(message))
+        """Raise a UsageError with a suggestion."""
+        raise UsageError(message.removeprefix("argument "), f"{self._suggestion(message)}See `{self.prog} --help`.")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Report unknown arguments of a command as that command's, not as the program's."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
 
     def _suggestion(self, message: str) -> str:
         if found := _CHOICE.search(message):
@@ -30,7 +39,7 @@ class Parser(argparse.ArgumentParser):
         else:
             return ""
         close = get_close_matches(found["typed"], known, 1)
-        return f"; did you mean {close[0]}?" if close else ""
+        return f"Did you mean {close[0]}? " if close else ""
 
     def _options(self) -> Iterator[str]:
         """Return the options of this command and of its subcommands."""

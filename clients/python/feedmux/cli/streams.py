@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from feedmux.cli.connection import add_json_option
+from feedmux.cli.failure import CliError
 from feedmux.cli.operator import add_operator_options, connected_operator
 from feedmux.cli.terminal import Terminal, duration, plain, print_json, size, table, utc_time
 
@@ -33,7 +34,11 @@ def run(args: argparse.Namespace) -> int:
     terminal = Terminal(sys.stdout)
     with connected_operator(args) as ask:
         if args.end:
-            ended = ask("EndSubscriber", operator_pb2.EndSubscriberRequest(subscriber_id=args.end))
+            try:
+                ended = ask("EndSubscriber", operator_pb2.EndSubscriberRequest(subscriber_id=args.end))
+            except CliError as error:
+                error.hint = error.hint or "`feedmux streams --subscribers` shows the sessions and their ids."
+                raise
             if args.json:
                 print_json({"ended": args.end, "tenant": ended.tenant, "subscription": ended.subscription})
             else:
