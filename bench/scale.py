@@ -152,12 +152,12 @@ def _join(manager: StreamManager, number: int, place: int, tenant: str = "t") ->
 
 
 def _others(manager: StreamManager, number: int) -> Subscriber:
-    (subscriber,) = manager.streams_of(_key(number)).streams.streams[0].subscribers.values()
+    (subscriber,) = next(iter(manager.streams_of(_key(number)).streams.streams)).subscribers.values()
     return subscriber
 
 
 def _ring(manager: StreamManager, number: int) -> Any:
-    return manager.streams_of(_key(number)).streams.streams[0].ring
+    return next(iter(manager.streams_of(_key(number)).streams.streams)).ring
 
 
 def _key(number: int) -> StreamKey:

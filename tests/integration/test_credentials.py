@@ -12,8 +12,7 @@ import pytest_asyncio
 from pymongo.database import Database
 
 from feedmux_embedded import RedisServer, ReplicaSet
-from feedmux_server.rpc import read_range
-from feedmux_server.rpc import live_sessions
+from feedmux_server.rpc import live_sessions, read_range
 from feedmux_server.sessions.outbox import Outbox
 from feedmux_server.streams.scheduler import Scheduler
 from tests.integration.servers import until

@@ -104,7 +104,7 @@ class MetricsCollector:
         reader = pump.reader if pump is not None else None
         snapshot.add(metrics.CURSORS, reader is not None and reader.has_cursor, source)
         snapshot.add(metrics.VIEWS, each.wide_stream_of(stream) is not None, source)
-        if stream is not each.streams.leader():
+        if stream is not each.streams.streams.leader():
             return
         if ring.first_seq:
             window_s = (ring.newest.cluster_time >> 32) - (ring.oldest.cluster_time >> 32)
@@ -153,7 +153,7 @@ def _streams(snapshot: MetricsSnapshot, each: KeyStreams) -> None:
     source = each.source.name
     for stream in each.streams.streams:
         snapshot.add(metrics.STREAMS, 1, source, stream.state.value)
-    snapshot.add(metrics.CATCH_UP, each.streams.catch_up_count, source)
+    snapshot.add(metrics.CATCH_UP, each.streams.streams.catch_up_count, source)
 
 
 def _account(snapshot: MetricsSnapshot, account: Account, catch_up_streams: int) -> None:

@@ -135,7 +135,7 @@ def _stream(each: KeyStreams, stream: SharedStream, now: int, pipeline: str) -> 
         scope=each.key.spec.scope.namespace,
         pipeline=pipeline,
         state=_STATES[stream.state],
-        catch_up=each.streams.is_catch_up(stream),
+        catch_up=each.streams.streams.is_catch_up(stream),
         oldest=convert.cluster_time(ring.oldest.cluster_time),
         newest=convert.cluster_time(ring.newest.cluster_time),
         ring_events=ring.events,

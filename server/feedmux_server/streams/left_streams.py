@@ -86,6 +86,6 @@ class LeftStreams:
             stream = each.pumps[number].stream
             if stream.subscribers:
                 self.discard(number)
-            elif stream.holds_cursor_for and (each.key != feed or each.streams.is_beside(stream)):
+            elif stream.holds_cursor_for and (each.key != feed or each.streams.streams.is_beside(stream)):
                 left.append((stream, each.tasks[number]))
         return left[: max(0, len(left) - room)]

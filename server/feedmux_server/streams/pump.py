@@ -166,9 +166,9 @@ class Pump:
 
     async def _publish(self, batch: Batch) -> None:
         stream, before = self._stream, self._stream.ring.cum_bytes
-        was_catch_up = self._streams.is_catch_up(stream)
+        was_catch_up = self._streams.streams.is_catch_up(stream)
         stream.append(batch.chunks, batch.post_batch)
-        if was_catch_up and not self._streams.is_catch_up(stream):
+        if was_catch_up and not self._streams.streams.is_catch_up(stream):
             self._host.slots.slot_free()
         if batch.chunks:
             size = stream.ring.cum_bytes - before

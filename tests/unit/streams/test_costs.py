@@ -76,7 +76,7 @@ class Feeds:
         return subscriber
 
     def stream(self, number: int) -> SharedStream:
-        return self.manager.streams_of(key(number)).streams.streams[0]
+        return next(iter(self.manager.streams_of(key(number)).streams.streams))
 
 
 def key(number: int) -> StreamKey:

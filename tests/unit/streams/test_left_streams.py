@@ -40,7 +40,7 @@ class Left:
             key=f"feed {number}",
             pumps={number: SimpleNamespace(stream=stream)},
             tasks={number: task},
-            streams=SimpleNamespace(is_beside=lambda _: False),
+            streams=SimpleNamespace(streams=SimpleNamespace(is_beside=lambda _: False)),
         )
         self.streams.add(cast(KeyStreams, each), cast(SharedStream, stream))
         return cast(KeyStreams, each)

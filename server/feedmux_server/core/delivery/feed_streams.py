@@ -6,16 +6,16 @@ attached subscriber gets every event after its position exactly once; a detached
 `_waiting`.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from feedmux_server.core.delivery.replay_buffer import RingLimits
-from feedmux_server.core.delivery.shared_stream import SharedStream, StreamState
+from feedmux_server.core.delivery.shared_stream import SharedStream
+from feedmux_server.core.delivery.stream_set import StreamSet, is_ahead, same_version
 from feedmux_server.core.delivery.subscriber import JoinPoint, Subscriber, SubscriberState
 from feedmux_server.core.limits.rings import Rings
 from feedmux_server.core.limits.usage_meter import UsageMeter
-from feedmux_server.core.positions.resume_token import Given, ResumeToken
+from feedmux_server.core.positions.resume_token import ResumeToken
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class FeedStreams:
         self._rings = rings or Rings()
         self._limits = limits
         self._port = port
-        self.streams: list[SharedStream] = []
+        self.streams = StreamSet(limits.join_distance_s)
         self._waiting: dict[int, Subscriber] = {}
         self.detached: dict[int, Subscriber] = {}
         """Subscribers on no stream: out of credit or waiting for a catch-up slot."""
@@ -77,46 +77,20 @@ class FeedStreams:
     def subscriber_count(self) -> int:
         return len(self.detached) + sum(len(stream.subscribers) for stream in self.streams)
 
-    def leader(self) -> SharedStream | None:
-        """The live stream that is furthest ahead. A stream that others may not join is only chosen if all are such
-        streams."""
-        best: SharedStream | None = None
-        for stream in self.streams:
-            if stream.end_error is None and (
-                best is None
-                or (stream.joinable and not best.joinable)
-                or (stream.joinable == best.joinable and stream.ring.newest.is_after(best.ring.newest))
-            ):
-                best = stream
-        return best
-
-    def is_beside(self, stream: SharedStream) -> bool:
-        """Whether the stream is open in addition to the leading one: it catches up, or it starts at a client's token at
-        the present and is not merged with the others until MongoDB has checked that token at the feed's next event."""
-        return stream.end_error is None and stream is not self.leader()
-
-    def is_catch_up(self, stream: SharedStream) -> bool:
-        """Whether the stream reads history, in addition to the leading stream. Such streams need a slot."""
-        return not stream.at_present and self.is_beside(stream)
-
-    @property
-    def catch_up_count(self) -> int:
-        return sum(self.is_catch_up(stream) for stream in self.streams)
-
     def state_of(self, subscriber: Subscriber) -> SubscriberState:
         stream = subscriber.stream
         if stream is None:
             return SubscriberState.LAGGING
-        return SubscriberState.CATCH_UP if self.is_catch_up(stream) else SubscriberState.LIVE
+        return SubscriberState.CATCH_UP if self.streams.is_catch_up(stream) else SubscriberState.LIVE
 
     def join(self, subscriber: Subscriber) -> None:
         """Attach to a stream that covers the position or soon will; else open a stream there, or wait for a slot."""
         at = subscriber.at
-        stream = self._covering(at) or (None if at.native else self._approaching(at))
+        stream = self.streams.covering(at) or (None if at.native else self.streams.approaching(at))
         if stream is not None and at.native is not None:
             subscriber.at = JoinPoint(at.place, exact=True)  # exactly this token is in the ring, so MongoDB finds it
         if stream is None and self._must_wait(subscriber):
-            stream = None if at.native or at.place.from_invalidate else self._behind(at)
+            stream = None if at.native or at.place.from_invalidate else self.streams.behind(at)
             if stream is None:
                 self.detached[subscriber.id] = self._waiting[subscriber.id] = subscriber
                 self._port.waits(subscriber)
@@ -130,7 +104,7 @@ class FeedStreams:
                 self._ledger,
                 self._rings,
             )
-            self.streams.append(stream)
+            self.streams.add(stream)
             self._port.streams_changed()
             self._attach(subscriber, stream)
             self._port.start(stream)
@@ -182,12 +156,6 @@ class FeedStreams:
         stream.ring.close()
         self.admit_waiting()
 
-    def is_superfluous(self, stream: SharedStream) -> bool:
-        """Whether no subscriber reads the stream and none would join it."""
-        return (
-            stream.end_error is None and not stream.subscribers and (not stream.joinable or stream is not self.leader())
-        )
-
     def admit_waiting(self) -> None:
         """Let waiting subscribers try to join again, because a stream may now be near enough."""
         for subscriber in list(self._waiting.values()):
@@ -197,10 +165,6 @@ class FeedStreams:
         """Let one waiting subscriber try to join again."""
         self._wait_no_longer(subscriber)
         subscriber.wake()
-
-    def stalled_catch_up(self) -> Iterator[SharedStream]:
-        """Catch-up streams without a subscriber that has credit, so that other streams can get their slots."""
-        return (stream for stream in self.streams if self.is_catch_up(stream) and not stream.has_usable_credit)
 
     def _must_wait(self, subscriber: Subscriber) -> bool:
         """Whether the subscriber must wait for a slot, because the feed has a stream that it could join, or one of its
@@ -236,72 +200,5 @@ class FeedStreams:
         if self._waiting.pop(subscriber.id, None) is not None:
             self._port.waits_no_longer(subscriber)
 
-    def _covering(self, at: JoinPoint) -> SharedStream | None:
-        """The stream furthest ahead whose ring covers the position."""
-        best: SharedStream | None = None
-        for stream in self.streams:
-            if (
-                stream.joinable
-                and stream.ring.covers(at.place)
-                and (at.native is None or self._holds_token(stream, at))
-                and (best is None or stream.ring.newest.is_after(best.ring.newest))
-            ):
-                best = stream
-        return best
-
-    def _holds_token(self, stream: SharedStream, at: JoinPoint) -> bool:
-        """Whether exactly this token is in the ring. Only then it is certain that MongoDB would find it."""
-        ring = stream.ring
-        if at.place.from_invalidate:
-            return False
-        if any(edge.raw == at.place.raw and edge.given is Given.BY_MONGODB for edge in (ring.newest, ring.oldest)):
-            return True
-        seq, index = ring.locate(at.place)
-        if index == 0:
-            seq -= 1
-            return seq >= ring.first_seq and ring[seq].token(ring[seq].count - 1).raw == at.place.raw
-        return ring[seq].token(index - 1).raw == at.place.raw
-
-    def _approaching(self, at: JoinPoint) -> SharedStream | None:
-        """A stream that is a little behind the position, or that is not yet open and can begin further back."""
-        if at.place.from_invalidate:
-            return None  # a stream that begins earlier would end there
-        for stream in sorted(self.streams, key=lambda each: each.ring.newest.cluster_time, reverse=True):
-            if not stream.joinable:
-                continue
-            newest = stream.ring.newest
-            if at.place.is_after(newest):
-                if self._near(newest.cluster_time, at.place.cluster_time):
-                    return stream
-            elif (
-                stream.state is StreamState.GATHERING
-                and not newest.from_invalidate
-                and newest.reaches(at.place)
-                and self._near(at.place.cluster_time, newest.cluster_time)
-            ):
-                stream.lower_start(at)
-                return stream
-        return None
-
-    def _near(self, earlier: int, later: int) -> bool:
-        return (later >> 32) - (earlier >> 32) <= self._limits.join_distance_s
-
-    def _behind(self, at: JoinPoint) -> SharedStream | None:
-        """A stream that will reach the position, however far behind it is. Used if no other stream may be opened."""
-        behind = [s for s in self.streams if s.joinable and at.place.is_after(s.ring.newest)]
-        return max(behind, key=lambda stream: stream.ring.newest.cluster_time, default=None)
-
     def _verified(self, stream: SharedStream) -> bool:
         return stream.origin.native is None or stream.events_read > 0
-
-
-def is_ahead(one: SharedStream, other: SharedStream) -> bool:
-    """Whether subscribers of `other` move to `one`. At equal positions they move to the older stream, so that two idle
-    heads merge."""
-    newest, theirs = one.ring.newest, other.ring.newest
-    return newest.is_after(theirs) or (one.id < other.id and not theirs.is_after(newest))
-
-
-def same_version(one: SharedStream, other: SharedStream) -> bool:
-    """Streams of different token version are never merged: their events do not sort together."""
-    return one.ring.newest.version == other.ring.newest.version

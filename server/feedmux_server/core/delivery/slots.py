@@ -55,7 +55,7 @@ class Slots:
         beside: Counter[str] = Counter()
         for streams in self._several:
             for stream in streams.streams:
-                if streams.is_beside(stream):
+                if streams.streams.is_beside(stream):
                     counted = beside if stream.at_present else used
                     counted.update(stream.account.tenants.keys())
         for tenant, count in beside.items():
@@ -91,12 +91,12 @@ class Slots:
     def poke_stalled(self) -> None:
         """Wake the pumps of streams without a subscriber that has credit, so that they release their slots."""
         for streams in self._several:
-            for stream in streams.stalled_catch_up():
+            for stream in streams.streams.stalled_catch_up():
                 stream.poke()
 
     @property
     def _free(self) -> int:
-        return self._most - sum(streams.catch_up_count for streams in self._several)
+        return self._most - sum(streams.streams.catch_up_count for streams in self._several)
 
     def _fits(self, tenant: str, used: Mapping[str, int]) -> bool:
         mine = used.get(tenant, 0)

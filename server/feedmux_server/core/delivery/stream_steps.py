@@ -35,12 +35,12 @@ def next_step(stream: SharedStream, streams: FeedStreams, *, slots_wanted: bool)
     if stream.state is StreamState.ENDED:
         return Step.END
     if stream.wants_more() or (stream.subscribers and not stream.opened):
-        return Step.END if streams.is_superfluous(stream) else Step.READ
+        return Step.END if streams.streams.is_superfluous(stream) else Step.READ
     if stream.subscribers:
         # A stream without a subscriber that has credit releases its slot.
-        gives_way = slots_wanted and streams.is_catch_up(stream) and not stream.has_usable_credit
+        gives_way = slots_wanted and streams.streams.is_catch_up(stream) and not stream.has_usable_credit
         return Step.END if gives_way else Step.REST
-    if stream.unwanted or streams.is_superfluous(stream) or stream.state is StreamState.RECOVERING:
+    if stream.unwanted or streams.streams.is_superfluous(stream) or stream.state is StreamState.RECOVERING:
         return Step.END
     return Step.REST
 

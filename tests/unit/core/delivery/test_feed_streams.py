@@ -47,9 +47,9 @@ def test_the_first_opens_and_one_further_back_opens_another() -> None:
     opened(stream_of(live))
     late = feed.subscriber(behind(0))
     assert [stream.origin for stream in feed.port.started] == [behind(100), behind(0)]
-    assert feed.streams.leader() is live.stream
-    assert feed.streams.is_catch_up(stream_of(late))
-    assert feed.streams.catch_up_count == 1
+    assert feed.streams.streams.leader() is live.stream
+    assert feed.streams.streams.is_catch_up(stream_of(late))
+    assert feed.streams.streams.catch_up_count == 1
     assert feed.streams.state_of(live) is SubscriberState.LIVE
     assert feed.streams.state_of(late) is SubscriberState.CATCH_UP
 
@@ -92,12 +92,12 @@ def test_starts_that_mongodb_has_not_reached_are_waited_for_on_one_stream() -> N
 def test_a_native_start_without_events_leads_others_like_it_alone() -> None:
     feed = Feed()
     first, second = feed.subscriber(native(50)), feed.subscriber(native(60))
-    assert feed.streams.leader() is second.stream
+    assert feed.streams.streams.leader() is second.stream
     assert feed.streams.state_of(second) is SubscriberState.LIVE
-    assert feed.streams.is_catch_up(stream_of(first))
+    assert feed.streams.streams.is_catch_up(stream_of(first))
     live = feed.subscriber(behind(1))
-    assert feed.streams.leader() is live.stream
-    assert feed.streams.is_catch_up(stream_of(second))
+    assert feed.streams.streams.leader() is live.stream
+    assert feed.streams.streams.is_catch_up(stream_of(second))
 
 
 def test_a_native_start_of_another_tenant_needs_no_slot_beside_it() -> None:
@@ -114,26 +114,26 @@ def test_a_native_start_that_nobody_reads_any_more_is_of_no_use() -> None:
     feed = Feed()
     subscriber = feed.subscriber(native(50))
     stream = opened(stream_of(subscriber))
-    assert not feed.streams.is_superfluous(stream)
+    assert not feed.streams.streams.is_superfluous(stream)
     feed.streams.remove(subscriber)
-    assert feed.streams.is_superfluous(stream), "no subscriber can join it"
+    assert feed.streams.streams.is_superfluous(stream), "no subscriber can join it"
     fill(stream, 51, 52)
-    assert not feed.streams.is_superfluous(stream)
+    assert not feed.streams.streams.is_superfluous(stream)
 
 
 def test_at_the_present_a_native_start_holds_no_slot() -> None:
     feed = Feed()
     opened(stream_of(feed.subscriber(behind(100))))
     beside = stream_of(feed.subscriber(native(60)))
-    assert feed.streams.catch_up_count == 1
+    assert feed.streams.streams.catch_up_count == 1
     opened(beside).append([], mark(100))
-    assert feed.streams.catch_up_count == 0
-    assert feed.streams.is_beside(beside), "until it has an event, no subscriber joins it and it is not handed over"
+    assert feed.streams.streams.catch_up_count == 0
+    assert feed.streams.streams.is_beside(beside), "until its first event, no subscriber joins it or is handed over"
     fill(beside, 61, 62)
-    assert feed.streams.catch_up_count == 1, "there was more than the present to read"
+    assert feed.streams.streams.catch_up_count == 1, "there was more than the present to read"
     beside.append([], mark(100))
     beside.move_to(StreamState.PAUSED)
-    assert feed.streams.catch_up_count == 1, "when it resumes reading, it reads history"
+    assert feed.streams.streams.catch_up_count == 1, "when it resumes reading, it reads history"
 
 
 def test_a_refused_start_ends_those_who_gave_it() -> None:
@@ -231,7 +231,7 @@ def test_hand_over_at_the_exact_event() -> None:
     assert numbers(late.take()) == [14, 15]
     assert numbers(late.take()) == [16, 17, 18]
     assert late.stream is live.stream
-    assert feed.streams.is_superfluous(catch_up)
+    assert feed.streams.streams.is_superfluous(catch_up)
 
 
 def test_two_heads_at_one_place_merge_into_the_older() -> None:
@@ -338,7 +338,7 @@ def test_stalled_streams_are_told_that_their_slot_is_wanted() -> None:
     feed.port.slot_free = False
     feed.subscriber(behind(0))
     assert feed.port.waiting
-    assert list(feed.streams.stalled_catch_up()) == [stalled]
+    assert list(feed.streams.streams.stalled_catch_up()) == [stalled]
 
 
 def test_removing_gives_everything_back() -> None:
@@ -352,7 +352,7 @@ def test_removing_gives_everything_back() -> None:
     assert stream.ring[0].holders == 0
     assert feed.streams.subscriber_count == 0
     assert stream.subscribers == {}
-    assert not feed.streams.is_superfluous(stream), "the leading stream lingers"
+    assert not feed.streams.streams.is_superfluous(stream), "the leading stream lingers"
 
 
 @pytest.mark.parametrize("waiting", [False, True])

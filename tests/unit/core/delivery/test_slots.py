@@ -60,7 +60,7 @@ class Feeds:
         return sum(len(feed.woken) for feed in self.feeds)
 
     def catch_up(self) -> int:
-        return sum(feed.streams.catch_up_count for feed in self.feeds)
+        return sum(feed.streams.streams.catch_up_count for feed in self.feeds)
 
 
 def test_as_many_are_woken_as_there_are_slots() -> None:

@@ -64,7 +64,7 @@ def test_a_stream_of_history_that_nobody_can_read_on_gives_its_slot_to_others() 
     catch_up = stream_of(late)
     fill(catch_up, 1, 1)
     late.take()
-    assert feed.streams.is_catch_up(catch_up)
+    assert feed.streams.streams.is_catch_up(catch_up)
     assert step(feed, catch_up) is Step.REST
     assert step(feed, catch_up, slots_wanted=True) is Step.END
 
@@ -74,7 +74,7 @@ def test_a_stream_whose_ring_is_still_being_read_keeps_its_slot() -> None:
     fill(stream_of(feed.subscriber(behind(9))), 10, 10)
     catch_up = stream_of(feed.subscriber(behind(0)))
     fill(catch_up, 1, 5, chunk_events=1)
-    assert feed.streams.is_catch_up(catch_up)
+    assert feed.streams.streams.is_catch_up(catch_up)
     assert step(feed, catch_up, slots_wanted=True) is Step.REST
 
 
